@@ -1,1 +1,1 @@
-"""Benchmarks of speed, memory and time to success, with robomimic as peer. See ``python -m benchmarks --help``."""
+"""Benchmarks of speed, memory and time to success, compared with robomimic. See ``python -m benchmarks --help``."""

@@ -1,13 +1,13 @@
-"""Benchmarks of speed and memory beside robomimic's, as tables and as JSON.
+"""Command line of the benchmarks: speed and memory compared with robomimic's, as tables and as JSON.
 
     python -m benchmarks                                  all of them
     python -m benchmarks loader train_step --json out.json
     python -m benchmarks gpu --help                       training steps on a GPU
     python -m benchmarks --peer-python PEER/bin/python --peer-source ROBOMIMIC
 
-The peer is robomimic in an environment of its own: torch (of our version), numpy<2, h5py, psutil, tqdm, termcolor, six,
-and robomimic itself, by `pip install --no-deps robomimic` or as a checkout given by --peer-source. Without
---peer-python the table has its recorded figures.
+The peer is robomimic in a separate Python environment with torch (of our version), numpy<2, h5py, psutil, tqdm,
+termcolor, six, and robomimic itself, by `pip install --no-deps robomimic` or as a checkout given by --peer-source.
+Without --peer-python the table contains recorded figures of the peer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SUBJECTS = (
     "startup",
 )
 APART = ("gpu",)
-"""These have options of their own."""
+"""Benchmarks with their own command-line options."""
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def main() -> int:
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"\n{missed} wanted number(s) missed" if missed else "\nevery wanted number was reached")
+    print(f"\n{missed} target(s) missed" if missed else "\nevery target was reached")
     return 1 if missed else 0
 
 
@@ -84,7 +84,7 @@ def _arguments() -> argparse.Namespace:
         "--data",
         type=Path,
         metavar="FILE",
-        help="demonstrations in place of datasets/lift/scripted.hdf5",
+        help="demonstrations that replace datasets/lift/scripted.hdf5",
     )
     parser.add_argument(
         "--peer-python", type=Path, metavar="PATH", help="interpreter of the peer's environment"

@@ -1,4 +1,4 @@
-"""Arguments of every benchmark."""
+"""Class of the arguments of every benchmark."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from benchmarks.peer import Peer
 
 @dataclass(frozen=True)
 class Bench:
-    """Data, peer and folder of a run.
+    """Data, peer and folder of a benchmark's run.
 
     Args:
         data: demonstrations to measure on.
-        peer: robomimic's process.
+        peer: measurements of robomimic.
         folder: folder for files that are removed when the run ends.
     """
 

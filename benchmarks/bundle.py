@@ -1,10 +1,10 @@
-"""CPU time of a policy in a bundle and of the same policy in torch: of a prediction, of import and of loading.
+"""CPU time of a prediction, of the imports and of loading, for a policy in a bundle and for the same policy in torch.
 
     python -m benchmarks.bundle
 
 Whole predictions are compared: a policy of chunks predicts a chunk in each call (``predict_chunk``), which in an
-episode happens once in ``execute`` steps. Weights are random; times do not depend on them. One thread, calls in
-turn, the median of rounds.
+episode happens once in ``execute`` steps. Weights are random; times do not depend on them. The figures are medians of
+rounds in turn, with one thread.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ SCRIPTED = Path("datasets/lift/scripted.hdf5")
 
 
 def find_or_make(folder: Path, given: Path | None = None) -> Path:
-    """Return the file to measure on: the given one, the collected one, or a made-up one in ``folder``."""
+    """Return the file to measure on: the given one, the collected one, or one with random numbers in ``folder``."""
     if given is not None:
         return given
     if SCRIPTED.is_file():
@@ -66,5 +66,5 @@ def words(path: Path) -> str:
     with DatasetFile(path) as file:
         demos = file.demos()
         steps = sum(map(file.length, demos))
-    kind = "made-up numbers in the shapes of Lift" if path.name == "made_up.hdf5" else str(path)
+    kind = "random numbers in the shapes of Lift" if path.name == "made_up.hdf5" else str(path)
     return f"{kind}: {len(demos)} demos, {steps} steps"

@@ -22,13 +22,13 @@ from imitate.evaluate.settings import EvalSettings
 
 EPISODES = 60
 SHORT = EvalSettings(episodes=6, workers=2, mode="processes", step_timeout_s=60.0)
-"""Each of the evaluations that are played with kept workers, or with fresh ones."""
+"""Settings of each evaluation with kept or fresh workers."""
 ROUNDS = 3
 IMITATE = (sys.executable, "-m", "imitate.cli.main")
 
 
 def run(bench: Bench) -> list[Row]:
-    """Train BC for a few seconds, then play the same episodes with one worker and with two."""
+    """Train BC for a few seconds, then evaluate the same episodes with one worker and with two."""
     checkpoint = _train(bench)
     rows, per_s = [], {}
     for workers in (1, 2):
@@ -45,7 +45,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def kept_workers(checkpoint: Path) -> list[Row]:
-    """Play two checkpoints in two environments: as one queue, and one after the other with fresh workers."""
+    """Evaluate two checkpoints in two environments, as one queue, and one after the other with fresh workers."""
     copy = checkpoint.with_name("again.pth")
     copy.write_bytes(checkpoint.read_bytes())
     subjects = [subject_of(checkpoint), subject_of(copy)]
@@ -76,7 +76,7 @@ def kept_workers(checkpoint: Path) -> list[Row]:
 
 
 def _measured(work: Callable[[], None]) -> tuple[float, float]:
-    """Return the seconds and the CPU seconds of this process and of those that it ended."""
+    """Return the wall seconds, and the CPU seconds of this process and its ended children."""
     started, before = time.perf_counter(), sum(os.times()[:4])
     work()
     return time.perf_counter() - started, sum(os.times()[:4]) - before

@@ -17,7 +17,7 @@ class Proxy:
 
     Attributes:
         port: port for clients.
-        stalled: the blocked directions: ``up`` (to the server), ``down``.
+        stalled: the blocked directions: ``up`` (to the server), ``down`` (to the clients).
         instead: bytes that replace the server's next bytes to clients, or None to replace nothing.
         delay_s: delay of the server's bytes in seconds.
     """

@@ -2,10 +2,10 @@
 
     python -m benchmarks.faults
     python -m benchmarks.faults --only "server killed" "frozen camera" --json out.json
-    python -m benchmarks.faults --openpi-server websocket_policy_server.py        openpi's client beside
+    python -m benchmarks.faults --openpi-server websocket_policy_server.py        also openpi's client
 
 A control loop at 20 Hz with the settings of `imitate run` moves a robot that records each call; servers run in
-processes of their own, and a proxy disturbs connections. The fault comes after 20 actions. For openpi's client the
+separate processes, and a proxy disturbs connections. The fault occurs after 20 actions. For openpi's client the
 table has the time until its call returns or raises, at most 60 s.
 """
 
@@ -58,7 +58,7 @@ class Outcome:
         stop_s: seconds from the fault to the first stop, or None if there was none.
         sent: number of actions between fault and stop.
         sent_after: number of actions after the first stop.
-        told: message of the loop, or a description of the outcome.
+        message: message of the loop, or a description of the outcome.
     """
 
     fault: str
@@ -66,15 +66,15 @@ class Outcome:
     stop_s: float | None
     sent: int
     sent_after: int
-    told: str
+    message: str
 
     @property
     def row(self) -> list[str]:
-        """Return the cells of its row; a robot that continues stops only at the end of its episode."""
-        if self.told == WENT_ON:
+        """Return the cells of the table's row; a robot that continues stops only at the end of its episode."""
+        if self.message == WENT_ON:
             return [self.fault, _seconds(self.hold_s), "", "", "", WENT_ON]
         numbers = [str(self.sent), str(self.sent_after)]
-        return [self.fault, _seconds(self.hold_s), _seconds(self.stop_s), *numbers, self.told]
+        return [self.fault, _seconds(self.hold_s), _seconds(self.stop_s), *numbers, self.message]
 
 
 def _seconds(value: float | None) -> str:
@@ -82,7 +82,7 @@ def _seconds(value: float | None) -> str:
 
 
 class Scene:
-    """A robot, and a moment at which something fails.
+    """A robot, a fault, and the time at which it occurs.
 
     Args:
         fault: name of the fault.
@@ -99,7 +99,7 @@ class Scene:
             self.at = time.monotonic()
             self._break()
 
-    def outcome(self, told: str) -> Outcome:
+    def outcome(self, message: str) -> Outcome:
         """Return the outcome of the fault."""
         at = self.at
         holds, stops = (
@@ -113,17 +113,17 @@ class Scene:
             end - at if stops else None,
             sum(when < end for when in sent),
             sum(when >= end for when in sent),
-            told,
+            message,
         )
 
     def run(self, policy: Any, **rest: Any) -> Outcome:
-        """Control the robot until the loop gives up, or all steps are over."""
+        """Control the robot until the loop ends with an error, or all steps are over."""
         try:
             ControlLoop(self.robot, policy, RATE_HZ, on_step=self.on_step, **rest).run(STEPS)
-            told = WENT_ON
+            message = WENT_ON
         except (RobotError, OSError) as error:
-            told = str(error).split(" (")[0].split(";")[0]
-        return self.outcome(told)
+            message = str(error).split(" (")[0].split(";")[0]
+        return self.outcome(message)
 
 
 class Local:
@@ -143,7 +143,7 @@ class Local:
         """Do nothing, since the policy has no memory."""
 
     def __call__(self, ob: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return an action of zeros, or one that is not finite if that is the fault."""
+        """Return an action of zeros, or an action that is not finite if this is the fault."""
         return np.full(ACTION, np.nan if self.nan else 0.0)
 
 
@@ -151,7 +151,7 @@ class Local:
 
 
 def _behind(background: bool, break_it: Callable[[Served, Proxy], object], fault: str) -> Outcome:
-    """Run a fault of a server behind a proxy, which is called in each control step or in the background."""
+    """Run a fault of a server behind a proxy; the policy calls it in each control step or in the background."""
     with ExitStack() as stack:
         server = stack.enter_context(Served("ours", 0))
         proxy = stack.enter_context(Proxy(server.port))
@@ -167,7 +167,7 @@ def _behind(background: bool, break_it: Callable[[Served, Proxy], object], fault
 
 
 DIRECT = ("server killed", "server stopped")
-"""Faults of servers that are reached without a proxy, which would not end connections as the system does."""
+"""Faults of servers that are reached without a proxy, because it would end connections in another way."""
 NETWORK: dict[str, Callable[[Served, Proxy], object]] = {
     "server killed": lambda server, proxy: server.process.kill(),
     "server stopped (SIGSTOP)": lambda server, proxy: server.process.send_signal(signal.SIGSTOP),
@@ -180,7 +180,7 @@ NETWORK: dict[str, Callable[[Served, Proxy], object]] = {
 
 
 def _two_clients(fault: str) -> Outcome:
-    """Measure the robot's steps while a second client sends large messages and does not read."""
+    """Measure the robot's steps while a second client sends large messages and does not read replies."""
     with Served("ours", 0) as server, RemotePolicy(server.url, timeout_s=0.3) as remote:
         from imitate.system.channel.messages import encode
 
@@ -235,7 +235,7 @@ def _blocking_send(fault: str) -> Outcome:
 
 
 def _raising_stop(fault: str) -> Outcome:
-    """Run a fault in which the camera freezes and the first two stops raise."""
+    """Run a fault in which the camera freezes and the first two calls of stop() raise errors."""
     tries: list[float] = []
 
     def stop() -> None:
@@ -249,7 +249,9 @@ def _raising_stop(fault: str) -> Outcome:
 
     scene = Scene(fault, break_it)
     outcome = scene.run(Local())
-    return Outcome(**{**asdict(outcome), "told": f"{outcome.told} (stopped at try {len(tries)})"})
+    return Outcome(
+        **{**asdict(outcome), "message": f"{outcome.message} (stopped at try {len(tries)})"}
+    )
 
 
 CHILD = """
@@ -259,7 +261,7 @@ from benchmarks.wire_robot import StandingRobot
 from imitate.deploy.robot.loop import ControlLoop
 from imitate.deploy.robot.recording import Recorder
 
-robot, told = StandingRobot(SHAPES, ACTION), "went on"
+robot, message = StandingRobot(SHAPES, ACTION), "went on"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 robot.faults["send"] = lambda: len(robot.times("send")) == 20 and print("ready", flush=True)
@@ -277,14 +279,14 @@ try:
     else:
         ControlLoop(robot, Local(), RATE_HZ).run(STEPS)
 except BaseException as error:
-    told = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-print(json.dumps({"calls": robot.calls, "told": told}), flush=True)
+print(json.dumps({"calls": robot.calls, "message": message}), flush=True)
 """
 
 
 def _child(fault: str, *words: str, interrupt_after_s: float | None = None) -> Outcome:
-    """Run a robot in a process of its own, which is interrupted or whose disk becomes full."""
+    """Run a robot in a separate process, which is interrupted or whose disk becomes full."""
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, *words],
         cwd=ROOT,
@@ -304,7 +306,7 @@ def _child(fault: str, *words: str, interrupt_after_s: float | None = None) -> O
     scene = Scene(fault, lambda: None)
     scene.robot.calls = [(when, name) for when, name in found["calls"]]
     scene.at = at or scene.robot.times("fault")[0]
-    return scene.outcome(" ".join(found["told"].split())[:80])
+    return scene.outcome(" ".join(found["message"].split())[:80])
 
 
 def _disk(fault: str) -> Outcome:
@@ -324,12 +326,12 @@ def _ctrl_c(fault: str, times: int = 10) -> Outcome:
         max(one.stop_s or 0.0 for one in outcomes),
         max(one.sent for one in outcomes),
         sum(one.sent_after for one in outcomes),
-        f"{outcomes[0].told} {times} times at random; the slowest",
+        f"{outcomes[0].message} {times} times at random; the slowest",
     )
 
 
 ROBOT: dict[str, Callable[[str], Outcome]] = {
-    "another client floods and does not read": _two_clients,
+    "another client sends without reading": _two_clients,
     "frozen camera": _frozen,
     "NaN in observations": _nan_seen,
     "NaN in actions": _nan_wanted,
@@ -393,7 +395,7 @@ def cases() -> dict[str, Callable[[], Outcome]]:
 def table(outcomes: list[Outcome], peer: Mapping[str, str]) -> str:
     """Return a Markdown table."""
     lines = [
-        "| fault | holds after (s) | rests after (s) | sent between | sent after the stop | the loop says | openpi |",
+        "| fault | holds after (s) | stops after (s) | sent between | sent after the stop | message | openpi |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [f"| {' | '.join([*one.row, peer.get(one.fault, '')])} |" for one in outcomes]
@@ -406,8 +408,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=every, metavar="FAULT", help="some of them")
-    parser.add_argument("--openpi-server", type=Path, help="openpi's websocket_policy_server.py")
+    parser.add_argument(
+        "--only", nargs="+", choices=every, metavar="FAULT", help="names of faults; all by default"
+    )
+    parser.add_argument(
+        "--openpi-server", type=Path, help="path of openpi's websocket_policy_server.py"
+    )
     parser.add_argument("--json", type=Path, help="write the outcomes to this file")
     args = parser.parse_args(arguments)
     outcomes = []

@@ -1,4 +1,4 @@
-"""Stack frames of the package between ``train()`` and an optimizer's step, measured in small trainings."""
+"""Measurement of the stack frames between ``train()`` and an optimizer's step, in small trainings."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Fuzzing of the commands that read files: it counts tracebacks, hangs and excessive memory on changed files.
+"""Fuzzing of the commands that read files, which counts tracebacks, hangs and excessive memory on changed files.
 
     python benchmarks/fuzz.py --seed 1 --runs 500                 # all kinds of files
     python benchmarks/fuzz.py --seed 2 --kinds h5,checkpoint --keep failures
 
-Each run makes one file from a small valid one, changes one thing in it that its format allows to be changed (a
+Each run copies a small valid file, changes one thing in it that its format allows (a
 type, a link, a name, a value, an entry of an archive), and runs one command on it in a forked process with a bound on
-address space and time. An answer (exit code 0, 1 or 3) and a refusal (2) without a traceback are correct. Counted are
-tracebacks, hangs (more than ``--limit-s`` seconds of CPU time, or waiting for so long without using any), and runs of
-more than 4 GB. ``--keep FOLDER`` keeps the files and the output of each failure.
+address space and time. An answer (exit code 0, 1 or 3) and a refusal (2) without a traceback are correct. The program
+counts tracebacks, hangs (more than ``--limit-s`` seconds of CPU time, or waiting for so long without using any), and
+runs of more than 4 GB. ``--keep FOLDER`` keeps the files and the output of each failure.
 """
 
 # ruff: noqa: E501 - tables of values
@@ -279,7 +279,7 @@ def change_checkpoint(path: Path, rng: random.Random) -> str:
 
 
 def change_bundle(path: Path, rng: random.Random) -> str:
-    """Change the description, the network or the numbers of a bundle, whose checksums are those of the change."""
+    """Change the description, the network or the numbers of a bundle, and compute its checksums again."""
     bundle = read_bundle(path)
     parts = {"network": bytearray(bundle.network), "arrays": bytearray(bundle.arrays)}
     words = rng.choice([*parts, "description", "graph", "graph"])
@@ -325,7 +325,7 @@ def change_graph(graph: Any, rng: random.Random) -> str:
 
 
 def change_file(path: Path, rng: random.Random) -> str:
-    """Replace the file by something of another kind."""
+    """Replace the file by one of another kind."""
     content = path.read_bytes()
     path.unlink()
     kind = rng.choice(
@@ -398,7 +398,7 @@ KINDS: dict[str, tuple[list[str], list[Callable[[Path, random.Random], str]], li
 
 
 def originals(folder: Path, kinds: Sequence[str]) -> None:
-    """Make valid files: one that all commands take, and those of some kinds."""
+    """Make valid files: one that all commands accept, and one of each kind."""
     from imitate.data import DatasetWriter, Episode
 
     rng = np.random.default_rng(0)
@@ -506,14 +506,14 @@ def judged(code: int | None, said: str, used: int) -> str:
 
 
 def _import_all(runs: int) -> None:
-    """Import once what the processes of the runs need: all modules for many runs, the most common ones for few."""
+    """Import the modules of the runs in the parent process: all of them for many runs, the most common ones for few."""
     if runs < FEW:
         for name in ("eval", "info", "train"):
             importlib.import_module(f"imitate.cli.{name}")
         return
     ours = [module.name for module in pkgutil.walk_packages(imitate.__path__, "imitate.")]
     for name in PRELOADED + [name for name in ours if not name.endswith("__main__")]:
-        with contextlib.suppress(Exception):  # of a package that is not installed
+        with contextlib.suppress(Exception):  # the module needs a package that is not installed
             importlib.import_module(name)
     for name, verb in VERBS.items():
         with contextlib.suppress(Exception):
@@ -531,7 +531,7 @@ def fuzz(
 ) -> Counter[tuple[str, str]]:
     """Run changed files; returns the number of outcomes by kind."""
     _import_all(len(only) or runs)
-    local.CONTEXT = multiprocessing.get_context("fork")  # workers too
+    local.CONTEXT = multiprocessing.get_context("fork")  # also in worker processes
     torch.set_num_threads(1)
     gc.freeze()
     found: Counter[tuple[str, str]] = Counter()
@@ -563,7 +563,7 @@ def fuzz(
                 shutil.rmtree(folder)
                 found[kind, "not made"] += 1
                 continue
-            if kind != "run":  # the picture takes half of a training's time
+            if kind != "run":  # drawing takes half of a training's time
                 trainer.draw_curves = _nothing
             code, said, used = run(words.split(), folder, limit_s)
             trainer.draw_curves = draw
@@ -606,7 +606,7 @@ def _changed(
 
 
 def _nothing(folder: Any) -> None:
-    """Draw no picture."""
+    """Draw no picture, in place of the plotting function."""
 
 
 def _no_pipes(folder: str, names: list[str]) -> list[str]:
@@ -624,12 +624,15 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument(
-        "--limit-s", type=float, default=120.0, help="CPU seconds of a run, or seconds without any"
+        "--limit-s",
+        type=float,
+        default=120.0,
+        help="largest CPU seconds of a run, and longest time without CPU use",
     )
     parser.add_argument(
-        "--for-s", type=float, default=1e9, help="begin no run after so many seconds"
+        "--for-s", type=float, default=1e9, help="seconds after which no run begins"
     )
-    parser.add_argument("--only", default="", help="numbers of runs, to repeat them: 109,327")
+    parser.add_argument("--only", default="", help="numbers of runs to repeat, such as 109,327")
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
     if given.keep is not None:

@@ -1,16 +1,16 @@
-"""Training steps on a GPU, beside robomimic's and Stable-Baselines3's: a JSON file and a Markdown table.
+"""Training steps on a GPU, compared with robomimic's and Stable-Baselines3's, as a JSON file and a Markdown table.
 
     python -m benchmarks gpu --json gpu.json --markdown gpu.md
     python -m benchmarks gpu --robomimic PEER/bin/python --sb3 PEER/bin/python
-    python -m benchmarks gpu --dry                        on the CPU, tiny: tests the benchmark, measures nothing
+    python -m benchmarks gpu --dry                        tests the benchmark on the CPU, without measuring
 
-Each toolkit runs whole steps: batch, preparation, update, logging. They take turns on the same GPU, each in a process
-of its own with one thread; wall seconds count, until the GPU has finished its work. The table has the median of the
-rounds, the smallest and the largest; the first round warms up. Batches: 100; images 16; SAC and PPO 256.
+Each toolkit runs whole steps: batch, preparation, update, logging. They take turns on the same GPU, each in a separate
+process with one thread. Wall seconds are measured until the GPU has finished its work. The table has the median, the
+smallest and the largest figure of the rounds; the first round warms up. Batches: 100; images 16; SAC and PPO 256.
 
-Ours runs as configured by default, then with ``train.data_on_device``, with bf16 beside that, and compiled into CUDA
-graphs beside that. A variant that fails stands in the table with its error. Exit code: 0; 1 where a variant failed or a
-wanted number was missed; 2 where there is no GPU.
+Ours runs as configured by default, then with ``train.data_on_device``, then also with bf16, and then also compiled into
+CUDA graphs. A variant that fails is in the table with its error. Exit code: 0; 1 if a variant failed or a
+target was missed; 2 if there is no GPU.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A training to measure.
+    """A training whose steps are measured.
 
     Attributes:
         config: configuration made from the demonstrations, or None for online RL.
@@ -146,8 +146,8 @@ def main(argv: Sequence[str]) -> int:
     args = _arguments(argv)
     if not args.dry and not torch.cuda.is_available():
         print(
-            "error: torch sees no CUDA device here, so there is nothing to measure; --dry shows on the CPU that the "
-            "benchmark runs",
+            "error: torch sees no CUDA device here, so there is nothing to measure; --dry tests the benchmark on the "
+            "CPU",
             file=sys.stderr,
         )
         return NO_GPU
@@ -175,16 +175,27 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 ...")
+    parser.add_argument("--device", default="cuda", help="device: cuda, cuda:1 ...")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--rounds", type=int, default=7, help="after the one that warms up")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="number of rounds, besides the first one"
+    )
     parser.add_argument("--data", type=Path, metavar="FILE", help="demonstrations of Lift")
-    parser.add_argument("--robomimic", type=Path, metavar="PYTHON", help="its interpreter")
-    parser.add_argument("--robomimic-source", type=Path, metavar="PATH", help="its checkout")
+    parser.add_argument(
+        "--robomimic", type=Path, metavar="PYTHON", help="interpreter that has robomimic"
+    )
+    parser.add_argument(
+        "--robomimic-source",
+        type=Path,
+        metavar="PATH",
+        help="robomimic's source folder, if it is not installed",
+    )
     parser.add_argument("--sb3", type=Path, metavar="PYTHON", help="Stable-Baselines3's")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--dry", action="store_true", help="on the CPU, one step a round")
+    parser.add_argument(
+        "--dry", action="store_true", help="test on the CPU, with one step per round"
+    )
     return parser.parse_args(argv)
 
 
@@ -231,12 +242,12 @@ def _measured(name: str, peers: _Peers, device: torch.device, rounds: int, dry: 
     variants = {"default": {}} if case.online is not None else VARIANTS
     for variant, changes in variants.items():
         if dry and "train.compile" in changes:
-            continue  # minutes of compiling, for another kind of code than a GPU's
+            continue  # compilation takes minutes, and differs from a GPU's
         try:
             iterate = _iterate(case, peers.of(name), device, changes, dry)
             ours = _to_the_end(iterate, device)
             ours(1)
-        except Exception as error:  # the other figures are worth having all the same
+        except Exception as error:  # the other figures are still measured
             figures.errors[variant] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
         else:
             contestants[variant] = ours
@@ -276,7 +287,7 @@ def _iterate(
 
 
 def _to_the_end(iterate: Callable[[int], None], device: torch.device) -> Contestant:
-    """Return a contestant that waits for the GPU before and after its steps."""
+    """Return a function that waits for the GPU before and after its steps."""
 
     def wait() -> None:
         if device.type == "cuda":
@@ -304,7 +315,11 @@ def markdown(report: dict[str, Any], found: Sequence[Figures]) -> str:
     host = report["machine"]
     said = [f"{name}: {words}" for name, words in report["peers"].items()]
     lines = [
-        *(["**A dry run on the CPU: the figures mean nothing.**", ""] if report["dry"] else []),
+        *(
+            ["**This is a dry run on the CPU; its figures are meaningless.**", ""]
+            if report["dry"]
+            else []
+        ),
         f"{report['device']}; {host['cpu']}, {host['cores']} cores; torch {host['torch']}, Python {host['python']}, "
         f"imitate {host['imitate']}; {host['date']}. {'; '.join(said)}. Data: {report['data']}.",
         "",

@@ -1,6 +1,7 @@
 """Training steps on two cameras with one thread: ours, as in ``imitate train``, and robomimic's.
 
-robomimic's image experiments: 16 samples, two cameras of 84x84, crops of 76x76, a ResNet-18 and spatial softmax each.
+The sizes are those of robomimic's image experiments: 16 samples, two cameras of 84x84, crops of 76x76, each with a
+ResNet-18 and spatial softmax.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from imitate.train.setup import Setup, build, resolve
 
 CASE = "step_image"
 ROUNDS = 15
-"""Many, because the figures of a machine that others share scatter by a tenth."""
+"""Number of rounds; many, because figures on a shared machine vary by a tenth."""
 BATCHES = 50
-"""Batches that are drawn alone, of which a step needs one."""
+"""Number of batches drawn per round to measure data loading alone; a step needs one."""
 
 
 def run(bench: Bench) -> list[Row]:

@@ -1,6 +1,6 @@
-"""Imports of a package, read from its source: cycles, and imports of higher layers.
+"""Analysis of a package's imports from its source: cycles, and imports of higher layers.
 
-Imports count anywhere in a file, also inside functions and under ``TYPE_CHECKING``. The layers are those of
+All imports in a file count, also those inside functions and under ``TYPE_CHECKING``. The layers are those of
 import-linter's contracts in ``pyproject.toml``.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 from setuptools.config.pyprojecttoml import load_file
 
 Graph = Mapping[str, set[str]]
-"""The modules that each module imports, by dotted path."""
+"""Set of the modules that each module imports, by dotted path."""
 Layers = Sequence[Sequence[str]]
-"""Dotted paths of packages or modules, top first; those of one layer must not import each other."""
+"""Layers from the top, each with the dotted paths of packages or modules that must not import each other."""
 
 
 @cache
 def import_graph(package: Path) -> dict[str, set[str]]:
-    """Read which modules of a package import which.
+    """Read the imports between the modules of a package.
 
     ``from package import name`` counts as an import of the module ``package.name`` if there is one.
     """

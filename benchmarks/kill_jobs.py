@@ -1,4 +1,4 @@
-"""Small jobs of long-running commands for :mod:`benchmarks.kills`: how to start them and compare their results."""
+"""Small jobs of long-running commands for :mod:`benchmarks.kills`, with functions to start them and compare results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imitate.system.run_folder import runs_in
 
 ENV = "Pendulum-v1"
 UNLIKE = ("Timing/", "time", "wall", "cpu", "seconds", "workers", "first_error", "warnings")
-"""Beginnings of keys whose values differ from run to run: times, and notes on what was tried again."""
+"""Prefixes of keys whose values differ from run to run: times, and notes on repeated attempts."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Job:
         begin: function from the folder of the job to the arguments of ``imitate``.
         resume: the same function, for the command after a kill.
         result: function from the folder to the result, which kills must not change.
-        is_done: function that returns true if the finished file exists, so that nothing is left to resume.
+        is_done: function that returns true if the finished file exists, so that there is nothing to resume.
         is_alike: function that compares a result with the undisturbed one.
-        goes_on_ray: true if the command has workers, which ``--on`` may place.
+        goes_on_ray: true if the command has workers, which ``--on`` can place on other machines.
     """
 
     name: str
@@ -258,8 +258,8 @@ class Learned:
         epochs: the line of each epoch.
         evaluations: the line of each evaluation, in the order of their epochs.
         left_out: epochs that were not evaluated, according to the log, because an earlier evaluation was still running.
-        sure: epochs that had ended before a collector was lost, as its log says; None: none was lost. Its running
-            episodes are void and the next ones have other seeds, so later numbers differ from run to run.
+        sure: number of epochs that had ended before a collector was lost, from the log, or None if none was lost. The
+            lost episodes are replaced by ones with other seeds, so later numbers differ from run to run.
     """
 
     epochs: list[Any]

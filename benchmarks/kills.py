@@ -1,14 +1,13 @@
-"""Kills at random moments, after which no data may be lost, repeated or incomplete, and the result must be the same.
+"""Test of kills at random times: no data may be lost, repeated or incomplete, and the result must stay the same.
 
     python -m benchmarks.kills --on local --num 100 --seed 0 --out kills
     python -m benchmarks.kills --on ray --num 25 --seed 2 --out kills_ray
 
-Each kill begins a small job anew (collect, render, eval, a sweep, online training, training on
-cached features), sends SIGKILL at a random moment to
-its main process or to one of its other processes (on Ray: of the workers), looks whether the others end, and resumes.
+Each kill starts a small job (collect, render, eval, a sweep, online training, training on
+cached features), sends SIGKILL at a random time to
+its main process or to one of its other processes (on Ray, one of the workers), checks that the others end, and resumes.
 Afterwards every HDF5 and JSON file has to open, nothing may be left unfinished or running, and the result has to equal
-the undisturbed one. The same call continues where it was interrupted; there is a line for each kill in
-OUT/kills.jsonl.
+the undisturbed one. An interrupted test is continued by the same call. OUT/kills.jsonl has a line for each kill.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from benchmarks.kill_jobs import Job, jobs, write_inputs
 
 MARK = "IMITATE_KILLS"
 ENDS_S = 60.0
-"""Seconds in which all processes of a killed command have to be gone: a training saves in up to 30."""
+"""Seconds within which all processes of a killed command must end; a training may take up to 30 to save."""
 LONGEST_S = 900.0
 
 
@@ -44,12 +43,12 @@ class Kill:
     """A kill and its consequences.
 
     Attributes:
-        number: number of the kill, which with the seed determines job, moment and victim.
+        number: number of the kill, which with the seed determines job, time and victim.
         job: name of the job's command.
         victim: ``main`` or ``other``.
         after_s: seconds from the start to the kill.
         command: command line of the victim.
-        gone_s: seconds from the kill of the main process until all its processes were gone.
+        gone_s: seconds from the kill of the main process until all its processes had ended.
         exit_codes: exit code of the command and, if it was interrupted, of the resumed one; a signal is negative.
         whole_s: seconds from the beginning to the end of the resumed command.
         findings: descriptions of broken promises; empty if all were kept.
@@ -72,7 +71,7 @@ class Killer:
     Args:
         folder: folder of the inputs, the undisturbed results and the report.
         on: place of the workers.
-        seed: seed of the moments and victims.
+        seed: seed of the times and victims.
     """
 
     def __init__(self, folder: Path, on: str, seed: int) -> None:
@@ -94,7 +93,7 @@ class Killer:
                 began = time.monotonic()
                 code = self._start(job, job.begin(place), place, "undisturbed").wait(LONGEST_S)
                 if code:
-                    raise SystemExit(f"{name}: failed undisturbed, see {place / 'output.txt'}")
+                    raise SystemExit(f"{name}: failed without a kill, see {place / 'output.txt'}")
                 (place / "took.json").write_text(json.dumps(time.monotonic() - began))
             took = json.loads((place / "took.json").read_text())
             self._references[name] = (took, job.result(place))
@@ -114,7 +113,7 @@ class Killer:
             process.wait(done.after_s)
         except subprocess.TimeoutExpired:
             pass
-        else:  # the machine is less busy than it was: kill earlier
+        else:  # the machine is less busy than before, so kill earlier
             self._references[job.name] = (time.monotonic() - began, reference)
             return self.kill(number, names)
         self._strike(done, process, mark, rng)
@@ -147,7 +146,7 @@ class Killer:
     def _strike(
         self, done: Kill, process: subprocess.Popen[bytes], mark: str, rng: random.Random
     ) -> None:
-        """Kill the victim, which is the main process if there is no other."""
+        """Kill the victim; if there is only the main process, kill that."""
         others = [pid for pid in marked(mark) if pid != process.pid and not _is_of_ray(pid)]
         if done.victim == "other" and others:
             victim = rng.choice(others)
@@ -180,7 +179,7 @@ class Killer:
         findings = _cleared(left, "at the end") + broken_files(place)
         findings += [f"left behind: {path.name}" for path in place.rglob("*partial*")]
         if not job.is_alike(job.result(place), reference):
-            findings.append(f"another result than undisturbed, see {place}")
+            findings.append(f"the result differs from that without a kill, see {place}")
         return findings
 
 
@@ -206,7 +205,7 @@ def _broken(path: Path) -> str | None:
         elif path.suffix == ".hdf5":
             h5py.File(path).close()
     except (OSError, ValueError) as error:
-        return f"{path.name}: half written ({error})"
+        return f"{path.name}: incomplete ({error})"
     return None
 
 
@@ -220,7 +219,7 @@ def _cleared(pids: list[int], when: str) -> list[str]:
 
 
 def _is_of_ray(pid: int) -> bool:
-    """Return true for Ray's own processes, without any of which a cluster of one machine has ended."""
+    """Return true for a process of Ray itself; a cluster of one machine has ended when all of them have."""
     command = _command(pid)
     return "/ray/" in command or ("ray::" in command and "Host" not in command)
 
@@ -243,7 +242,7 @@ def _waited(process: subprocess.Popen[bytes]) -> int:
 def summary(kills: Sequence[Kill]) -> list[str]:
     """Return a Markdown table with a line per job."""
     lines = [
-        "| job | kills | main / other | longest until all was gone, s | promises broken |",
+        "| job | kills | main / other | longest until all had ended, s | promises broken |",
         "|---|---|---|---|---|",
     ]
     names = sorted({kill.job for kill in kills})
@@ -298,9 +297,11 @@ def _arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--on", default="local", help="local, ray or ray:HOST:PORT")
-    parser.add_argument("--num", type=int, default=100, help="kills in all")
-    parser.add_argument("--seed", type=int, default=0, help="of jobs, moments and victims")
-    parser.add_argument("--only", nargs="*", choices=list(jobs(Path())), help="jobs; all")
+    parser.add_argument("--num", type=int, default=100, help="total number of kills")
+    parser.add_argument("--seed", type=int, default=0, help="seed of jobs, times and victims")
+    parser.add_argument(
+        "--only", nargs="*", choices=list(jobs(Path())), help="names of jobs; all by default"
+    )
     parser.add_argument("--out", type=Path, default=Path("kills"), help="folder of the report")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Training and acting beside LeRobot: the same data, weights, sizes and batch size.
+"""Comparison of training and acting with LeRobot, with the same data, weights, sizes and batch size.
 
     python -m benchmarks.lerobot_training --lerobot /envs/lerobot/bin/python
     python -m benchmarks.lerobot_training --lerobot PYTHON --imitate PYTHON --json out.json
@@ -6,8 +6,8 @@
 LeRobot writes two datasets of 600 frames, one with two cameras of 96 x 96 (h264) and one of vectors alone, and
 policies with random weights: ACT of width 256 (MLPs of 1,024; else LeRobot's defaults: chunks of 100, four layers,
 ResNet18 with frozen normalization), and a diffusion policy (horizon 16, U-Net of 128, 256, 512, crops of 84, one
-ResNet18 with group norm, DDIM of ten steps). Each toolkit trains them with its own training function, whole: loading,
-preparation, update, logging. Both run in turns, each in a process of its own with one thread, batches of 8, without
+ResNet18 with group norm, DDIM of ten steps). Each toolkit trains them with its own complete training function: loading,
+preparation, update, logging. Both run in turns, each in a separate process with one thread, batches of 8, without
 workers for loading, float32. Times are CPU seconds, medians over the turns; the first turn warms up.
 
 ``--imitate`` names the interpreter for imitate; with LeRobot's (h5py, gymnasium, pydantic and typer installed there)
@@ -34,7 +34,7 @@ TRAINED_STEPS = 50
 BATCH = 8
 EPISODE = 100
 _SIZE_TOLERANCE = 1e-4
-"""ACT has positions of cameras here, which an imported policy leaves at zero."""
+"""Parts of our networks that LeRobot's lack: positions of ACT's cameras, which are zero in an imported policy."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -44,9 +44,9 @@ def main() -> int:
     parser.add_argument("--lerobot", type=Path, help="Python of an environment with LeRobot")
     parser.add_argument("--imitate", type=Path, default=Path(sys.executable))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8, help="updates in a turn")
+    parser.add_argument("--steps", type=int, default=8, help="number of updates in a turn")
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
-    parser.add_argument("--folder", type=Path, help="keep datasets and policies here")
+    parser.add_argument("--folder", type=Path, help="folder that keeps datasets and policies")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -89,7 +89,7 @@ class Child:
             cwd=ROOT,
         )
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    def request(self, **request: Any) -> dict[str, Any]:
         """Send a request and return the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -171,7 +171,7 @@ class Pair:
 def training(pair: Pair, case: str, rounds: int, steps: int) -> dict[str, Any]:
     """Train in turns; return the figures by toolkit, medians over rounds."""
     starts: dict[str, list[float]] = {name: [] for name in pair.commands}
-    for _ in range(min(2, rounds - 1)):  # besides those that train
+    for _ in range(min(2, rounds - 1)):  # weights that are not trained
         for name, child in pair.trainings(case).items():
             starts[name].append(child.read()["start_s"])
             child.close()
@@ -183,7 +183,7 @@ def training(pair: Pair, case: str, rounds: int, steps: int) -> dict[str, Any]:
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in children}
     for number in range(rounds + 1):
         for name, child in children.items():
-            figures = child.ask(n=steps if number else 3)
+            figures = child.request(n=steps if number else 3)
             if number:
                 turns[name].append(figures)
     for child in children.values():
@@ -212,7 +212,7 @@ def acting(pair: Pair, case: str, rounds: int) -> dict[str, Any]:
     actions = {}
     for name, child in children.items():
         child.read()
-        actions[name] = json.loads(child.ask(shapes=shapes, n=16)["actions"])
+        actions[name] = json.loads(child.request(shapes=shapes, n=16)["actions"])
     if config["type"] == "act":  # a diffusion policy draws noise
         found["action_difference"] = max(
             abs(a - b)
@@ -223,7 +223,7 @@ def acting(pair: Pair, case: str, rounds: int) -> dict[str, Any]:
         turns: dict[str, list[dict[str, Any]]] = {name: [] for name in children}
         for number in range(rounds + 1):
             for name, child in children.items():
-                figures = child.ask(case=what, n=n)
+                figures = child.request(case=what, n=n)
                 if number:
                     turns[name].append(figures)
         found[f"{what}_s"] = _medians(turns, "call_s")

@@ -1,7 +1,7 @@
 """Recorders of the executed lines of a package, by the test, fixture or process that executes them.
 
 They use ``sys.monitoring`` if Python has it (3.12 and later), else the C tracer of coverage. The module has few
-imports, because processes that tests start record, too.
+imports, because processes that tests start also use it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contextlib import suppress
 from typing import Any
 
 Lines = dict[str, dict[str, int]]
-"""By name of what executed them and path of a file: a number whose bit ``n`` is set if line ``n`` was executed."""
+"""Executed lines by name of test or fixture and path of a file, as a number whose bit ``n`` stands for line ``n``."""
 
 
 class Monitored:
-    """Recorder by ``sys.monitoring``, in which a line costs time only once for each name.
+    """Recorder that uses ``sys.monitoring``, with which a line costs time only once for each name.
 
     Args:
         folder: folder of the package.

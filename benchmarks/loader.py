@@ -1,4 +1,4 @@
-"""Batches per second through a standard DataLoader: ours, a bare gather, robomimic's."""
+"""Benchmark of batches per second through a standard DataLoader: ours, a bare gather, robomimic's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measurement of durations on a machine that others use too.
+"""Measurement of durations on a shared machine.
 
-Each contestant runs for a moment, then the next, in several rounds, so that other load of the machine affects all of
-them alike; the median round counts. CPU seconds decide, and wall seconds are reported beside them.
+The contestants run shortly in turn, in several rounds, so that other load of the machine affects all of
+them alike; the median round counts. CPU seconds decide; wall seconds are reported too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Memory of a dataset beside its raw bytes, and of a whole low-dim training. Linux only.
+"""Benchmark of the memory of a dataset, compared with its raw bytes, and of a low-dim training. Linux only.
 
-The HDF5 library keeps some memory of its own once it has seen a file. This memory is measured first and reported
+The HDF5 library keeps some memory once it has read a file. This memory is measured first and reported
 separately, since it depends on the number of arrays in the file, not on their content.
 """
 

@@ -1,4 +1,4 @@
-"""Ten of Meta-World's tasks: four policies with the same settings for all tasks, as a table.
+"""Benchmark of four policies on ten tasks of Meta-World, with the same settings for all tasks.
 
     python -m benchmarks.metaworld --out runs/metaworld                  hours; finished cells are not run again
     python -m benchmarks.metaworld --out runs/metaworld --table          the table of the finished cells
@@ -7,10 +7,11 @@
     python -m benchmarks.metaworld --experts --out runs/metaworld        success of all 50 experts
 
 Each task has 50 demonstrations of `imitate collect` with its default noise. A cell is one policy of one task and one
-training seed: `imitate train` on one thread, then `imitate eval` from 50 starts, seeds 0 to 49. The multi-task policy
-is a flow policy on the files of all chosen tasks that reads its task as a one-hot vector. The first seed of all comes
-first. `--cells FILE` adds each finished cell to a JSON file, and takes those that are in it as finished: a machine
-without the other's folders continues from it.
+training seed: `imitate train` on one thread, then `imitate eval` from 50 initial states, seeds 0 to 49. The multi-task
+    policy
+is a flow policy on the files of all chosen tasks that reads its task as a one-hot vector. The first seed of all cells
+comes first. `--cells FILE` adds each finished cell to a JSON file and skips those that it contains, so that another
+machine can continue.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Cell = dict[str, Any]
 
 
 def demonstrations(task: str, out: Path) -> Path:
-    """Return the file of a task's demonstrations; it is made if it is missing."""
+    """Return the file of a task's demonstrations; collect them if it is missing."""
     path = (out / "demos" / f"{task}.hdf5").resolve()
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,7 @@ def demonstrations(task: str, out: Path) -> Path:
 
 
 def cells(policy: str, tasks: list[str], seed: int, out: Path, *, make: bool = True) -> list[Cell]:
-    """Return one policy's numbers, one entry per task; those on the disk if it has been run before.
+    """Return one policy's numbers, one entry per task; if it has been run before, read them from the disk.
 
     Args:
         policy: a name in ``POLICIES``, for a single task, or ``MULTI``.
@@ -131,7 +132,7 @@ def _words(group: list[Cell]) -> str:
 
 
 def experts(out: Path, starts: int) -> None:
-    """Print each task's success rate of the expert, without noise and with that of `imitate collect`."""
+    """Print the expert's success rate in each task, without noise and with the default noise of `imitate collect`."""
     kept = out / f"experts_{starts}.json"
     found: dict[str, dict[str, int]] = json.loads(kept.read_text()) if kept.is_file() else {}
     out.mkdir(parents=True, exist_ok=True)
@@ -161,8 +162,12 @@ def main() -> None:
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
     parser.add_argument("--out", type=Path, default=Path("runs/metaworld"))
     parser.add_argument("--cells", type=Path, help="JSON file of finished cells, read and written")
-    parser.add_argument("--table", action="store_true", help="print what is finished, run nothing")
-    parser.add_argument("--experts", action="store_true", help="success of the experts instead")
+    parser.add_argument(
+        "--table", action="store_true", help="print the finished cells without running others"
+    )
+    parser.add_argument(
+        "--experts", action="store_true", help="print the success of the experts instead"
+    )
     parser.add_argument("--starts", type=int, default=20, help="of each expert")
     args = parser.parse_args()
     if args.experts:

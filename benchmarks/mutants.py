@@ -1,13 +1,13 @@
 """Mutants of a module: copies of its syntax tree with one small fault each.
 
-Faults: an operator of a comparison, of arithmetic or of logic replaced; a number, a truth value, a sign changed; a
-condition negated; a function replaced by its opposite (min and max, any and all, ...); a statement left out; None
-returned.
+Faults: an operator of a comparison, of arithmetic or of logic is replaced; a number, a truth value or a sign is
+changed; a condition is negated; a function is replaced by its opposite (min and max, any and all, ...); a statement is
+omitted; None is returned.
 
-Unchanged are docstrings, annotations, texts and messages, code that only type checkers read, ``strict`` of ``zip``,
-which only a mistake of our own breaks, and the fields of configuration sections, whose defaults and limits the tests of
-``imitate.config`` compare with the documented table. None is returned in place of everything but False, which says the
-same to a condition; True is returned there.
+Some parts stay unchanged: docstrings, annotations, texts and messages, code for type checkers only, ``strict`` of
+``zip``, which only detects programming errors, and the fields of configuration sections, whose defaults and limits the
+tests of ``imitate.config`` compare with the documented table. None replaces every returned value except False, which a
+condition treats the same; True replaces False.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any
 
 Edit = Callable[[Any], None]
-"""Changes a node of a fresh copy of the tree in place."""
+"""Function that changes a node of a fresh copy of the tree in place."""
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -64,7 +64,7 @@ class Mutant:
         name: function and source before and after; it stays the same while these lines are unchanged.
         lines: first and last line of the changed part.
         function: path of the function in whose body it is, ("Class", "method"); empty outside of functions.
-        around: first and last line of this function, else those of the changed part.
+        around: first and last line of this function; outside of functions, of the changed part.
         source: the original syntax tree of the module.
         number: place of the changed node in ``ast.walk(source)``.
         edit: function that makes the change.
@@ -124,7 +124,7 @@ class Place:
 
 
 def _changeable(node: ast.AST, place: Place) -> Iterator[tuple[Place, Any]]:
-    """Yield the nodes on which behaviour depends."""
+    """Yield the nodes that affect the behaviour."""
     if _is_left_alone(node):
         return
     if isinstance(node, (ast.expr, ast.stmt)):
@@ -195,7 +195,7 @@ def _logic(node: ast.BoolOp) -> Iterator[Edit]:
 
 
 def _sign(node: ast.UnaryOp) -> Iterator[Edit]:
-    """``not x``, ``-x`` and ``~x`` become ``x``."""
+    """Replace ``not x``, ``-x`` and ``~x`` by ``x``."""
     if not isinstance(node.op, ast.UAdd):
         yield lambda n: _become(n, n.operand)
 
@@ -207,7 +207,7 @@ def _constant(node: ast.Constant) -> Iterator[Edit]:
     elif isinstance(value, int):
         yield lambda n: setattr(n, "value", value + 1)
     elif isinstance(value, float):
-        # A guard against a division by zero has to be wrong by far to be wrong at all.
+        # A small constant against division by zero must change a lot to matter.
         other = 1.0 if value == 0 else value * (1000.0 if abs(value) < 1e-3 else 1.2)
         yield lambda n: setattr(n, "value", other)
 
@@ -231,7 +231,7 @@ def _returned(node: ast.Return) -> Iterator[Edit]:
 
 
 def _left_out(node: ast.stmt) -> Iterator[Edit]:
-    """Leave out calls, raised errors, and assignments to an object or an array."""
+    """Omit calls, raised errors, and assignments to an object or an array."""
     stored = isinstance(node, (ast.Assign, ast.AugAssign)) and not _writes_names(node)
     if isinstance(node, (ast.Expr, ast.Raise)) or stored:
         yield lambda n: _become(n, ast.Pass())
@@ -256,7 +256,7 @@ _EDITS: tuple[tuple[Any, Callable[[Any], Iterator[Edit]]], ...] = (
 
 
 def _become(node: Any, other: Any) -> None:
-    """Turn a node into another one, in place, at its own line."""
+    """Convert a node to another one, in place, with the same line number."""
     where = {
         name: getattr(node, name)
         for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")

@@ -1,21 +1,21 @@
 """Mutation testing: small faults are put into modules, and the tests that execute the changed lines must notice.
 
     python -m benchmarks.mutation --record                             the core modules; first the map of their tests
-    python -m benchmarks.mutation --modules functional algo.sac        these, by the beginning of their names
+    python -m benchmarks.mutation --modules functional algo.sac        modules by prefix
     python -m benchmarks.mutation --draw 10 --seed 3 --record          modules drawn at random from seven rooms
-    python -m benchmarks.mutation --sample 100 --seed 3                mutants drawn at random, so many per module
+    python -m benchmarks.mutation --sample 100 --seed 3                100 random mutants per module
     python -m benchmarks.mutation --json out.json                      keep the figures
-    python -m benchmarks.mutation --again out.json --json out.json     only what survived, after tests were added
-    python -m benchmarks.mutation --same out.json                      the same mutants: none survives that died
-    python -m benchmarks.mutation --record tests/data tests/deploy     add these tests to the map, and no more
+    python -m benchmarks.mutation --again out.json --json out.json     only the survivors, after tests were added
+    python -m benchmarks.mutation --same out.json                      the same mutants: killed ones must not survive
+    python -m benchmarks.mutation --record tests/data tests/deploy     only add these tests to the map
 
-Nothing of the sources is changed: a fault is put into the code of a forked process, which then runs the tests that the
-map (``benchmarks.mutation_map``) knows to execute the changed lines, those near the module and the fastest first, until
-one fails; that test must pass without the fault. Processes that tests start have the fault, too. Without a path
-``--record`` adds the files of tests that name the modules. Mutants that no test can notice, because they do the same,
-are listed with a reason in ``equivalent_mutants.json`` and do not count. ``--again`` counts what the earlier run killed
-as killed, and tries a module that has changed since in full. Exit code 1 if less than ``--at-least`` percent of a group
-were killed, or with ``--same`` if one survives that died.
+Source files are not changed: a fault is put into the code of a forked process, which then runs the tests that
+execute the changed lines according to the map (``benchmarks.mutation_map``), those near the module and the fastest
+first, until one fails; that test must pass without the fault. Processes that tests start have the fault, too. Without a
+path ``--record`` adds the files of tests that name the modules. Mutants that no test can notice, because they do the
+same, are listed with a reason in ``equivalent_mutants.json`` and do not count. ``--again`` keeps the kills of the
+earlier run, and tries all mutants of modules that have changed since. The exit code is 1 if less than ``--at-least``
+percent of a group were killed, or with ``--same`` if a mutant survives that was killed before.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ CORE = (
 )
 """Modules that are tried if none are named; a name that ends with a dot is a package."""
 ROOMS = ("data", "train", "online", "deploy", "evaluation", "policy", "simulation")
-"""Packages that ``--draw`` draws modules from."""
+"""Packages from which ``--draw`` draws modules."""
 DRAWN_MUTANTS = 8
-"""A module with fewer mutants is not drawn."""
+"""Smallest number of mutants of a drawn module."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Verdict:
 
 @dataclass
 class Module:
-    """A module under test, by its name without ``imitate.``, and the room in which it is."""
+    """A module under test, by its name without ``imitate.``, and its package."""
 
     name: str
 
@@ -113,7 +113,7 @@ def main() -> int:
             made = _sample(module.mutants(), args.sample, f"{args.seed} {module.name}")
         verdicts += _try(module, made, equivalent, args) if made else []
         for name in equivalent.keys() - {mutant.name for mutant in module.mutants()}:
-            print(f"{module.name}: listed as equivalent, but no such mutant is there: {name}")
+            print(f"{module.name}: a mutant listed as equivalent does not exist: {name}")
         if args.json:
             args.json.write_text(json.dumps(report(verdicts, modules), indent=2) + "\n")
         _print_module(module, verdicts)
@@ -128,11 +128,11 @@ def _conclude(verdicts: Sequence[Verdict], same: dict[str, Any], at_least: float
     if not same:
         return int(any(entry["percent"] < at_least for entry in rates.values()))
     gone = sum(entry["status"] != "equivalent" for entry in same["mutants"]) - len(verdicts)
-    print(f"{gone} mutants of the earlier run are not there any more, or are of other modules")
+    print(f"{gone} mutants of the earlier run do not exist any more, or belong to other modules")
     lost = newly_alive(same, verdicts)
     for verdict in lost:
         print(
-            f"died before and survives now: {verdict.module}, line {verdict.line}: {verdict.name}"
+            f"was killed before and survives now: {verdict.module}, line {verdict.line}: {verdict.name}"
         )
     return int(bool(lost))
 
@@ -261,7 +261,7 @@ def _import_packages() -> None:
     # A pool of threads does not survive a fork.
     torch.set_num_threads(1)
     if any(name.split(".")[0] == "imitate" for name in sys.modules):
-        raise RuntimeError("imitate is imported already, so no mutant can take a module's place")
+        raise RuntimeError("imitate is imported already, so no mutant can replace a module")
 
 
 class _Trial:
@@ -278,7 +278,7 @@ class _Trial:
         self._healthy: dict[str, bool] = {}
 
     def tests_of(self, mutant: Mutant, everything: bool = False) -> list[str]:
-        """Return the tests of the changed lines, else of the function around them, else of the module."""
+        """Return the tests that execute the changed lines, or else the function around them, or else the module."""
         lines = [mutant.lines, mutant.around] if mutant.function and not everything else []
         for first, last in lines:
             if found := self._tests(((1 << last - first + 1) - 1) << first):
@@ -290,7 +290,7 @@ class _Trial:
         return [test for test in found if self._healthy.get(test, True)]
 
     def warm(self, chosen: Sequence[Mutant]) -> dict[str, tuple[str, float, str]]:
-        """Return status, seconds and failed test, by name, of mutants that fit into their function."""
+        """Return status, seconds and failed test, by name, of mutants whose code fits into the loaded function."""
         from benchmarks import mutation_child as child
 
         files = _files(test for mutant in chosen for test in self.tests_of(mutant))
@@ -355,7 +355,7 @@ class _Trial:
         if test and test not in self._healthy:
             self._healthy[test] = alone(test).wait() == "survived"
             if not self._healthy[test]:
-                print(f"  fails without a mutant, and does not count: {test}", flush=True)
+                print(f"  fails without a mutant, so it does not count: {test}", flush=True)
         return not test or self._healthy[test]
 
 
@@ -384,7 +384,7 @@ def _try(
     trial = _Trial(module, args)
     left = [mutant for mutant in chosen if not verdicts[mutant.name].status]
     if not any(trial.tests_of(mutant) for mutant in left):
-        print(f"{module.name}: the map has no test that executes it: --record")
+        print(f"{module.name}: the map has no test that executes it; use --record")
     for way in (trial.warm, trial.cold):
         here = [m for m in left if m.function] if way == trial.warm else left
         for name, (status, seconds, killer) in way(here).items():
@@ -407,23 +407,23 @@ def _arguments() -> argparse.Namespace:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--modules", nargs="+", default=[], metavar="NAME")
-    which.add_argument("--draw", type=int, metavar="N", help="so many modules, drawn at random")
+    which.add_argument("--draw", type=int, metavar="N", help="number of modules, drawn at random")
     parser.add_argument("--record", nargs="*", metavar="TESTS", help="add tests to the map")
     parser.add_argument("--map", type=Path, default=mutation_map.FOLDER, help="folder of the map")
-    parser.add_argument("--sample", type=int, help="so many mutants per module, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws")
-    parser.add_argument("--workers", type=int, default=1, help="mutants at a time")
+    parser.add_argument("--sample", type=int, help="number of mutants per module, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
+    parser.add_argument("--workers", type=int, default=1, help="number of mutants at a time")
     parser.add_argument(
-        "--test-s", type=float, default=5.0, help="CPU seconds of a test that counts, at most"
+        "--test-s", type=float, default=5.0, help="largest CPU seconds of a test that is run"
     )
     parser.add_argument(
-        "--budget-s", type=float, default=15.0, help="CPU seconds of tests for a mutant, at most"
+        "--budget-s", type=float, default=15.0, help="largest CPU seconds of all tests for a mutant"
     )
     before = parser.add_mutually_exclusive_group()
-    before.add_argument("--again", type=Path, help="only the survivors in an earlier --json")
-    before.add_argument("--same", type=Path, help="the mutants of an earlier --json")
+    before.add_argument("--again", type=Path, help="try only the survivors in an earlier --json")
+    before.add_argument("--same", type=Path, help="try the mutants of an earlier --json")
     parser.add_argument(
-        "--at-least", type=float, default=95.0, help="percent per group; else exit code 1"
+        "--at-least", type=float, default=95.0, help="smallest percentage per group for exit code 0"
     )
     parser.add_argument("--json", type=Path, help="report to write")
     return parser.parse_args()

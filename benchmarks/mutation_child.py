@@ -2,8 +2,8 @@
 
 In a warm trial, a process that has collected a module's tests forks one process per mutant, which puts the mutated code
 into the loaded function. In a cold trial, for faults outside of functions, a process that has not imported imitate yet
-imports it with the mutated module instead of the original. Python processes that tests start import it so in
-either way.
+imports it with the mutated module instead of the original. Python processes that tests start import the mutated module
+in both trials.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parents[1]
 CHILDREN = Path(__file__).with_name("children")
 OPTIONS = ("-q", "-s", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:cov")
 WALL_S = 300.0
-"""Seconds for a mutant that waits for ever; one that computes for ever is ended by its CPU seconds."""
+"""Wall seconds after which a waiting mutant is ended; a computing one is ended by its CPU seconds."""
 
 Work = Callable[[Path], int]
-"""Run tests, write the name of the first that fails into the file, return an exit code."""
+"""Function that runs tests, writes the name of each to the file before it runs, and returns an exit code."""
 
 
 class _Taken:
@@ -61,17 +61,17 @@ class Child:
 
     Attributes:
         seconds: duration of the process.
-        killer: the test that failed, once it has ended.
+        killer: the test that failed, after the process has ended.
     """
 
     def __init__(self, work: Work, cpu_s: float) -> None:
         self._began = time.monotonic()
-        self._told = Path(tempfile.mkstemp(prefix="killer")[1])
+        self._name_file = Path(tempfile.mkstemp(prefix="killer")[1])
 
         def limited() -> int:
             soft = int(cpu_s) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (soft, soft + 5))
-            return work(self._told)
+            return work(self._name_file)
 
         self._process = _fork(limited, Path(os.devnull))
         self.seconds, self.killer = 0.0, ""
@@ -82,12 +82,12 @@ class Child:
         self.seconds = time.monotonic() - self._began
         if not done and self.seconds < WALL_S:
             return None
-        # Its own group of processes, with whatever its tests left behind.
+        # end its group of processes, with all that its tests have started
         _end_group(self._process)
         if not done:
             os.waitpid(self._process, 0)
-        self.killer = self._told.read_text()
-        self._told.unlink()
+        self.killer = self._name_file.read_text()
+        self._name_file.unlink()
         code = os.waitstatus_to_exitcode(status) if done else -signal.SIGXCPU
         if code == 0:
             return "survived"
@@ -145,10 +145,10 @@ def in_children(**variables: str) -> None:
     subprocess.Popen.__init__ = begin_with  # type: ignore[method-assign]
 
 
-def run_items(session: pytest.Session, items: Sequence[pytest.Item], told: Path) -> int:
+def run_items(session: pytest.Session, items: Sequence[pytest.Item], name_file: Path) -> int:
     """Run tests until one fails; return 0 if all pass."""
     for item, following in zip(items, [*items[1:], None], strict=True):
-        told.write_text(item.nodeid)
+        name_file.write_text(item.nodeid)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
             return 1
@@ -158,7 +158,7 @@ def run_items(session: pytest.Session, items: Sequence[pytest.Item], told: Path)
 def as_it_is(session: pytest.Session, test: str) -> Child:
     """Run one test without a mutant."""
     items = _in_order(session.items, [test])
-    return Child(lambda told: run_items(session, items, told), WALL_S)
+    return Child(lambda name_file: run_items(session, items, name_file), WALL_S)
 
 
 def warm(
@@ -174,10 +174,10 @@ def warm(
     if (old.co_firstlineno, old.co_freevars) != (code.co_firstlineno, code.co_freevars):
         return None
 
-    def work(told: Path) -> int:
+    def work(name_file: Path) -> int:
         _import_in_children(module, whole)
         function.__code__ = code.replace(co_filename=old.co_filename)
-        return run_items(session, _in_order(session.items, tests), told)
+        return run_items(session, _in_order(session.items, tests), name_file)
 
     return Child(work, cpu_s)
 
@@ -187,7 +187,7 @@ def cold(
 ) -> Child:
     """Run tests on an imported mutant, or on the original module if it is None."""
 
-    def work(told: Path) -> int:
+    def work(name_file: Path) -> int:
         if mutant is not None:
             code = compile(mutant.tree, module, "exec")
             sys.meta_path.insert(0, MutatedFinder(module, code))
@@ -195,7 +195,7 @@ def cold(
         result: list[int] = []
 
         def run(session: pytest.Session) -> None:
-            result.append(run_items(session, _in_order(session.items, tests), told))
+            result.append(run_items(session, _in_order(session.items, tests), name_file))
 
         code = pytest.main([*OPTIONS, *files], plugins=[_Taken(run)])
         return int(code) or sum(result)
@@ -215,7 +215,7 @@ def _in_order(items: Sequence[pytest.Item], names: Sequence[str]) -> list[pytest
 
 
 def _living(module: Any, path: Sequence[str]) -> FunctionType | None:
-    """Return the function of this dotted path, unwrapped from properties and decorators."""
+    """Return the loaded function of this dotted path, unwrapped from properties and decorators."""
     found = module
     for name in path:
         found = vars(found).get(name) if hasattr(found, "__dict__") else None

@@ -1,9 +1,9 @@
-"""Map of the tests: the time of each test and the lines of the package that it executes.
+"""Map of the tests: the CPU time of each test and the lines of the package that it executes.
 
-One file of JSON for each file of tests, in ``.mutation_map/`` (not in git), so that a recording that was cut goes on
-with the files that are left, and recordings of several parts of the suite are one map. Lines in processes that a test
-starts are its own, and so are those of its fixtures, whichever test they were made for. Sources are kept by their hash:
-lines of one that has changed since are translated, and a function with changed lines is taken as a whole.
+The map is a JSON file for each test file, in ``.mutation_map/`` (not in git), so that an interrupted recording
+continues with the remaining files, and several recordings form one map. A test's lines include those of processes that
+it starts and of all its fixtures. Sources are stored by their hash: lines of a source that has changed since are
+translated, and a function with changed lines counts as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.line_recorder import line_recorder, record_children
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".mutation_map"
 AT_ONCE = 25
-"""Files of tests in one process."""
+"""Number of test files in one process."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ def reach(source: str, folder: Path = FOLDER) -> Reach:
             recorded = folder / "sources" / entry["sources"][source]
             found.lines[test] = _as_it_is_now(int(executed, 16), recorded, source)
         if names(ROOT / file, source):
-            # A process that was killed has not reported its lines: it may have executed any.
+            # A killed process has not reported its lines, so it may have executed any.
             found.lines |= dict.fromkeys(entry["started"], -1)
             found.near |= {*lines, *entry["started"]}
         found.seconds |= entry["seconds"]
@@ -152,7 +152,7 @@ def _as_it_is_now(lines: int, recorded: Path, source: str) -> int:
     for kind, start, end, new_start, new_end in matcher.get_opcodes():
         if kind == "equal":
             found |= (lines >> (start + 1) & (1 << end - start) - 1) << (new_start + 1)
-        # A test that executed a line beside the changed ones is taken to execute these.
+        # A test that executed a line next to the changed ones counts as executing these.
         elif lines >> max(start, 0) & (1 << end - start + 2) - 1:
             found |= ((1 << new_end - new_start) - 1) << (new_start + 1)
     return found

@@ -1,4 +1,4 @@
-"""Updates of offline reinforcement learning on one thread: ours, as in ``imitate train``, and robomimic's.
+"""Benchmark of updates of offline RL on one thread: ours, as in ``imitate train``, and robomimic's.
 
 Both have the sizes of robomimic's templates: layers of 300 and 400, in TD3+BC of 256 and 256, two critics, and in CQL
 ten actions of each kind. Ours normalizes observations throughout, robomimic where its template does (TD3+BC).
@@ -21,7 +21,7 @@ from imitate.train.metrics import EpochMeans
 from imitate.train.setup import build, resolve
 
 UPDATES = {"iql": 60, "td3_bc": 60, "cql": 4}
-"""A round has as many."""
+"""Number of updates in a round."""
 
 WANTED = {"iql": 1.6, "td3_bc": 1.6, "cql": 1.3}
 

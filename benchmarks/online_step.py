@@ -1,4 +1,4 @@
-"""Updates of SAC, and environment steps of PPO with their updates, on one thread: ours and Stable-Baselines3's.
+"""Benchmark of SAC's updates, and of PPO's environment steps and updates, on one thread: ours and Stable-Baselines3's.
 
     python -m benchmarks.online_step --peer-python PEER/bin/python
 
@@ -31,7 +31,7 @@ from imitate.train.online.steps import Step
 OBS, ACTIONS, BATCH, ROLLOUT = 17, 6, 256, 2048
 ENVS = ("CartPole-v1", "Pendulum-v1")
 ROUNDS = 21
-"""Many, because the figures of a machine that others share scatter by a fifth."""
+"""Number of rounds; many, because figures on a shared machine vary by a fifth."""
 
 
 def run(peer: StableBaselines) -> list[Row]:

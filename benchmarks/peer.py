@@ -1,4 +1,4 @@
-"""robomimic as peer: in a process of another interpreter, or by recorded figures."""
+"""Measurements of robomimic, in a process of another interpreter, or from recorded figures."""
 
 from __future__ import annotations
 
@@ -64,22 +64,24 @@ class Peer:
 
     def contestants(self, case: str, data: Path | None = None) -> dict[str, Contestant]:
         """Return ``{"peer": ...}``, or an empty dict if it does not run or lacks torchvision for the case."""
-        return {"peer": lambda n: Spent(**self.ask(case, n, data))} if case in self._cases else {}
+        return (
+            {"peer": lambda n: Spent(**self.measure(case, n, data))} if case in self._cases else {}
+        )
 
     def source_of(self, case: str) -> str:
         """Return the source of a case's figure, for the table."""
         return "same run" if case in self._cases else "recorded"
 
     def per_s(self, case: str, spent: dict[str, Spent]) -> float:
-        """Return its iterations per CPU second, measured or recorded."""
+        """Return robomimic's iterations per CPU second, measured or recorded."""
         return 1.0 / spent["peer"].cpu_s if "peer" in spent else self._figures[case]
 
     def figure(self, case: str) -> float:
         """Return a recorded figure."""
         return self._figures[case]
 
-    def ask(self, case: str, n: int, data: Path | None = None) -> dict[str, float]:
-        """Let it run ``n`` iterations of a case, optionally on other demonstrations."""
+    def measure(self, case: str, n: int, data: Path | None = None) -> dict[str, float]:
+        """Let robomimic run ``n`` iterations of a case, optionally on other demonstrations; return their cost."""
         assert self._process is not None and self._process.stdin is not None
         request = {"case": case, "n": n} | ({} if data is None else {"data": str(data)})
         self._process.stdin.write(json.dumps(request) + "\n")

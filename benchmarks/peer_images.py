@@ -39,7 +39,7 @@ def _randomizer_case(randomizer: Any) -> Callable[[int], None]:
 
 
 def _images() -> Any:
-    """Return a batch in the form of its data processing: (B, C, H, W), the channels last in memory."""
+    """Return a batch in the form of robomimic's data processing: (B, C, H, W), with the channels last in memory."""
     import torch
 
     return torch.rand(BATCH_SIZE, SIZE, SIZE, 3).permute(0, 3, 1, 2)
@@ -59,7 +59,7 @@ def use_cameras(config: Any) -> None:
 
 
 def encoder_case() -> Callable[[int], None]:
-    """Return a function for features of two cameras and their gradients: ResNet-18, spatial softmax, crops."""
+    """Return a function that computes features of two cameras, and gradients: ResNet-18, spatial softmax, crops."""
     from collections import OrderedDict
 
     import robomimic.utils.obs_utils as obs_utils

@@ -112,9 +112,9 @@ def main() -> None:
     clients = {"floats": Client(False), "images": Client(True)}
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        client = clients[asked["case"]]
-        print(json.dumps([client.trip() for _ in range(asked["n"])]), flush=True)
+        request = json.loads(line)
+        client = clients[request["case"]]
+        print(json.dumps([client.trip() for _ in range(request["n"])]), flush=True)
     for client in clients.values():
         client.process.kill()
 

@@ -89,7 +89,7 @@ def _save_policy(kind: str, data: Path, target: Path) -> None:
         "push_to_hub": False,
     }
     config: Any
-    if kind == "act":  # its defaults, but for narrower transformers
+    if kind == "act":  # LeRobot's defaults, except for narrower transformers
         config = ACTConfig(dim_model=256, dim_feedforward=1024, **shared)
     else:
         config = DiffusionConfig(

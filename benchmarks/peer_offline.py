@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 OFFLINE_STEPS = {"iql": (100, 256), "td3_bc": (256,), "cql": (256,)}
-"""Algorithms, and the batch sizes."""
+"""Algorithms and batch sizes."""
 
 
 def offline_name(algo_name: str, batch_size: int) -> str:

@@ -97,7 +97,7 @@ def make_dataset(
 
 
 def make_config(kind: str) -> Any:
-    """Return its template of an algorithm, or of a variant of BC: ``rnn_gmm``, ``transformer``, ``image``."""
+    """Return robomimic's template of an algorithm, or of a variant of BC: ``rnn_gmm``, ``transformer``, ``image``."""
     from robomimic.config import config_factory
 
     config = config_factory(kind if kind in OFFLINE_STEPS else "bc")
@@ -139,7 +139,7 @@ def make_model(path: str, kind: str) -> Any:
 
 
 class Batches:
-    """Endless iterator over its DataLoader."""
+    """Endless iterator over robomimic's DataLoader."""
 
     def __init__(self, dataset: Any, batch_size: int = BATCH_SIZE) -> None:
         from torch.utils.data import DataLoader
@@ -171,7 +171,7 @@ def loader_case(path: str, seq_length: int) -> Callable[[int], dict[str, float]]
 def step_case(
     path: str, kind: str, batch_size: int = BATCH_SIZE
 ) -> Callable[[int], dict[str, float]]:
-    """Return a function that runs training steps as its run_epoch does."""
+    """Return a function that runs training steps as robomimic's run_epoch does."""
     model = make_model(path, kind)
     statistics = None
     if kind in OFFLINE_STEPS:

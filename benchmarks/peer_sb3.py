@@ -20,7 +20,7 @@ DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
 
 
 class Replay:
-    """Case of its replay buffer: 256 environments, 17 observations."""
+    """Case of the replay buffer: 256 environments, 17 observations."""
 
     def __init__(self) -> None:
         self.buffer = ReplayBuffer(
@@ -50,7 +50,7 @@ class Replay:
 
 
 class SacUpdates:
-    """Case of its SAC: layers 256 by 256, batches of 256."""
+    """Case of SAC: layers 256 by 256, batches of 256."""
 
     def __init__(self) -> None:
         env = gymnasium.make("HalfCheetahLike-v0")
@@ -81,7 +81,7 @@ class RandomWorld(gymnasium.Env):
 
 
 class PpoSteps:
-    """Case of its PPO: eight environments, rollouts of 256 steps, ten passes in minibatches of 256."""
+    """Case of PPO: eight environments, rollouts of 256 steps, ten passes in minibatches of 256."""
 
     def __init__(self, env_id: str) -> None:
         self.model = PPO(

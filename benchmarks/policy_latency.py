@@ -47,7 +47,7 @@ def _rows(name: str, bench: Bench) -> list[Row]:
         ours.append(percentiles(lambda: policy(ob), CALLS[name]))
         alone.append(percentiles(network, CALLS[name]))
         if bench.peer.live:
-            peers.append(bench.peer.ask(f"call_{name}", CALLS[name]))
+            peers.append(bench.peer.measure(f"call_{name}", CALLS[name]))
 
     def median(figures: list[dict[str, float]], key: str) -> float:
         return statistics.median(figure[key] for figure in figures)

@@ -1,10 +1,10 @@
-"""Tests that a change reaches, for `scripts/test.sh quick --changed`.
+"""Selection of the tests that a change affects, for `scripts/test.sh quick --changed`.
 
-    python -m benchmarks.reached              since the branch left main; on main, uncommitted changes
-    python -m benchmarks.reached --base REV   since that commit
+    python -m benchmarks.reached              changes since the branch left main; on main, uncommitted ones
+    python -m benchmarks.reached --base REV   changes since that commit
 
-Prints arguments of pytest, one a line: files of tests that have changed, and the tests that execute changed lines of
-the package by the map of ``python -m benchmarks.mutation --record tests``. A module that is not in the map is
+It prints arguments of pytest, one per line: files of tests that have changed, and the tests that execute changed lines
+of the package by the map of ``python -m benchmarks.mutation --record tests``. A module that is not in the map is
 reached by the test files that name it.
 """
 
@@ -20,7 +20,7 @@ from benchmarks import mutation_map
 
 ROOT = Path(__file__).resolve().parents[1]
 DEAREST_S, BUDGET_S = 2.0, 60.0
-"""CPU seconds of a test that counts, and of all tests of one module."""
+"""Largest CPU seconds of a test, and of all tests of one module."""
 HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 

@@ -1,8 +1,8 @@
-"""Insertion and sampling of 256 x 17 observations: ours, a Python list, Stable-Baselines3's buffer.
+"""Benchmark of inserting and sampling 256 x 17 observations: our buffer, a Python list, Stable-Baselines3's buffer.
 
     python -m benchmarks.replay --peer-python PEER/bin/python
 
-The peer is an environment of its own with stable-baselines3; without one, only the list is compared. Samples are
+The peer is a separate Python environment with stable-baselines3; without one, only the list is compared. Samples are
 tensors in all three.
 """
 
@@ -76,7 +76,7 @@ class _Ours:
 
 
 class _Plain:
-    """Replay buffer as a deque of transitions, which are stacked when sampled."""
+    """Replay buffer that is a deque of transitions, which are stacked when sampled."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)

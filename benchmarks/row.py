@@ -1,4 +1,4 @@
-"""One line of a benchmark's table."""
+"""Row of a benchmark's table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Row:
 
 
 def table(subject: str, rows: Sequence[Row], peer: str = "robomimic") -> str:
-    """Return a Markdown table; columns of the peer are left out if no row has its number."""
+    """Return a Markdown table; columns of the peer are omitted if no row has its number."""
     header: tuple[str, ...] = (subject, "value", "unit", "wanted", "met", peer, "note")
     cells = [header] + [
         (

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 as peer, in a process of another interpreter."""
+"""Measurements of Stable-Baselines3, in a process of another interpreter."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.measuring import Contestant, Spent
 
 
 class StableBaselines:
-    """Process that measures its cases; see peer_sb3.py.
+    """Process that measures the cases in peer_sb3.py.
 
     Args:
         python: interpreter that has stable-baselines3.
-        device: device of its trainings, such as "cuda".
+        device: device of the trainings, such as "cuda".
     """
 
     def __init__(self, python: Path, device: str = "cpu") -> None:
@@ -33,9 +33,9 @@ class StableBaselines:
 
     def contestant(self, case: str) -> Contestant:
         """Return a contestant for one of its cases."""
-        return lambda n: Spent(**self._ask(case, n))
+        return lambda n: Spent(**self._measure(case, n))
 
-    def _ask(self, case: str, n: int) -> dict[str, float]:
+    def _measure(self, case: str, n: int) -> dict[str, float]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"case": case, "n": n}) + "\n")
         self._process.stdin.flush()

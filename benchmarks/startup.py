@@ -1,4 +1,4 @@
-"""Start-up times of a fresh process: until the help, a loaded policy, and the first update."""
+"""Benchmark of the start of a fresh process, until the help, a loaded policy, or the first update."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(bench: Bench) -> list[Row]:
     for number in range(ROUNDS + 1):
         for name, command in commands.items():
             taken = _cpu_s(command)
-            if number > 0:  # the first compiles
+            if number > 0:  # the first start compiles files
                 spent[name].append(taken)
     return [
         Row(name, statistics.median(seconds), "CPU s", WANTED_S.get(name), at_most=True)

@@ -51,7 +51,7 @@ class Structure:
     """Figures of the structure.
 
     Attributes:
-        deepest: largest number of classes between an algorithm and the contract, the algorithm's own counted.
+        deepest: largest number of classes from the contract (not counted) to an algorithm (counted).
         deepest_names: the algorithms of this depth.
         across_papers: algorithms derived from another algorithm's class, as ``name < base``.
         imports_of_algorithms: imports of one algorithm's file by another's, as ``name > other``.
@@ -97,7 +97,7 @@ def measure(package: Path = PACKAGE) -> Structure:
         ),
         imports_of_algorithms=sorted(_imports(trees, algorithms)),
         contract_code_lines=_code_lines(package / "algo" / "base" / "algo.py", CONTRACT),
-        isinstance_outside=sorted(_asked_for(package, set(depths))),
+        isinstance_outside=sorted(_isinstance_calls(package, set(depths))),
         files=len(trees),
         lines=sum(len(path.read_text().splitlines()) for path in (package / "algo").rglob("*.py")),
         private_uses=sum(_private_uses(p) for p in (package.parent / "tests").rglob("*.py")),
@@ -181,7 +181,7 @@ def _code_lines(path: Path, class_name: str) -> int:
     )
 
 
-def _asked_for(package: Path, names: set[str]) -> Iterator[str]:
+def _isinstance_calls(package: Path, names: set[str]) -> Iterator[str]:
     """Return the calls of isinstance with an algorithm's class, as ``file:line``."""
     names = names | {"OnPolicy", "ActorCritic", "FrozenPolicy"}
     for path in package.rglob("*.py"):
@@ -192,10 +192,10 @@ def _asked_for(package: Path, names: set[str]) -> Iterator[str]:
             continue
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and _name(node.func) == "isinstance":
-                asked = {
+                found = {
                     _name(part) for part in ast.walk(node.args[1]) if isinstance(part, ast.expr)
                 }
-                if asked & names:
+                if found & names:
                     yield f"{path.relative_to(package.parent)}:{node.lineno}"
 
 
@@ -245,7 +245,7 @@ def main(arguments: list[str] | None = None, package: Path = PACKAGE) -> int:
         )
     )
     if options.frames:
-        from benchmarks.frames import measured_frames  # the trainer, which takes seconds to import
+        from benchmarks.frames import measured_frames  # imports the trainer, which takes seconds
 
         figures |= {f"frames_of_{name}": way for name, way in measured_frames().items()}
     if options.json is not None:

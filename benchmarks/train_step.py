@@ -1,4 +1,4 @@
-"""Training steps on one thread: ours, as in ``imitate train``, those of a bare loop, and robomimic's."""
+"""Benchmark of training steps on one thread: ours, as in ``imitate train``, a bare loop's, and robomimic's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings of the benchmarks, in robomimic's sizes and on the benchmarks' data."""
+"""Trainings for the benchmarks, with robomimic's sizes and the benchmarks' data."""
 
 from __future__ import annotations
 

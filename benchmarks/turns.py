@@ -1,4 +1,4 @@
-"""Child side of training loops and policies that run in turns in several processes. Needs no package."""
+"""Child processes' part of training loops and policies that run in turns in several processes. It needs no package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 
 def answer(**figures: float | str) -> None:
-    """Give the parent a line of JSON."""
+    """Send the parent a line of JSON."""
     print(json.dumps(figures), flush=True)
 
 
-def asked() -> dict[str, Any] | None:
+def next_request() -> dict[str, Any] | None:
     """Return the parent's next request, or None after the last one."""
     line = sys.stdin.readline()
     return json.loads(line) if line else None
@@ -25,7 +25,7 @@ class Turns:
 
     Its first call reports the CPU time since the process began, which is the cost of the start. It then waits for
     ``{"n": n}``, lets the loop run until its n-th call from there, and answers with the CPU seconds of an iteration:
-    in all, and without the update (loading and preparing the batch). The loop ends with the requests.
+    in total, and without the update (loading and preparing the batch). The loop ends after the last request.
 
     Args:
         update: the function that it replaces.
@@ -54,7 +54,7 @@ class Turns:
         else:
             spent = now - self._began
             answer(step_s=spent / self._n, data_s=(spent - self._updating) / self._n)
-        request = asked()
+        request = next_request()
         if request is None:
             raise SystemExit(0)
         self._n = self._left = request["n"]
@@ -77,7 +77,7 @@ def serve_calls(
         own_name: function from LeRobot's name of an observation to the policy's.
     """
     observations = None
-    while (request := asked()) is not None:
+    while (request := next_request()) is not None:
         if "shapes" in request:
             shapes = {own_name(name): shape for name, shape in request["shapes"].items()}
             observations = random_observations(shapes, request["n"])

@@ -1,4 +1,4 @@
-"""Round trips of policy servers, ours and peers', and the delays of a robot that uses one.
+"""Benchmark of round trips of policy servers, ours and peers', and of the delays of a robot that uses a server.
 
     python -m benchmarks.wire                                          ours alone
     python -m benchmarks.wire --openpi-server websocket_policy_server.py --lerobot-python PEER/bin/python
@@ -6,8 +6,8 @@
 
 The peers: `openpi-client` 0.1.2 (of the `dev` extra) against openpi's server, whose one file
 `src/openpi/serving/websocket_policy_server.py` is in its repository and not on PyPI; LeRobot's asynchronous inference
-in an environment of its own, Python 3.12 with `pip install "lerobot[async]==0.6.1"`. Without the options their lines
-are left out. Each server runs in a process of its own, and rounds of all of them alternate: compare within a run.
+in a separate environment, Python 3.12 with `pip install "lerobot[async]==0.6.1"`. Without the options their lines
+are omitted. Each server runs in a separate process, and rounds of all of them alternate: compare within a run.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def lerobot(stack: ExitStack, python: Path) -> Contestant:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     process = subprocess.Popen(
         [python, Path(__file__).with_name("peer_lerobot.py")],
-        cwd=folder,  # it writes its logs where it runs
+        cwd=folder,  # LeRobot writes its logs to the working folder
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -181,7 +181,7 @@ def crowd(path: Path | None, clients: int = 8, calls: int = 40, seconds: float =
             stack.enter_context(RemotePolicy(server.url, timeout_s=5.0)) for _ in range(clients)
         ]
 
-        def ask(policy: RemotePolicy) -> list[tuple[float, float]]:
+        def call(policy: RemotePolicy) -> list[tuple[float, float]]:
             found = []
             for _ in range(calls):
                 policy(seen)
@@ -189,7 +189,7 @@ def crowd(path: Path | None, clients: int = 8, calls: int = 40, seconds: float =
             return found
 
         with ThreadPoolExecutor(clients) as pool:
-            every = np.array([one for found in pool.map(ask, policies) for one in found])
+            every = np.array([one for found in pool.map(call, policies) for one in found])
         total, queued = every[clients:].T
         rows.append(
             Row(
@@ -228,8 +228,8 @@ def _crowd_of_openpi(stack: ExitStack, path: Path, clients: int, calls: int, sec
 def slow_policy(ticks: int, seconds: float = 0.15, blocks: int = 5) -> list[Row]:
     """Measure a control loop at 20 Hz whose server takes 150 ms, with predictions in the background.
 
-    Blocks of it alternate with blocks of a loop whose policy takes no time, whose gaps are caused by the
-    machine.
+    Its blocks alternate with blocks of a loop whose policy takes no time, where only the machine causes
+    gaps.
     """
     from imitate.deploy.robot.loop import ControlLoop, Safety
     from imitate.deploy.server.client import RemotePolicy

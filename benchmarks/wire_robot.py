@@ -1,4 +1,4 @@
-"""A robot for benchmarks that stands still and records each command with its time."""
+"""A robot for benchmarks that does not move and records each command with its time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StandingRobot(Robot):
         calls: (time.monotonic(), name of the call) in order.
         faults: functions to run in a call, by its name.
         frozen: true to repeat the same images.
-        nan: true to give vectors that are not finite.
+        nan: true to return vectors that are not finite.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], size: int) -> None:

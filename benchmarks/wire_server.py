@@ -1,4 +1,4 @@
-"""Servers for benchmarks of the wire and of faults, each in a process of its own: ours, or openpi's own server file.
+"""Servers for the benchmarks of round trips and faults, each in a separate process: ours, or openpi's own server file.
 
     python -m benchmarks.wire_server ours SECONDS
     python -m benchmarks.wire_server openpi SECONDS PATH/websocket_policy_server.py
@@ -88,7 +88,7 @@ class OpenpiStub:
 
 
 class Served:
-    """A server in a process of its own; a context manager.
+    """A server in a separate process; a context manager.
 
     Args:
         words: command-line arguments of this module.

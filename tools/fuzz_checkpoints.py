@@ -1,4 +1,4 @@
-"""Explores damaged and senseless checkpoints at random, and prints whatever ends in another way than a refusal.
+"""Fuzzing of damaged and invalid checkpoints, which prints every result other than a refusal.
 
 PYTHONPATH=. python tools/fuzz_checkpoints.py --seconds 60 --seed 0
 """
@@ -16,7 +16,7 @@ from tests.policy.fuzz import all_swaps, plain_checkpoint, use
 
 
 def explore(seconds, seed, folder):
-    """Swaps and damaged bytes, drawn at random; the number of tries, and of those that ended otherwise."""
+    """Try random swaps and damaged bytes; return the number of tries and of those that were not refused."""
     rng, path = random.Random(seed), folder / "model.pth"
     ckpts = [plain_checkpoint("bc"), plain_checkpoint("flow_policy")]
     save_checkpoint(ckpts[0], path)
@@ -44,7 +44,7 @@ def explore(seconds, seed, folder):
 
 
 def main():
-    """See the module."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)

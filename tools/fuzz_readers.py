@@ -1,10 +1,10 @@
-"""Damaged and foreign files against every reader.
+"""Test of every reader with damaged and foreign files.
 
-    python -m tools.fuzz_readers                          each sample cut 200 times, 200 flips, foreign files
+    python -m tools.fuzz_readers                          each sample truncated 200 times, 200 bit flips, foreign files
     python -m tools.fuzz_readers --cases 20 aloha d4rl    fewer, and only these samples
 
-A case runs in a process of its own, a fork of this one, with a limit on time. It must end with a dataset, or with one
-line of a UserError and nothing left behind. If one does not, the exit code is 1; ``--only 'flip 7'`` runs it again.
+A case runs in a forked process with a time limit. It must end with a dataset, or with a one-line
+UserError and no files left. Otherwise the exit code is 1; ``--only 'flip 7'`` runs it again.
 """
 
 import argparse
@@ -35,7 +35,7 @@ OUTCOMES = ("refused", "valid", "CRASHED", "HUNG", "LITTER", "MEMORY")
 
 
 def converts(name):
-    """From the format named, or as it is recognised."""
+    """Return a function that converts a file of the named or recognised format."""
 
     def run(path, out, named=True):
         given = {"from_format": name} if named else {}
@@ -45,7 +45,7 @@ def converts(name):
 
 
 def trains(path, out, named=True):
-    from imitate.data import SequenceDataset, check_dataset  # only now: it takes torch
+    from imitate.data import SequenceDataset, check_dataset  # imports torch
 
     check_dataset(path)
     dataset = SequenceDataset(path, ("object",), seq_length=3, load_next_obs=True)
@@ -59,7 +59,7 @@ def diagnoses(path, out, named=True):
 
 
 def targets():
-    """Name -> (what reads it, name of the file, function that makes it)."""
+    """Return for each sample's name: its reader, the name of the file, the function that makes it."""
     found = {
         key: (converts(name), file, make) for key, (name, file, make) in samples.MAKERS.items()
     }
@@ -72,7 +72,7 @@ def targets():
 
 
 def damage(path, kind, number, seed):
-    """Cut a file short at a random place, or flip 1 to 64 of its bits; of a folder, one of its files."""
+    """Truncate a file at a random position, or flip 1 to 64 of its bits; in a folder, change one of the files."""
     random = np.random.default_rng([seed, number, kind == "cut"])
     files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
     file = files[random.integers(len(files))]
@@ -89,7 +89,7 @@ def damage(path, kind, number, seed):
 
 
 def attempt(run, path, folder, named):
-    """Outcome, words, seconds and growth of memory in bytes of one reading, in a process of its own."""
+    """Read a file in a separate process; return outcome, message, seconds and growth of memory in bytes."""
     out = folder / "out"
     out.mkdir()
     words = folder / "words"
@@ -144,7 +144,7 @@ def _peak():
 
 
 def _wait(child):
-    """Exit status; None: it had to be ended."""
+    """Return the exit status, or None if the process had to be killed."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -169,7 +169,7 @@ def cases(name, number_of, only):
 
 
 def examine(name, args, folder):
-    """All cases of a sample: counts, and what went wrong."""
+    """Run all cases of a sample; return counts and failures."""
     run, file, make = targets()[name]
     good = folder / "good"
     good.mkdir()
@@ -211,14 +211,14 @@ def examine(name, args, folder):
             home = folder / "case"
             home.mkdir()
             if note(label, path, home, named=True) == "valid" and name != "doctor":
-                failures.append(f"{name}, {label}: taken for a dataset")
+                failures.append(f"{name}, {label}: accepted as a dataset")
             shutil.rmtree(home)
     row = {"sample": name, "cases": total, **{key: counts[key] for key in OUTCOMES}}
     return {**row, "slowest_s": round(slowest, 2), "peak_mib": round(peak / 2**20)}, failures
 
 
 def _warm(run):
-    """Load what a case needs, once. Not used here: libraries' threads do not survive a fork."""
+    """Import the modules of a case once; they are not used here, because libraries' threads do not survive a fork."""
     for module in ("av", "pyarrow.parquet", "zarr", "minari.dataset.minari_storage", "gymnasium"):
         import_module(module)
     for name in registry.names():
@@ -237,12 +237,16 @@ def _say(line):
 def main():
     parser = argparse.ArgumentParser("python -m tools.fuzz_readers", description=__doc__)
     parser.add_argument("samples", nargs="*", help="names of samples; all by default")
-    parser.add_argument("--cases", type=int, default=200, help="of each kind of damage")
-    parser.add_argument("--foreign", type=int, default=99, help="foreign files per sample")
+    parser.add_argument(
+        "--cases", type=int, default=200, help="number of cases of each kind of damage"
+    )
+    parser.add_argument(
+        "--foreign", type=int, default=99, help="number of foreign files per sample"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="one case, such as 'flip 17'")
-    parser.add_argument("--json", action="store_true", help="the table as JSON")
-    parser.add_argument("--verbose", action="store_true", help="each case")
+    parser.add_argument("--only", help="run one case, such as 'flip 17'")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.add_argument("--verbose", action="store_true", help="print each case")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     rows, failures = [], []

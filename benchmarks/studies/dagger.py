@@ -1,13 +1,13 @@
-"""Success over the number of an expert's labels: corrected rollouts (DAgger, HG-DAgger) beside more demonstrations.
+"""Study of success over the number of expert labels, for corrected rollouts and for more demonstrations.
 
     python -m benchmarks.studies.dagger --seed 0 1 2
     python -m benchmarks.studies.dagger --method bc hg_dagger --seed 1 --rounds 5
 
 All begin with the same 5 demonstrations of Lift. `bc` is trained on more and more of them; the others go through
-rounds of corrected rollouts, see docs/interactive.md. A label is a step with an action of the expert's; where not each
+rounds of corrected rollouts, see docs/interactive.md. A label is a step with an action of the expert's; if not each
 step has one (`dagger_sparse`: each fourth; `hg_dagger`: corrections alone), a round has more episodes. Each policy
-plays from the same 50 initial states. The table shows, per seed, at how many labels the wanted success rate was first
-reached. Finished cells are kept under --out and not run again.
+is evaluated from the same 50 initial states. The table shows, per seed, the number of labels at which the wanted
+success rate was first reached. Finished cells are kept under --out and not run again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ METHODS: dict[str, tuple[str, ...]] = {
 BEGIN = 5
 HORIZON = f"experiment.rollout.horizon={HORIZONS['lift']}"
 MORE = (5, 10, 15, 20, 30, 40, 60)
-"""Demonstrations that bc is trained on."""
+"""Numbers of demonstrations on which bc is trained."""
 
 Points = list[tuple[int, float]]
-"""Labels and success."""
+"""Pair of number of labels and success rate."""
 
 
 def cloned(seed: int, args: argparse.Namespace) -> Points:
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--method", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--wanted", type=float, default=0.95, help="success rate")
+    parser.add_argument("--wanted", type=float, default=0.95, help="wanted success rate")
     parser.add_argument("--config", default="robosuite/lift/bc")
     parser.add_argument("--dataset", type=Path, default=Path("datasets/lift/scripted.hdf5"))
     parser.add_argument("--out", type=Path, default=Path("runs/dagger_labels"))

@@ -1,12 +1,12 @@
-"""Policies from demonstrations like a person's: collect them, train each cell, evaluate it, print a table.
+"""Study of policies from demonstrations like a person's: they are collected, each cell is trained and evaluated.
 
     python -m benchmarks.studies.human_like --task stack --variant flow_policy vq_bet --seed 1 2 3
 
 Demonstrations are those of ``imitate collect --human-like --seed 0``. A cell is a task, a variant and a training seed;
 configurations are the ready ones (NutAssemblySquare has those of PickPlaceCan, with its own file), and an episode of
 the evaluation may take twice as long as the longest demonstration. Finished files and cells are kept under --out and
-not made again. ``--cells FILE`` adds finished cells to a JSON file, and takes those that are in it as finished: a
-machine without the other's folder continues from it.
+not made again. ``--cells FILE`` adds finished cells to a JSON file and skips those that it contains, so that
+another machine can continue.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def habits_of(lengths: Sequence[int], motions: Iterable[np.ndarray]) -> dict[str
     """Measure the habits in demonstrations.
 
     Args:
-        lengths: number of steps of each.
-        motions: commanded motion (T, 6) of each.
+        lengths: number of steps of each demonstration.
+        motions: commanded motion (T, 6) of each demonstration.
 
     Returns:
         median and longest length, the part of the steps in which nothing moves, and the correlation of neighbouring
@@ -154,10 +154,10 @@ def main() -> None:
     parser.add_argument("--demos", type=int, default=200)
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, help="of 100 updates; those of the configuration")
+    parser.add_argument("--epochs", type=int, help="epochs of 100 updates; default: as configured")
     parser.add_argument("--set", nargs="*", default=[], help="further settings, a.b=value")
     parser.add_argument("--out", default="runs/human_like")
-    parser.add_argument("--table", action="store_true", help="only print what is finished")
+    parser.add_argument("--table", action="store_true", help="only print the finished cells")
     parser.add_argument("--cells", type=Path, help="JSON file of finished cells, read and written")
     args = parser.parse_args()
     out = Path(args.out).resolve()

@@ -1,13 +1,13 @@
-"""A flow policy on Stack with late predictions: five modes of inference, several latencies.
+"""Study of a flow policy on Stack with late predictions: five modes of inference, several latencies.
 
     imitate collect --env Stack --num 200 --workers 2 --seed 0 --out stack.hdf5
     python -m benchmarks.studies.late_chunks --data stack.hdf5 --out runs/late_chunks --picture late_chunks.png
 
 Two policies are trained with the ready configuration and one seed: `plain`, and `prefix` with algo.prefix.max_delay 5.
-A cell is a policy, a mode of inference, a latency and a number of executed actions, all from the same starts. The
-latency is counted in control steps, so the numbers are the same on every machine.
-Trainings and episodes are kept under --out and not run again: an interrupted study is resumed, one of more episodes is
-added to.
+A cell is a policy, a mode of inference, a latency and a number of executed actions, all from the same initial states.
+The latency is counted in control steps, so the numbers are the same on every machine.
+Trainings and episodes are kept under --out and not run again, so a study can be resumed, or extended by more
+episodes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ WAYS = (
     *(("plain", "sync"), ("plain", "async"), ("plain", "rtc"), ("plain", "rtc-vjp")),
     ("prefix", "prefix"),
 )
-"""Policies and ways of inference."""
+"""Policies and modes of inference."""
 HORIZON = 300
 AT_ONCE = 10
-"""Episodes after which numbers are written."""
+"""Number of episodes after which results are written."""
 ARM = slice(0, 6)
 """Numbers of an action that move the arm, in [-1, 1] each: 1 is 5 cm or 0.5 rad in a control step."""
 
@@ -80,7 +80,7 @@ def trained(out: Path, policy: str, data: Path, settings: Sequence[str]) -> Path
 
 
 def measured(folder: Path, checkpoint: Path, cell: Cell, episodes: int) -> dict[str, Any]:
-    """Return the numbers of a cell: those on the disk, and those of missing starts, which are saved too."""
+    """Return the numbers of a cell from the disk; play and save missing episodes."""
     kept = folder / f"{cell.name}.json"
     numbers = json.loads(kept.read_text()) if kept.is_file() else {**asdict(cell)}
     done = len(numbers.get("success", ()))

@@ -1,12 +1,12 @@
-"""Lift and PickPlaceCan from mixed demonstrations: offline RL and weighted cloning beside plain cloning.
+"""Study of mixed demonstrations of Lift and PickPlaceCan: offline RL and weighted cloning against plain cloning.
 
     python -m benchmarks.studies.offline_mixed --seed 1 2 3
     python -m benchmarks.studies.offline_mixed --task lift --method bc iql --seed 1
 
 The files are made by two commands in docs/environments.md (mixed quality). A cell is a task, a method and a training
-seed; each is trained by `imitate train` on one thread to the end of its schedule, and its last weights play from
-the same 50 initial states. Finished cells are kept under --out and not run again. The last table pools the training
-seeds; a method counts as better or worse than `bc` if the 95 % intervals of the pooled rates do not touch.
+seed; each is trained by `imitate train` on one thread to the end of its schedule, and its last weights are evaluated
+from the same 50 initial states. Finished cells are kept under --out and not run again. The last table pools the
+training seeds; a method counts as better or worse than `bc` if the 95 % intervals of the pooled rates do not touch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from imitate.functional.statistics import wilson_interval
 
 TASKS = ("lift", "pick_place_can")
 TIME_COSTS = 'train.reward={"shift": -0.01}'
-"""A step costs a hundredth of what success brings, so that returns tell the quick from the slow."""
+"""Reward of a step, a hundredth of the reward for success, so that faster demonstrations have larger returns."""
 METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bc": ("bc", ()),
     "bc_rnn_gmm": ("bc_rnn_gmm", ()),
@@ -37,7 +37,7 @@ METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     "td3_bc": ("td3_bc_mixed", ()),
     "bcq": ("bcq_mixed", ()),
 }
-"""Ready configuration below ``robosuite/<task>/``, and what is set besides."""
+"""Ready configuration below ``robosuite/<task>/``, and additional settings."""
 
 
 def measure(task: str, method: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:

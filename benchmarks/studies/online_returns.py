@@ -1,13 +1,13 @@
-"""Returns of online RL: every method on its environment within a budget of steps, compared with a target.
+"""Study of the returns of online RL: each method on its environment within a budget of steps, compared with a target.
 
     python -m benchmarks.studies.online_returns --seed 0 1 2
     python -m benchmarks.studies.online_returns --case sac_pendulum dqn_cartpole --seed 0
     python -m benchmarks.studies.online_returns --case rlpd_lift sac_lift --seed 0 1 2 --picture curves.png
 
 A cell is a case and a training seed, trained by `imitate train` with a ready configuration on one thread. Evaluations
-are those of the training: deterministic, from the same starts each time. The best of the last three counts, and
+are those of the training: deterministic, from the same initial states each time. The best of the last three counts, and
 a target is reached if every seed reaches it. Finished cells are kept under --out and not run again, and an
-interrupted one goes on where its last checkpoint is.
+interrupted one is resumed from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Case:
         metric: metric of the evaluations.
         settings: further options of the configuration.
         at_most: true if the metric has to stay below ``wanted``.
-        upon: case whose policy of the same seed it starts from; ``wanted`` is then the required improvement.
+        upon: case from whose policy of the same seed it starts; ``wanted`` is then the required improvement.
     """
 
     config: str
@@ -59,8 +59,8 @@ CARTPOLE_EXPERT = "train.data=datasets/cartpole/expert.hdf5"
 PENDULUM_EXPERT = "train.data=datasets/pendulum/expert.hdf5"
 FEW_ON_STACK = 'train.data=[{"path": "datasets/stack/scripted.hdf5", "demo_limit": 80}]'
 TO_THE_END = ("experiment.rollout.n=100", "experiment.rollout.terminate_on_success=false")
-"""An arm that sweeps past the goal has not reached it; and of 20 starts one lucky evaluation in three is too likely to
-tell 10 % from 25 %."""
+"""Settings of the evaluations: an arm that only passes the goal has not reached it, and 20 episodes are too few to
+distinguish 10 % from 25 % by the best of three evaluations."""
 CASES = {
     "sac_pendulum": Case("sac/sac_pendulum", -200.0),
     "td3_pendulum": Case("td3/td3_pendulum", -200.0),
@@ -117,15 +117,15 @@ def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
         command = [*IMITATE, "train", "--config", case.config, "--output-dir", str(folder)]
         run([*command, *itertools.chain(*(("--set", s) for s in settings))], folder / "train.log")
     results = max(folder.glob("*/*/results.json"))
-    told = json.loads(results.read_text())
+    results_json = json.loads(results.read_text())
     lines = (results.parent / "metrics.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record.get("kind") == "rollout"]
     numbers = {
         "case": name,
         "seed": seed,
-        "steps": told["step"],
-        "cpu_s": told["times"]["train_cpu_s"],
-        "checkpoint": told["checkpoint"],
+        "steps": results_json["step"],
+        "cpu_s": results_json["times"]["train_cpu_s"],
+        "checkpoint": results_json["checkpoint"],
         "metric": case.metric,
         "wanted": wanted,
         "curve": [(r["step"], r[f"Rollout/{case.metric}"]) for r in records],

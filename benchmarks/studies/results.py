@@ -1,4 +1,4 @@
-"""The success rates of docs/results.md: train each cell, evaluate it, print a table.
+"""Study of the success rates in docs/results.md: it trains and evaluates each cell, and prints a table.
 
     python -m benchmarks.studies.results --task lift --variant bc bc_rnn_gmm --seed 1 2 3 --epochs 2 5 10 --episodes 100
 
@@ -29,9 +29,9 @@ VARIANTS = (
     *("bc_chunk", "bc_transformer_gmm", "flow_policy", "diffusion_policy", "act", "vq_bet"),
 )
 ON_STACK = ("hbc", "iris")
-"""Further variants, which are ready for Stack only."""
+"""Further variants, which have ready configurations for Stack only."""
 HORIZONS = {"lift": 150, "stack": 300, "pick_place_can": 400}
-"""Steps of an evaluation episode: constants, so that numbers of different demonstrations can be compared."""
+"""Numbers of steps of an evaluation episode, constant so that results of different demonstrations can be compared."""
 IMITATE = (str(Path(sys.executable).with_name("imitate")),)
 
 

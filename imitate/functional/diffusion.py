@@ -89,7 +89,7 @@ def noise_schedule(
     """
     _check_name("beta_schedule", name, get_args(BetaSchedule))
     if num_steps < 1:
-        raise ConfigError(f"num_train_timesteps is {num_steps}; it has to be at least 1")
+        raise ConfigError(f"num_train_timesteps is {num_steps}; expected at least 1")
     if name == "linear":
         betas = torch.linspace(beta_start, beta_end, num_steps, dtype=torch.float32)
     elif name == "scaled_linear":
@@ -238,7 +238,7 @@ def make_sampler(
         num_steps: number of steps at inference, spread evenly from ``steps_offset`` upwards.
         prediction: meaning of the network's output.
         clip: limit of the predicted data's magnitude; None: no clipping.
-        steps_offset: the last timestep; 0 has the least noise.
+        steps_offset: the last timestep of the process; timestep 0 has the least noise.
         set_alpha_to_one: true: DDIM's last step ends at pure data; false: at the noise level of step 0.
     """
     _check_name("sampler", name, get_args(SamplerName))
@@ -270,7 +270,7 @@ def make_sampler(
 
 
 def _ddpm_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
-    """Mean and variance of the posterior of the less noisy data (equations 6 and 7 of the DDPM paper)."""
+    """Return the step with the posterior's mean and variance (equations 6 and 7 of the DDPM paper)."""
     alpha_now = left / previous
     beta_now = 1.0 - alpha_now
     variance = ((1.0 - previous) / (1.0 - left) * beta_now).clamp(min=1e-20)
@@ -286,7 +286,7 @@ def _ddpm_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
 
 
 def _ddim_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
-    """The deterministic step (equation 12 of the DDIM paper with sigma 0)."""
+    """Return the deterministic step (equation 12 of the DDIM paper with sigma 0)."""
     return ReverseStep(
         timestep=timestep,
         alpha=left.sqrt().item(),

@@ -57,7 +57,7 @@ def categorical_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def quantile_regression_loss(quantiles: Tensor, samples: Tensor, *, huber: bool = True) -> Tensor:
-    """Distance between predicted quantiles at (i + 1/2) / N and those of samples (arXiv:1710.10044).
+    """Quantile regression loss of predicted quantiles at (i + 1/2) / N for samples (arXiv:1710.10044).
 
     ``sum_i mean_j |t_i - [u_ij < 0]| L(u_ij)`` with t_i = (i + 1/2) / N, u_ij = sample_j - quantile_i, and L the Huber
     loss with threshold 1, or |u|. The minimum is at the quantiles of the samples: the N equally likely values that are

@@ -114,7 +114,7 @@ def advantage_weights(
 
     Args:
         advantage: (*B).
-        temperature: the larger, the more equal are the weights.
+        temperature: larger values make the weights more equal.
         max_advantage: upper limit of the advantages; None: no limit.
         max_weight: upper limit of the weights; None: no limit.
 

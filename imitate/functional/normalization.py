@@ -1,7 +1,7 @@
 """Offset and scale of a normalization: ``normalized = (raw - offset) / scale``.
 
 Computed in float64. A dimension that is constant in the data is shifted but never scaled, because its spread is only
-rounding noise, and dividing by it would blow up the first value that differs. The limit for rounding noise is relative
+rounding noise, and division by it would make the first different value huge. The limit for rounding noise is relative
 to the magnitude of the values, so that it does not depend on their unit.
 """
 

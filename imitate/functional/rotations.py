@@ -16,7 +16,7 @@ A pose with position p and rotation R is relative to a pose with q and S as foll
     in its frame (Chi et al., UMI, RSS 2024, arXiv:2402.10329)    p' = S^T (p - q)    R' = S^T R
     along the world's axes                                        p' = p - q          R' = R S^T
 
-Pose commands of an end effector are relative, in a controller's units, and stand for goal poses. As in robosuite's
+Pose commands of an end effector are relative, in a controller's units, and determine goal poses. As in robosuite's
 ``OSC_POSE``, a command u in [low, high] is a motion ``m = (u - mid(u)) * scale + mid(m)``; for a hand at position p
 with rotation R and commands in a frame F, the goal is
 
@@ -156,7 +156,7 @@ class RotationForm(NamedTuple):
     """Representation of a rotation by numbers.
 
     Attributes:
-        size: how many numbers there are.
+        size: number of values.
         to_matrix: conversion from (*B, size) to (*B, 3, 3).
         from_matrix: conversion from (*B, 3, 3) to (*B, size).
     """

@@ -102,7 +102,7 @@ def draw_class(logits: Tensor, generator: torch.Generator | None = None) -> Tens
         (*B) class indices.
     """
     weights = logits.detach().softmax(-1)
-    # The first of several exponential clocks to ring is class c with the probability of c.
+    # Of exponential waiting times with rates p_c, the one of class c is the shortest with probability p_c.
     waits = fill_exponential(torch.empty_like(weights), generator)
     return (weights / waits).argmax(-1)
 

@@ -5,16 +5,16 @@ interval, which is valid for few seeds if their results are roughly normal; a pe
 seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). Interquartile mean and median have a percentile
 bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean.
 
-The test of paired trials remains valid if one looks at the result after each trial and stops at any time. Among the
-pairs in which only one of two policies succeeds, let the first win ``w`` and lose ``l``. If both are equally good, each
-such pair is the toss of a fair coin. The e-value is the likelihood ratio of a coin of unknown bias against the fair
-one, averaged over Jeffreys' prior Beta(1/2, 1/2) of the bias:
+The test of paired trials remains valid if its result is read after each trial and the trials stop at any time. Among
+the pairs in which only one of two policies succeeds, let the first win ``w`` and lose ``l``. If both are equally good,
+each such pair is the toss of a fair coin. The e-value is the likelihood ratio of a coin of unknown bias against the
+fair one, averaged over Jeffreys' prior Beta(1/2, 1/2) of the bias:
 
     e = integral of p^w (1 - p)^l dBeta(p; 1/2, 1/2) / 2^-(w + l) = 2^(w + l) B(w + 1/2, l + 1/2) / B(1/2, 1/2)
 
 Under a fair coin the expected e after the next toss is the present e (a martingale that begins at 1), so by Ville's
 inequality (1939) it ever reaches ``1 / alpha`` with a probability of at most ``alpha``. Tests of a fixed number of
-trials, such as McNemar's, have no such guarantee when one looks after each trial and stops at will.
+trials, such as McNemar's, have no such guarantee.
 (Robbins 1970, Annals of Mathematical Statistics 41; Ramdas et al. 2023, Statistical Science 38.)
 """
 
@@ -311,9 +311,9 @@ def anytime_p_value(outcomes: Iterable[int]) -> float:
 def share_interval(wins: int, losses: int, alpha: float = 0.05) -> tuple[float, float]:
     """Confidence interval of the probability that the first policy wins a differing pair, valid at any stopping time.
 
-    It contains the biases p that the test does not reject, that is those with ``B(w + 1/2, l + 1/2) / B(1/2, 1/2) < p^w
-    (1 - p)^l
-    / alpha``. With probability ``1 - alpha`` the true bias is in all intervals of a comparison.
+    It contains the biases p that the test does not reject, which have
+    ``B(w + 1/2, l + 1/2) / B(1/2, 1/2) < p^w (1 - p)^l / alpha``. With probability ``1 - alpha`` the true bias is in
+    all intervals of a comparison.
 
     Returns:
         lower and upper end, in [0, 1].

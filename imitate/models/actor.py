@@ -117,7 +117,7 @@ class PolicyNetwork(nn.Module, ABC):
     def decide(
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return outputs of the head, (B, D) or (B, T, D): with the learned noise to explore, else as in evaluation."""
+        """Return the head's actions, (B, D) or (B, T, D): with the learned noise to explore, else as in evaluation."""
 
     def forget_plan(self, memory: Memory) -> Memory:
         """Return the memory without observations that are reused for later steps."""
@@ -134,7 +134,7 @@ class Actor(PolicyNetwork):
         self.head = head
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[Tensor, None]:
-        """Return features for the head, ``(B, D)``, and no state."""
+        """Return features for the head, ``(B, D)``, and an empty state."""
         return self.mlp(self.encoder(obs, goal)), None
 
     def decide(
@@ -269,12 +269,12 @@ class TransformerActor(PolicyNetwork):
         self.has_cache = transformer.positions == "rotary"
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[Tensor, None]:
-        """Map windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``, and no state."""
+        """Map windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``, and an empty state."""
         features: Tensor = self.transformer(self.encoder(obs, goal))
         return features, None
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """Select the context up to the newest frame; and the targets of all its steps, of the last, or from it on."""
+        """Select the context up to the newest frame, and the targets of all its steps, of the last, or from it on."""
         now, length = self.frames, self.transformer.context_length
         context = slice(0, num_targets) if self.has_cache else slice(now - length, now)
         targets = context
@@ -309,13 +309,13 @@ class TransformerActor(PolicyNetwork):
         if self.has_cache:
             return self.head.act(inputs["features"], explore, generator)
         features, _ = self(inputs["obs"], inputs["goal"])
-        # A mixture samples for all steps, like robomimic's, so that the same seed gives the same actions.
+        # A mixture samples for all steps, as robomimic's does, so that the same seed gives the same actions.
         actions = self.head.act(features, explore, generator)
         return actions if self.future else actions[:, -1]
 
 
 class VAEActor(PolicyNetwork):
-    """Encoder, and a VAE over actions conditioned on its features."""
+    """Policy with an encoder and a VAE over actions, conditioned on the encoder's features."""
 
     def __init__(self, encoder: GroupEncoder, vae: VAE) -> None:
         super().__init__()

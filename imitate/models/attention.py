@@ -52,7 +52,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 def causal_mask(num_steps: int, window: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return a mask (T, T), true if a step (row) attends to another (column), itself or the ``window - 1`` before."""
+    """Return a mask (T, T), true if a step (row) attends to a column: itself and the ``window - 1`` steps before."""
     step = torch.arange(num_steps, device=device)
     distance = step.unsqueeze(1) - step
     return (distance >= 0) & (distance < window)

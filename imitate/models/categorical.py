@@ -1,4 +1,4 @@
-"""Discrete actions, written one-hot, with masks and beside continuous ones."""
+"""Distributions of discrete actions, one-hot, with masks, and combined with continuous actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imitate.models.heads import (
 from imitate.models.mlp import FullPrecisionLinear
 
 FORBIDDEN = -1e8
-"""Score of a choice that is not allowed. Its probability is 0, and unlike -inf it gives no NaN in entropies."""
+"""Score of a choice that is not allowed. Its probability is 0, and unlike -inf it causes no NaN in entropies."""
 
 
 def masked(scores: Tensor, mask: Tensor | None) -> Tensor:

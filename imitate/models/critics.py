@@ -28,7 +28,7 @@ from imitate.models.actor import GroupEncoder, Obs
 Module = TypeVar("Module", bound=nn.Module)
 
 PIECE_ROWS = 512
-"""Number of rows that are processed at a time on a CPU, to stay in its cache: 1.4 times as fast as 8,000 at once."""
+"""Number of rows processed at a time on a CPU, so that they fit in its cache; 1.4 times as fast as 8,000 at once."""
 
 
 class EnsembleLinear(nn.Module):
@@ -83,7 +83,7 @@ class CriticEnsemble(nn.Module):
         size: E, number of members.
         layer_norm: normalize after each ReLU.
         num_atoms: K; if K > 0, outputs are logits of a distribution over K values instead of a value.
-        num_choices: C; if C > 0, outputs are values of C choices, and actions need not be an input.
+        num_choices: C; if C > 0, outputs are values of C choices, and actions are not needed as input.
         value_bounds: lowest and highest value, enforced by a tanh; not with atoms.
     """
 

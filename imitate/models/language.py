@@ -1,4 +1,4 @@
-"""Text encoders, which embed language instructions once before training, for ``train.language_embeddings``.
+"""Text encoders, which embed language instructions for ``train.language_embeddings`` once before training.
 
 Training and acting need neither this module nor a text encoder.
 """
@@ -19,7 +19,7 @@ from imitate.system.extras import missing
 _ADVICE = {
     False: "give the name of a text model at Hugging Face, or a folder with its config.json, tokenizer and "
     "model.safetensors",
-    True: "give one of the policy's own instructions, or bring the text model here first: hf download {}",
+    True: "give one of the policy's own instructions, or first download the text model: hf download {}",
 }
 """Advice if a model cannot be loaded; the key is true if downloads were forbidden."""
 

@@ -32,7 +32,7 @@ def _moved(shape: Sequence[int], modality: str, key: str, axes: tuple[int, int])
     if len(shape) != wanted:
         raise ConfigError(
             f"observation '{key}' has shape {tuple(shape)}, but modality '{modality}' needs "
-            f"{wanted} dimensions; list it under the modality that fits"
+            f"{wanted} dimensions; list it under the right modality"
         )
     if modality in ("low_dim", MASK):
         return tuple(shape)

@@ -21,7 +21,7 @@ class ObservationEncoder(nn.Module):
     """Encoder of an observation: features of all keys, concatenated in alphabetical order of the keys.
 
     Keys whose modality has neither core nor randomizer are flattened without a network. The output of a core is
-    followed by a ReLU. The instruction's embedding, ``lang_emb``, is left out if a core is conditioned on it.
+    followed by a ReLU. The instruction's embedding, ``lang_emb``, is omitted if a core is conditioned on it.
 
     Args:
         obs_shapes: shape of one step of each key as networks see it: images (C, H, W).
@@ -82,7 +82,7 @@ class ObservationEncoder(nn.Module):
                 if name == "low_dim":
                     continue
                 raise ConfigError(
-                    f"observation.encoder.{name} is missing, but '{key}' is of that kind"
+                    f"observation.encoder.{name} is missing, but observation '{key}' needs it"
                 )
             if config.get("share", False) and (name, shape) in shared:
                 shared[name, shape].append(key)

@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules, gradients of a step, and the moving average of weights.
+"""Optimizers, learning-rate schedules, computation of gradients, and the moving average of weights.
 
 The warm-up of the moving average is that of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): the average follows
 the weights quickly at first and more and more slowly later.
@@ -213,7 +213,7 @@ def make_optimizer(
 
     Args:
         weights: a network, whose parts may have an attribute ``lr_scale``, the factor of their learning rate; or
-            weights, which have the same learning rate. Frozen weights are left out.
+            weights, which have the same learning rate. Frozen weights are not optimized.
         config: an ``OptimizerConfig``. ``regularization.L2`` is the weight decay.
         device: device of the weights.
     """
@@ -427,6 +427,6 @@ class EMA:
 
 
 def averaging(config: Any) -> Any:
-    """Return the section ``ema`` of an algorithm's section, or None if no average is kept."""
+    """Return the section ``ema`` of an algorithm's section, or None if it is not enabled."""
     section = config.get("ema", None)
     return section if section is not None and section.enabled else None

@@ -44,8 +44,8 @@ def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: st
         return installed[name].load()
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{key}: '{name}' is offered by {installed[name].value}, which cannot be loaded ({error}); "
-            "repair or reinstall that package"
+            f"{key}: '{name}' is {installed[name].value}, which cannot be loaded ({error}); repair or reinstall that "
+            "package"
         ) from error
 
 
@@ -65,7 +65,7 @@ def relevant(
 ) -> dict[str, Any]:
     """Return the options that ``kind`` accepts.
 
-    Options of other classes in the table are left out, so that the class can be switched without changing the options.
+    Options of other classes in the table are ignored, so that the class can be changed without changing the options.
     An option that no class has raises ConfigError.
     """
     known = {name for other in table.values() for name in arguments(other)}

@@ -1,4 +1,4 @@
-"""Fast computing on a device: bf16 if the hardware supports it, compiled networks, and a fast switch of their mode."""
+"""Fast computation on a device: bf16 if the hardware supports it, compiled networks, fast switching of their mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU_COMPUTES_BF16 = (
     not torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 )
-"""False on a processor on which oneDNN refuses bf16. Without oneDNN, torch's own kernels compute in any dtype.
+"""False if oneDNN does not support bf16 on this processor. Without oneDNN, torch's own kernels compute in any dtype.
 
 It is a constant, because an operator that is called during tracing would become a part of the traced network.
 """
@@ -63,7 +63,7 @@ def compile_networks(nets: Iterable[nn.Module], device: torch.device) -> None:
     """Compile networks in place; on CUDA with graphs, which speed up small networks."""
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
         warnings.warn(
-            "train.compile needs a C++ compiler on the CPU and none was found; continuing without it",
+            "train.compile needs a C++ compiler on the CPU, but none was found; networks are not compiled",
             stacklevel=2,
         )
         return

@@ -1,4 +1,4 @@
-"""Preparation of raw values for networks."""
+"""Preprocessing of raw observations and actions for networks, and its inverse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["VERSION", "Preprocess"]
 class Preprocess(nn.Module):
     """Pipeline of observations and actions, the same in training, rollout and serving.
 
-    Its steps in order: layout, rotations, and the steps of ``train.preprocess``, which include the normalization.
+    Its steps are, in order: layout, rotations, and the steps of ``train.preprocess``, which include the normalization.
     Without steps in ``train.preprocess``, observations become float32 on the module's device: images uint8 (H, W, C)
     become (C, H, W) in [0, 1], float images must be in [0, 1] already, and scans (L, C) become (C, L). Then
     ``(x - offset) / scale``, per channel for images, and low_dim numbers are clipped to +-``obs_clip``.
@@ -51,14 +51,14 @@ class Preprocess(nn.Module):
         action_affine: offset and scale of the action keys to normalize.
         obs_clip: largest magnitude of a prepared low_dim number; None: no limit.
         steps: entries of ``train.preprocess``, see :mod:`imitate.models.preprocessing.table`.
-        normalize: the normalization to be fitted; by default one that changes nothing.
+        normalize: the normalization, to be fitted; by default one that changes no values.
         image_types: type of each image's recorded values ('uint8', 'integer' or 'float'), if it is known.
 
     Attributes:
         steps: all steps in order.
-        normalization: the one of the steps that normalizes.
+        normalization: the step that normalizes.
         obs_shapes: shape of one step of each observation as networks see it.
-        reference_keys: observations that actions are relative to; empty if actions are not relative.
+        reference_keys: observations to which actions are relative; empty if actions are not relative.
         feature_shapes: shapes of features of frozen encoders, by image. Values of such a shape are features that data
             contain instead of images, and networks receive them unchanged. A training sets this attribute; it is not
             saved.
@@ -335,15 +335,15 @@ class Preprocess(nn.Module):
         return through_chain(self._action_steps, targets, lambda step, x: step.from_targets(x))
 
     def _reference(self, obs: Observations | None) -> Observations:
-        """Return the observations that actions are relative to, in the units of the data."""
+        """Return the observations to which actions are relative, in the units of the data."""
         if not self.reference_keys:
             return {}
         missing = [key for key in self.reference_keys if key not in (obs or {})]
         if obs is None or missing:
             step = next(step for step in self.steps if step.references)
             raise UserError(
-                f"step '{step.name}': actions are relative to observation '{missing[0]}', but no observation was given "
-                "with them: expected the prepared observation of the step at which they begin"
+                f"step '{step.name}': actions are relative to observation '{missing[0]}', but none was given: expected "
+                "the prepared observation of the step at which the actions begin"
             )
         return {key: self.unnormalize_obs(key, obs[key]) for key in self.reference_keys}
 

@@ -1,4 +1,4 @@
-"""Pretrained weights of trunks, and the images that they expect. No code in a file is run."""
+"""Loading of pretrained weights into trunks, and preparation of their images. No code in a file is run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
         given = weights.get(name)
         if given is None:
             raise ConfigError(
-                f"{_KEY}: {source} lacks '{name}', which {type(trunk).__name__} has; take weights of that network"
+                f"{_KEY}: {source} lacks '{name}', which {type(trunk).__name__} has; use weights of that network"
             )
         if (
             name == _FIRST
@@ -73,13 +73,13 @@ def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
         else:
             raise ConfigError(
                 f"{_KEY}: '{name}' in {source} is {tuple(given.shape)}, but {type(trunk).__name__} needs "
-                f"{tuple(value.shape)}; take weights of that network"
+                f"{tuple(value.shape)}; use weights of that network"
             )
     unknown = [n for n in weights if n not in state and not _left_out(n)]
     if unknown:
         raise ConfigError(
-            f"{_KEY}: {source} has '{unknown[0]}', which {type(trunk).__name__} does not have; "
-            "take weights of that network"
+            f"{_KEY}: {source} has '{unknown[0]}', which {type(trunk).__name__} does not have; use weights of that "
+            "network"
         )
 
 
@@ -152,7 +152,7 @@ def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
         if path.suffix == ".safetensors":
             return read_safetensors(path)
         if (words := file_fault(path)) is not None:
-            raise ConfigError(f"{_KEY}: {path} cannot be read ({words}): take another copy of it")
+            raise ConfigError(f"{_KEY}: {path} cannot be read ({words}); copy it again")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ConfigError(
@@ -162,7 +162,9 @@ def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
     except (RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
         raise ConfigError(f"{_KEY}: {path} cannot be read ({_first_line(error)})") from error
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{_KEY}: {path} holds a {type(content).__name__}; expected a state_dict")
+        raise ConfigError(
+            f"{_KEY}: {path} contains a {type(content).__name__}; expected a state_dict"
+        )
     return content
 
 
@@ -178,7 +180,7 @@ def read_safetensors(path: Path) -> Weights:
     try:
         return dict(load_file(path))
     except SafetensorError as error:
-        raise ValueError(f"cut short or damaged: {error}") from error
+        raise ValueError(f"truncated or damaged: {error}") from error
 
 
 def without_wrapper(content: Mapping[str, Any]) -> Mapping[str, Any]:

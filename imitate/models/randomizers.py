@@ -50,8 +50,8 @@ def adjust_saturation(images: Tensor, factor: Tensor, out: Tensor | None = None)
 def adjust_hue(images: Tensor, turn: Tensor, out: Tensor | None = None) -> Tensor:
     """Rotate the hue by ``turn`` (B,), in turns: 1/3 makes red green. Value and saturation are unchanged.
 
-    With the hue h in turns, the channels are ``value - chroma clamp(2 - 6 d, 0, 1)``, where d is how far ``h + n`` is
-    from a whole turn, and n is 1/2, 1/6, -1/6 for red, green, blue.
+    With the hue h in turns, the channels are ``value - chroma clamp(2 - 6 d, 0, 1)``, where d is the distance of ``h +
+    n`` from a whole turn, and n is 1/2, 1/6, -1/6 for red, green, blue.
     """
     value, chroma, hue = _value_chroma_hue(images)
     # compute 3, 1, -1 without a copy from the host, which would make the CPU wait for the GPU
@@ -210,8 +210,8 @@ class ColorRandomizer(Randomizer):
     Args:
         input_shape: (3, H, W), values in [0, 1].
         brightness: b: factors from max(0, 1 - b) to 1 + b; or (smallest, largest); None: no change.
-        contrast: likewise.
-        saturation: likewise.
+        contrast: range of the contrast, as for ``brightness``.
+        saturation: range of the saturation, as for ``brightness``.
         hue: h: rotations of the colour wheel from -h to h, at most half a turn; or (smallest, largest); None: no
             change.
         num_samples: number of versions of each sample, whose features are averaged.

@@ -224,7 +224,7 @@ class ResNet(nn.Module):
         layer = norm_class(norm, default_norm, bool(pretrained))
         if norm == "frozen_batch" and not pretrained and load_pretrained:
             warnings.warn(
-                "backbone_kwargs.norm is 'frozen_batch' without pretrained: unless experiment.ckpt_path brings "
+                "backbone_kwargs.norm is 'frozen_batch' without pretrained: unless experiment.ckpt_path provides "
                 "statistics, features are not normalized; 'group' and 'batch' normalize them",
                 stacklevel=2,
             )
@@ -271,7 +271,7 @@ class ResNet(nn.Module):
         if stated not in (None, language_dim):
             raise ConfigError(
                 f"backbone_kwargs.lang_emb_dim is {stated}, but observation 'lang_emb' has {language_dim} values; "
-                "leave lang_emb_dim out"
+                "remove lang_emb_dim"
             )
         widths = [64 * self.block.expansion * 2**i for i in range(4) for _ in range(self.blocks[i])]
         return nn.ModuleList(FiLM(language_dim, width) for width in widths)

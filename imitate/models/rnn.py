@@ -27,7 +27,7 @@ class RNN(nn.Module):
         num_layers: number of stacked layers.
         rnn_type: kind of cell.
         bidirectional: process windows in both directions. Use it only for whole windows: step by step, the backward
-            direction never sees the future steps that it was trained with.
+        direction lacks the future steps with which it was trained.
     """
 
     def __init__(

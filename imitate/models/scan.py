@@ -46,8 +46,8 @@ class ScanCore(nn.Module):
         if pool_class == "SpatialSoftmax" and shape[1] < 2:
             raise ConfigError(
                 f"a scan of {input_shape[1]} beams has a single position after the layers of "
-                "conv_kwargs, for which SpatialSoftmax always returns the same coordinates: "
-                "choose smaller strides, or set pool_class to null"
+                "conv_kwargs, so SpatialSoftmax would always return the same coordinates: choose smaller strides, or "
+                "set pool_class to null"
             )
         if pool_class is not None:
             self.pool, shape = make_pool(pool_class, pool_kwargs, (*shape, 1))

@@ -1,4 +1,4 @@
-"""Networks that predict a future observation, a subgoal: the mean, or a sample.
+"""Networks that predict the mean or a sample of a subgoal, a future observation.
 
 Names of the weights, and robomimic's names in its ``goal_network``:
 

@@ -191,7 +191,7 @@ class GPTBackbone(nn.Module):
 
     @property
     def blocks(self) -> list[SelfAttentionBlock]:
-        """The layers in order."""
+        """Return the layers in order."""
         return cast(list[SelfAttentionBlock], list(cast(nn.Sequential, self.nets["transformer"])))
 
     def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:
@@ -220,7 +220,7 @@ class GPTBackbone(nn.Module):
             raise ConfigError(
                 f"transformer: a window of {counted(num_steps, 'step')}, longer than context_length "
                 f"{self.context_length}; "
-                f"raise it, shorten the windows, or take rotary positions"
+                f"raise it, shorten the windows, or use rotary positions"
             )
 
     def _mask(self, num_steps: int, pad_mask: Tensor | None, device: torch.device) -> Tensor | None:
@@ -351,7 +351,7 @@ class CausalTransformer(nn.Module):
 
     @property
     def backbone(self) -> GPTBackbone:
-        """The blocks."""
+        """Return the blocks."""
         return cast(GPTBackbone, self.nets["transformer"])
 
     def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:

@@ -74,9 +74,9 @@ BACKBONES: dict[str, Any] = {
 }
 
 _ELSEWHERE = {
-    "R3MConv": "R3M is a ResNet: take ResNet18Conv, ResNet34Conv or ResNet50Conv with R3M's file in "
+    "R3MConv": "R3M is a ResNet: use ResNet18Conv, ResNet34Conv or ResNet50Conv with R3M's file in "
     "backbone_kwargs.pretrained and freeze true",
-    "MVPConv": "MVP is a masked autoencoder: take VC1 with MVP's file in backbone_kwargs.pretrained and freeze true",
+    "MVPConv": "MVP is a masked autoencoder: use VC1 with MVP's file in backbone_kwargs.pretrained and freeze true",
 }
 
 
@@ -143,14 +143,14 @@ class VisualCore(nn.Module):
             pool_class = None if placeless else "SpatialSoftmax"
         if pool_class == "SpatialSoftmax" and one_vector:
             raise ConfigError(
-                "backbone_kwargs.features is 'class', a single vector, in which SpatialSoftmax "
-                "has no positions; set pool_class to null"
+                "backbone_kwargs.features is 'class', a single vector, but SpatialSoftmax needs several positions; set "
+                "pool_class to null"
             )
         if pool_class == "SpatialSoftmax" and placeless:
             size, places = ("x".join(map(str, shape[1:])) for shape in (input_shape, trunk_shape))
             raise ConfigError(
-                f"images of {size} pixels have only {places} positions after {backbone_class}, too "
-                "few for the coordinates of SpatialSoftmax, so the policy would not see them: use "
+                f"images of {size} pixels have only {places} positions after {backbone_class}, too few for the "
+                "coordinates of SpatialSoftmax: use "
                 "larger images (a step 'resize' in train.preprocess), backbone_class "
                 "'ShallowConv', or pool_class null"
             )

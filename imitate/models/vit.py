@@ -13,7 +13,7 @@ of patches once, when a file is read.
 
 Published weights are loaded with conversion of their names. The supported layouts are timm's, also inside OpenCLIP's
 files; the files published by DINOv2, MAE, MVP and VC-1; and DINOv2, SigLIP and ViTMAE at Hugging Face. Heads, decoders
-and mask tokens are left out; every other weight must fit.
+and mask tokens are not loaded; every other weight must fit.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ class ViT(nn.Module):
     ) -> None:
         name = type(self).__name__
         if channels != 3:
-            raise ConfigError(f"{name} sees colour images of 3 channels, got {channels}")
+            raise ConfigError(f"{name} needs colour images of 3 channels, got {channels}")
         if pretrained is True:
             raise ConfigError(
                 f"backbone_kwargs.pretrained is true, but {name} has no weights of its own; give the path of a file"

@@ -1,6 +1,7 @@
 """Actions as codes: a residual vector quantizer, and an autoencoder of action chunks that uses it.
 
-VQ-VAE: van den Oord et al. 2017, arXiv:1711.00937 (codes follow their members by moving averages, appendix A.1).
+VQ-VAE: van den Oord et al. 2017, arXiv:1711.00937 (codes are moving averages of the vectors assigned to them, appendix
+A.1).
 Residual: Zeghidour et al. 2021 (SoundStream), arXiv:2107.03312. On actions: Lee et al. 2024 (VQ-BeT),
 arXiv:2403.03181.
 """
@@ -38,8 +39,8 @@ class ResidualVQ(nn.Module):
         num_codes: C, number of codes of each layer.
         num_layers: L, number of layers.
         decay: decay of the moving averages that define the codes.
-        revive_below: if a code has fewer members per batch than this on average, it is set to a random input,
-            preferably one far from its code.
+        revive_below: if fewer vectors per batch than this are assigned to a code on average, it is set to a random
+            input, preferably one far from its code.
         kmeans_steps: number of k-means steps of the initialization on the first batch; 0: use random inputs.
     """
 
@@ -107,7 +108,7 @@ class ResidualVQ(nn.Module):
 
     @torch.no_grad()
     def _follow(self, layer: int, x: Tensor, index: Tensor) -> None:
-        """Move each code towards the mean of its members; replace codes without members."""
+        """Move each code towards the mean of the vectors assigned to it; replace codes without such vectors."""
         members = nn.functional.one_hot(index, self.num_codes).to(x.dtype)
         counts, sums = self.counts[layer], self.sums[layer]
         counts.lerp_(members.sum(0), 1.0 - self.decay)

@@ -1,1 +1,1 @@
-"""Policies: checkpoints on disk, and RolloutPolicy, which maps raw observations to raw actions."""
+"""Trained policies: checkpoint files, and RolloutPolicy, which maps raw observations to raw actions."""

@@ -1,7 +1,7 @@
 """Asynchronous inference: the next chunk is predicted in the background while the robot executes the current one.
 
 The control loop calls :class:`AsynchronousPolicy` at every control step; it returns at once with the planned action of
-this step, or None if nothing is planned. How chunks are joined is in :mod:`imitate.policy.chunks`.
+this step, or None if nothing is planned. :mod:`imitate.policy.chunks` joins the chunks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from imitate.system import clock
 
 Guidance = Literal["identity", "vjp", "prefix"]
 GUIDANCE: Mapping[str, Guidance] = {"rtc": "identity", "rtc-vjp": "vjp", "prefix": "prefix"}
-"""Guidance by its name on the command line."""
+"""Kind of guidance, by its name on the command line."""
 Vector = NDArray[np.float64]
 
 
 class ChunkSource(Protocol):
-    """Predicts chunks; :class:`imitate.RolloutPolicy` does.
+    """Interface of a policy that predicts chunks, such as :class:`imitate.RolloutPolicy`.
 
     It may also have ``control_freq`` (Hz), ``obs_keys``, ``max_prefix``, the largest number of planned actions that a
     prediction accepts (``prefix``), and ``check(ob)``, which raises NotFiniteError if a prediction would.
@@ -65,9 +65,9 @@ class AsynchronousPolicy:
             otherwise come too late.
         join: how a chunk follows the one before: ``replace``, ``blend`` or ``fade``.
         join_steps: control steps of the join.
-        guidance: real-time chunking: predict chunks that agree with the planned actions, guided by the identity or the
-            true vector-Jacobian product, or conditioned on the actions executed meanwhile (``prefix``, for policies
-            trained for it). For flow and diffusion policies, with the join ``replace``. None for no guidance.
+        guidance: kind of real-time chunking, in which chunks agree with the planned actions: guided by the identity or
+            the true vector-Jacobian product, or conditioned on the actions executed meanwhile (``prefix``, for policies
+            trained for it). Only for flow and diffusion policies, with the join ``replace``. None for no guidance.
 
     Raises:
         UserError: ``guidance`` is ``prefix``, and the policy is not trained for it.
@@ -86,8 +86,8 @@ class AsynchronousPolicy:
         if guidance == "prefix" and not getattr(source, "max_prefix", 0):
             raise UserError(
                 "the policy is not trained for planned actions as input (prefix): train a "
-                "flow_policy or diffusion_policy with algo.prefix.max_delay, or use "
-                "real-time chunking by guidance (rtc)"
+                "flow_policy or diffusion_policy with algo.prefix.max_delay, or use guidance (rtc), which needs no "
+                "training"
             )
         self._guidance = guidance
         self._source, self._execute = source, execute
@@ -119,7 +119,7 @@ class AsynchronousPolicy:
     def start_episode(self, lang: str | None = None) -> None:
         """Begin a new episode; wait for a requested prediction and discard it.
 
-        So a call followed by this method makes the first prediction, the slowest, before the robot moves.
+        So a call followed by this method makes the first and slowest prediction before the robot moves.
 
         Raises:
             UserError: the policy refused to predict, such as one that cannot be guided.
@@ -148,7 +148,8 @@ class AsynchronousPolicy:
     def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
         """Return the action (A,) of this control step, or None if none is planned.
 
-        A lost server is asked again in the background while the planned actions are executed.
+        If the connection to the server is lost, the request is repeated in the background while planned actions are
+        executed.
 
         Raises:
             NotFiniteError: the observation has NaN or infinity; it is not stored.
@@ -237,7 +238,7 @@ class AsynchronousPolicy:
                 self._changed.notify_all()
 
     def _predict(self, question: Mapping[str, Any]) -> Vector:
-        """Predict a chunk; the first time also with guidance, so that a refusal comes before the robot moves."""
+        """Predict a chunk; the first time also with guidance, so that errors appear before the robot moves."""
         chunk = np.asarray(self._source.predict_chunk(**question), dtype=np.float64)
         if self._guidance is not None and not self.finished:
             self._source.predict_chunk(question["history"], chunk, 0, self._guidance)
@@ -258,4 +259,4 @@ class AsynchronousPolicy:
 
 
 def _accept(ob: Mapping[str, Any]) -> None:
-    """Default check for sources without one: accept the observation."""
+    """Accept any observation, for sources without a check."""

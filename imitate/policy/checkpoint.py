@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written atomically, and read without running code from the file.
+"""Checkpoint files: they are written atomically, and read without running code in them.
 
 A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
 
@@ -112,7 +112,7 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
     """Write a checkpoint atomically: to a temporary file beside ``path``, flushed to the disk, then renamed.
 
     Raises:
-        CheckpointError: the disk is full or not writable; what was at ``path`` is untouched.
+        CheckpointError: the disk is full or not writable; an existing file at ``path`` is unchanged.
     """
     path = Path(path)
     try:
@@ -122,8 +122,8 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
     except (OSError, RuntimeError) as error:
         # torch reports a full disk as a RuntimeError of its zip writer.
         raise CheckpointError(
-            f"{path}: the checkpoint could not be written ({error}); earlier checkpoints are untouched. "
-            "Free some space or choose another output directory"
+            f"{path}: the checkpoint could not be written ({error}); earlier checkpoints are unchanged. Free some "
+            "space or choose another output directory"
         ) from error
 
 
@@ -147,8 +147,8 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
         raise CheckpointError(
             diagnosis(path)
             or hdf5_words(path)
-            or f"{path}: not a checkpoint, or cut short while it was copied or written ({path.stat().st_size} bytes); "
-            "take another checkpoint of the run"
+            or f"{path}: not a checkpoint, or truncated while it was copied or written ({path.stat().st_size} bytes); "
+            "use another checkpoint of the run"
         )
     return _checked(partial(_read_known, path, map_location), path, path, path.stat().st_size)
 
@@ -167,7 +167,7 @@ def checkpoint_from_bytes(
         CheckpointError: for the same reasons as in :func:`load_checkpoint`.
     """
     if not is_archive(io.BytesIO(data)):
-        raise CheckpointError(f"{name}: not a checkpoint, or cut short ({len(data)} bytes)")
+        raise CheckpointError(f"{name}: not a checkpoint, or truncated ({len(data)} bytes)")
     read_it = partial(read, io.BytesIO(data), map_location, name=name)
     return _checked(read_it, io.BytesIO(data), name, len(data))
 
@@ -182,7 +182,7 @@ def checkpoint_to_bytes(ckpt: Mapping[str, Any]) -> bytes:
 def _checked(
     read_it: Callable[[], Any], source: Path | io.BytesIO, name: str | Path, size: int
 ) -> dict[str, Any]:
-    """Return what ``read_it`` reads from an archive, checked before and after reading."""
+    """Return the result of ``read_it`` for an archive, with checks before and after reading."""
     try:
         check_archive(source, name, size)
         ckpt = read_it()
@@ -212,7 +212,7 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
     """Return the checkpoint, converted to our format if it is robomimic's.
 
     Raises:
-        CheckpointError: it is robomimic's, and a part of it has no counterpart here.
+        CheckpointError: the checkpoint is robomimic's, and a part of it has no counterpart here.
     """
     if not is_robomimic(ckpt):
         return dict(ckpt)
@@ -226,7 +226,7 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
         raise CheckpointError(f"{source}: a checkpoint of robomimic; {error}") from error
     except Exception as error:  # the parts may have any type
         raise CheckpointError(
-            f"{source}: a checkpoint of robomimic, with parts that it should not have ({first_line(error)})"
+            f"{source}: a checkpoint of robomimic with unexpected parts ({first_line(error)})"
         ) from error
 
 
@@ -240,7 +240,7 @@ def _from_lerobot(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder}: a policy of LeRobot; {error}") from error
     except Exception as error:  # the parts may have any type
         raise CheckpointError(
-            f"{folder}: a policy of LeRobot, with parts that it should not have ({first_line(error)})"
+            f"{folder}: a policy of LeRobot with unexpected parts ({first_line(error)})"
         ) from error
 
 
@@ -253,14 +253,14 @@ def algo_from_checkpoint(
     """Build the algorithm of a checkpoint and load its weights.
 
     Args:
-        ckpt: from :func:`load_checkpoint` or :func:`checkpoint_dict`.
+        ckpt: result of :func:`load_checkpoint` or :func:`checkpoint_dict`.
         device: device of the networks.
         load_optimizers: also load the optimizers, to resume the training.
         source: name of the file, for messages.
 
     Raises:
         CheckpointError: a part has the wrong type, a weight is not finite, weights and configuration do not fit each
-            other, or the configuration asks for larger networks than there are weights.
+            other, or the configuration describes larger networks than the checkpoint has weights for.
     """
     try:
         check_structure(ckpt)
@@ -269,9 +269,9 @@ def algo_from_checkpoint(
         _fill(algo, ckpt["model"], load_optimizers)
     except UserError as error:
         raise CheckpointError(f"{source}: {error}") from error
-    except Exception as error:  # the types are right, but the values may still be meaningless
+    except Exception as error:  # the types are right, but the values may still be wrong
         raise CheckpointError(
-            f"{source}: no algorithm can be made of the checkpoint ({first_line(error)})"
+            f"{source}: no algorithm can be built from the checkpoint ({first_line(error)})"
         ) from error
     return algo
 
@@ -343,7 +343,7 @@ def _writer(ckpt: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the same tree with numpy values as numbers and lists, tuples as lists."""
+    """Return the same tree with numbers and lists in place of numpy values and tuples."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Checks of observations and actions: missing keys, stacked frames, shapes, finite values, the rate.
+"""Checks of observations, actions and the control rate: missing keys, stacked frames, shapes, finite values.
 
 Observations and actions that are not finite are refused. A single NaN in an observation would stay in the state of a
 recurrent policy until the episode's end. This module does not import torch.
@@ -23,7 +23,7 @@ def refuse_missing(raw: Mapping[str, Any], keys: Iterable[str]) -> None:
     missing = [key for key in keys if key not in raw]
     if missing:
         raise UserError(
-            f"the policy needs {', '.join(missing)}, but was given {', '.join(raw) or 'nothing'}"
+            f"the policy needs {', '.join(missing)}, but got {', '.join(raw) or 'nothing'}"
         )
 
 
@@ -59,8 +59,8 @@ def newest_frames(
             longer = sorted(set(stacks) - {1})
             frames = f"1 or {' or '.join(map(str, longer))} frames" if longer else "1 frame"
             raise UserError(
-                f"observation '{key}' has shape {shape}; expected ({wanted}), or all of them stacked as "
-                f"{frames}; several environments: batched_ob=True"
+                f"observation '{key}' has shape {shape}; expected ({wanted}), or all of them stacked as {frames}; for "
+                "several environments, set batched_ob=True"
             )
     return {
         key: (value[:, -1] if batched else value[-1]) if key in stacked else value
@@ -83,7 +83,7 @@ def check_rate(policy: object, rate_hz: float) -> None:
 
 
 _ENOUGH = float(np.finfo(np.float32).max)
-"""A sum of squares below it proves that every value is finite, in float32 too."""
+"""Limit of a sum of squares below which every value is finite, in float32 too."""
 
 
 def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
@@ -106,8 +106,8 @@ def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
         finite = np.isfinite(value.astype(np.float32))
     if not finite.all():
         raise NotFiniteError(
-            f"observation '{key}' has {_places(value, finite)}: look at its sensor or simulator; the policy did not "
-            "act and remembers the observations before",
+            f"observation '{key}' has {_places(value, finite)}: check its sensor or simulator; the policy did not act, "
+            "and its memory is unchanged",
             _bad_rows(finite),
         )
 
@@ -124,7 +124,7 @@ def refuse_action(action: NDArray[np.floating[Any]]) -> None:
     if not finite.all():
         raise NotFiniteError(
             f"the policy's action has {_places(action, finite)}, from finite observations: they may be far from the "
-            "data, or its training may have failed; nothing was returned, and its state is as before",
+            "data, or its training may have failed; no action was returned, and its memory is unchanged",
             _bad_rows(finite),
         )
 
@@ -134,7 +134,7 @@ def _bad_rows(finite: NDArray[np.bool_]) -> tuple[bool, ...]:
 
 
 def _places(value: NDArray[Any], finite: NDArray[np.bool_]) -> str:
-    """Describe how many values are not finite, and the first of them."""
+    """Describe the number of values that are not finite, and the first one."""
     first = tuple(int(i) for i in np.argwhere(~finite)[0])
     where = ", ".join(map(str, first[1:]))
     row = f" of row {first[0]}" if len(value) > 1 else ""

@@ -1,4 +1,4 @@
-"""Playback of action chunks that arrive while the robot moves.
+"""Joining and execution of action chunks that arrive while the robot moves.
 
 A prediction uses the observation of one control step and arrives some steps later. Its first action belongs to the step
 of the observation. As many of its actions are dropped as the robot has executed since then; these are fewer than the
@@ -9,7 +9,7 @@ joins:
     blend     (1 - w_k) old_k + w_k new_k over the steps that both plan, w rising from 0 to 1
     fade      new_k + (1 - w_k) (old_0 - new_0): the jump between both is spread over some steps
 
-Everything here is numpy and belongs to one thread.
+This module uses numpy only; its objects are not safe for several threads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ChunkCounts:
 
 @dataclass(frozen=True)
 class Ticket:
-    """Moment of an observation: its number, and the number of actions executed before it."""
+    """Time of an observation: its number, and the number of actions executed before it."""
 
     number: int
     executed: int
@@ -74,9 +74,9 @@ class ChunkPlayer:
         self.clear()
 
     def clear(self) -> None:
-        """Drop plan and history: at the beginning of an episode, or after somebody else moved the robot.
+        """Drop plan and history, at the beginning of an episode or after another source moved the robot.
 
-        A chunk that was requested before is refused when it arrives.
+        A chunk that was requested earlier is discarded when it arrives.
         """
         self._plan: Vector | None = None
         self._last: Vector | None = None
@@ -85,7 +85,7 @@ class ChunkPlayer:
         self._newest = self._requests
 
     def request(self) -> Ticket:
-        """Record the moment of an observation from which a chunk is predicted."""
+        """Record the time of an observation from which a chunk will be predicted."""
         self._requests += 1
         return Ticket(self._requests, self._executed)
 
@@ -109,7 +109,7 @@ class ChunkPlayer:
             False if the chunk was not used: its actions are outdated, or a newer chunk has arrived.
 
         Raises:
-            UserError: its shape is not (K, A) or it is not finite.
+            UserError: the chunk's shape is not (K, A), or it is not finite.
         """
         actions = np.array(chunk, dtype=np.float64)
         if actions.ndim != 2 or not len(actions):

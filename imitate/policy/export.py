@@ -13,7 +13,7 @@ from imitate.policy.checkpoint import algo_from_checkpoint, save_checkpoint
 __all__ = ["LAYOUTS", "RELEASES", "to_lerobot", "to_robomimic"]
 
 LAYOUTS = (*exporting.LAYOUTS, exporting.PLUGIN)
-"""Layouts of LeRobot's policy folders: for 0.4 to 0.6, for up to 0.3, and for the package ``lerobot_policy_imitate``.
+"""Layouts of LeRobot's policy folders: 0.4 to 0.6, up to 0.3, and the package ``lerobot_policy_imitate``.
 """
 
 
@@ -37,7 +37,7 @@ def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerob
     """Write a checkpoint of ours as a policy folder of LeRobot.
 
     Args:
-        ckpt: a checkpoint of this toolkit; its saved observation names (``rename``) are left out.
+        ckpt: a checkpoint of this toolkit; its saved observation names (``rename``) are not exported.
         folder: the folder to create.
         layout: layout of the folder, a name in :data:`LAYOUTS`.
 

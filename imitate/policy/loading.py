@@ -83,7 +83,7 @@ def policy_of(
     rename: Rename | None = None,
     precision: Precision = "fp32",
 ) -> RolloutPolicy:
-    """Make the policy of a checkpoint that was read before; errors name its file ``source``.
+    """Make the policy of a checkpoint that is already read; errors name its file ``source``.
 
     Raises:
         UserError: as in :func:`policy_from_checkpoint`.
@@ -129,7 +129,9 @@ def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instru
     try:
         table = Instructions.from_dict(saved)
         if table.vectors.shape != (len(table.names), table.size) or not table.names:
-            raise ValueError(f"{len(table.names)} names, vectors {table.vectors.shape}")
+            raise ValueError(
+                f"{len(table.names)} names, but vectors of shape {table.vectors.shape}"
+            )
         refuse_not_finite("embeddings", table.vectors)
     except Exception as error:
         raise CheckpointError(
@@ -141,7 +143,7 @@ def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instru
 def _limits(
     shapes: Mapping[str, Any], algo: Algo, source: str | Path
 ) -> tuple[list[float] | None, list[float] | None]:
-    """Return the lowest and highest action, with as many numbers as the robot takes."""
+    """Return the lowest and highest action, each with one number per action dimension."""
     low, high = shapes.get("action_low"), shapes.get("action_high")
     wanted = algo.preprocess.actions.sent_dim
     for name, limit in (("action_low", low), ("action_high", high)):

@@ -1,6 +1,6 @@
 """Renaming of observations, for an environment or a robot that names them differently from the policy's data.
 
-It also works for a served policy that does not report its names, such as openpi's.
+It also supports a served policy that does not report its names, such as openpi's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def parse_rename(entries: Sequence[str]) -> dict[str, str]:
     """Parse the entries ``NEW=OLD`` of ``--rename``.
 
     Args:
-        entries: for each, the name in the environment or robot, and the policy's name.
+        entries: texts with the name in the environment or robot, '=', and the policy's name.
 
     Raises:
         UserError: an entry is malformed, or two of them contradict each other.
@@ -28,12 +28,12 @@ def parse_rename(entries: Sequence[str]) -> dict[str, str]:
         given, sign, own = entry.partition("=")
         if not (given and sign and own):
             raise UserError(
-                f"--rename {entry}: expected NEW=OLD, the name that the environment or the robot gives and the "
-                "policy's, such as agent_pos=state"
+                f"--rename {entry}: expected NEW=OLD, the name in the environment or robot and the policy's name, such "
+                "as agent_pos=state"
             )
         if rename.setdefault(given, own) != own:
             raise UserError(
-                f"--rename: '{given}' cannot be both '{rename[given]}' and '{own}'; name it once"
+                f"--rename: '{given}' cannot be both '{rename[given]}' and '{own}'; give one of them"
             )
     return rename
 
@@ -74,8 +74,8 @@ def given_names(rename: Rename | None, own: Iterable[str]) -> dict[str, str]:
     for key, given in names.items():
         if keys.setdefault(given, key) != key:
             raise UserError(
-                f"rename: '{given}' would be both '{keys[given]}' and '{key}' of the policy; expected a name of its "
-                "own for each"
+                f"rename: '{given}' would be both '{keys[given]}' and '{key}' of the policy; expected a different name "
+                "for each"
             )
     return names
 
@@ -86,12 +86,12 @@ def rename_words(rename: Rename) -> str:
 
 
 class RenamedPolicy:
-    """A policy that gets observations under other names than the robot's.
+    """A policy that renames a robot's observations before it acts.
 
     Args:
         policy: policy with the interface of :class:`imitate.RolloutPolicy`; its other attributes are forwarded.
-        rename: from a name of the robot to the policy's, such as ``{"joints": "observation/state"}``; other names stay
-            unchanged.
+        rename: mapping from a name of the robot to the policy's, such as ``{"joints": "observation/state"}``; other
+            names stay unchanged.
     """
 
     def __init__(self, policy: Any, rename: Mapping[str, str]) -> None:

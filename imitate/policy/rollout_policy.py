@@ -1,7 +1,7 @@
 """A trained policy with its preprocessing, which maps raw observations to raw actions.
 
-A language instruction is embedded while acting: from the policy's table, or by its text model. For real-time chunking a
-policy predicts a chunk that agrees with already planned actions.
+A language instruction is embedded when an episode starts: from the policy's table, or by its text model. For real-time
+chunking a policy predicts a chunk that agrees with already planned actions.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from imitate.policy.checks import newest_frames, refuse_action, refuse_missing, 
 from imitate.policy.renaming import Rename, given_names
 
 _SAME = 0.01
-"""Largest relative distance at which a stored embedding and one computed now count as equal."""
+"""Largest relative distance at which a stored and a newly computed embedding count as equal."""
 
 
 def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
     """Return the embedding (D,) of an instruction.
 
-    Known instructions need no text model. Other instructions are embedded if the table names its text model and the
+    Instructions in the table need no text model. Others are embedded if the table names its text model and the
     model is on this machine; nothing is downloaded.
 
     Args:
@@ -42,8 +42,8 @@ def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
         text: the instruction.
 
     Raises:
-        UserError: the instruction is not known, and the table names no text model, or the model on this machine is a
-            different one.
+        UserError: the instruction is not in the table, and the table names no text model, or the model on this machine
+            is a different one.
         ConfigError: the model is not on this machine, or its package is not installed.
     """
     if known.are_texts or text in known.names or known.encoder is None:
@@ -55,8 +55,8 @@ def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
         sample - stored
     ) <= _SAME * np.linalg.norm(stored):
         raise UserError(
-            f"instruction '{text}' is not known, and the text model '{known.encoder}' on this machine is not the one "
-            f"that the policy learned with: its vector of '{known.names[0]}' is another; known: "
+            f"instruction '{text}' is not known, and the text model '{known.encoder}' on this machine differs from the "
+            f"one used in training (in its vector of '{known.names[0]}'); known: "
             f"{'; '.join(known.names[:10])}"
         )
     vector: NDArray[np.float32] = vectors[1]
@@ -84,14 +84,14 @@ def agreeing_chunk(
 
     Args:
         algo: the algorithm that predicts.
-        obs: the newest prepared observation (1, ...), which relative actions refer to.
-        seen: prepared observations (1, [F,] ...) that the network sees.
+        obs: the newest prepared observation (1, ...), the reference of relative actions.
+        seen: prepared observations (1, [F,] ...), the inputs of the network.
         planned: (n, A) in the units of the data, from the newest observation on.
         delay: number of planned actions that are executed before the prediction is available.
         guidance: see :meth:`imitate.RolloutPolicy.predict_chunk`.
 
     Raises:
-        UserError: the policy cannot be made to agree, or ``guidance`` is unknown.
+        UserError: the policy does not support this guidance, or ``guidance`` is unknown.
     """
     valid = get_args(Guidance)
     if guidance not in valid:
@@ -114,28 +114,28 @@ def agreeing_chunk(
 
 
 def _given_steps(algo: Algo, delay: int) -> int:
-    """Return how many planned actions are given to a prediction with this delay."""
+    """Return the number of planned actions given to a prediction with this delay."""
     most: int = getattr(algo, "max_prefix", 0)
     if not most:
         raise UserError(not_trained(algo.global_config.algo_name))
     if delay > most:
         warnings.warn(
             f"predictions take longer than the {most} control steps of algo.prefix.max_delay that the policy is "
-            "trained for: they continue the first planned actions only, and a chunk may begin with a jump",
+            "trained for: chunks continue only the first planned actions, and may begin with a jump",
             stacklevel=2,
         )
     return min(delay, most)
 
 
 def not_trained(algo_name: str) -> str:
-    """Explain why a policy cannot be given planned actions."""
+    """Return the reason why a policy does not accept planned actions, and the remedy."""
     able = ("flow_policy", "diffusion_policy")
     remedy = (
         "train it with algo.prefix.max_delay, the longest delay in control steps"
         if algo_name in able
-        else f"{' and '.join(able)} can be (algo.prefix.max_delay)"
+        else f"{' and '.join(able)} can be trained so (algo.prefix.max_delay)"
     )
-    return f"{algo_name} is not trained to be given planned actions (prefix): {remedy}"
+    return f"{algo_name} is not trained with planned actions as input (prefix): {remedy}"
 
 
 class RolloutPolicy:
@@ -151,21 +151,22 @@ class RolloutPolicy:
     Args:
         algo: the trained algorithm; it is put in evaluation mode.
         action_low: (A,) lower limit; actions are clipped to it. None does not clip.
-        action_high: (A,) upper limit, likewise.
+        action_high: (A,) upper limit of actions, or None.
         instructions: table of instructions and embeddings, for a policy that is conditioned on language.
         control_freq: control rate in Hz of the training data, or None if it is not known. The caller keeps the rate;
             this class only reports it.
         number_names: names of the single numbers of each observation and of ``actions`` by key, if the data had them.
         rename: maps a name under which the caller gives an observation to the policy's name, such as ``{"agent_pos":
             "state"}``; names that are not listed are the policy's own.
-        ranges: ``mean``, ``std``, ``min`` and ``max`` of each observation in the training, by its name in the data, as
-            far as the checkpoint has them.
+        ranges: ``mean``, ``std``, ``min`` and ``max`` of observations in the training data, by their names there;
+            empty if the checkpoint has none.
 
     Attributes:
         obs_keys: keys that an observation must have, as the caller names them. If there are ``instructions``,
-            ``lang_emb`` is not among them: it comes from :meth:`start_episode`, or from an observation that has it.
+            ``lang_emb`` is not among them: it is set by :meth:`start_episode`, or taken from an observation that
+            contains it.
         goal_keys: keys that a goal must have; empty for a policy without goals.
-        last_extras: further outputs of the algorithm beside its last action, read only: normalized tensors with leading
+        last_extras: further outputs of the algorithm with its last action, read-only: normalized tensors with leading
             axis B, such as ``chunk`` (B, K, A); empty before the first action of an episode.
     """
 
@@ -202,7 +203,7 @@ class RolloutPolicy:
         self.last_extras: Mapping[str, Tensor] = MappingProxyType({})
         self.lang: str | None = None
         self._lang_emb: NDArray[np.float32] | None = None
-        self._tell(None, None)
+        self._set_language(None, None)
         algo.set_eval()
 
     def start_episode(self, lang: str | None = None, mask: ArrayLike | None = None) -> None:
@@ -210,13 +211,13 @@ class RolloutPolicy:
 
         Args:
             lang: the language instruction, one of ``instructions.names``; may be omitted if there is only one.
-            mask: (B,) bool: with batched observations, the episodes that start anew; None: all of them.
+            mask: (B,) bool: with batched observations, true for the episodes that start; None for all.
 
         Raises:
-            UserError: the policy does not know the instruction; the message lists the known ones.
+            UserError: the instruction is not one of the policy's, which the message lists.
         """
         self.lang = lang
-        self._tell(lang, mask)
+        self._set_language(lang, mask)
         self.last_extras = MappingProxyType({})
         if mask is None or self._state is None:
             self._state = None
@@ -235,7 +236,7 @@ class RolloutPolicy:
 
         Args:
             ob: raw observation by key: low-dim float arrays (D,), images (H, W, C) uint8; extra keys are ignored.
-                Stacked frames (T, D) and (T, H, W, C), as robomimic's frame-stacking wrapper gives them, are accepted
+                Stacked frames (T, D) and (T, H, W, C), as from robomimic's frame-stacking wrapper, are accepted
                 too, with T equal to ``train.frame_stack`` or ``train.seq_length``. Only the newest frame is used, since
                 the policy remembers the earlier ones.
             goal: the same for the goal, if the policy has one.
@@ -248,7 +249,7 @@ class RolloutPolicy:
             UserError: a key is missing or has the wrong shape, an image has floats outside [0, 1], or the batch size
                 changed without :meth:`start_episode`.
             NotFiniteError: an observation or the action contains NaN or infinity. After any error the policy's state is
-                the same as before the call, so that the next observation may be given as if nothing had happened.
+                the same as before the call, so that the next call may follow as if this one had not been made.
         """
         obs = self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
         goal_obs = None
@@ -258,7 +259,7 @@ class RolloutPolicy:
         if self._state is None:
             self._state = self.algo.initial_state(batch_size)
             self._batch_size = batch_size
-        elif self._batch_size not in (0, batch_size):  # 0: a state without rows
+        elif self._batch_size not in (0, batch_size):  # 0 if the state has no rows
             raise UserError(
                 f"the batch had {self._batch_size} observations and now has {batch_size}; "
                 "call start_episode() before the number of environments changes"
@@ -276,7 +277,7 @@ class RolloutPolicy:
         """Memory of past observations and planned actions, with B rows; None at the beginning of an episode.
 
         It may be set to an earlier state of a policy with the same networks. Tensors of a state are never changed in
-        place, so that many episodes can take turns.
+        place, so one policy can act in many episodes alternately.
         """
         return self._state
 
@@ -299,7 +300,7 @@ class RolloutPolicy:
         """
         return getattr(self.algo, "max_prefix", 0)
 
-    @torch.no_grad()  # no inference mode: guidance may need gradients
+    @torch.no_grad()  # no inference mode, because guidance may need gradients
     def predict_chunk(
         self,
         history: Sequence[Mapping[str, ArrayLike]],
@@ -310,7 +311,7 @@ class RolloutPolicy:
     ) -> NDArray[np.float64]:
         """Predict the actions from the newest observation on, without regard to an earlier plan.
 
-        For callers that execute chunks themselves. The policy's state is neither used nor changed.
+        This is for callers that execute chunks themselves. The policy's state is neither used nor changed.
 
         Args:
             history: raw observations of successive control steps, the newest last: :attr:`history` of them, or fewer at
@@ -342,7 +343,7 @@ class RolloutPolicy:
         if not history:
             raise UserError("an empty history: expected at least one observation")
         if batched_ob and planned is not None:
-            raise UserError("planned actions are of one episode: got them with batched_ob=True")
+            raise UserError("planned actions need a single episode, but batched_ob is True")
         prepared = [
             self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
             for ob in history[-self.history :]
@@ -350,7 +351,7 @@ class RolloutPolicy:
         state = algo.initial_state(next(iter(prepared[0].values())).shape[0])
         if set(state["policy"]) - {"chunk"}:
             raise UserError(
-                f"{algo.global_config.algo_name} remembers more than its last observations, so its actions cannot be "
+                f"{algo.global_config.algo_name} has a memory beyond its last observations, so its actions cannot be "
                 "predicted from those alone: call the policy at every control step"
             )
         for obs in prepared:
@@ -369,7 +370,7 @@ class RolloutPolicy:
 
     @property
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Lowest and highest action (A,); infinite where actions are not clipped."""
+        """Lowest and highest action (A,); infinite if actions are not clipped."""
         size = (self.algo.preprocess.actions.sent_dim,)
         return np.broadcast_to(self._low, size), np.broadcast_to(self._high, size)
 
@@ -398,7 +399,7 @@ class RolloutPolicy:
             self._state = self.algo.observe_reward(self._state, rewards)
 
     def check(self, ob: Mapping[str, ArrayLike], batched_ob: bool = False) -> None:
-        """Raise NotFiniteError if a call with this observation would.
+        """Raise NotFiniteError if a call with this observation would raise it.
 
         The observation may lack keys, and nothing is changed.
         """
@@ -468,11 +469,11 @@ class RolloutPolicy:
 
     def _clipped(self, action: NDArray[np.float32]) -> NDArray[np.float64]:
         """Clip an action to the limits of the robot."""
-        # np.clip takes several times as long as these two ufuncs on arrays this small.
+        # On small arrays np.clip takes several times as long as these two ufuncs.
         clipped: NDArray[np.float64] = np.maximum(action, self._low, dtype=np.float64)
         return np.minimum(clipped, self._high)
 
-    def _tell(self, lang: str | None, mask: ArrayLike | None) -> None:
+    def _set_language(self, lang: str | None, mask: ArrayLike | None) -> None:
         """Store the embedding of an instruction, for all rows or for those of the mask."""
         known = self.instructions
         if known is None:

@@ -1,4 +1,4 @@
-"""Checks of the types of a checkpoint's parts, made before anything is done with it."""
+"""Checks of the types of a checkpoint's parts, made before the parts are used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imitate.errors import CheckpointError
 from imitate.system.plain_files import MAX_DEPTH, parsed_json
 
 _TIMES, _ROOM = 16, 2**16
-"""Largest number of values in a checkpoint: the factor per stored value, and the number allowed beside it."""
+"""Largest number of values in a checkpoint: the factor per stored value, and the number allowed in addition."""
 
 
 def _no_nan(value: float) -> float:
@@ -32,7 +32,7 @@ def _no_nan(value: float) -> float:
 
 
 def _is_object(text: str) -> str:
-    tree = parsed_json(text, "the text")  # whose error is a ValueError too
+    tree = parsed_json(text, "the text")  # its error is a ValueError too
     if not isinstance(tree, dict):
         raise ValueError("is not a JSON object")
     return text
@@ -127,7 +127,7 @@ class _Checkpoint(_Part):
 
 
 def check_structure(ckpt: Mapping[str, Any]) -> None:
-    """Raise CheckpointError, with a one-line message, if a part has another type than listed in :mod:`.checkpoint`."""
+    """Raise CheckpointError with a one-line message if a part's type differs from the list in :mod:`.checkpoint`."""
     try:
         _Checkpoint.model_validate(dict(ckpt))
     except ValidationError as error:
@@ -139,7 +139,7 @@ def check_structure(ckpt: Mapping[str, Any]) -> None:
 
 
 def check_extent(ckpt: Any, name: str | Path) -> None:
-    """Raise CheckpointError for parts that contain themselves, or are repeated too often to be written out."""
+    """Raise CheckpointError for parts that contain themselves, or are repeated too often to be copied."""
     sizes: dict[int, int] = {}
     stored = 0
 
@@ -156,7 +156,7 @@ def check_extent(ckpt: Any, name: str | Path) -> None:
         return sizes[id(value)]
 
     if (whole := size(ckpt, 0)) > _TIMES * stored + _ROOM:
-        raise CheckpointError(f"{name}: has {stored:,} values, which it repeats to {whole:,}")
+        raise CheckpointError(f"{name}: has {stored:,} values, repeated to {whole:,}")
 
 
 def check_plain(name: str, tensor: torch.Tensor) -> None:

@@ -80,7 +80,7 @@ def test_a_dry_run_writes_both_files_and_says_that_it_is_one(tmp_path):
     assert figures["errors"] == {}
     assert set(figures["per_s"]) == {"default", "data on device", "and bf16"}
     assert all(values[0] > 0 for values in figures["per_s"].values())
-    assert "the figures mean nothing" in files[1].read_text()
+    assert "its figures are meaningless" in files[1].read_text()
 
 
 def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):

@@ -92,7 +92,7 @@ def test_a_model_that_cannot_be_had():
 
 @pytest.mark.usefixtures("transformers")
 def test_a_model_that_is_not_here_and_must_not_be_fetched():
-    with pytest.raises(ConfigError, match="bring the text model here first: hf download no/such"):
+    with pytest.raises(ConfigError, match="first download the text model: hf download no/such"):
         TransformersText("no/such", local_only=True)
 
 

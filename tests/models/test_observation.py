@@ -138,11 +138,11 @@ OWN = {"core_class": "MeanColour", "core_kwargs": {"scal": 2.0}}
         ({"obs_randomizer_class": "CropRandomiser"}, RGB + "did you mean 'CropRandomizer'"),
         (crop(crop_heigt=3), RGB + "did you mean 'crop_height'"),
         ({"obs_randomizer_class": "CropRandomizer"}, RGB + "does not fit an image of 12 x 14"),
-        (None, "observation.encoder.rgb is missing, but 'camera'"),
+        (None, "observation.encoder.rgb is missing, but observation 'camera'"),
         ({"core_class": "VisualCoreLanguageConditioned"}, "'camera'.*it needs an observation 'lang_emb'"),
         ({"core_class": "MeanColor"}, "unknown 'MeanColor'; did you mean 'MeanColour'.*: VisualCore.*TokenCore, MeanC"),
         (OWN, "did you mean 'scale'"),
-        ({"core_class": "Gone"}, "'Gone' is offered by no_such_module:Core, which cannot be loaded"),
+        ({"core_class": "Gone"}, "'Gone' is no_such_module:Core, which cannot be loaded"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_section_and_the_key(rgb, message):

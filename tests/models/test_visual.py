@@ -256,8 +256,8 @@ language = partial(VisualCoreLanguageConditioned, (3, 64, 64))
     ("kind", "options", "message"),
     [
         (core, {"backbone_class": "ResNet18"}, "backbone_class: .*did you mean 'ResNet18Conv'"),
-        (core, {"backbone_class": "R3MConv"}, "R3M is a ResNet: take ResNet18Conv.*pretrained"),
-        (core, {"backbone_class": "MVPConv"}, "take VC1 with MVP's file"),
+        (core, {"backbone_class": "R3MConv"}, "R3M is a ResNet: use ResNet18Conv.*pretrained"),
+        (core, {"backbone_class": "MVPConv"}, "use VC1 with MVP's file"),
         (core, {"pool_class": "SpatialSoftMax"}, "pool_class: .*did you mean 'SpatialSoftmax'"),
         (core, {"backbone_kwargs": {"pretraind": True}}, "did you mean 'pretrained'"),
         (core, {"pool_kwargs": {"num_kps": 3}}, "did you mean 'num_kp'"),

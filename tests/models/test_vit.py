@@ -83,9 +83,9 @@ def one_cell(**options):
         (SigLIP, {"features": "class"}, "SigLIP has no class token"),
         (VC1, {"features": "both"}, "features is 'both'; expected 'patches' or 'class'"),
         (VC1, {"lr_scale": 0}, "lr_scale is 0"),
-        (VC1, {"input_channel": 1}, "VC1 sees colour images of 3 channels, got 1"),
+        (VC1, {"input_channel": 1}, "VC1 needs colour images of 3 channels, got 1"),
         (VC1, {"width": 32, "heads": 5}, "5 heads do not divide 32 features"),
-        (one_cell, {**SMALL, "features": "class", "image_size": 32}, "SpatialSoftmax has no positions"),
+        (one_cell, {**SMALL, "features": "class", "image_size": 32}, "SpatialSoftmax needs several positions"),
     ],
 )  # fmt: skip
 def test_refused(kind, options, message):

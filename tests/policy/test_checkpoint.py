@@ -59,7 +59,7 @@ def test_missing_file_is_named(tmp_path):
 def test_a_checkpoint_cut_short_is_refused(file, keep):
     data = file.read_bytes()
     file.write_bytes(data[: int(len(data) * keep)])
-    with pytest.raises(CheckpointError, match=r"model\.pth.*(cut short|damaged)"):
+    with pytest.raises(CheckpointError, match=r"model\.pth.*(truncated|damaged)"):
         load_checkpoint(file)
 
 

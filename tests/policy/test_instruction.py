@@ -47,7 +47,7 @@ def test_others_are_embedded_once_loaded_and_without_downloads(monkeypatch):
 
 def test_another_model_is_refused(monkeypatch):
     monkeypatch.setattr(rollout_policy, "TransformersText", lambda name, local_only: Lengths(2.0))
-    with pytest.raises(UserError, match="'own' on this machine is not .* known: lift; push"):
+    with pytest.raises(UserError, match="'own' on this machine differs .* known: lift; push"):
         vector_of(KNOWN, "stack")
 
 

@@ -94,7 +94,7 @@ def test_goals_are_renamed_too():
 
 def test_what_is_missing_is_called_as_the_caller_does():
     policy = RolloutPolicy(make_algo(), rename={"speed": "vel"})
-    with pytest.raises(UserError, match="needs speed, but was given pos, vel"):
+    with pytest.raises(UserError, match="needs speed, but got pos, vel"):
         policy({"pos": POS, "vel": VEL})
     with pytest.raises(UserError, match="speed"):
         policy.check({"pos": POS, "speed": VEL * np.nan})

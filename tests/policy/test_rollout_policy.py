@@ -116,7 +116,7 @@ def test_two_policies_in_one_process_stay_themselves():
 @pytest.mark.parametrize(
     ("obs", "words"),
     [
-        ({"pos": np.zeros(3)}, r"needs vel.*was given pos"),
+        ({"pos": np.zeros(3)}, r"needs vel.*got pos"),
         ({"pos": np.zeros(3), "vel": np.zeros(5)}, "vel"),
         ({"pos": np.zeros(3), "vel": np.array(["a", "b"])}, "'vel' has dtype <U1; expected num"),
         ({"pos": np.zeros((5, 3)), "vel": np.zeros((5, 2))}, "stacked as 1 frame;"),

@@ -223,7 +223,7 @@ WRONG = {
     "a text many times": (pickled(repeated("_codecs\nencode", LONG, text(b"latin1") + b"\x86")), "many copies"),
     "a tuple many times": (pickled(repeated("torch\nSize", b"(" + b"K\x01" * 2**16 + b"t")), "many copies"),
     "arguments in a list": (called("_codecs\nencode", b"](" + LONG + text(b"hex") + b"e"), "no tuple"),
-    "lists of lists": (endless("versions"), "which it repeats to"),
+    "lists of lists": (endless("versions"), "values, repeated to"),
     "two entries of a name": (entries(lambda n, d: [(n, d)] * (1 + n.endswith("data/0"))), "two of its entries"),
     "two entries but for case": (entries(lambda n, d: [(n, d), (n.upper(), d)]), "two of its entries"),
     "byte order": (entries(lambda n, d: [(n, b"big" if n.endswith("byteorder") else d)]), "byte order 'big'"),
@@ -246,7 +246,7 @@ def test_a_checkpoint_is_scanned_before_it_is_loaded(checkpoint, tmp_path, name)
 def test_values_may_be_repeated_sixteen_times_and_65_536_beside():
     # 1 + 17 (1 + n) values in all, of which 17 + n are stored.
     check_extent([[0] * 65_790] * 17, "a.pth")
-    with pytest.raises(CheckpointError, match="has 65,808 values, which it repeats to 1,118,465"):
+    with pytest.raises(CheckpointError, match="has 65,808 values, repeated to 1,118,465"):
         check_extent([[0] * 65_791] * 17, "a.pth")
 
 

@@ -150,7 +150,7 @@ def test_rewards_of_many_goals():
     assert env.goal_rewards(achieved, desired).tolist() == [0, -1, 0]
     env.close()
     without = make_env(PENDULUM)
-    with refused("it has no goals", error=EnvError):
+    with refused("the environment has no goals", error=EnvError):
         without.goal_rewards(achieved, desired)
     without.close()
 
@@ -350,7 +350,7 @@ def test_what_is_wrong_is_told_in_one_line(name, kwargs, words):
 
 
 def test_who_can_handle_one_agent_only_is_told_and_the_checks_take_several():
-    with refused("has several agents, which online training", error=EnvError):
+    with refused("has several agents, which only online training", error=EnvError):
         make_env(META)
     findings = {f.name: f for f in check_env(lambda: make_env(META, team=True), META)}
     assert {f.verdict for f in findings.values()} == {"ok"}

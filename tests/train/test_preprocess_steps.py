@@ -326,7 +326,7 @@ PARTLY = {**RELATIVE, "dims": [3], "observation_dims": [0]}
         ([RELATIVE], {"algo": MEMORY, "seq_length": 13}, "bc with a memory predicts a chunk at"),
         ([RELATIVE], {"action_config": AUTO}, "actions.normalization is 'auto', which is compu"),
         ([DELTA], chunks(size=4, execute=2), "differences | which bc does not support; expected"),
-        ([DELTA, PARTLY], {}, "expected a single step of differences, behind all"),
+        ([DELTA, PARTLY], {}, "expected a single step delta_actions, after all"),
     ],
 )
 def test_where_steps_would_be_wrong_they_are_refused(data, steps, words, named):

@@ -1,10 +1,11 @@
-"""An arm of six simulated STS3215 servos behind a pseudo-terminal, which speaks Feetech's protocol 0.
+"""An arm of six simulated STS3215 servos with Feetech's protocol 0, reached by a pseudo-terminal.
 
     python tools/interop/feetech_arm.py PORT LOG [--swings]
 
 PORT becomes a link to the pseudo-terminal, which LeRobot opens like a serial port. The servos move to their goals at no
-more than SPEED while they have torque; with ``--swings`` a hand swings them, as a leader arm's. Each write to goals and
-torque is a line of the file LOG: ``[seconds, "goal" | "torque", {servo: value}]``. Ends when its input is closed.
+more than SPEED while they have torque; with ``--swings`` they swing as if a person moved a leader arm. Each write to
+goals and torque is a line of the file LOG: ``[seconds, "goal" | "torque", {servo: value}]``. The program ends when its
+input is closed.
 
 Packets: FF FF id length instruction parameters checksum (Feetech's memory table and manual of the STS series).
 """
@@ -31,7 +32,7 @@ LOWEST, HIGHEST, TORQUE, GOAL, POSITION = 9, 11, 40, 42, 56
 
 
 class Servo:
-    """Registers of a servo, and its motion."""
+    """A servo with its registers and motion."""
 
     def __init__(self, number, swings):
         self.number, self.swings = number, swings
@@ -65,7 +66,7 @@ class Servo:
 
 
 class Arm:
-    """Answers packets."""
+    """The servos on a bus, which answer packets."""
 
     def __init__(self, log, swings):
         self.servos = {number: Servo(number, swings) for number in SERVOS}
@@ -79,7 +80,7 @@ class Arm:
             self.log.flush()
 
     def feed(self, data):
-        """Take bytes; the bytes of the answers."""
+        """Process received bytes; return the bytes of the answers."""
         self.waiting += data
         answer = b""
         while (start := self.waiting.find(b"\xff\xff")) >= 0:
@@ -108,16 +109,16 @@ class Arm:
             values = {row[0]: int.from_bytes(row[1:], "little") for row in rows}
             self.note(address, values)
             return b""
-        asked = [s for n, s in self.servos.items() if number in (n, ALL)]
+        addressed = [s for n, s in self.servos.items() if number in (n, ALL)]
         if instruction == PING:
-            return b"".join(servo.status() for servo in asked)
+            return b"".join(servo.status() for servo in addressed)
         if instruction == READ:
-            return b"".join(self.read(servo, *data[:2]) for servo in asked)
+            return b"".join(self.read(servo, *data[:2]) for servo in addressed)
         if instruction == WRITE:
-            for servo in asked:
+            for servo in addressed:
                 self.write(servo, data[0], data[1:])
                 self.note(data[0], {servo.number: int.from_bytes(data[1:], "little")})
-            return b"".join(servo.status() for servo in asked)
+            return b"".join(servo.status() for servo in addressed)
         raise ValueError(f"instruction {instruction} is not simulated")
 
     @staticmethod
@@ -135,7 +136,7 @@ def main(port, log, *options):
     ):  # servos answer at once: LeRobot waits for 50 ms
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
     master, slave = pty.openpty()
-    tty.setraw(slave)  # held open, so that the port survives the end of a command
+    tty.setraw(slave)  # kept open, so that the port survives the end of a command
     Path(port).unlink(missing_ok=True)
     Path(port).symlink_to(os.ttyname(slave))
     with Path(log).open("w") as lines:

@@ -1,8 +1,8 @@
-"""Play PushT or ALOHA with a policy in LeRobot's layout, under the names of the environment. See gym_worlds.sh.
+"""Test that a policy in LeRobot's layout acts in PushT or ALOHA with the environment's names. See gym_worlds.sh.
 
     python gym_worlds.py pusht|aloha FOLDER
 
-The policy has random weights: its success says nothing, its actions have to be those under its own names.
+The policy has random weights, so its success does not matter; its actions must equal those with its own names.
 """
 
 import json
@@ -60,7 +60,7 @@ WORLDS = {
 
 
 def write_policy(folder, shapes, action_dim, scale):
-    """Write an ``act`` policy of random weights as LeRobot's folder, which wants a vector, or as our file."""
+    """Write an ``act`` policy with random weights as LeRobot's folder, which needs a vector, or as our file."""
     images = [key for key, shape in shapes.items() if len(shape) == 3]
     modalities = {key: "rgb" if key in images else "low_dim" for key in shapes}
     settings = {
@@ -84,7 +84,7 @@ def write_policy(folder, shapes, action_dim, scale):
 
 
 def first_actions(policy, meta, names, steps=3):
-    """The policy's actions in the world's first episode; the observation ``names`` are given under these."""
+    """Return the policy's actions in the environment's first episode, with observations renamed by ``names``."""
     env = make_env(meta)
     obs, _ = env.reset(seed=0)
     policy.start_episode()
@@ -97,14 +97,14 @@ def first_actions(policy, meta, names, steps=3):
 
 
 def command(*words):
-    """Run a command of imitate; return what it printed."""
+    """Run a command of imitate; return its output."""
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, f"{words}: {done.output}"
     return done.output
 
 
 def main(world, folder):
-    """Play a world; raise AssertionError where something is not as expected."""
+    """Test an environment; raise AssertionError if a result is not as expected."""
     name, kwargs, shapes, rename, scale = WORLDS[world]
     meta = {"env_name": name, "type": 2, "env_kwargs": kwargs}
     folder.mkdir(parents=True)
@@ -134,12 +134,12 @@ def main(world, folder):
         "--horizon",
         10,
     )
-    told = command("eval", "--agent", policy, *play, *options)
-    assert "0/2 = 0.0 %  0.0 - 65.8 %" in told, told  # Wilson: z^2 / (2 + z^2) with z = 1.96
+    output = command("eval", "--agent", policy, *play, *options)
+    assert "0/2 = 0.0 %  0.0 - 65.8 %" in output, output  # Wilson: z^2 / (2 + z^2) with z = 1.96
     command("convert-checkpoint", policy, copy, "--to", "imitate", *options)
-    told = command("eval", "--agent", copy, *play)
-    assert "as saved in it" in told, told
-    sys.stdout.write(f"{told.strip()}\n{world}: plays under the names of the environment\n")
+    output = command("eval", "--agent", copy, *play)
+    assert "as saved in it" in output, output
+    sys.stdout.write(f"{output.strip()}\n{world}: plays under the names of the environment\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""LeRobot acts with policies that imitate wrote: no tensor missing or unexpected, and the same actions.
+"""Test that LeRobot acts with policies written by imitate: the tensors are complete, and actions are the same.
 
     python lerobot_acts.py FOLDER
 
-Runs in LeRobot's environment, without imitate. Prints a line for each policy; exits with 1 where one differs. See
+It runs in LeRobot's environment, without imitate. It prints a line for each policy and exits with 1 if one differs. See
 lerobot_policies.sh.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 TOLERANCE = 3e-3
-"""Tolerance in standard deviations of the actions: frozen BatchNorm of random weights enlarges the last digits."""
+"""Tolerance in standard deviations of the actions: frozen BatchNorm with random weights amplifies rounding errors."""
 RELEASE = tuple(int(part) for part in metadata.version("lerobot").split(".")[:2])
 IS_OLD = RELEASE < (0, 4)
 
@@ -31,7 +31,7 @@ def policy_class(kind):
 
 
 def frame(arrays, step):
-    """An observation as LeRobot's policies take it: a batch of one, images in [0, 1]."""
+    """Return an observation in the form of LeRobot's policies: a batch of one, images in [0, 1]."""
     found = {}
     for name, values in arrays.items():
         if name != "action":
@@ -44,7 +44,7 @@ def frame(arrays, step):
 
 
 def largest_error(folder):
-    """The largest difference of an action in its standard deviations, after a strict loading of the weights."""
+    """Load the weights strictly; return the largest difference of an action, in its standard deviations."""
     config = json.loads((folder / "config.json").read_text())
     policy = policy_class(config["type"]).from_pretrained(folder, strict=True)
     policy.eval()

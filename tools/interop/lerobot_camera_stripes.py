@@ -1,4 +1,4 @@
-"""A plug-in of LeRobot: a camera of moving stripes, which freezes after ``freezes_after_s`` seconds."""
+"""Plug-in of LeRobot with a camera of moving stripes, which freezes after ``freezes_after_s`` seconds."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class StripesCameraConfig(CameraConfig):
 
 
 class StripesCamera(Camera):
-    """LeRobot finds it by the name of its configuration."""
+    """The camera; LeRobot finds it by the name of its configuration."""
 
     def __init__(self, config):
         super().__init__(config)

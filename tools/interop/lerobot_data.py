@@ -1,4 +1,4 @@
-"""LeRobot's side of lerobot_data.sh, in its environment.
+"""Part of lerobot_data.sh that runs in LeRobot's environment.
 
 python lerobot_data.py write FOLDER        a dataset with joint names, efforts, a video and a camera in the tables
 python lerobot_data.py compare FIRST NEXT  load both, compare features and values; exits with an error at a difference
@@ -22,7 +22,7 @@ LENGTHS = (20, 15)
 
 
 def frame(height, width, step):
-    """A ramp that moves: (height, width, 3) uint8."""
+    """Return an image of a moving ramp, (height, width, 3) uint8."""
     ramp = np.add.outer(np.arange(height), 2 * np.arange(width)) + 3 * step
     return np.stack([ramp % 256, ramp // 2 % 256, (ramp + 90) % 256], -1).astype(np.uint8)
 
@@ -63,7 +63,7 @@ def compare(first, second):
             if key == "task":
                 assert one[key] == other[key]
                 continue
-            # frames of videos come as floats: equal to the rounding of a pixel
+            # frames of videos are floats, equal up to the rounding of a pixel
             np.testing.assert_allclose(one[key], other[key], atol=0.5 / 255, err_msg=key)
     sys.stdout.write(
         f"LeRobot: {len(there)} frames and {len(there.features)} features as they were\n"

@@ -1,9 +1,9 @@
-"""Write policies in LeRobot's layouts, with observations and the actions that imitate takes.
+"""Export of policies in LeRobot's layouts, with observations and the actions of imitate.
 
     python lerobot_policies.py FOLDER
 
-Makes FOLDER/<layout>/<name>/ and FOLDER/<layout>/<name>.npz for each recorded policy, and for policies that are made
-here with random weights. See lerobot_policies.sh.
+The program makes FOLDER/<layout>/<name>/ and FOLDER/<layout>/<name>.npz for each recorded policy, and for policies with
+random weights. See lerobot_policies.sh.
 """
 
 import json
@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "interop"))
 
-from lerobot import test_exporting as ours  # our tests, not LeRobot
+from lerobot import test_exporting as ours  # of our tests, without LeRobot
 from lerobot.conftest import FIXTURES, Recorded
 
 from imitate.interop.lerobot.exporting import LAYOUTS, export
@@ -27,7 +27,7 @@ from imitate.policy.rollout_policy import RolloutPolicy
 
 
 def acted(algo, observations):
-    """Actions of a policy in one episode, each after a seed of its own."""
+    """Return the actions of a policy in one episode, each with its own seed."""
     algo.set_eval()
     policy = RolloutPolicy(algo)
     policy.start_episode()
@@ -52,12 +52,12 @@ def write(folder, name, algo, observations, features):
 
 
 def join(obs, keys):
-    """An observation of LeRobot from those of ours."""
+    """Return an observation of LeRobot made from ours."""
     return obs[keys[0]] if len(keys) == 1 else np.concatenate([obs[key] for key in keys])
 
 
 def made():
-    """Policies of this toolkit's own keys, with images."""
+    """Return policies with this toolkit's observation names and images."""
     act = {**ours.SMALL_ACT, **ours.MAPS, "algo.tokens.camera_positions": False}
     diffusion = {**ours.SMALL_DIFFUSION, **ours.KEYPOINTS}
     return {
@@ -67,7 +67,7 @@ def made():
 
 
 def write_for_rollouts(folder):
-    """Write policies for lerobot-rollout with an arm of four joints, and the first action that each takes."""
+    """Write policies for lerobot-rollout with an arm of four joints, and the first action of each."""
     shapes = {"act": {"joints": (4,), "hand_image": (64, 72, 3)}, "bc": {"joints": (4,)}}
     settings = {**ours.SMALL_ACT, **ours.MAPS, "algo.tokens.camera_positions": False}
     act = ours.policy_of("act", settings, shapes["act"])
@@ -115,7 +115,7 @@ def main(folder):
 
 
 def ours_name(key):
-    """The key here of a recorded feature."""
+    """Return our key of a recorded feature."""
     from imitate.data.formats.lerobot import obs_name
 
     return obs_name(key.removeprefix("obs/"))

@@ -1,9 +1,9 @@
-"""Load a dataset that we wrote with LeRobot's own package, and compare it with the demonstrations it was made of.
+"""Test that LeRobot's package loads a dataset written by imitate with the values of the original demonstrations.
 
     python lerobot_reads_ours.py DEMOS.hdf5 FOLDER [--loss LEVELS]
 
-Prints the number of compared frames; exits with an error at the first difference. ``--loss``: how far the mean pixel of
-a frame may be off, for datasets with videos; by default not at all. See lerobot.sh.
+It prints the number of compared frames, and exits with an error at the first difference. ``--loss`` is the allowed
+difference of a frame's mean pixel, for datasets with videos; 0 by default. See lerobot.sh.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def natural(name):
 
 
 def compare(item, demo, step, loss):
-    """A frame with a step; how many images were compared."""
+    """Compare a frame with a step; return the number of compared images."""
     action = demo["actions"][step].astype(np.float32)
     np.testing.assert_array_equal(item["action"].numpy().ravel(), action)
     images = 0

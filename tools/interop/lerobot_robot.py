@@ -1,10 +1,10 @@
-"""Drive LeRobot's own so101_follower and so101_leader by `imitate record`, `train`, `run`, `serve` and `replay`.
+"""Test of `imitate record`, `train`, `run`, `serve` and `replay` with LeRobot's own so101_follower and so101_leader.
 
     python tools/interop/lerobot_robot.py FOLDER LEROBOT_PYTHON
 
-LeRobot's drivers talk to servos that are simulated behind a pseudo-terminal (feetech_arm.py); its camera is a plug-in
-(lerobot_camera_stripes.py). What counts is what arrived on the bus. Prints a line of figures for each part; any
-difference ends it with exit code 1.
+LeRobot's drivers are connected to simulated servos by a pseudo-terminal (feetech_arm.py); its camera is a plug-in
+(lerobot_camera_stripes.py). The packets on the bus are checked. The program prints a line of figures for each part, and
+ends with exit code 1 at any difference.
 """
 
 import json
@@ -28,9 +28,7 @@ SPEED = 60.0  # degrees a second
 TICK = 360 / 4095
 UNTIL_STOPPED_S = 3.0
 ATTEMPTS, TOO_LATE = 10, "cannot be connected"
-ENOUGH = (
-    0.9  # of the steps: a reading that a busy machine loses is a step in which the pose is held
-)
+ENOUGH = 0.9  # fraction of the steps; on a busy machine a lost reading makes a step hold the pose
 
 
 def say(line):
@@ -45,7 +43,7 @@ def check(is_so, words):
 
 @contextmanager
 def arm(folder, name, *options):
-    """A simulated arm; the link to its port is at ``folder/name``, its commands at ``folder/name.jsonl``."""
+    """Start a simulated arm, with a link to its port at ``folder/name`` and its commands at ``folder/name.jsonl``."""
     port, log = folder / name, folder / f"{name}.jsonl"
     command = [sys.executable, HERE / "feetech_arm.py", port, log, *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
@@ -61,7 +59,7 @@ def arm(folder, name, *options):
 
 
 class Bus:
-    """The lines that an arm has written since this was made."""
+    """Reader of the lines that an arm has written since this object was made."""
 
     def __init__(self, folder, name="follower"):
         self._path = folder / f"{name}.jsonl"
@@ -72,7 +70,7 @@ class Bus:
         return [(when, values) for when, what, values in lines if what == kind]
 
     def goals(self):
-        """Times, and goals (N, 6) in the units of LeRobot: degrees, and 0 to 100 of the gripper."""
+        """Return times, and goals (N, 6) in the units of LeRobot: degrees, and 0 to 100 for the gripper."""
         lines = self._lines("goal")
         ticks = np.array([[v[str(n)] for n in range(1, 7)] for _, v in lines], float).reshape(-1, 6)
         units = (ticks - 2048) * TICK
@@ -84,7 +82,7 @@ class Bus:
 
 
 class Commands:
-    """Commands of imitate: with LeRobot's Python by default, else with the one that runs this."""
+    """Runner of imitate's commands, by default with LeRobot's Python, else with this interpreter."""
 
     def __init__(self, folder, python):
         self.folder, self.python = folder, python
@@ -111,7 +109,7 @@ class Commands:
         return done.stdout if code == 0 else said
 
     def start(self, goals, *words, **streams):
-        """A running command that has sent so many goals to the follower, and the file of its messages."""
+        """Start a command, wait until it has sent so many goals to the follower; return it and its log file."""
         for _ in range(ATTEMPTS):
             bus, log = Bus(self.folder), self.folder / "messages"
             with log.open("w") as messages:
@@ -127,7 +125,7 @@ class Commands:
 
     @staticmethod
     def too_late(said):
-        """Return True if LeRobot could not connect: it gives a servo 50 ms, which a busy machine may take."""
+        """Return True if LeRobot could not connect, because a servo did not answer within 50 ms on a busy machine."""
         if TOO_LATE in said:
             say(f"(once more: {said.strip().splitlines()[0][:110]})")
         return TOO_LATE in said
@@ -157,13 +155,13 @@ def figures(report):
 
 
 def in_order(rows, goals):
-    """Return True if the rows are among the goals in their order, each within a tick."""
+    """Return True if the goals contain the rows in their order, each within a tick."""
     left = iter(goals)
     return all(any(np.abs(row - goal).max() <= 1.01 * TICK for goal in left) for row in rows)
 
 
 def check_motion(goals, what):
-    """Steps of the goals are within the limit of speed, the stop at the end included."""
+    """Check that the steps of the goals are within the limit of speed, including the final stop."""
     steps = np.abs(np.diff(goals[:, :5], axis=0)).max()
     check(steps <= SPEED / RATE_HZ + 2 * TICK, f"{what}: a step of {steps:.2f} degrees on the bus")
     return steps
@@ -198,7 +196,7 @@ def recorded(run, folder):
 
 
 def trained(run, folder):
-    """The folder of a small training on what was recorded."""
+    """Train shortly on the recorded file; return the run folder."""
     train = {"num_epochs": 10, "obs_normalization": "mean_std"}
     train["action_config"] = {"actions": {"normalization": "min_max"}}
     config = {
@@ -252,7 +250,7 @@ def replayed(run, folder, actions):
 
 
 def taken_over(run, folder, policy):
-    """A person takes over by the space bar; before, the leader follows the policy."""
+    """Test a take-over by the space bar; before it, the leader follows the policy."""
     bus, leader = Bus(folder), Bus(folder, "leader")
     master, slave = pty.openpty()
     process, log = run.start(
@@ -268,7 +266,7 @@ def taken_over(run, folder, policy):
     (episode,) = json.loads(text)
     acted = episode["report"]["interventions"]
     check(STEPS // 4 < acted < STEPS - STEPS // 4, f"take-over: {acted} steps by a person")
-    check(len(fed) > STEPS // 4, "take-over: the leader was not told to follow")
+    check(len(fed) > STEPS // 4, "take-over: the leader got no goals to follow")
     check(leader.torque()[-1] == 0, "take-over: the leader has torque in a person's hand")
     steps = check_motion(bus.goals()[1], "take-over")
     say(
@@ -278,7 +276,7 @@ def taken_over(run, folder, policy):
 
 
 def frozen(run, folder, policy):
-    """A camera that freezes: the robot is stopped, and stays where it was."""
+    """Test that the robot is stopped, and does not move, when a camera freezes."""
     bus = Bus(folder)
     said = run(
         "run", policy, *run.follower("--limits", "limits.json", camera=", freezes_after_s: 3"),
@@ -300,7 +298,7 @@ def refused(run, folder, policy):
 
 
 def unplugged(run, folder, policy, process):
-    """A bus that dies: exit code 1, and a person is asked to press the emergency stop."""
+    """Test a disconnected bus: the exit code is 1, and a message requests the emergency stop."""
     command, log = run.start(
         10, "run", policy, *run.follower("--limits", "limits.json"), "--steps", 20 * STEPS,
         stdin=subprocess.DEVNULL,
@@ -311,7 +309,7 @@ def unplugged(run, folder, policy, process):
     said = log.read_text()
     check(command.returncode == 1, f"unplugged: exit code {command.returncode}\n{said}")
     check("PRESS THE EMERGENCY STOP" in said, said)
-    say(f"unplugged: ended after {time.monotonic() - started:.1f} s, emergency stop asked for")
+    say(f"unplugged: ended after {time.monotonic() - started:.1f} s, emergency stop requested")
 
 
 def main(folder, python):

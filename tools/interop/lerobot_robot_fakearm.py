@@ -1,4 +1,4 @@
-"""A plug-in of LeRobot: an arm without hardware, whose joints follow. It writes what it was sent to a file."""
+"""Plug-in of LeRobot with an arm without hardware, whose joints follow commands and which writes them to a file."""
 
 import json
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class FakeArmConfig(RobotConfig):
 
 
 class FakeArm(Robot):
-    """LeRobot finds it by the name of its configuration."""
+    """The arm; LeRobot finds it by the name of its configuration."""
 
     config_class = FakeArmConfig
     name = "fakearm"

@@ -1,7 +1,8 @@
-"""Our side of lerobot.sh.
+"""Part of lerobot.sh that runs with imitate.
 
-python tools/interop/lerobot_round.py write FOLDER   demonstrations, and these for LeRobot, with PNGs and with videos
-python tools/interop/lerobot_round.py read FOLDER    what lerobot_writes.py wrote, compared with what it should be
+python tools/interop/lerobot_round.py write FOLDER   writes demonstrations, and the same for LeRobot with PNGs and with
+videos python tools/interop/lerobot_round.py read FOLDER    compares the dataset of lerobot_writes.py with the expected
+one
 """
 
 import sys

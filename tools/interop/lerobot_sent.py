@@ -1,4 +1,4 @@
-"""Compare the first action that lerobot-rollout sent with the one that imitate takes; see lerobot_policies.sh.
+"""Comparison of the first action sent by lerobot-rollout with imitate's; see lerobot_policies.sh.
 
 python lerobot_sent.py first.json NAME sent.json
 """

@@ -1,6 +1,6 @@
-"""Stand-ins for the parts of torchvision and accelerate that LeRobot imports, where these are not installed.
+"""Substitutes for the parts of torchvision and accelerate that LeRobot imports, if these are not installed.
 
-Their wheels fit one build of torch each. The video reader decodes with PyAV, as torchvision's does.
+Each of their wheels fits one build of torch only. The video reader decodes with PyAV, as torchvision's does.
 """
 
 import importlib.machinery
@@ -17,14 +17,14 @@ import datasets  # noqa: F401 - looks for torchvision itself, and has to find it
 
 
 class VideoReader:
-    """Frames of a video from a moment on."""
+    """Reader of a video's frames from a time on."""
 
     def __init__(self, path, stream):
         self.container = av.open(str(Path(path)))
         self._stream = self.container.streams.video[0]
 
     def seek(self, seconds, keyframes_only=False):
-        del keyframes_only  # PyAV always goes to a key frame at or before the moment
+        del keyframes_only  # PyAV always seeks to a key frame at or before the time
         self.container.seek(int(seconds / self._stream.time_base), stream=self._stream)
 
     def __iter__(self):
@@ -35,7 +35,7 @@ class VideoReader:
 
 
 class ToTensor:
-    """An image as float (C, H, W) in [0, 1]."""
+    """Conversion of an image to float (C, H, W) in [0, 1]."""
 
     def __call__(self, image):
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
@@ -50,7 +50,7 @@ def _module(name, **content):
 
 
 def install():
-    """Put the stand-ins where imports find them."""
+    """Make the substitutes importable."""
     if importlib.util.find_spec("accelerate") is None:
         _module("accelerate", Accelerator=object)
     if importlib.util.find_spec("torchvision") is None:

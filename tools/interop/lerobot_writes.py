@@ -1,4 +1,4 @@
-"""Write a dataset with LeRobot's own package: images in the tables, a camera as video, three episodes of two tasks.
+"""Writing of a dataset with LeRobot's package: images in the tables, a camera as video, three episodes of two tasks.
 
 python lerobot_writes.py FOLDER
 """

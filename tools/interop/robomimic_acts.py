@@ -1,4 +1,4 @@
-"""Act with exported policies by robomimic's own package, and compare: for an interpreter that has robomimic.
+"""Comparison of exported policies' actions in robomimic's own package; for an interpreter that has robomimic.
 
 python robomimic_acts.py FOLDER
 """
@@ -40,7 +40,7 @@ class _Empty(types.ModuleType):
 
 
 class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Empty packages in place of those that robomimic imports and that acting never calls."""
+    """Finder of empty packages that replace those which robomimic imports but does not use for acting."""
 
     names = frozenset(name for name in STAND_INS if importlib.util.find_spec(name) is None)
 
@@ -57,7 +57,7 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def act(path, recorded):
-    """robomimic's actions; stacked frames as its FrameStackWrapper gives them."""
+    """Return robomimic's actions, with frames stacked as by its FrameStackWrapper."""
     import robomimic.utils.file_utils as file_utils
 
     policy, ckpt = file_utils.policy_from_checkpoint(
@@ -79,7 +79,7 @@ def act(path, recorded):
 
 
 def main(folder):
-    """A line for each file; exit with 1 where actions differ."""
+    """Print a line for each file; exit with 1 if actions differ."""
     sys.meta_path.append(_StandIns())
     import robomimic
 

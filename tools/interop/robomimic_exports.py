@@ -1,8 +1,8 @@
-"""Policies of every class that robomimic has, ours, exported to its releases, and what they do.
+"""Export of our policies of every class that robomimic has to its releases, with their actions.
 
 python robomimic_exports.py FOLDER [--diffusion]
 
-Writes FOLDER/<release>/NAME.pth and NAME.npz: observations (12, ...) and our actions for them one by one after
+The program writes FOLDER/<release>/NAME.pth and NAME.npz: observations (12, ...) and our actions for them in turn after
 `torch.manual_seed(0)`.
 """
 
@@ -81,7 +81,7 @@ DIFFUSION = {
 
 
 def make_checkpoint(name, algo_name, algo_section, train):
-    """A policy with weights far from those that networks begin with."""
+    """Make a policy whose weights differ clearly from initial weights."""
     torch.manual_seed(len(name))
     rng = np.random.default_rng(len(name))
     config = load_config(
@@ -115,7 +115,7 @@ def make_checkpoint(name, algo_name, algo_section, train):
 
 
 def act(ckpt):
-    """Observations and our actions for them."""
+    """Return observations and our actions for them."""
     rng = np.random.default_rng(1)
     obs = {
         key: rng.normal(size=(STEPS, *shape)).astype(np.float32) for key, shape in SHAPES.items()
@@ -128,7 +128,7 @@ def act(ckpt):
 
 
 def main():
-    """Write everything that each release can have."""
+    """Write all policies that each release supports."""
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     cases = {**CASES, **(DIFFUSION if "--diffusion" in sys.argv else {})}

@@ -1,8 +1,8 @@
-"""Our vision transformers beside those of transformers: files with random weights, the same images.
+"""Comparison of our vision transformers with those of the package transformers, for random weights and the same images.
 
     python tools/interop/vision.py FOLDER            in an environment that has transformers
 
-Each of their models is saved as they save it, read by ours, and both see the same normalized images.
+Each of their models is saved by their code and read by ours, and both get the same normalized images.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOLERANCE = 5e-5
 
 
 def models() -> dict[str, tuple[Any, str, dict[str, Any]]]:
-    """Their model, the family's name here and its options."""
+    """Yield their model, our name of the family, and its options."""
     siglip = SiglipConfig(
         vision_config={**SIZES, "intermediate_size": 384, "image_size": 64},
         text_config={**SIZES, "intermediate_size": 384, "vocab_size": 100},
@@ -57,7 +57,7 @@ def models() -> dict[str, tuple[Any, str, dict[str, Any]]]:
 
 
 def their_tokens(model: Any, images: torch.Tensor) -> torch.Tensor:
-    """Last hidden state (B, T, D); a masked autoencoder's patches in their order."""
+    """Return the last hidden state (B, T, D), with a masked autoencoder's patches in their original order."""
     if isinstance(model, SiglipModel):
         found: torch.Tensor = model.vision_model(images).last_hidden_state
         return found
@@ -72,12 +72,12 @@ def their_tokens(model: Any, images: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def main(folder: Path) -> int:
-    """Compare; 1 if tokens differ."""
+    """Compare the tokens; return 1 if they differ."""
     torch.manual_seed(0)
     failed = 0
     for name, (model, family, options) in models().items():
         model.eval()
-        for weight in model.parameters():  # the zeros and ones of a fresh model would hide mistakes
+        for weight in model.parameters():  # zeros and ones of initial weights would hide mistakes
             weight.add_(0.05 * torch.randn_like(weight))
         place = folder / name.split(",")[0].replace(" ", "_")
         model.save_pretrained(place)

@@ -2,7 +2,7 @@
 
 Their results equal torch's up to the order of sums, with gradients of every order. torch's own operations are used
 instead when torch compiles, exports or transforms code, on other devices, and for other types than float32.
-``IMITATE_KERNELS=0`` turns all of them off, for comparisons or to find a fault. An operation is included only if it
+``IMITATE_KERNELS=0`` disables all of them, for comparisons or debugging. An operation is included only if it
 saves at least a tenth of an update.
 
 ========================  =====================================================  =======================================

@@ -88,7 +88,7 @@ def onednn_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _is_for_onednn(rows: int, size: int, x: Tensor, weight: Tensor) -> bool:
-    """Return True if oneDNN can, and should, multiply this number of rows by a matrix of ``size`` numbers."""
+    """Return True if oneDNN can multiply this number of rows by a matrix of ``size`` numbers, and is faster."""
     return (
         kernels_apply()
         and rows >= LEAST_ROWS
@@ -96,7 +96,7 @@ def _is_for_onednn(rows: int, size: int, x: Tensor, weight: Tensor) -> bool:
         and x.dtype is weight.dtype is torch.float32
         and x.device.type == weight.device.type == "cpu"
         and onednn_is_faster()
-        and bool(torch.backends.mkldnn.enabled)  # a user may have turned it off
+        and bool(torch.backends.mkldnn.enabled)  # a user may have disabled it
         and not torch.is_autocast_enabled("cpu")
     )
 

@@ -36,9 +36,9 @@ FEW_RESULTS = 16
 WHOLE_KERNEL = 512 * 512
 """With only AVX2: smallest product of input and output channels for which everything is computed by products."""
 WHOLE_RESULTS = 4
-"""With only AVX2: largest number of results of a batch per output channel for which everything is."""
+"""With only AVX2: largest number of results of a batch per output channel for which products compute everything."""
 LEAST_RESULTS = 16
-"""With only AVX2: smallest number of results of a batch for which everything is; a single acting policy has fewer."""
+"""With only AVX2: smallest number of results of a batch for which products compute everything; acting has fewer."""
 
 Pair = tuple[int, int]
 
@@ -90,7 +90,7 @@ def _convolution(
     """Convolve (B, I, H, W) with (O, I, h, w).
 
     Args:
-        x, kernel, bias, stride, padding: as ``conv2d`` has them.
+        x, kernel, bias, stride, padding: arguments of ``conv2d``.
         results: number of results of all channels, B H' W'.
         is_short: true if the kernel's gradient is faster as a product with AVX-512.
         learning: true if the gradient of the kernel may be needed.

@@ -1,1 +1,1 @@
-"""Steps of the pipeline between raw values and networks, which :class:`~imitate.models.preprocess.Preprocess` runs."""
+"""Preprocessing steps between raw values and networks, run by :class:`~imitate.models.preprocess.Preprocess`."""

@@ -20,7 +20,7 @@ class Sample(NamedTuple):
     Attributes:
         obs: (B, T, ...) observations by key.
         actions: (B, K, D) as stored.
-        reference: observations that the actions are relative to, (B, D) or (B, K, D) by key.
+        reference: observations to which the actions are relative, (B, D) or (B, K, D) by key.
         real: (B, K) bool, false for actions after the end of a demonstration.
     """
 
@@ -104,7 +104,7 @@ class _Measured:
     def _windows(self, key: str, obs_keys: Collection[str]) -> Iterable[Sample]:
         if self._samples is None:
             raise ConfigError(
-                f"train.preprocess: a step changes '{key}' before the normalization, which then needs samples of the "
-                "data to be fitted to; none were given"
+                f"train.preprocess: a step changes '{key}' before the normalization, which then must be fitted to "
+                "samples of the data, but none were given"
             )
         return self._samples(obs_keys)

@@ -1,4 +1,4 @@
-"""Preparation of raw observations: vectors that pass the steps together, and values that pass them one by one."""
+"""Preparation of raw observations: steps process some vectors together, and other values one by one."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _packed(
 ) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
     """Return the vectors that all steps can prepare together, and the functions of these steps."""
     together: list[Callable[[Tensor], Tensor]] = []
-    for step in steps[1:]:  # joining a vector to the others already gives it its layout
+    for step in steps[1:]:  # concatenation already gives a vector its layout
         acted_on = [key for key in keys if step.acts_on(key)]
         if not acted_on:
             continue

@@ -21,7 +21,7 @@ from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
 
 
 class RelativeActions(PreprocessStep):
-    """Subtract an observation from the action, number by number, and add it back for the robot.
+    """Step that subtracts an observation from the action, number by number, and adds it back for the robot.
 
     Args:
         observation: vector observation, such as the position of the gripper.
@@ -79,7 +79,8 @@ class RelativeActions(PreprocessStep):
         )
         if len(dims) != len(from_dims):
             raise ConfigError(
-                f"{self.name}: {len(dims)} dims of the action and {len(from_dims)} observation_dims; expected as many"
+                f"{self.name}: {len(dims)} dims of the action, but {len(from_dims)} observation_dims; expected equal "
+                "numbers"
             )
         start = sum(spec.actions[name] for name in names[: names.index(action)])
         self._index = [start + dim for dim in dims]
@@ -137,7 +138,7 @@ class DeltaActions(RelativeActions):
 def _check_dims(place: str, dims: Sequence[int], size: int, what: str) -> None:
     if sorted(set(dims)) != sorted(dims) or any(dim not in range(size) for dim in dims):
         raise ConfigError(
-            f"{place} is {list(dims)}, but {what} has {size} numbers; expected different ones from 0 to {size - 1}"
+            f"{place} is {list(dims)}, but {what} has {size} numbers; expected distinct indices from 0 to {size - 1}"
         )
 
 
@@ -162,7 +163,7 @@ def rebased_actions(
     steps: Steps, actions: Tensor, before: Observations, after: Observations
 ) -> Tensor:
     """Convert predictions from being relative to one reference to being relative to another."""
-    # Rotations stay in their learned form, and limits apply only to what is learned, not to what is executed.
+    # Rotations stay in their learned form, and limits apply only to learned actions, not to executed ones.
     relative = [step for step in steps if step.invertible and not isinstance(step, Rotations)]
     return _forward(relative, _inverse(relative, actions, before), after)
 
@@ -188,14 +189,14 @@ def check_relations(steps: Steps, actions: ActionLayout) -> None:
     if actions.converts and any(step.rotation_limit > 1.0 for step in steps):
         raise ConfigError(
             "train.preprocess: a step expects rotations in the form of the data, but "
-            "train.action_config converts one to 6d first: set the step's form to 'rotation_6d', "
-            "or leave convert_at_runtime out"
+            "train.action_config converts one to 6d first: set the step's form to 'rotation_6d', or remove "
+            "convert_at_runtime"
         )
     chained = [number for number, step in enumerate(steps) if step.chains]
     if chained and any(step.references for step in steps[chained[0] + 1 :]):
         raise ConfigError(
-            "train.preprocess: a step behind the differences between the actions of a chunk is relative to an "
-            "observation; expected a single step of differences, behind all others that are relative"
+            "train.preprocess: a step after delta_actions is relative to an observation; expected a single step "
+            "delta_actions, after all other relative steps"
         )
     for key in (key for step in steps for key in step.references):
         for step in steps:

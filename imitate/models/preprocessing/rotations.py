@@ -1,4 +1,4 @@
-"""Rotations as six numbers, absolute or relative to the pose at the start of a chunk; angles as sine and cosine."""
+"""Steps that convert rotations to six numbers, absolute or relative to a pose, and angles to sine and cosine."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Rotation6d(PreprocessStep):
         wanted = list(range(first, first + size))
         if self._dims != wanted or first < 0 or first + size > total:
             raise ConfigError(
-                f"{self.name}: the rotation's dims are {self._dims}; expected {size} in a row of the action's {total}, "
-                f"such as {list(range(3, 3 + size))}"
+                f"{self.name}: the rotation's dims are {self._dims}; expected {size} consecutive indices below "
+                f"{total}, such as {list(range(3, 3 + size))}"
             )
         key, place = self._key_at(spec, first)
         if place + size > spec.actions[key]:
@@ -156,7 +156,7 @@ class RelativePose(Rotation6d):
         known = range(sum(spec.actions.values()))
         if len(set(dims)) != 3 or set(dims) & set(others) or not set(dims) <= set(known):
             raise ConfigError(
-                f"{self.name}: position_dims is {dims}; expected three numbers of the action beside {others}"
+                f"{self.name}: position_dims is {dims}; expected three indices of the action other than {others}"
             )
         return super().bind(spec)
 
@@ -209,7 +209,7 @@ class ContinuousObservation(PreprocessStep):
 
     side = "before"
     grown: int
-    """Number of values that replace them."""
+    """Number of values that replace the chosen numbers."""
 
     def __init__(self, observation: str, dims: Sequence[int] | None) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class ContinuousObservation(PreprocessStep):
             or dims[-1] >= size
         ):
             raise ConfigError(
-                f"{self.name}: dims are {dims}; expected numbers in a row of the {size} of '{self._key}'"
+                f"{self.name}: dims are {dims}; expected consecutive indices of the {size} numbers of '{self._key}'"
             )
         self._dims = dims
         return spec.with_obs({self._key: space._replace(shape=(size - len(dims) + self.grown,))})
@@ -292,8 +292,8 @@ class ObservedRotation6d(ContinuousObservation):
         bound = super().bind(spec)
         if len(self._dims) != self._form.size:
             raise ConfigError(
-                f"{self.name}: {len(self._dims)} numbers of '{self._key}' are chosen; expected the "
-                f"{self._form.size} of the form: name them under dims"
+                f"{self.name}: {len(self._dims)} numbers of '{self._key}' are chosen; expected the {self._form.size} "
+                "of the form: list their indices in dims"
             )
         return bound
 

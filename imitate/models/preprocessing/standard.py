@@ -173,7 +173,7 @@ class Normalize(PreprocessStep):
         return spec
 
     def fit(self, statistics: Statistics) -> None:
-        """Learn from the statistics of the incoming values."""
+        """Fit the step to the statistics of the incoming values."""
         if self._obs_mode is not None:
             for key, space in self._spaces.items():
                 if key in self._unit_range_keys or space.is_token or space.modality == MASK:

@@ -1,4 +1,4 @@
-"""Contract of a preprocessing step."""
+"""Base class of preprocessing steps."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class PreprocessStep(nn.Module):
         invertible: False if :meth:`inverse_obs` does not return the values given to :meth:`forward_obs`.
         keeps_statistics: True if the step does not change statistics (per channel of images).
         side: 'before' or 'after' if the step must be on that side of the normalization; None: either side.
-        references: observations that actions are relative to, see :meth:`forward_actions`.
+        references: observations to which actions are relative, see :meth:`forward_actions`.
         chains: True for a step whose :meth:`to_targets` combines the actions of a chunk.
-        imitates: True for a step on actions that only algorithms that imitate actions support.
+        imitates: True for a step on actions that only imitation algorithms support.
         rotation_dims: indices in the incoming action of numbers of a rotation, each within +- ``rotation_limit``.
     """
 
@@ -103,7 +103,7 @@ class PreprocessStep(nn.Module):
         return False
 
     def fit(self, statistics: Statistics) -> None:  # noqa: B027 - a hook, empty by default
-        """Learn from statistics of the incoming values; called once, before training."""
+        """Fit the step to statistics of the incoming values; called once, before training."""
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
         """Convert an observation ``(*B, ...)`` that the step acts on; the value may be changed in place."""
@@ -118,7 +118,7 @@ class PreprocessStep(nn.Module):
 
         Args:
             actions: (B, A) of one step, or (B, T, A) of several.
-            reference: for each key of :attr:`references`, the observation that these actions are relative to, in the
+            reference: for each key of :attr:`references`, the observation to which these actions are relative, in the
                 units of the data: (B, D), one for all T steps; or (B, T, D), one per step.
         """
         return actions

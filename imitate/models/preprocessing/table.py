@@ -1,4 +1,4 @@
-"""Preprocessing steps by name, and the pipeline as it is saved in checkpoints."""
+"""Table of preprocessing steps by name, and the form of the pipeline in checkpoints."""
 
 from __future__ import annotations
 

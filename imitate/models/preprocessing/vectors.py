@@ -1,4 +1,4 @@
-"""Steps on vectors: two-valued numbers such as a gripper's command, and padding to a common length."""
+"""Steps on vectors: conversion of two-valued numbers, such as a gripper's command, and padding to a common length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOLERANCE = 0.02
 
 
 class BinaryActions(PreprocessStep):
-    """Numbers with two values: networks learn -1 and 1, and the nearer of the two values is sent to the robot.
+    """Step for numbers with two values: networks learn -1 and 1, and the nearer value is sent to the robot.
 
     Args:
         dims: indices of the numbers in the whole action.
@@ -57,13 +57,13 @@ class BinaryActions(PreprocessStep):
             dim for dim in self._dims if dim in range(total)
         ):
             raise ConfigError(
-                f"{self.name}: dims is {self._dims}; expected different ones from 0 to {total - 1}"
+                f"{self.name}: dims is {self._dims}; expected distinct indices from 0 to {total - 1}"
             )
         self._spec = spec
         return Spec(spec.obs, spec.actions, spec.unscaled | frozenset(self._dims))
 
     def fit(self, statistics: Statistics) -> None:
-        """Learn from the statistics of the incoming values."""
+        """Fit the step to the statistics of the incoming values."""
         if self._values is not None:
             return
         found = [statistics["actions"][key] for key in self._spec.actions]
@@ -78,8 +78,8 @@ class BinaryActions(PreprocessStep):
             if ends[0] == ends[1] or std[dim] ** 2 < (1 - _TOLERANCE) * widest:
                 raise ConfigError(
                     f"{self.name}: number {dim} of the action goes from {ends[0]:g} to "
-                    f"{ends[1]:g}, and does not have exactly two values; name the two values with "
-                    "'values': [low, high], or leave the number out"
+                    f"{ends[1]:g}, but does not have exactly two values; give the two values as 'values': [low, high], "
+                    "or omit the number"
                 )
             self.low[place], self.high[place] = ends
 
@@ -101,7 +101,7 @@ class BinaryActions(PreprocessStep):
 
 
 class Pad(PreprocessStep):
-    """Append zeros to an observation or the action, up to a length, for one network of several robots.
+    """Step that pads an observation or the action with zeros, so that several robots can share a network.
 
     Args:
         dim: length of the padded vector.

@@ -164,7 +164,7 @@ def check_hindsight(config: Config) -> None:
         )
     modality = config.observation.modality_of("obs").get(DESIRED)
     if modality != "low_dim":
-        seen = "the policy does not observe it" if modality is None else f"has it under {modality}"
+        seen = "does not observe it" if modality is None else f"has it under {modality}"
         raise ConfigError(
             f"{SETTING}: the policy must observe '{DESIRED}', a vector, but {seen}: name it "
             "in observation.modalities.obs.low_dim"

@@ -236,7 +236,7 @@ def test_goals(tmp_path):
     policy = fitted(acting(tiny_algo("bc", obs={"a": 4}, goal=("a",), train={"frame_stack": 3})))
     bundle = exported(policy, tmp_path)
     check_equal(policy, bundle, 5)
-    with refused("the policy needs a, but was given nothing", error=UserError):
+    with refused("the policy needs a, but got nothing", error=UserError):
         bundle({"a": np.zeros(4)})
     with refused("has goals", error=UserError):
         bundle.predict_chunk([{"a": np.zeros(4)}])

@@ -140,13 +140,13 @@ def test_rotations_are_sent_whatever_those_of_the_data_were():
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ({"step": "rotation_6d", "dims": [3, 4]}, r"dims are \[3, 4\]; expected 3 in a row"),
-        ({"step": "rotation_6d", "dims": [5, 6, 7]}, "expected 3 in a row of the action's 7"),
+        ({"step": "rotation_6d", "dims": [3, 4]}, r"dims are \[3, 4\]; expected 3 consecutive"),
+        ({"step": "rotation_6d", "dims": [5, 6, 7]}, "expected 3 consecutive indices below 7"),
         ({"step": "rotation_6d", "dims": [3, 4, 5], "form": "quat"}, "form is 'quat'; valid names|mean"),
         ({**POSE, "position": "quat"}, r"'quat' has shape \(4,\); expected \(3,\)"),
-        ({**POSE, "position_dims": [1, 2, 3]}, "position_dims is .* beside"),
+        ({**POSE, "position_dims": [1, 2, 3]}, "position_dims is .* other than"),
         ({**POSE, "frame": "base"}, "frame is 'base'; expected 'hand' or 'world'"),
-        ({"step": "binary_actions", "dims": [7]}, "dims is .*; expected different ones from 0 to 6"),
+        ({"step": "binary_actions", "dims": [7]}, "dims is .*; expected distinct indices from 0 to 6"),
         ({"step": "binary_actions", "dims": [6], "values": [1, 0]}, "the lower first"),
     ],
 )  # fmt: skip
@@ -179,7 +179,7 @@ def test_the_nearer_of_two_values_is_sent():
 
 
 def test_other_values_than_two_are_refused_unless_named():
-    with pytest.raises(ConfigError, match="number 1 .* from -1 to 1, and does not have"):
+    with pytest.raises(ConfigError, match="number 1 .* from -1 to 1, but does not have"):
         fitted([-1.0, 0.0, 0.2, 1.0])
     with pytest.raises(ConfigError, match="does not have exactly two values"):
         fitted([1.0, 1.0])

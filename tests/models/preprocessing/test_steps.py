@@ -223,8 +223,8 @@ def test_a_rotation_and_angles_are_seen_without_jumps_and_saved():
     [
         ({"step": "observed_rotation_6d", "observation": "arm"}, "expected the 4 of the form"),
         ({"step": "observed_rotation_6d", "observation": "quat", "form": "x"}, "form is 'x'"),
-        ({"step": "sin_cos", "observation": "arm", "dims": [0, 2]}, "numbers in a row"),
-        ({"step": "sin_cos", "observation": "arm", "dims": [3]}, "numbers in a row of the 3"),
+        ({"step": "sin_cos", "observation": "arm", "dims": [0, 2]}, "consecutive indices"),
+        ({"step": "sin_cos", "observation": "arm", "dims": [3]}, "consecutive indices of the 3"),
         ({"step": "sin_cos", "observation": "leg"}, "'leg'"),
     ],
 )
