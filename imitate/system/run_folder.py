@@ -87,7 +87,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for one training process; the system frees it when the process dies."""
         try:
-            for folder in (self.checkpoints, self.videos, self.tensorboard):
+            for folder in (self.checkpoints, self.videos, self.tensorboard, self.path / "wandb"):
                 check_not_linked(folder)
             handle = self._lock(make=True)
         except BlockingIOError:

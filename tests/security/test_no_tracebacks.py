@@ -181,9 +181,10 @@ def test_what_is_no_configuration_of_a_run_has_no_curve(tmp_path, text):
         read_curves([tmp_path])
 
 
-def test_a_line_of_metrics_without_its_step_has_no_place(tmp_path):
+@pytest.mark.parametrize("line", [{"epoch": 1}, {"epoch": 1, "step": None}])
+def test_a_line_of_metrics_without_its_step_has_no_place(line):
     with refused("run 'a': a line of its metrics has no step", error=UserError):
-        Curve("a", (), ()).place({"epoch": 1}, "step")
+        Curve("a", (), ()).place(line, "step")
 
 
 def test_files_of_a_sweep_may_hold_anything(tmp_path):

@@ -99,6 +99,20 @@ def test_a_run_per_value_then_nothing_left_to_do(swept):
         Sweep(config, ["train.batch_size=[4,8]"])
 
 
+@pytest.mark.parametrize("part", ["", "20260101000000"])
+def test_a_sweep_trains_in_no_folder_behind_a_link(config, tmp_path, part):
+    sweep = Sweep(config)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "config.json").write_text("{}")
+    place = sweep.folder / sweep.runs[0] / part
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(elsewhere)
+    with refused("is a link, into which no run writes", error=ConfigError):
+        sweep.run()
+    assert [path.name for path in elsewhere.iterdir()] == ["config.json"]
+
+
 SHELL = pytest.param(signal.SIG_DFL, id="shell", marks=pytest.mark.nightly)
 BACKGROUND = pytest.param(signal.SIG_IGN, id="background")
 

@@ -42,7 +42,7 @@ class Curve:
 
     def place(self, record: Record, over: str) -> float:
         """Return the position of a record on the horizontal axis."""
-        if over != "cpu" and over not in record:
+        if over != "cpu" and record.get(over) is None:
             raise UserError(
                 f"run '{self.label}': a line of its metrics has no {over}: copy the file from the run again"
             )

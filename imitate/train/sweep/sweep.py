@@ -17,7 +17,7 @@ from imitate.evaluate.environments import trust_named
 from imitate.functional.statistics import FEWEST_SEEDS, Statistic
 from imitate.system.plain_files import read_json
 from imitate.system.processes import available_cores
-from imitate.system.run_folder import RunFolder, to_json, write_text
+from imitate.system.run_folder import RunFolder, runs_in, to_json, write_text
 from imitate.train.setup import load_resolved
 from imitate.train.sweep.order import Halving, InTurn, Order, halving_of
 from imitate.train.sweep.over_seeds import SEED, Setting, read_curves, settings_of
@@ -103,8 +103,8 @@ class Sweep:
             halving: settings to train only promising runs to the end, or None to train all.
 
         Raises:
-            ConfigError: ``statistic`` needs more seeds than there are, the runs cannot be compared during training, or
-                another process runs this sweep.
+            ConfigError: ``statistic`` needs more seeds than there are, the runs cannot be compared during training,
+                another process runs this sweep, or the folder of a run is a link.
         """
         self.require_seeds(statistic)
         with RunFolder(self.folder).locked():
@@ -122,6 +122,12 @@ class Sweep:
         statistic: Statistic,
         halving: Halving | None,
     ) -> SweepResult:
+        for place in map(self.folder.joinpath, self._configs):
+            for folder in (place, *runs_in(place)):
+                if folder.is_symlink():
+                    raise ConfigError(
+                        f"{folder}: is a link, into which no run writes: copy the folder"
+                    )
         states = [self.state(name) for name in self._configs]
         order: Order = InTurn(states)
         if halving is not None:
