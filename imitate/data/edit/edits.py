@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.rewrite import FileChanges, check_keys, rewrite
@@ -17,7 +16,6 @@ from imitate.data.edit.target import Target
 from imitate.data.file.action_scale import NO_ATTRIBUTES, ActionScale, recorded_scale
 from imitate.data.file.features import FEATURES, as_attribute, features_of
 from imitate.errors import DatasetError
-from imitate.functional.normalization import mean_std_unless_constant, min_max
 
 Progress = Callable[[int, int], None]
 
@@ -140,6 +138,10 @@ def normalize_actions(
     Raises:
         DatasetError: the actions are already rescaled, or not finite.
     """
+    import torch  # which the other edits do not need
+
+    from imitate.functional.normalization import mean_std_unless_constant, min_max
+
     with DatasetFile(source) as file:
         if recorded_scale(file) is not None:
             raise DatasetError(

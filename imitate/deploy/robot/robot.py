@@ -62,7 +62,7 @@ class Observation:
     Attributes:
         values: float arrays (D,), images (H, W, 3) uint8 red first; keys and units as in the demonstrations.
         stamp_s: ``time.monotonic()`` when the oldest part was captured; None if it is unknown, so that the age is not
-        checked.
+            checked.
     """
 
     values: Mapping[str, NDArray[Any]]

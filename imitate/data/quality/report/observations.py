@@ -13,7 +13,7 @@ from PIL import Image
 from imitate.data.batches.statistics import KeyStats
 from imitate.data.edit.summary import key_statistics
 from imitate.data.quality.doctor.survey import DemoLayout, FileArray
-from imitate.data.quality.report.section import Camera, Frame, ReportSection, Table, number
+from imitate.data.quality.report.section import CameraFilms, Frame, ReportSection, Table, number
 from imitate.data.quality.report.subject import Array, ReportInput, spread
 from imitate.errors import DatasetError
 from imitate.system.text import counted
@@ -129,11 +129,11 @@ def _is_picture(form: FileArray) -> bool:
     return form.is_numeric and (form.is_image or form.is_channel_first)
 
 
-def _camera(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Camera:
+def _camera(subject: ReportInput, key: str, demos: list[DemoLayout]) -> CameraFilms:
     form = subject.layout.steps[key]
     said = f"{' × '.join(map(str, form.step))} {form.dtype}"
     films = [_film(subject, key, demo) for demo in demos]
-    return Camera(key, key.removeprefix("obs/"), said, [film for film in films if film])
+    return CameraFilms(key, key.removeprefix("obs/"), said, [film for film in films if film])
 
 
 def _film(subject: ReportInput, key: str, demo: DemoLayout) -> tuple[str, list[Frame]] | None:

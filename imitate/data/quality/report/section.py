@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     place: str
 
 
-class Camera(NamedTuple):
+class CameraFilms(NamedTuple):
     """Frames of some demos, each with a label."""
 
     key: str
@@ -88,7 +88,7 @@ class ReportSection:
     grid: str = "grid"
     below: Figure | None = None
     text: str = ""
-    cameras: Sequence[Camera] = ()
+    cameras: Sequence[CameraFilms] = ()
     table: Table | None = None
     details: Sequence[tuple[str, Table]] = ()
 
