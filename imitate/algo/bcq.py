@@ -34,14 +34,14 @@ from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import ActionSamplerConfig, BCQConfig, PerturbationConfig
-from imitate.functional.distributional import (
+from imitate.functional.losses import (
     categorical_cross_entropy,
     expected_value,
     make_atoms,
+    masked_mean,
     project_categorical,
     shifted_atoms,
 )
-from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import pick_class
 from imitate.models.actor import GroupEncoder
 from imitate.models.critics import polyak_update_, target_of

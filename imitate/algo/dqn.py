@@ -32,8 +32,7 @@ from imitate.algo.base.rl_sections import ActorCriticConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.config import BaseConfig, Section
 from imitate.config.optimizer import Networks, networks
-from imitate.functional.distributional import quantile_regression_loss
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import masked_mean, quantile_regression_loss
 from imitate.functional.sampling import fill_uniform
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.categorical import masked, one_hot, uniform_choice

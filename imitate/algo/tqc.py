@@ -35,8 +35,7 @@ from imitate.algo.base.factory import register
 from imitate.algo.base.rl_sections import CriticEnsembleConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.config import BaseConfig
-from imitate.functional.distributional import lowest_atoms, quantile_regression_loss
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import lowest_atoms, masked_mean, quantile_regression_loss
 
 
 class TQCCriticConfig(SoftCriticConfig):

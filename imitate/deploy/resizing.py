@@ -1,7 +1,7 @@
 """Resizing of camera images to the size of the demonstrations, equal to the preprocessing step ``resize`` of training.
 
 The filter is bilinear and averages over all pixels that a smaller image's pixel covers: pillow's ``BILINEAR``, which
-agrees with :class:`imitate.models.preprocessing.images.Resize` to a level of 255 and needs no torch.
+agrees with :class:`imitate.models.preprocessing.steps.Resize` to a level of 255 and needs no torch.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from imitate.functional.realtime import Given
 from imitate.models.actor import GroupEncoder, Obs
-from imitate.models.denoising_mlp import DenoisingMLP
+from imitate.models.denoising_networks import DenoisingMLP
 from imitate.models.unet import ConditionalUnet1D
 
 

@@ -25,8 +25,7 @@ from imitate.models.randomizers import (
     GaussianNoiseRandomizer,
     Randomizer,
 )
-from imitate.models.scan import ScanCore
-from imitate.models.visual import VisualCore, VisualCoreLanguageConditioned
+from imitate.models.visual import ScanCore, VisualCore, VisualCoreLanguageConditioned
 
 
 class TokenCore(nn.Module):

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from imitate.errors import ConfigError
 from imitate.functional.kernels import kernels_apply
-from imitate.models.coordinates import with_coordinates
 from imitate.models.layout import Shape
+from imitate.models.resnet import with_coordinates
 
 _LUMA = (0.2989, 0.587, 0.114)
 

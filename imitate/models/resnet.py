@@ -11,6 +11,8 @@ as the identity; the normalization layers can be chosen.
 The normalization layers are chosen by name. BatchNorm's running statistics do not match a moving average of weights
 (Diffusion Policy, Chi et al. 2023, arXiv:2303.04137, replaces it by GroupNorm for that reason), and small batches make
 it noisy.
+
+`CoordConv2d`: Liu et al., NeurIPS 2018 (arXiv:1807.03247).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +28,29 @@ from typing_extensions import Self
 
 from imitate.errors import ConfigError, nearest
 from imitate.functional.kernels import convolution_over_images
-from imitate.models.coordinates import CoordConv2d
 from imitate.models.layout import Shape
 from imitate.models.pretrained import IMAGENET, InputImages, fill, pretrained_weights
+
+
+class CoordConv2d(nn.Conv2d):
+    """Convolution with two more input channels, the coordinates y and x in [0, 1)."""
+
+    def __init__(self, in_channels: int, out_channels: int, **kwargs: Any) -> None:
+        super().__init__(in_channels + 2, out_channels, **kwargs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve images ``(B, C, H, W)`` and their coordinates."""
+        return super().forward(with_coordinates(x))
+
+
+def with_coordinates(x: Tensor) -> Tensor:
+    """Add two channels to ``(B, C, H, W)``: row / H and column / W."""
+    batch, _, height, width = x.shape
+    rows = torch.arange(height, device=x.device, dtype=x.dtype) / height
+    columns = torch.arange(width, device=x.device, dtype=x.dtype) / width
+    grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
+    return torch.cat([x, grid.expand(batch, -1, -1, -1)], dim=1)
+
 
 CHANNELS_PER_GROUP = 16
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from imitate.errors import ConfigError
 from imitate.functional.kernels import convolution_over_time
-from imitate.models.denoising_mlp import step_encoder, steps_like
+from imitate.models.denoising_networks import step_encoder, steps_like
 
 Condition = list[Tensor]
 """Conditions of one denoising step: one (B, 2 C) or (B, C) tensor per residual block."""

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.functional.distributional import lowest_atoms, quantile_regression_loss
+from imitate.functional.losses import lowest_atoms, quantile_regression_loss
 
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
 TWO = {"ensemble": {"n": 2}, "num_quantiles": 3, "num_dropped": 1}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from imitate.collect.drawing import Drawn
-from imitate.collect.render_file import RenderedFile, RenderedLayout, finished_demos
+from imitate.collect.render import RenderedFile, RenderedLayout, finished_demos
 from imitate.data import DatasetFile
 from imitate.errors import DatasetError
 

@@ -10,7 +10,7 @@ from imitate.deploy.resizing import ResizedPolicy, Resizer, resized
 from imitate.deploy.schema import ObservedKey
 from imitate.deploy.server.client import RemotePolicy
 from imitate.errors import UserError
-from imitate.models.preprocessing.images import Resize
+from imitate.models.preprocessing.steps import Resize
 from tests.deploy.counting_policy import SCHEMA, Counter
 from tests.deploy.in_process import Patient
 from tests.deploy.openpi_server import openpi_server

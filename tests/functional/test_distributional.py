@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imitate.functional.distributional import (
+from imitate.functional.losses import (
     categorical_cross_entropy,
     expected_value,
     make_atoms,

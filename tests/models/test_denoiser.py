@@ -10,8 +10,11 @@ import torch.nn.functional as F
 
 from imitate.errors import ConfigError
 from imitate.functional.realtime import Given
-from imitate.models.denoising_mlp import DenoisingMLP, SinusoidalEmbedding
-from imitate.models.diffusion_transformer import DiffusionTransformer
+from imitate.models.denoising_networks import (
+    DenoisingMLP,
+    DiffusionTransformer,
+    SinusoidalEmbedding,
+)
 from imitate.models.unet import ConditionalUnet1D
 from tests.tiny import tiny_algo
 

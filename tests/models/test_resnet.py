@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from imitate.errors import ConfigError
-from imitate.models.coordinates import CoordConv2d
 from imitate.models.resnet import (
     ChannelGroupNorm,
+    CoordConv2d,
     FiLM,
     FrozenBatchNorm2d,
     ResNet18Conv,

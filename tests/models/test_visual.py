@@ -8,12 +8,10 @@ import torch
 from torch import nn
 
 from imitate.errors import ConfigError
-from imitate.models.coordinates import CoordConv2d, with_coordinates
 from imitate.models.pools import AttentionPool, QueryPool, SpatialMeanPool, SpatialSoftmax
 from imitate.models.pretrained import IMAGENET, InputImages
-from imitate.models.resnet import ResNet18Conv, ResNet50Conv
-from imitate.models.scan import ScanCore
-from imitate.models.visual import ShallowConv, VisualCore, VisualCoreLanguageConditioned
+from imitate.models.resnet import CoordConv2d, ResNet18Conv, ResNet50Conv, with_coordinates
+from imitate.models.visual import ScanCore, ShallowConv, VisualCore, VisualCoreLanguageConditioned
 
 
 @pytest.fixture(autouse=True)

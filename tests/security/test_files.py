@@ -195,7 +195,7 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
     """New files at a place that nobody else can have prepared, and files through JournaledFile, are the exceptions."""
     known = {
         "checks/algo.py", "deploy/bundle/archive.py", "data/edit/merge.py", "data/edit/rewrite.py",
-        "data/quality/report/page.py", "data/formats/sidecar.py", "collect/render_file.py", "system/locks.py",
+        "data/quality/report/page.py", "data/formats/sidecar.py", "collect/render.py", "system/locks.py",
         "crew/ray_cluster.py", "evaluate/video.py",
     }  # fmt: skip
     found = set()
@@ -214,7 +214,7 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
 @pytest.mark.parametrize(("ways", "known"), [
     (r"fcntl\.(flock|lockf)", {"system/locks.py"}),
     (r"os\.(replace|rename)\(|journal\.rename\(", {
-        "system/plain_files.py", "collect/render_file.py", "data/file/writer.py", "data/file/journal.py",
+        "system/plain_files.py", "collect/render.py", "data/file/writer.py", "data/file/journal.py",
         "data/formats/convert.py",
     }),
     (r"signal\.signal\(", {

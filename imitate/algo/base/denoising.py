@@ -12,8 +12,7 @@ from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.config.optimizer import Networks, adam, networks
 from imitate.models.actor import GroupEncoder
 from imitate.models.denoiser import Denoiser
-from imitate.models.denoising_mlp import DenoisingMLP
-from imitate.models.diffusion_transformer import DiffusionTransformer
+from imitate.models.denoising_networks import DenoisingMLP, DiffusionTransformer
 from imitate.models.unet import ConditionalUnet1D
 
 NETWORKS = ("unet", "transformer", "mlp")

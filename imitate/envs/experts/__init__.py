@@ -1,11 +1,10 @@
-"""Scripted experts, with one file per task or package of tasks."""
+"""Scripted experts, with one file per task, package of tasks or kind of robot."""
 
 from __future__ import annotations
 
-from imitate.envs.experts.demonstrators import LEVELS, Demonstrator
+from imitate.envs.experts.demonstrators import LEVELS, Demonstrator, Habits, HumanLike
 from imitate.envs.experts.door import DoorExpert
 from imitate.envs.experts.expert import QUALITIES, Expert, Style
-from imitate.envs.experts.human import Habits, HumanLike
 from imitate.envs.experts.lift import LiftExpert
 from imitate.envs.experts.nut_assembly import (
     NutAssemblyExpert,
@@ -16,9 +15,11 @@ from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
 from imitate.envs.experts.slot import ExpertKind, expert_of_package
 from imitate.envs.experts.stack import StackExpert
 from imitate.envs.experts.tool_hang import ToolHangExpert
-from imitate.envs.experts.two_arm_handover import TwoArmHandoverExpert
-from imitate.envs.experts.two_arm_lift import TwoArmLiftExpert
-from imitate.envs.experts.two_arm_peg_in_hole import TwoArmPegInHoleExpert
+from imitate.envs.experts.two_arms import (
+    TwoArmHandoverExpert,
+    TwoArmLiftExpert,
+    TwoArmPegInHoleExpert,
+)
 
 __all__ = [
     "EXPERTS",

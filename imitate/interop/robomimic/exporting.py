@@ -1,6 +1,11 @@
 """Export of our checkpoints for a release of robomimic, in which the policy acts the same.
 
-A setting of our policies that the release does not have is refused by name.
+A setting of our policies that the release does not have is refused by name. ``released_keys.json`` contains the keys of
+robomimic's configuration, which refuses any others.
+
+There a string contains the names of a section's values. A section with nested sections has an entry for each, and
+``""`` for its values. A string ``"@name"`` of the file stands for that entry of its ``parts``. Recorded from
+robomimic 0.5's classes; 0.3 has the same but for :data:`SINCE_0_5`.
 """
 
 from __future__ import annotations
@@ -8,6 +13,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,13 +23,31 @@ from imitate.algo.base.hierarchy import Hierarchy
 from imitate.errors import CheckpointError, nearest
 from imitate.interop.names import names_of, to_theirs
 from imitate.interop.robomimic.networks import constants_of, rules_of
-from imitate.interop.robomimic.released_keys import ALGO, OBSERVATION, SHARED, SINCE_0_5, Keys
 from imitate.interop.robomimic.statistics import action_stats, obs_stats
 from imitate.models.key_encoder import KeyEncoder
 from imitate.models.pools import AttentionPool, QueryPool
 from imitate.models.resnet import ResNet, ResNet18Conv, ResNet50Conv
 from imitate.models.visual import ShallowConv
 from imitate.models.vit import ViT
+from imitate.system.plain_files import read_json
+
+Keys = str | dict[str, Any]
+
+_FILE = read_json(Path(__file__).with_name("released_keys.json"))
+
+
+def _filled(keys: Keys) -> Any:
+    """Return the keys with the parts in place of their names."""
+    if isinstance(keys, str):
+        return _filled(_FILE["parts"][keys[1:]]) if keys.startswith("@") else keys
+    return {name: _filled(entry) for name, entry in keys.items()}
+
+
+SINCE_0_5 = tuple(_FILE["since_0_5"])
+"""Keys, or prefixes of keys, that 0.3 does not have."""
+SHARED, OBSERVATION, ALGO = (_filled(_FILE[name]) for name in ("shared", "observation", "algo"))
+"""Keys of all algorithms, and by algorithm those of ``observation`` and ``algo``."""
+
 
 SHALLOW_CHANNELS = 32
 UNET = {

@@ -18,11 +18,10 @@ from imitate.models.denoiser import Denoiser
 from imitate.models.heads import GaussianHead
 from imitate.models.observation import ObservationEncoder
 from imitate.models.resnet import ResNet
-from imitate.models.scan import ScanCore
 from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
 from imitate.models.unet import ConditionalUnet1D
 from imitate.models.vae import VAE
-from imitate.models.visual import VisualCore
+from imitate.models.visual import ScanCore, VisualCore
 
 # ---- layers ----------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine
 from imitate.models.layout import Shape
 from imitate.models.options import arguments, chosen_or_installed
-from imitate.models.preprocessing.images import Resize
 from imitate.models.preprocessing.relative import DeltaActions, RelativeActions
 from imitate.models.preprocessing.rotations import (
     ObservedRotation6d,
@@ -23,8 +22,7 @@ from imitate.models.preprocessing.rotations import (
 )
 from imitate.models.preprocessing.standard import Clip, Normalize
 from imitate.models.preprocessing.step import PreprocessStep
-from imitate.models.preprocessing.tokens import HashTokens
-from imitate.models.preprocessing.vectors import BinaryActions, Pad
+from imitate.models.preprocessing.steps import BinaryActions, HashTokens, Pad, Resize
 
 ENTRY_POINTS = "imitate.preprocess"
 NORMALIZE = "normalize"

@@ -10,8 +10,8 @@ from imitate import algo_factory, load_config
 from imitate.cli.main import app
 from imitate.errors import CheckpointError
 from imitate.interop.robomimic import exporting
+from imitate.interop.robomimic.exporting import ALGO, OBSERVATION, SHARED, SINCE_0_5
 from imitate.interop.robomimic.importing import flattened
-from imitate.interop.robomimic.released_keys import ALGO, OBSERVATION, SHARED, SINCE_0_5
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,
     checkpoint_dict,
