@@ -1,4 +1,4 @@
-"""Class of the arguments of every benchmark."""
+"""Arguments that every benchmark gets."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def _followers(pairs: Sequence[tuple[Array, Array]]) -> NDArray[np.intp]:
 
 
 _DELAYS = 4
-"""Number of delays in steps at which a position may follow its action."""
+"""Number of compared delays, in steps, between an action and the position that follows it."""
 
 
 def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Cause]:

@@ -44,7 +44,8 @@ class Pulse:
 
     def __call__(self, call: str) -> None:
         """Report the call that begins now; "" if no call of the environment is running."""
-        # Written in this order and read in the opposite one: a reader of the new call also reads the new number.
+        # Written in this order and read in the opposite one, so that a reader of the new call also reads the new
+        # number.
         self._beats.value += 1
         self._call.value = call.encode()[:31]
 

@@ -150,7 +150,7 @@ class _Lockstep:
         return obs
 
     def _finite(self, obs: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return a mask of rows with finite observations: a broken simulator may report success."""
+        """Return a mask of rows with finite observations, because a broken simulator may report success."""
         try:
             self.policy.check(obs, batched_ob=True)
         except NotFiniteError as error:

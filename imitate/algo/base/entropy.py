@@ -98,8 +98,8 @@ class SACConfig(SoftActorCriticConfig):
     num_continuous: int | None = Field(
         None,
         ge=0,
-        description="number of continuous numbers of an action; null: taken from the "
-        "environment, else none beside choices",
+        description="number of continuous values of an action; null: as in the environment, or else 0 if there are "
+        "choices",
     )
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
     dynamics: Annotated[DynamicsConfig | None, DYNAMICS] = Field(

@@ -359,7 +359,7 @@ def refuse_device(device: str | None, precision: Precision) -> None:
             "checkpoint"
         )
     if device not in (None, "cpu"):
-        raise UserError(f"--device {device}: bundles run on the CPU; name the checkpoint")
+        raise UserError(f"--device {device}: bundles run on the CPU; give the checkpoint instead")
 
 
 def read_token(path: Path | None) -> str | None:

@@ -203,7 +203,7 @@ def fetch_small(url: str) -> bytes:
 def fetch_file(url: str, on_bytes: OnBytes = lambda count, total: None) -> Path:
     """Return a file of the cache with the current content of a URL, and download it if it is not there.
 
-    If the server cannot be reached, the content of the last time is the current one.
+    If the server cannot be reached, the file of the last download is returned.
 
     Raises:
         DatasetError: for the same reasons as in :func:`fetch`.

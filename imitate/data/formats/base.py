@@ -209,9 +209,9 @@ def robot_meta(name: str) -> dict[str, Any]:
 
 
 def clock_of(options: Options, env_id: str | None) -> int | None:
-    """Return the number of steps after which an episode times out: as given, else gymnasium's for ``env_id``.
+    """Return the number of steps after which an episode times out: the option's, or else gymnasium's for ``env_id``.
 
-    None: unknown.
+    The result is None if it is unknown.
     """
     if options.horizon is not None or env_id is None:
         return options.horizon

@@ -172,7 +172,7 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
             return value, place
         shift += 7
         if shift > 63:
-            raise IndexError("a number of more than 64 bits")
+            raise IndexError("a varint has more than 64 bits")
 
 
 _TINY = np.finfo(np.float32).tiny

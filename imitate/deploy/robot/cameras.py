@@ -100,7 +100,7 @@ def _changed(now: dict[str, Grid], before: dict[str, Grid]) -> str:
 
 
 def _fits(undone: float, now: Grid, before: Grid) -> bool:
-    """Return True if a picture fits the one before much better with a difference of ``undone``."""
+    """Return True if ``undone``, the difference with a change undone, is below a third of the pictures' difference."""
     return 3 * undone < _difference(now, before)
 
 

@@ -56,7 +56,7 @@ class Curriculum:
 
     @property
     def is_last(self) -> bool:
-        """True in the last stage."""
+        """True if this is the last stage."""
         return self.stage == len(self._metas) - 1
 
     @property

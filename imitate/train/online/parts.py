@@ -276,7 +276,7 @@ def _check_workers(setup: OnlineSetup) -> None:
     """Refuse impossible numbers of workers and maximum ages of weights.
 
     Raises:
-        ConfigError: names the key, its value and what to set.
+        ConfigError: the settings do not fit each other; the message names key, value and remedy.
     """
     online = setup.config.train.online
     rollouts = setup.algo.experience == "rollout"
@@ -314,7 +314,7 @@ def _check_acting(online: OnlineConfig) -> None:
     """Refuse policy workers and rings that no environment worker would use.
 
     Raises:
-        ConfigError: names the key, its value and what to set.
+        ConfigError: the settings do not fit each other; the message names key, value and remedy.
     """
     if online.acting == "collector":
         for key, value in (("policy_workers", online.policy_workers), ("ring", online.ring)):

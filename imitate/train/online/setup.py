@@ -274,7 +274,7 @@ def _check_robot(meta: dict[str, Any], config: Config) -> None:
     """Refuse settings that need several copies of the robot, or that may interrupt it in any step.
 
     Raises:
-        ConfigError: names the key and its value.
+        ConfigError: such a setting is chosen; the message names its key and value.
     """
     online = config.train.online
     if not is_robot(meta):

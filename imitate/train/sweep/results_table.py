@@ -145,7 +145,7 @@ def _cells(
 
 
 def _keys(settings: Sequence[Setting]) -> list[str]:
-    """Return the keys with a column of their own: none if the label contains them."""
+    """Return the keys that get a column each; none if they are too many or the labels already contain them."""
     keys = {key: None for setting in settings for key in setting.values}
     return list(keys) if len(keys) <= 3 and all("=" not in s.label for s in settings) else []
 
