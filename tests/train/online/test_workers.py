@@ -51,14 +51,14 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_no_half_episode_is_kept(
     collectors, kind, tmp_path, how
 ):
     faulty = functools.partial(Faulty, how, 3, str(tmp_path / "flag"))
-    collector, learner = collectors(Line, faulty, kind=kind, timeout_s=3.0), learner_of()
+    collector, learner = collectors(Line, faulty, kind=kind, timeout_s=8.0), learner_of()
     for _ in range(2):
         learner.take(collector.collect(1))
     assert len(learner.memory) == 4
     collected = collector.collect(1)
     learner.take(collected)
     assert collected.lost_lanes.tolist() == [1] and collected.lanes.tolist() == [0]
-    assert ("exit code -9" if how == "kill" else "nothing for 3 s") in collected.messages[0]
+    assert ("exit code -9" if how == "kill" else "nothing for 8 s") in collected.messages[0]
     assert len(learner.memory) == 3
     # The other goes on alone until the successor is there, which then takes a whole episode.
     first, rounds = 3, 0
