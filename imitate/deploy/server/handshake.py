@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import ssl
 import time
@@ -106,7 +107,11 @@ def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline
         )
         raise ClosedError(f"the handshake was not answered{hint}") from error
     words = head.split(maxsplit=2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    if (
+        len(words) < 2
+        or not words[0].startswith(b"HTTP/")
+        or not re.fullmatch(rb"[0-9]{3}", words[1])
+    ):
         raise ClosedError("the answer is not from a web server")
     if words[1] != b"101":
         raise RefusedError(int(words[1]))

@@ -205,6 +205,8 @@ class Session:
             if not isinstance(header, dict):
                 raise WireError("the header of a message must be a map")
             kind, later = header.get("kind"), messages[position + 1 :]
+            if not isinstance(kind, str):
+                raise WireError("the kind of a message must be text")
             if kind in _NEWEST_ONLY and any(_kind(other) == kind for other in later):
                 self._desk.statistics.count("dropped")
                 yield encode(_reply(header, "dropped"))

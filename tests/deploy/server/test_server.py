@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -161,6 +162,7 @@ def test_a_taken_port_is_one_line(server):
         "text",
         encode([1, 2]),
         encode({"imitate": 3}),
+        encode({"imitate": {"kind": np.arange(2), "id": 1}}),
         msgpack.packb({"a": {b"__ndarray__": True, b"data": b"", b"dtype": "|O", b"shape": [1]}}),
     ],
 )
@@ -173,6 +175,22 @@ def test_garbage_ends_its_session_and_no_other(server, policy, garbage):
             raw.recv()
     assert "/" not in str(closed.value.rcvd.reason)
     assert policy(observation())[0] == 1.0
+
+
+def test_a_status_that_is_no_number_of_three_digits_is_no_web_server():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            sock, _ = listening.accept()
+            with sock:
+                sock.recv(4096)
+                sock.sendall(b"HTTP/1.1 " + 5000 * b"9" + b" Odd\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ConnectionError, match="not from a web server"):
+            Patient(f"ws://127.0.0.1:{listening.getsockname()[1]}", timeout_s=60)
+        thread.join()
 
 
 def test_an_oversized_message_is_refused_by_its_length(server_of):
@@ -279,6 +297,7 @@ def test_a_server_that_stops_reading_does_not_block_a_call(child, monkeypatch):
 
 CLIENT = """
 import sys
+import threading
 from imitate.deploy.server.client import RemotePolicy
 policy = RemotePolicy(sys.argv[1], connect_s=600)
 print("in", flush=True)
