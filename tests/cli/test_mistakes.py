@@ -61,6 +61,9 @@ dagger --config bc/bc --out new --env Pendulum-v1 --expert : | --expert: ':' is 
 dagger --config bc/bc --out new --label-every 2 --take-over expert | --label-every: with --take-over
 dagger --config bc/bc --out new | --env: name the environment
 dagger --config bc/bc --out new --dataset real.hdf5 --expert math:sqrt | is 4, a real robot
+diagnose none.pth | none.pth
+diagnose policy.pth | name them by --dataset
+diagnose policy.pth --dataset demos.hdf5 --recording none.hdf5 | none.hdf5
 dataset actions real.hdf5 --to absolute | no output file
 dataset actions real.hdf5 --out new.hdf5 | nothing to do
 dataset actions real.hdf5 --out new.hdf5 --to absolute | robot0_eef_pos

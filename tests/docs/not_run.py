@@ -8,7 +8,6 @@ NOT_RUN = {
     r"^docs/results": "measurements of minutes to days; their numbers stand beside them",
     r": python -m tools.fuzz_readers": "minutes; tests/data/formats/test_damage.py has fewer cases",
     r": python -m benchmarks": "measurements of minutes to days",
-    r"^docs/own_algorithm": "tests/examples/test_own_algorithm.py, in processes of their own",
     r" \[--": "a synopsis",
     r": python train.py": "Diffusion Policy's program",
     r"gym_pusht": "a package that wants other versions; tools/interop/gym_worlds.sh",

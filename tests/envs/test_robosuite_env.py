@@ -89,7 +89,7 @@ def test_errors_say_what_to_do(lift):
     with pytest.raises(EnvError, match="no_such_argument"):
         RobosuiteEnv("Lift", {"no_such_argument": 1})
     lift.reset(seed=0)
-    with pytest.raises(EnvError, match=r"shape \(3,\), this scene has \(32,\)"):
+    with pytest.raises(EnvError, match=r"shape \(3,\), but this scene has \(32,\)"):
         lift.reset_to({"states": np.zeros(3)})
 
 

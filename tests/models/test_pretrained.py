@@ -101,7 +101,7 @@ class Code:
     [
         (None, "there is no file .*; docs/encoders.md has the commands"),
         (Code(), "was refused: .* could run code when loaded"),
-        (torch.zeros(3), "holds a Tensor; expected a state_dict"),
+        (torch.zeros(3), "contains a Tensor; expected a state_dict"),
         ({"a": torch.zeros(3)}, "has 0 weights named 'conv1.weight'"),
         ({"conv1.weight": torch.zeros(64, 3, 7, 7)}, "lacks 'bn1.weight', which ResNet18Conv has"),
         ({"conv1.weight": torch.zeros(64, 3, 3, 3)}, "is .64, 3, 3, 3., but ResNet18Conv needs"),

@@ -430,4 +430,4 @@ def test_numbered_checkpoints_come_in_their_order_and_a_best_one_without_records
     found = [(c.name, c.epoch) for c in kept]
     assert found == [("last.pth", 200), ("epoch_20.pth", 20), ("epoch_100.pth", 100)]
     (kept,) = look(["best.pth"], [])
-    assert (kept.epoch, kept.words) == (None, "kept as a best one (epoch unknown)")
+    assert (kept.epoch, kept.words) == (None, "kept as one of the best (epoch unknown)")

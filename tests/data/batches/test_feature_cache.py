@@ -92,7 +92,8 @@ def test_no_room(why, monkeypatch, tmp_path):
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "file"))
     with pytest.raises(
-        NoRoomError, match={"bound": "exceed the cache's", "disk": "do not fit"}.get(why, "file")
+        NoRoomError,
+        match={"bound": "exceed the cache's", "disk": "are needed, but"}.get(why, "file"),
     ):
         features_once("a-1", COUNT, SHAPE, rows_of)
 
