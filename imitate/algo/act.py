@@ -128,7 +128,7 @@ class ChunkPosterior(nn.Module):
     Args:
         config: section ``algo``.
         ac_dim: A, action dimensions.
-        state_dim: number of features of s; 0 if there are none.
+        state_dim: number of features of s; 0 without vectors.
     """
 
     places: Tensor

@@ -34,7 +34,7 @@ def names() -> list[str]:
 
 
 def bundled(name: str) -> Path | None:
-    """Return the file of a bundled configuration, or None if there is none of this name.
+    """Return the file of a bundled configuration, or None if no configuration has this name.
 
     Args:
         name: ``configs/robosuite/lift/bc.json`` or ``robosuite/lift/bc``.

@@ -180,7 +180,7 @@ class Observations(Section):
         return {key: kind for group in GROUPS for key, kind in self.modality_of(group).items()}
 
     def mask_key(self) -> str | None:
-        """Name of the observation of modality ``mask``; None if there is none."""
+        """Name of the observation of modality ``mask``, or None."""
         return next((k for k, kind in self.modality_of("obs").items() if kind == MASK), None)
 
     def unit_range_keys(self) -> set[str]:

@@ -226,7 +226,7 @@ class EvalJob:
 
     @property
     def on_frames(self) -> OnFrames | None:
-        """Function that takes the frames of the video, or None if there is none."""
+        """Function that takes the frames of the video, or None without a video."""
         return self._frames.add if self.plan.shown else None
 
     @cached_property

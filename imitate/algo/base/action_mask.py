@@ -65,7 +65,7 @@ class ActionMask:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the key in a tuple, or an empty tuple if there is none."""
+        """Return the key of the mask in a tuple, or an empty tuple if no observation is a mask."""
         return () if self.key is None else (self.key,)
 
     def log_counts(self, obs: Mapping[str, Tensor]) -> Tensor | None:

@@ -112,7 +112,7 @@ class Algo(ABC, Generic[ConfigT]):
     gives_errors: ClassVar[bool] = False
     """True if critics can return the TD error of each sample, as prioritized replay needs."""
     frozen: ClassVar[str | None] = None
-    """Name of the network that is a frozen policy, loaded from ``algo.base.checkpoint``; None if there is none."""
+    """Name of the network that is a frozen policy, loaded from ``algo.base.checkpoint``, or None."""
     ranks: Ranks = ALONE
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""

@@ -177,7 +177,7 @@ class DeviceSource(Protocol):
     """Names of the axes, in the order of an action's numbers."""
 
     def open(self) -> None:
-        """Open the device; raises UserError if there is none."""
+        """Open the device; raises UserError if no device is connected."""
 
     def read(self) -> Reading:
         """Return the current state without waiting; raise RobotError if the device was disconnected."""

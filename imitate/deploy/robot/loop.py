@@ -79,7 +79,7 @@ class LoopPolicy(Protocol):
         """Reset the memory for a new episode."""
 
     def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
-        """Return the action (A,) for an observation, or None if there is none yet and the pose must be held."""
+        """Return the action (A,) for an observation, or None if it is not ready and the pose must be held."""
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ class RemotePolicy:
     # ---- connection ------------------------------------------------------------------------------
 
     def _ask_connection(self, deadline: float) -> Channel:
-        """Return the open connection; connect if there is none."""
+        """Return the open connection; connect if it is closed."""
         if self._connection is not None:
             return self._connection
         began = clock.now()

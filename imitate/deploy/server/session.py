@@ -239,7 +239,7 @@ class Session:
         self._lang = lang
 
     def _begun(self) -> Any:
-        """Return the session's memory; begin one if there is none."""
+        """Return the session's memory; begin one at the first observation."""
         if self._state is None:
             self._begin(self._lang)
         return self._state

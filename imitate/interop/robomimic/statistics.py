@@ -76,7 +76,7 @@ def obs_stats(preprocess: Preprocess, names: tuple[str, str]) -> dict[str, Any] 
 
 
 def action_stats(preprocess: Preprocess) -> dict[str, Any]:
-    """Return the normalization of actions, by key; the identity if there is none."""
+    """Return the normalization of actions, by key; the identity for a checkpoint without any."""
     return {
         key: stats_of(entry["offset"], entry["scale"], ("offset", "scale"))
         for key, entry in preprocess.to_dict()["actions"].items()
