@@ -158,7 +158,10 @@ def main(argv: Sequence[str]) -> int:
         stack.enter_context(device_in_use(device))
         peers = _Peers(args, device, Path(folder), stack)
         report |= {"data": words(peers.data), "peers": peers.words}
-        found = [_measured(name, peers, device, args.rounds, args.dry) for name in args.cases]
+        variants = {name: VARIANTS[name] for name in args.variants}
+        found = [
+            _measured(name, peers, device, args.rounds, args.dry, variants) for name in args.cases
+        ]
     report["cases"] = {figures.case: figures.to_dict() for figures in found}
     text = markdown(report, found)
     print(text)
@@ -177,6 +180,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cuda", help="device: cuda, cuda:1 ...")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument(
         "--rounds", type=int, default=7, help="number of rounds, besides the first one"
     )
@@ -236,10 +240,17 @@ class _Peers:
         return self._robomimic.contestants(case.peer, self.of(name))
 
 
-def _measured(name: str, peers: _Peers, device: torch.device, rounds: int, dry: bool) -> Figures:
+def _measured(
+    name: str,
+    peers: _Peers,
+    device: torch.device,
+    rounds: int,
+    dry: bool,
+    variants: dict[str, dict[str, Any]],
+) -> Figures:
     case, figures = CASES[name], Figures(name)
     contestants = peers.contestants(name)
-    variants = {"default": {}} if case.online is not None else VARIANTS
+    variants = {"default": {}} if case.online is not None else variants
     for variant, changes in variants.items():
         if dry and "train.compile" in changes:
             continue  # compilation takes minutes, and differs from a GPU's

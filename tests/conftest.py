@@ -27,8 +27,10 @@ from tests.device import simulated_gpu
 # Two threads that fight for one core are many times slower than one.
 torch.set_num_threads(1)
 
-# Before the first backward pass of the process: torch then counts the devices that there are.
-simulated_gpu.register()
+# Before the first backward pass of the process: torch then counts the devices that there are. Beside CUDA it would take
+# the simulated device for the accelerator, and refuse backward passes on the GPU.
+if not torch.cuda.is_available():
+    simulated_gpu.register()
 
 # A shell that starts this in the background lets it ignore Ctrl-C, and every process of a test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

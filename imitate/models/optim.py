@@ -132,7 +132,10 @@ class _ContiguousViews(torch.optim.Optimizer):
         weights, gradients, means, squares, largest, steps = lists
         if not weights:
             return
-        torch._foreach_add_(steps, _ONE, alpha=1.0)
+        if weights[0].is_cpu:
+            torch._foreach_add_(steps, _ONE, alpha=1.0)
+        else:
+            torch._foreach_add_(steps, 1)
         kernel = torch._fused_adamw_ if isinstance(self, torch.optim.AdamW) else torch._fused_adam_
         beta1, beta2 = group["betas"]
         kernel(
@@ -175,12 +178,14 @@ _ONE = torch.ones(())
 
 
 def _is_plain(group: Mapping[str, Any]) -> bool:
-    """Return True for fused weights of one dtype on the CPU, without options that are not used here."""
+    """Return True for fused weights of float32 on one kind of device, without options that are not used here."""
     options = group["amsgrad"] or group["maximize"] or isinstance(group["lr"], Tensor)
+    weights = group["params"]
     return (
         bool(group["fused"])
         and not options
-        and all(weight.is_cpu and weight.dtype is torch.float32 for weight in group["params"])
+        and (all(weight.is_cpu for weight in weights) or all(weight.is_cuda for weight in weights))
+        and all(weight.dtype is torch.float32 for weight in weights)
     )
 
 

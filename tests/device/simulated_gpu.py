@@ -289,6 +289,10 @@ def simulated_gpu():
     """Let networks and tensors be moved to the device :data:`NAME`; yields the :class:`Transfers`."""
     if set_up is None:
         pytest.skip(f"torch {torch.__version__} takes no device that is written in Python")
+    if torch.cuda.is_available():
+        pytest.skip(
+            "torch has one accelerator in a process: set CUDA_VISIBLE_DEVICES= to simulate one"
+        )
     register()
     generator, inference_mode = torch.Generator, torch.inference_mode
     torch.Generator = SimulatedGenerator

@@ -195,3 +195,12 @@ def test_without_gradients_large_kernels_are_products_too(processor, monkeypatch
         processor("AVX2")
         torch.testing.assert_close(convolution_over_time(x, kernel, bias, 1), wanted)
     assert products == [1]
+
+
+def test_torch_compiles_it_into_one_graph(monkeypatch):
+    """A break in the graph would leave a network of many small graphs, slower than none."""
+    monkeypatch.undo()  # the question about the processor is what torch cannot compile
+    compiled = torch.compile(convolution_over_images, backend="eager", fullgraph=True)
+    x, kernel = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+    wanted = F.conv2d(x, kernel, None, (1, 1), (1, 1))
+    torch.testing.assert_close(compiled(x, kernel, None, (1, 1), (1, 1)), wanted)

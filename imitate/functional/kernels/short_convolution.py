@@ -95,13 +95,15 @@ def _convolution(
         is_short: true if the kernel's gradient is faster as a product with AVX-512.
         learning: true if the gradient of the kernel may be needed.
     """
+    if not _may_use_product(x):  # first, because torch cannot compile the rest into one graph
+        return F.conv2d(x, kernel, bias, stride, padding)
     outputs, inputs = kernel.shape[:2]
     is_whole = False
     if _has_avx2_alone():
         is_short = results <= FEW_RESULTS * outputs
         fits = LEAST_RESULTS <= results <= WHOLE_RESULTS * outputs
         is_whole = fits and outputs * inputs >= WHOLE_KERNEL
-    if (is_short or is_whole) and _may_use_product(x):
+    if is_short or is_whole:
         if torch.is_grad_enabled() and learning and kernel.requires_grad:
             y: Tensor = ProductConvolution.apply(x, kernel, bias, stride, padding, is_whole)  # type: ignore[no-untyped-call]
             return y
