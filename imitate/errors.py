@@ -45,6 +45,10 @@ class EnvError(UserError):
     """An environment that cannot be made, or does not fit the policy or the data."""
 
 
+class RewardError(EnvError):
+    """An environment whose reward is not one number."""
+
+
 class FileError(UserError, ValueError):
     """A small file that cannot be read: it is no text, no JSON, too large, or no regular file."""
 

@@ -147,6 +147,11 @@ class MBRL(Algo[MBRLConfig]):
     def _initial_policy_state(self, batch_size: int) -> InnerState:
         return {"plan": self.planner.initial_plan(batch_size, self.device)}
 
+    @property
+    def random_needs_act(self) -> bool:
+        """True for stacked frames; a plan is not needed."""
+        return self.global_config.train.frame_stack > 1
+
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without the last plan."""
         batch_size = len(next(iter(state["policy"]["plan"].values())))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 
+from imitate.errors import RewardError
 from imitate.system.processes import MAKE, Beat
 
 Array = npt.NDArray[Any]
@@ -66,6 +68,22 @@ def first_observation(env: Env) -> Obs:
         return cast(Obs, look())
     obs: Any = env.reset(seed=0)[0]
     return cast(Obs, obs if getattr(env, "agents", None) is None else obs[0])
+
+
+def one_reward(reward: Any, name: str) -> float:
+    """Return the reward of a step as a number.
+
+    Raises:
+        RewardError: the environment ``name`` has several rewards.
+    """
+    if isinstance(reward, float):  # numpy's float64 is also a float
+        return float(reward)
+    if np.size(reward) != 1:
+        raise RewardError(
+            f"{name}: the reward has shape {np.shape(reward)}; expected one number per step: weight the rewards in a "
+            "wrapper, reward @ weights, and return the parts in info, whose sums over an episode are logged"
+        )
+    return float(np.asarray(reward).item())
 
 
 Outcome = tuple[Mapping[str, Any], float, bool, bool, Mapping[str, Any]]

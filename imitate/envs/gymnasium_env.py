@@ -28,7 +28,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
-from imitate.envs.env import Array, Obs
+from imitate.envs.env import Array, Obs, one_reward
 from imitate.envs.rendering import load_triton, prepare_gl, telling_gl_faults
 from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import EXTRAS, module_of_env
@@ -156,14 +156,7 @@ class GymnasiumEnv:
         )
 
     def _reward(self, reward: Any) -> float:
-        if isinstance(reward, float):  # numpy's float64 is also a float
-            return float(reward)
-        if np.size(reward) != 1:
-            raise EnvError(
-                f"{self.name}: the reward has shape {np.shape(reward)}; expected one number per step: weight the "
-                "rewards in a wrapper, reward @ weights, and return the parts in info, which is logged"
-            )
-        return float(np.asarray(reward).item())
+        return one_reward(reward, self.name)
 
     def _with_success(self) -> dict[str, Any]:
         return {**self._info, "success": self._succeeded()}

@@ -424,6 +424,11 @@ class ActorCritic(Algo[RLConfigT]):
             state |= self.memory.initial_state(self.recurrent("critic").rnn, batch_size)
         return state
 
+    @property
+    def random_needs_act(self) -> bool:
+        """True for recurrent networks and stacked frames."""
+        return self.memory is not None or self.global_config.train.frame_stack > 1
+
     def _act(
         self,
         obs: dict[str, Tensor],

@@ -352,6 +352,11 @@ class Algo(ABC, Generic[ConfigT]):
         """
         return None
 
+    @property
+    def random_needs_act(self) -> bool:
+        """True if :meth:`act` is also called where random actions are taken: its state or extras are learned from."""
+        return True
+
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without planned actions; remembered observations are kept.
 

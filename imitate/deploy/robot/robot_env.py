@@ -58,7 +58,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
     * ``executed_action``: (A,) executed action: the action within the limits, the person's action after a take-over, or
         the action that keeps the pose if none came in time;
     * ``intervened``, ``held``: true if a person acted, true if the pose was held;
-    * ``interventions``: steps of the episode so far in which a person acted;
+    * ``interventions``: 1 if a person acted, else 0; the sum over the episode is logged;
     * ``discarded``: true if a person discarded the episode.
 
     Args:
@@ -103,7 +103,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self.counts: Counter[str] = Counter()
         self._run: Future[Report] | None = None
         self._goes_on = self._success = False
-        self._steps = self._interventions = 0
+        self._steps = 0
         self._seen: Mapping[str, Any] = {}
         self._thread = ControlThread()
         self._closed = False
@@ -181,7 +181,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         super().reset(seed=seed)
         self._end_run()
         self._goes_on = self._success = False
-        self._steps = self._interventions = 0
+        self._steps = 0
         robot = self._robot
         begun = self._in_thread(lambda: reset_robot(robot, seed))
         if begun is None and self._prepare:
@@ -207,7 +207,6 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             self._begin_run()
         outcome = self._outcome()
         self._steps += 1
-        self._interventions += outcome.intervened
         self.counts.update(steps=1, held=outcome.held, interventions=outcome.intervened)
         info = self._info(outcome)
         terminated = outcome.ended or bool(outcome.events & VERDICTS.keys())
@@ -242,7 +241,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             "executed_action": outcome.action,
             "intervened": outcome.intervened,
             "held": outcome.held,
-            "interventions": self._interventions,
+            "interventions": int(outcome.intervened),
             "discarded": bool(outcome.events.intersection(VOID)),
         }
 

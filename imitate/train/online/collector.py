@@ -82,8 +82,6 @@ class LocalCollector:
         group = self.group
         if not group.obs:
             group.reset()
-        if self._state is None:
-            self._state = self.algo.initial_state(len(group))
         training = self.algo.nets.training
         self.algo.set_eval()
         self.algo.set_progress(self.progress)
@@ -118,7 +116,14 @@ class LocalCollector:
 
     def _step(self, random: bool) -> Step:
         algo, group = self.algo, self.group
-        assert self._state is not None
+        if random and not algo.random_needs_act:
+            step = group.step(self._random())
+            if self.on_step is not None:
+                self.on_step()
+            self._state = None
+            return step
+        if self._state is None:
+            self._state = algo.initial_state(len(group))
         obs = algo.preprocess.prepare_obs(group.obs, tuple(algo.obs_shapes))
         decided = algo.act(obs, self._state, explore=True)
         self._state = decided.state

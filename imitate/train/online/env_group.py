@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import add
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config.observation import ACTION_MASK
-from imitate.envs.env import Env, Outcome, lanes_of
-from imitate.errors import EnvError, RobotError
+from imitate.envs.env import Env, Outcome, lanes_of, one_reward
+from imitate.errors import EnvError, RewardError, RobotError
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
 
+MEAN, GREATEST = "@step", "@max"
+"""Ends of keys of ``info`` whose mean over the steps, or greatest value, is logged in place of the sum."""
+_NUMBERS = (bool, int, float, np.bool_, np.number)
 MAX_FAILURES = 10
 """Number of failures without a finished episode between them that ends the training."""
 
@@ -80,6 +84,7 @@ class EnvGroup:
         self._weight = np.zeros(len(lanes))
         self._weighted = np.zeros(len(lanes))
         self._success = np.zeros(len(lanes), dtype=np.bool_)
+        self._totals: list[dict[str, float]] = [{} for _ in lanes]
 
     @property
     def envs(self) -> list[Env]:
@@ -147,7 +152,8 @@ class EnvGroup:
                 for outcome in outcomes_of_copy:
                     if outcome is not None:
                         self._check(outcome[0], outcome[1])
-            except RobotError:  # a person must check the robot before it moves again
+            # A person must check a robot before it moves again; a new copy would have the same rewards.
+            except (RobotError, RewardError):
                 raise
             except Exception as error:  # a simulator may raise any exception
                 self._say(number, error)
@@ -206,6 +212,7 @@ class EnvGroup:
             self.lengths[rows], self._return[rows], self._discounted[rows] = 0, 0.0, 0.0
             self._weight[rows] = self._weighted[rows] = 0.0
             self._success[rows] = self._away[rows] = False
+            self._totals[rows] = [{} for _ in range(self._team)]
             self._waiting[number] = {}
             try:
                 seen, _ = self._copies[number].reset(seed=seed)
@@ -235,21 +242,25 @@ class EnvGroup:
             return list(records.values())
         each = {f"return_{self._agents[n % self._team]}": r.env_return for n, r in records.items()}
         team = {"team_return": sum(each.values()), **each}
-        return [replace(record, info={**record.info, **team}) for record in records.values()]
+        return [
+            replace(record, info=record.info | team, totals=record.totals | team)
+            for record in records.values()
+        ]
 
     def _record(self, n: int, info: Mapping[str, Any]) -> EpisodeRecord:
-        numbers = {
-            key: float(value)
-            for key, value in info.items()
-            if isinstance(value, (bool, int, float, np.bool_, np.number))
+        numbers = {key: float(x) for key, x in info.items() if isinstance(x, _NUMBERS)}
+        length = int(self.lengths[n])
+        totals = {
+            key: x / length if key.endswith(MEAN) else x for key, x in self._totals[n].items()
         }
         return EpisodeRecord(
             float(self._return[n]),
             float(self._discounted[n]),
-            int(self.lengths[n]),
+            length,
             bool(self._success[n]),
             numbers,
-            float(self._weighted[n] / self.lengths[n]),
+            float(self._weighted[n] / length),
+            totals,
         )
 
     def _count(self, rewards: Array, infos: list[Mapping[str, Any]]) -> None:
@@ -260,14 +271,17 @@ class EnvGroup:
         self._weighted += rewards * self._weight
         self.lengths += ~self._away
         self._success |= np.array([bool(info.get("success", False)) for info in infos])
+        for totals, info in zip(self._totals, infos, strict=True):
+            for key, x in info.items():
+                if isinstance(x, _NUMBERS):
+                    joined = max if key.endswith(GREATEST) else add
+                    totals[key] = joined(totals[key], float(x)) if key in totals else float(x)
 
     # ---- faults ----------------------------------------------------------------------------------
 
     def _check(self, obs: Mapping[str, Any], reward: Any) -> None:
         """Raise ValueError if an observation changes its shape or the reward is not a finite number."""
-        if not isinstance(reward, float) and np.size(reward) != 1:
-            raise ValueError(f"the reward has shape {np.shape(reward)}, wanted one number")
-        if not math.isfinite(reward):
+        if not math.isfinite(one_reward(reward, "environment")):
             raise ValueError(f"the reward is {reward}, wanted a finite number")
         if not self._shapes:
             self._shapes = {key: np.shape(value) for key, value in obs.items()}

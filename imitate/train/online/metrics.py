@@ -19,8 +19,10 @@ class Metrics:
     Names and meanings follow the library ALF: ``EnvironmentSteps``, ``NumberOfEpisodes``, ``AverageReturn``,
     ``AverageDiscountedReturn`` (the discounted return from a step on, averaged over the steps of the episode),
     ``EpisodicStartAverageDiscountedReturn`` (the return from the first step on), ``AverageEpisodeLength``,
-    ``AverageReward``, ``AverageEnvInfo[key]`` of the scalars in the last ``info`` of each episode, and
-    ``AverageEnvInfo[success]``, the share of episodes that succeeded at any step.
+    ``AverageReward``, ``AverageEnvInfo[key]`` of the scalars in ``info``: their sums over an episode, the means over
+    its steps of keys that end in ``@step``, the greatest values of keys that end in ``@max``; and
+    ``AverageEnvInfo[success]``, the share of episodes that succeeded at any step. ``LastEnvInfo[key]`` is of the last
+    ``info`` of each episode.
     """
 
     def __init__(self) -> None:
@@ -55,9 +57,8 @@ class Metrics:
         recorded = [e.mean_discounted_return for e in latest]
         if not any(map(math.isnan, recorded)):
             numbers["Metrics/AverageDiscountedReturn"] = fmean(recorded)
-        keys = set.intersection(*(set(e.info) for e in latest)) - {"success"}
-        for key in sorted(keys):
-            numbers[f"Metrics/AverageEnvInfo[{key}]"] = fmean(e.info[key] for e in latest)
+        numbers |= _means("AverageEnvInfo", [e.totals for e in latest])
+        numbers |= _means("LastEnvInfo", [e.info for e in latest])
         numbers["Metrics/AverageEnvInfo[success]"] = fmean(e.success for e in latest)
         return numbers
 
@@ -71,6 +72,7 @@ class Metrics:
                 e.success,
                 e.info,
                 e.mean_discounted_return,
+                e.totals,
             ]
             for e in self._latest
         ]
@@ -81,3 +83,9 @@ class Metrics:
         self.steps, self.episodes = int(state["steps"]), int(state["episodes"])
         self._latest.clear()
         self._latest.extend(EpisodeRecord(*row) for row in state["latest"])
+
+
+def _means(name: str, found: list[dict[str, float]]) -> dict[str, float]:
+    """Return the means of the keys that all episodes have, except success, which counts at any step."""
+    keys = set.intersection(*map(set, found)) - {"success"}
+    return {f"Metrics/{name}[{key}]": fmean(e[key] for e in found) for key in sorted(keys)}

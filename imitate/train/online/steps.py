@@ -61,8 +61,11 @@ class EpisodeRecord:
     Attributes:
         env_return: sum of the rewards.
         discounted_return: discounted return from the first step on: sum of discount^(t - 1) r_t over t = 1 .. length.
+        info: the scalars of the last ``info``.
         mean_discounted_return: discounted return from a step on, averaged over the steps of the episode; NaN if it was
             not recorded.
+        totals: the scalars of all ``info`` of the episode: their sums, the means of keys that end in ``@step``, the
+            greatest values of keys that end in ``@max``.
     """
 
     env_return: float
@@ -71,6 +74,7 @@ class EpisodeRecord:
     success: bool
     info: dict[str, float] = field(default_factory=dict)
     mean_discounted_return: float = math.nan
+    totals: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

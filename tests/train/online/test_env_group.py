@@ -3,7 +3,7 @@ import functools
 import numpy as np
 import pytest
 
-from imitate.errors import EnvError
+from imitate.errors import EnvError, RewardError
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.metrics import Metrics
 from imitate.train.online.steps import Collected, EpisodeRecord, Step
@@ -71,16 +71,41 @@ def test_metrics_of_checkpoints_without_the_mean_over_steps_are_read():
     assert again.numbers() == numbers
 
 
-def test_several_rewards_are_refused_with_what_is_wanted():
+def test_several_rewards_are_refused_at_the_first_step():
     class Several(Line):
         def step(self, action):
             obs, reward, *rest = super().step(action)
             return obs, np.array([reward, 1.0]), *rest
 
     envs = group(Several)
-    with pytest.raises(EnvError, match=r"the reward has shape \(2,\), wanted one number"):
-        for _ in range(5):
-            envs.step(np.zeros((2, 1)))
+    with pytest.raises(RewardError, match=r"the reward has shape \(2,\); expected one number"):
+        envs.step(np.zeros((2, 1)))
+    assert not envs.messages
+
+
+def test_numbers_in_info_are_summed_over_an_episode():
+    """A cost of 1 in the second of three steps is logged as 1, and not as that of the last step."""
+
+    class Costly(Line):
+        def step(self, action):
+            *outcome, info = super().step(action)
+            second = self.steps == 2
+            costs = {"cost": float(second), "force@max": 5.0 * second, "speed@step": self.steps}
+            return *outcome, {**info, **costs, "name": "x", "touched": np.bool_(second)}
+
+    envs = group(Costly, horizon=3, lanes=1)
+    for _ in range(6):
+        envs.step(np.zeros((1, 1)))
+    for episode in envs.finished:
+        assert episode.totals == {
+            "success": 1.0, "cost": 1.0, "force@max": 5.0, "speed@step": 2.0, "touched": 1.0,
+        }  # fmt: skip
+    metrics, restored = Metrics(), Metrics()
+    metrics.add(6, envs.finished)
+    restored.load_state_dict(metrics.state_dict())
+    for numbers in (metrics.numbers(), restored.numbers()):
+        found = [numbers[f"Metrics/{kind}EnvInfo[cost]"] for kind in ("Average", "Last")]
+        assert found == [1.0, 0.0]
 
 
 def test_success_may_end_an_episode():

@@ -260,11 +260,13 @@ class CentralCollector:
         idle = [seat for seat in self._seats if seat.request is None]
         if not idle or self._bound.is_used_up(self.version, self._versions_out()):
             return
-        self._policies.publish(Weights(self.progress, self._publisher.newest(self.version, ())))
+        weights = self._publisher.newest(self.version, ())
+        self._policies.publish(Weights(self.progress, weights))
+        unasked = weights.version if random and not self.algo.random_needs_act else None
         for number, seat in enumerate(self._seats):
             policy = self._policies.of(number)
             if seat in idle and policy is not None:
-                seat.send(StepsWanted(num_steps, random), policy)
+                seat.send(StepsWanted(num_steps, random, unasked=unasked), policy)
 
     def _receive(self) -> tuple[list[Collected], list[int]]:
         """Receive steps: from all started workers if learning waits for them, otherwise from at least one."""

@@ -61,6 +61,8 @@ class StepsWanted:
         address: address of the policy worker to ask.
         state: state of the episodes to begin with, or None to continue.
         resumes: true to continue the last request, which ended as :class:`Stalled`.
+        unasked: None to ask the policy for each step; otherwise random actions are taken without it, and this is the
+            version of the weights to report.
     """
 
     num_steps: int
@@ -68,6 +70,7 @@ class StepsWanted:
     address: Address = ("", 0)
     state: dict[str, Any] | None = None
     resumes: bool = False
+    unasked: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,10 @@ class EnvWork:
     def _run(self, channel: PolicyChannel, wanted: StepsWanted) -> None:
         """Step the groups in turn: while one steps, the others wait for their actions."""
         going = [group for group in self.groups if len(group.steps) < wanted.num_steps]
+        if wanted.unasked is not None:
+            for group in going:
+                group.step_randomly(wanted.num_steps, wanted.unasked, self.beat)
+            return
         for group in going:
             channel.ask(group.request())
             self.beat()
@@ -213,6 +220,16 @@ class Group:
         self._state, self._fresh = answer["state"], step.ends
         self._versions.append(answer["version"])
         self.steps.append(step)
+
+    def step_randomly(self, num_steps: int, version: int, beat: Callable[[], None]) -> None:
+        """Take steps with random actions up to this number; the policy's state begins anew after them."""
+        if not self.envs.obs:
+            self.envs.reset()
+        while len(self.steps) < num_steps:
+            self.steps.append(self.envs.step(self.random_actions()))
+            self._versions.append(version)
+            beat()
+        self._restart()
 
     def collected(self) -> Collected:
         """Return the steps of the current collection, with the version of the oldest weights used."""

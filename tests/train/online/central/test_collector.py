@@ -198,3 +198,19 @@ def test_a_policy_that_fails_is_told_in_one_line(collectors):
     with pytest.raises(EnvError, match="the policy worker cannot act: .*place") as caught:
         collectors(Wide).collect(2)
     assert "\n" not in str(caught.value)
+
+
+def test_random_warm_up_asks_only_policies_whose_state_or_extras_are_learned_from(monkeypatch):
+    asked = []
+    for changes in ({}, {"train": {"frame_stack": 2}}):
+        algo = make_algo(**changes)
+        act = algo.act
+        monkeypatch.setattr(algo, "act", lambda *a, act=act, **k: asked.append(1) or act(*a, **k))
+        group = EnvGroup(Line, np.arange(2), seed=0, horizon=5)
+        collector = LocalCollector(group, algo, Line.action_low, Line.action_high)
+        collector.collect(3, random=True)
+        wanted = 3 if changes else 0
+        assert len(asked) == wanted
+        collector.collect(1)
+        assert len(asked) == wanted + 1
+        asked.clear()

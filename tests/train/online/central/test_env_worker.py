@@ -136,3 +136,15 @@ def test_random_actions_lie_within_limits():
     assert actions.dtype == np.float32
     assert (actions.min(0) >= [-2.0, 3.0, -1.0]).all() and (actions.max(0) <= [-1, 5, 1]).all()
     assert (np.ptp(actions, axis=0) > [0.8, 1.6, 1.6]).all()
+
+
+def test_random_steps_are_taken_without_the_policy_and_it_begins_anew_after_them(policies):
+    _, address = policies(make_algo(), version=3)
+    work = env_work()
+    policy, asked = work._connected(address), []
+    ask = policy.ask
+    policy.ask = lambda request: asked.append(request) or ask(request)
+    (part,) = work(StepsWanted(2, True, address, unasked=4)).parts
+    assert (len(part.steps), part.version, asked) == (2, 4, [])
+    work(StepsWanted(1, False, address))
+    assert asked[0]["fresh"].all()
