@@ -3,7 +3,9 @@
 The mean, interquartile mean or median over several training seeds has a confidence interval. The mean has Student's t
 interval, which is valid for few seeds if their results are roughly normal; a percentile bootstrap of three to five
 seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). Interquartile mean and median have a percentile
-bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean.
+bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean. Results of few seeds can
+agree by chance, so the interval of a rate or a return is never narrower than that of its episodes alone: Wilson's, as
+if all had been played by one policy, or Student's t from the deviations within the seeds.
 
 The test of paired trials remains valid if its result is read after each trial and the trials stop at any time. Among
 the pairs in which only one of two policies succeeds, let the first win ``w`` and lose ``l``. If both are equally good,
@@ -29,11 +31,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+class Rate(NamedTuple):
+    """Successes among a number of episodes."""
+
+    successes: int
+    n: int
+
+    @property
+    def value(self) -> float:
+        """Share of successes."""
+        return self.successes / self.n
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the success probability."""
+        return wilson_interval(self.successes, self.n)
+
+
+def rate_of(outcomes: Iterable[bool | None]) -> Rate | None:
+    """Pool outcomes of episodes: true, false, or None if unknown.
+
+    Beside known outcomes an unknown one counts as a failure, since some environments report nothing but success. If no
+    outcome is known, neither is the rate (None).
+    """
+    found = list(outcomes)
+    if all(outcome is None for outcome in found):
+        return None
+    return Rate(sum(map(bool, found)), len(found))
+
+
+def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Confidence interval of a success probability (Wilson, JASA 1927).
 
     Args:
-        successes: number of successes, 0 to n.
+        successes: number of successes, 0 to n; a mean of several rates need not give a whole number.
         n: number of trials; with 0 the interval is (0, 1).
         confidence: level of the interval, in (0, 1).
 
@@ -155,13 +186,13 @@ RESAMPLES = 10_000
 
 
 class Estimate(NamedTuple):
-    """A statistic over seeds.
+    """A statistic over seeds, or over episodes.
 
     Attributes:
         value: the statistic, in the unit of the results.
-        low, high: confidence interval; None for a single seed.
-        std: sample standard deviation (n - 1); None for a single seed.
-        n: number of seeds.
+        low, high: confidence interval; None if it is unknown.
+        std: sample standard deviation (n - 1); None for a single result.
+        n: number of results.
     """
 
     value: float
@@ -204,6 +235,60 @@ def estimate(
     else:
         low, high = _bootstrap(array, statistic, confidence)
     return Estimate(value, max(low, bounds[0]), min(high, bounds[1]), std, n)
+
+
+def rate_over_seeds(
+    rates: Sequence[float],
+    episodes: Sequence[int],
+    statistic: Statistic = "mean",
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate a success rate from one rate per seed; the interval is at least Wilson's of all episodes.
+
+    Args:
+        rates: share of successes of each seed.
+        episodes: number of episodes of each seed, or 0 if it is unknown; then the seeds alone count, and seeds that
+            agree give no interval.
+        statistic: see :func:`estimate`.
+        confidence: level of the interval, in (0, 1).
+    """
+    made = estimate(rates, statistic, confidence, (0.0, 1.0))
+    if min(episodes) < 1:
+        return made._replace(low=None, high=None) if made.low == made.high else made
+    n = sum(episodes)
+    return _widened(made, *wilson_interval(made.value * n, n, confidence))
+
+
+def mean_over_seeds(
+    means: Sequence[float],
+    stds: Sequence[float | None],
+    episodes: Sequence[int],
+    statistic: Statistic = "mean",
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate a return from one mean per seed; the interval is at least Student's t of the episodes within seeds.
+
+    Args:
+        means: mean over the episodes of each seed.
+        stds: standard deviation over the episodes of each seed; if one is unknown (None), the seeds alone count.
+        episodes: number of episodes of each seed.
+        statistic: see :func:`estimate`.
+        confidence: level of the interval, in (0, 1).
+    """
+    made = estimate(means, statistic, confidence)
+    known = [std for std in stds if std is not None]
+    dof = sum(episodes) - len(episodes)
+    if len(known) < len(means) or min(episodes) < 1 or dof < 1:
+        return made
+    variance = sum(std * std / n for std, n in zip(known, episodes, strict=True))
+    half = student_t_quantile(0.5 + confidence / 2.0, dof) * math.sqrt(variance) / len(means)
+    return _widened(made, made.value - half, made.value + half)
+
+
+def _widened(made: Estimate, low: float, high: float) -> Estimate:
+    """Return the estimate with an interval that contains its own and this one."""
+    ends = [low, high, *(end for end in made[1:3] if end is not None)]
+    return made._replace(low=min(ends), high=max(ends))
 
 
 def student_t_quantile(probability: float, dof: int) -> float:

@@ -1,4 +1,4 @@
-"""Numbers with their nouns, and progress bars, for the output of commands.
+"""Numbers with their nouns and intervals, and progress bars, for the output of commands.
 
 The progress bars have a lock of this process. tqdm's default lock is shared with forked processes: if one is killed
 while drawing, the lock is never released, and the others wait forever.
@@ -6,8 +6,10 @@ while drawing, the lock is never released, and the others wait forever.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -16,6 +18,28 @@ from tqdm import tqdm
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 episode``, ``3 episodes``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def rate_text(rate: float, interval: Sequence[float | None] | None = None, digits: int = 0) -> str:
+    """Return a rate in percent with its interval: ``96 % (87 - 99)``."""
+    low, high = interval or (None, None)
+    text = f"{100 * rate:.{digits}f} %"
+    if low is None or high is None:
+        return text
+    return f"{text} ({100 * low:.{digits}f} - {100 * high:.{digits}f})"
+
+
+def mean_text(
+    mean: float | None,
+    std: float | None = None,
+    interval: Sequence[float | None] | None = None,
+) -> str:
+    """Return a mean with standard deviation and interval: ``172 ± 41 (160 - 184)``; "not finite" if it is no number."""
+    if mean is None or not math.isfinite(mean):
+        return "not finite"
+    low, high = interval or (None, None)
+    text = f"{mean:.4g}" if std is None else f"{mean:.4g} ± {std:.2g}"
+    return text if low is None or high is None else f"{text} ({low:.4g} - {high:.4g})"
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]

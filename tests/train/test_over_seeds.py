@@ -113,7 +113,7 @@ def test_the_best_evaluation_is_each_seeds_own(make_run, settings_in):
 
 def test_a_band_along_the_training_by_hand(three_seeds, settings_in):
     (setting,) = settings_in()
-    line = band(setting, "Rollout/Success_Rate", "step", bounds=(0, 1))
+    line = band(setting, "Rollout/Success_Rate", "step")
     assert (line.x, line.value) == ((10, 20), pytest.approx((0.3, 0.8)))
     assert line.low == pytest.approx((0.051586, 0.551586), abs=1e-6)
     assert line.high == pytest.approx((0.548414, 1.0), abs=1e-6)
@@ -168,6 +168,58 @@ def test_tables_in_every_form(three_seeds, settings_in):
     assert entry["seeds"] == [1, 2, 3] and entry["statistic"] == "median"
     assert entry["measures"]["success_last"]["per_seed"] == [0.7, 0.8, 0.9]
     assert entry["measures"]["success_last"]["value"] == 0.8
+
+
+@pytest.fixture
+def evaluated(make_run, settings_in):
+    """Returns the setting of runs, one per seed, whose last evaluation of four episodes has these entries."""
+
+    def make(rollouts):
+        for seed, rollout in enumerate(rollouts):
+            folder = make_run(f"seed={seed}", seed)
+            record = {"kind": "rollout", "epoch": 2, "step": 20, "Rollout/Episodes": 4, **rollout}
+            (folder / "metrics.jsonl").open("a").write(json.dumps(record) + "\n")
+        return settings_in()[0]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("solved", "words"),
+    [
+        # 12 of 12: Wilson's low end 12 / (12 + z^2) = 12 / 15.841459.
+        ((4, 4, 4), "100.0 % (75.8 - 100.0)"),
+        ((0, 0, 0), "0.0 % (0.0 - 24.2)"),
+        # 11 of 12: Wilson 64.6 - 98.5; Student's t 4.302653 * 14.4338 / sqrt(3) = 35.9 to each side.
+        ((3, 4, 4), "91.7 % (55.8 - 100.0)"),
+        # 6 of 12: Wilson 25.4 - 74.6, wider than Student's t at rates that agree.
+        ((2, 2, 2), "50.0 % (25.4 - 74.6)"),
+        ((4,), "100.0 % (51.0 - 100.0)"),  # 4 / (4 + z^2)
+    ],
+)
+def test_seeds_that_agree_by_chance_do_not_make_a_rate_certain(evaluated, solved, words):
+    setting = evaluated([{"Rollout/Success_Rate": number / 4} for number in solved])
+    _, (row,) = cells([setting], "mean")
+    assert row[2] == words
+    low, high = (float(end) for end in words[words.index("(") + 1 : -1].split(" - "))
+    line = band(setting, "Rollout/Success_Rate", "step")
+    assert (100 * line.low[-1], 100 * line.high[-1]) == pytest.approx((low, high), abs=0.06)
+    made = as_json([setting], "mean")[0]["measures"]["success_last"]
+    assert 100 * made["low"] == pytest.approx(low, abs=0.06)
+    latex = latex_text([setting], "mean")
+    assert words.replace(" %", r"\,\%").replace(" (", r"\ [").replace(" - ", ", ")[:-1] in latex
+
+
+def test_returns_have_a_deviation_and_at_least_the_interval_of_their_episodes(evaluated):
+    # Student's t over seeds: 4.302653 * 10 / sqrt(3) = 24.84. Episodes: 9 degrees of freedom, t 2.262157,
+    # sqrt(3 * 60^2 / 4) / 3 = 17.3205, so 39.18.
+    setting = evaluated(
+        [{"Rollout/Return": mean, "Rollout/Return_Std": 60.0} for mean in (190, 200, 210)]
+    )
+    made = estimate_of(setting, MEASURES["return_last"], "mean")
+    assert made == pytest.approx((200, 160.82, 239.18, 10, 3), abs=0.01)
+    assert "200 ± 10 (160.8 - 239.2)" in cells([setting], "mean")[1][0]
+    assert r"$200 \pm 10\ [160.8, 239.2]$" in latex_text([setting], "mean")
 
 
 def test_latex_is_escaped(make_run, settings_in):

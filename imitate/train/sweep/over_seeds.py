@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from imitate.config.axes import Axes, short_name
 from imitate.data.file.hdf5_format import natural_key
 from imitate.errors import UserError
-from imitate.functional.statistics import FEWEST_SEEDS, Estimate, Statistic, estimate
+from imitate.functional.statistics import (
+    FEWEST_SEEDS,
+    Estimate,
+    Statistic,
+    estimate,
+    mean_over_seeds,
+    rate_over_seeds,
+)
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder, open_run_folder
 from imitate.train.metrics import MetricsFile
@@ -180,42 +188,80 @@ class Measure:
 
     Attributes:
         words: description of the measure.
-        of: function that reads it from a run; returns None if the run does not have it.
-        is_rate: true if it is in [0, 1] and shown in percent.
+        tag: name in the metrics.
+        best: true for the largest value of all evaluations, false for that of the last record.
     """
 
     words: str
-    of: Callable[[Curve], float | None]
-    is_rate: bool = False
+    tag: str
+    best: bool = False
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """Range of possible values."""
-        return (0.0, 1.0) if self.is_rate else (-math.inf, math.inf)
+    def is_rate(self) -> bool:
+        """True if it is in [0, 1] and shown in percent."""
+        return self.tag == SUCCESS
+
+    @property
+    def is_mean(self) -> bool:
+        """True for a mean over episodes, shown with its standard deviation."""
+        return self.tag in MEANS
+
+    def point(self, curve: Curve) -> Point | None:
+        """Return the run's value, or None if it has none."""
+        records = list(curve.rollouts if self.tag.startswith("Rollout/") else curve.epochs)
+        points = [_point(r, self.tag) for r in (records if self.best else records[-1:])]
+        return max((p for p in points if p is not None), default=None, key=lambda p: p.value)
+
+    def of(self, curve: Curve) -> float | None:
+        """Return the value without its episodes, or None if the run has none."""
+        point = self.point(curve)
+        return None if point is None else point.value
 
 
-def _last(tag: str) -> Callable[[Curve], float | None]:
-    def of(curve: Curve) -> float | None:
-        records = curve.rollouts if tag.startswith("Rollout/") else curve.epochs
-        return _finite(records[-1].get(tag)) if records else None
+class Point(NamedTuple):
+    """A value of one run.
 
-    return of
+    Attributes:
+        value: the value.
+        episodes: number of episodes that it is a mean of; 0 if unknown.
+        std: standard deviation over the episodes; NaN if unknown.
+    """
 
-
-def _best(tag: str) -> Callable[[Curve], float | None]:
-    def of(curve: Curve) -> float | None:
-        values = [value for r in curve.rollouts if (value := _finite(r.get(tag))) is not None]
-        return max(values, default=None)
-
-    return of
+    value: float
+    episodes: float
+    std: float
 
 
+def _point(record: Record, tag: str) -> Point | None:
+    value = _finite(record.get(tag))
+    if value is None:
+        return None
+    std = _finite(record.get(f"{tag}_Std"))
+    episodes = record.get("Rollout/Episodes") or 0
+    return Point(value, float(episodes), math.nan if std is None else std)
+
+
+def _estimate(tag: str, points: Sequence[Point], statistic: Statistic) -> Estimate:
+    """Compute a statistic of a tag of the metrics from one point per seed."""
+    values, episodes, stds = zip(*points, strict=True)
+    counts = [round(number) for number in episodes]
+    if tag == SUCCESS:
+        return rate_over_seeds(values, counts, statistic)
+    if tag in MEANS:
+        return mean_over_seeds(values, [_finite(std) for std in stds], counts, statistic)
+    return estimate(values, statistic)
+
+
+SUCCESS = "Rollout/Success_Rate"
+MEANS = ("Rollout/Return", "Rollout/D4RL_Score")
 MEASURES = {
-    "success_last": Measure("success, last", _last("Rollout/Success_Rate"), is_rate=True),
-    "success_best": Measure("success, best", _best("Rollout/Success_Rate"), is_rate=True),
-    "return_last": Measure("return, last", _last("Rollout/Return")),
-    "train_loss": Measure("train loss", _last("Train/Loss")),
-    "valid_loss": Measure("valid loss", _last("Valid/Loss")),
+    "success_last": Measure("success, last", SUCCESS),
+    "success_best": Measure("success, best", SUCCESS, best=True),
+    "return_last": Measure("return, last", "Rollout/Return"),
+    "return_best": Measure("return, best", "Rollout/Return", best=True),
+    "d4rl_score_last": Measure("D4RL score, last", "Rollout/D4RL_Score"),
+    "train_loss": Measure("train loss", "Train/Loss"),
+    "valid_loss": Measure("valid loss", "Valid/Loss"),
 }
 
 
@@ -245,10 +291,10 @@ def settings_of(curves: Sequence[Curve], axes: Axes | None = None) -> list[Setti
 
 def estimate_of(setting: Setting, measure: Measure, statistic: Statistic) -> Estimate | None:
     """Compute a measure over the setting's seeds; None if too few runs have it."""
-    values = [value for curve in setting.curves if (value := measure.of(curve)) is not None]
-    if len(values) < FEWEST_SEEDS[statistic]:
+    points = [point for curve in setting.curves if (point := measure.point(curve)) is not None]
+    if len(points) < FEWEST_SEEDS[statistic]:
         return None
-    return estimate(values, statistic, bounds=measure.bounds)
+    return _estimate(measure.tag, points, statistic)
 
 
 def require_seeds(settings: Sequence[Setting], statistic: Statistic) -> None:
@@ -272,6 +318,7 @@ class Band:
     Attributes:
         x: positions on the axis, increasing.
         value, low, high: statistic and interval at each x; without an interval ``low`` and ``high`` equal ``value``.
+            A single run's rate and return have the interval of its episodes.
     """
 
     x: tuple[float, ...]
@@ -285,7 +332,6 @@ def band(
     tag: str,
     over: str,
     statistic: Statistic = "mean",
-    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Band:
     """Compute a tag of the metrics over seeds, epoch by epoch.
 
@@ -297,36 +343,35 @@ def band(
         tag: metric such as ``Train/Loss`` or ``Rollout/Success_Rate``.
         over: 'step', 'epoch' or 'cpu' (mean CPU seconds of the seeds at that epoch).
         statistic: see :func:`imitate.functional.statistics.estimate`.
-        bounds: range of possible values.
     """
     tracks = [list(_track(curve, tag, over)) for curve in setting.curves]
     if not all(tracks):
         return Band((), (), (), ())
     first = max(track[0][0] for track in tracks)
     last = min(track[-1][0] for track in tracks)
-    epochs = sorted({epoch for track in tracks for epoch, _, _ in track if first <= epoch <= last})
+    epochs = sorted({row[0] for track in tracks for row in track if first <= row[0] <= last})
     points = []
     for epoch in epochs:
-        places, values = zip(*(_between(track, epoch) for track in tracks), strict=True)
-        made = estimate(values, statistic, bounds=bounds)
+        rows = [_between(track, epoch) for track in tracks]
+        made = _estimate(tag, [Point(*row) for _, *row in rows], statistic)
         ends = [made.value if end is None else end for end in (made.low, made.high)]
-        points.append((float(np.mean(places)), made.value, *ends))
+        points.append((fmean(place for place, *_ in rows), made.value, *ends))
     columns = zip(*points, strict=True) if points else iter(((), (), (), ()))
     return Band(*columns)
 
 
-def _track(curve: Curve, tag: str, over: str) -> Iterator[tuple[float, float, float]]:
-    """Return epoch, axis position and value of each record with the tag."""
-    records: Sequence[Record] = curve.rollouts if tag.startswith("Rollout/") else curve.epochs
-    for record in records:
-        value = _finite(record.get(tag))
-        if value is not None:
-            yield float(record["epoch"]), curve.place(record, over), value
+def _track(curve: Curve, tag: str, over: str) -> Iterator[tuple[float, ...]]:
+    """Return epoch, axis position and the numbers of a point of each record with the tag."""
+    for record in curve.rollouts if tag.startswith("Rollout/") else curve.epochs:
+        point = _point(record, tag)
+        if point is not None:
+            yield (float(record["epoch"]), curve.place(record, over), *point)
 
 
-def _between(track: Sequence[tuple[float, float, float]], epoch: float) -> tuple[float, float]:
-    known, places, values = zip(*track, strict=True)
-    return float(np.interp(epoch, known, places)), float(np.interp(epoch, known, values))
+def _between(track: Sequence[tuple[float, ...]], epoch: float) -> list[float]:
+    """Interpolate axis position and point at an epoch."""
+    known, *columns = zip(*track, strict=True)
+    return [float(np.interp(epoch, known, column)) for column in columns]
 
 
 def _finite(value: Any) -> float | None:

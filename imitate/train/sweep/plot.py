@@ -102,8 +102,7 @@ def _panel(
     for number, setting in enumerate(settings):
         color = _color(number, settings)
         for tag, style in PANELS[name]:
-            bounds = (0.0, 1.0) if name == "success" else (float("-inf"), float("inf"))
-            line = band(setting, tag, over, statistic, bounds)
+            line = band(setting, tag, over, statistic)
             _line(axes, line, color, style, marker="o" if tag.startswith("Rollout/") else "")
             positive = positive and all(value > 0 for value in line.value)
         if name == "success" and len(setting.curves) == 1:

@@ -11,6 +11,7 @@ from typing import Any
 from imitate.errors import UserError, nearest
 from imitate.functional.statistics import Estimate, Statistic
 from imitate.system.run_folder import to_json, write_text
+from imitate.system.text import mean_text, rate_text
 from imitate.train.sweep.over_seeds import MEASURES, Measure, Setting, estimate_of, words
 
 Cells = tuple[list[str], list[list[str]]]
@@ -24,7 +25,10 @@ NAMES = {"mean": "mean", "iqm": "interquartile mean", "median": "median"}
 
 def caption(statistic: Statistic) -> str:
     """Return a line that explains the numbers."""
-    return f"{NAMES[statistic]} over training seeds (95 % interval: {INTERVALS[statistic]})"
+    return (
+        f"{NAMES[statistic]} over training seeds, ± their standard deviation (95 % interval: {INTERVALS[statistic]}, "
+        "at least that of the episodes)"
+    )
 
 
 def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str, Any]]:
@@ -53,7 +57,7 @@ def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str,
 
 
 def cells(settings: Sequence[Setting], statistic: Statistic) -> Cells:
-    """Return header and rows to read: values, seeds, then each measure as ``86.0 % (79.1 - 93.4)``."""
+    """Return header and rows to read: values, seeds, then each measure, such as ``86.0 % (79.1 - 93.4)``."""
     return _cells(settings, statistic, _for_people)
 
 
@@ -151,14 +155,16 @@ def _keys(settings: Sequence[Setting]) -> list[str]:
 
 
 def _present(settings: Sequence[Setting]) -> dict[str, Measure]:
-    """Return the measures that some run has; the return is shown only for online RL."""
+    """Return the measures that some run has; the best return is shown only if no success is known."""
     curves = [curve for setting in settings for curve in setting.curves]
-    return {
+    found = {
         name: measure
         for name, measure in MEASURES.items()
         if any(measure.of(curve) is not None for curve in curves)
-        and (name != "return_last" or any(curve.is_online for curve in curves))
     }
+    if "success_best" in found:
+        found.pop("return_best", None)
+    return found
 
 
 def _seeds(setting: Setting) -> str:
@@ -167,21 +173,17 @@ def _seeds(setting: Setting) -> str:
 
 
 def _for_people(made: Estimate, measure: Measure) -> str:
-    value, low, high = _texts(made, measure)
-    text = f"{value} %" if measure.is_rate else value
-    return text if made.low is None else f"{text} ({low} - {high})"
+    if measure.is_rate:
+        return rate_text(made.value, made[1:3], digits=1)
+    return mean_text(made.value, made.std if measure.is_mean else None, made[1:3])
 
 
 def _for_latex(made: Estimate, measure: Measure) -> str:
-    value, low, high = _texts(made, measure)
-    percent = r"\,\%" if measure.is_rate else ""
-    return f"${value}{percent}$" if made.low is None else f"${value}{percent}\\ [{low}, {high}]$"
-
-
-def _texts(made: Estimate, measure: Measure) -> list[str]:
-    if measure.is_rate:
-        return ["" if v is None else f"{100 * v:.1f}" for v in made[:3]]
-    return ["" if v is None else f"{v:.4g}" for v in made[:3]]
+    value, _, interval = _for_people(made, measure).partition(" (")
+    value = value.replace(" %", r"\,\%").replace("±", r"\pm")
+    if not interval:
+        return f"${value}$"
+    return f"${value}\\ [{interval.rstrip(')').replace(' - ', ', ')}]$"
 
 
 def _escaped(text: str) -> str:
