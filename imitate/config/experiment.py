@@ -162,3 +162,8 @@ with warnings.catch_warnings():
             "the training starts from; null: fresh weights.",
         )
         ckpt_optimizers: bool = Field(False, description="Also load the state of its optimizers.")
+        ckpt_parts: tuple[str, ...] | None = Field(
+            None,
+            description="Networks of ckpt_path, or parts of them by dotted names (policy.encoder), whose weights are "
+            "loaded; all else, normalization included, begins anew. null: everything is loaded.",
+        )

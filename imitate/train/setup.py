@@ -262,12 +262,8 @@ def _built(
     begins = not resumed and config.experiment.ckpt_path is None
     algo = _learner(config, train_set, metadata, device, load_pretrained=begins, stored=stored)
     action_low, action_high = algo.preprocess.sent_limits(action_low, action_high)
-    if config.experiment.ckpt_path is not None and not resumed:
-        start_from(
-            algo,
-            config.experiment.ckpt_path,
-            with_optimizers=config.experiment.ckpt_optimizers,
-        )
+    if not resumed:
+        start_from(algo, config.experiment)
     if config.train.data_on_device:
         train_set.to(device)
     return Setup(

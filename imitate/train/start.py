@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from imitate.algo.base.algo import Algo
 from imitate.algo.slots.frozen import frozen_policy_of
-from imitate.config import Config
-from imitate.errors import CheckpointError, ConfigError
+from imitate.config import Config, ExperimentConfig
+from imitate.errors import CheckpointError, ConfigError, nearest
 from imitate.models.preprocess import Preprocess
 from imitate.models.pretrained import checksum
 from imitate.policy.checkpoint import load_checkpoint
 
 
-def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
-    """Load a checkpoint's weights and its preprocessing of observations and actions.
+def start_from(algo: Algo, settings: ExperimentConfig) -> None:
+    """Load the weights of ``ckpt_path``, and its preprocessing of observations and actions or its ``ckpt_parts`` alone.
+
+    With ``ckpt_optimizers`` the moments of its optimizers are loaded too; learning rates and their schedules start
+    again.
 
     Args:
         algo: newly built algorithm.
-        path: the checkpoint.
-        with_optimizers: also load the moments of its optimizers; learning rates and their schedules start again.
+        settings: section ``experiment`` of the configuration.
 
     Raises:
         CheckpointError: the checkpoint does not fit the algorithm.
+        ConfigError: moments of parts are asked for.
     """
+    path = settings.ckpt_path
+    if path is None:
+        return
     ckpt = load_checkpoint(path)
+    if settings.ckpt_parts is not None:
+        if settings.ckpt_optimizers:
+            raise ConfigError(
+                "experiment.ckpt_optimizers: moments are loaded for whole networks only: set ckpt_parts to null, or "
+                "this to false"
+            )
+        _load_parts(algo, ckpt["model"]["nets"], settings.ckpt_parts, path)
+        return
     preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
     if preprocess.obs_shapes != algo.preprocess.obs_shapes or preprocess.action_dim != algo.ac_dim:
         raise CheckpointError(
@@ -45,7 +61,7 @@ def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
         )
     try:
         algo.deserialize(ckpt["model"], load_optimizers=False)
-        if with_optimizers:
+        if settings.ckpt_optimizers:
             _load_moments(algo, ckpt["model"].get("optimizers", {}), path)
     except (RuntimeError, KeyError, ValueError) as error:
         raise CheckpointError(
@@ -53,6 +69,37 @@ def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
             f"{str(error).splitlines()[-1].strip()}"
         ) from error
     algo.preprocess = preprocess
+
+
+def _load_parts(algo: Algo, saved: Mapping[str, Tensor], parts: Sequence[str], path: str) -> None:
+    """Load the weights of some networks or parts of them, also into the moving average."""
+    own = algo.nets.state_dict()
+    chosen: dict[str, Tensor] = {}
+    for part in parts:
+        theirs, ours = (
+            {key: value for key, value in state.items() if f"{key}.".startswith(f"{part}.")}
+            for state in (saved, own)
+        )
+        if not theirs:
+            known = {
+                key.rsplit(".", depth)[0] for key in saved for depth in range(1, key.count(".") + 1)
+            }
+            raise CheckpointError(
+                f"experiment.ckpt_parts: {path} has no part '{part}'; {nearest(part, sorted(known))}"
+            )
+        differing = [
+            key
+            for key in sorted({*theirs, *ours})
+            if key not in theirs or key not in ours or theirs[key].shape != ours[key].shape
+        ]
+        if differing:
+            raise CheckpointError(
+                f"experiment.ckpt_parts: '{part}' of {path} does not fit this configuration: {len(differing)} of "
+                f"{len({*theirs, *ours})} weights have another shape or no counterpart, such as {differing[0]}"
+            )
+        chosen |= theirs
+    for nets in (algo.nets, *(() if algo.ema is None else (algo.ema.module,))):
+        nets.load_state_dict(chosen, strict=False)
 
 
 def adopt_frozen(algo: Algo) -> None:

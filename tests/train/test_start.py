@@ -80,6 +80,31 @@ def test_what_a_checkpoint_lacks_or_does_not_fit_is_refused(demo_file, tmp_path)
         go_on("bc", demo_file(obs_dims=sizes), tmp_path)
 
 
+def test_chosen_parts_are_loaded_and_all_else_begins_anew(demo_file, tmp_path):
+    def started(*parts, more=()):
+        named = f"experiment.ckpt_parts={json.dumps(parts)}"
+        still = "algo.optim_params.policy.learning_rate.initial=1e-12"
+        return go_on("bc_normobs", demo_file(), tmp_path, still, named, *more)
+
+    before, after = started("policy.head")
+    for key, tensor in before["model"]["nets"].items():
+        same = torch.allclose(tensor, after["model"]["nets"][key], atol=1e-6)
+        assert same == key.startswith("policy.head"), key
+    assert not torch.equal(*(c["preprocess"]["obs"]["object"]["offset"] for c in (before, after)))
+    for part, more, words in (
+        ("policy.haed", (), "no part 'policy.haed'; did you mean 'policy.head'"),
+        (
+            "policy.head",
+            ("algo.actor_layer_dims=[7]",),
+            "'policy.head' of | weights have another shape",
+        ),
+    ):
+        with refused(words, error=CheckpointError):
+            started(part, more=more)
+    with refused("experiment.ckpt_optimizers: moments", error=ConfigError):
+        started("policy", more=("experiment.ckpt_optimizers=true",))
+
+
 def test_init_on_the_command_line(demo_file, tmp_path):
     sets = [part for override in QUIET for part in ("--set", override)]
     words = [

@@ -226,12 +226,7 @@ def _built(
         )
     if not resumed:
         adopt_frozen(algo)
-    if config.experiment.ckpt_path is not None and not resumed:
-        start_from(
-            algo,
-            config.experiment.ckpt_path,
-            with_optimizers=config.experiment.ckpt_optimizers,
-        )
+        start_from(algo, config.experiment)
     return OnlineSetup(
         config=config,
         device=device,
