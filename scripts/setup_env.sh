@@ -37,14 +37,15 @@ make_venv() {
     quietly "$python" -m venv "$VENV" || fail "$python -m venv failed"
 }
 
-# install_package EXTRAS: this package, editable, with the named extras, and the simulator.
+# install_package EXTRAS: this package, editable, with the named extras; with the extra "simulator" also the simulators.
 #
 # robosuite itself goes in without its dependency list. That list has packages which only its keyboard and screen use;
 # one of them has to be compiled, another needs a desktop's libGL. The extra "simulator" of pyproject.toml
 # lists what it does need without a screen. Meta-World and gym-aloha go in the same way:
 # they pin an older mujoco, and what is used of them runs with this one.
 install_package() {
-    local extras="$1" wanted stamp
+    local extras="$1" packages="" wanted stamp
+    [[ ",$extras," != *,simulator,* ]] || packages="robosuite metaworld gym-aloha"
     make_venv
     stamp="$VENV/.installed-${extras//,/-}"
     wanted="$(cd "$ROOT" && "$PY" - pyproject.toml constraints.txt scripts/setup_env.sh <<'PYTHON'
@@ -55,12 +56,12 @@ PYTHON
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
         return
     fi
-    say "Installing imitate[$extras], robosuite, Meta-World and gym-aloha into .venv (the first time: a few minutes)"
+    say "Installing imitate[$extras]${packages:+, ${packages// /, }} into .venv (the first time: a few minutes)"
     (
         cd "$ROOT"
         export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
         quietly "$PY" -m pip install -e ".[$extras]" -c constraints.txt || exit 1
-        for package in robosuite metaworld gym-aloha; do
+        for package in $packages; do
             if ! "$PY" -m pip show --quiet "$package" 2>/dev/null; then
                 quietly "$PY" -m pip install --no-deps "$package" -c constraints.txt || exit 1
             fi

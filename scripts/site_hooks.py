@@ -18,6 +18,8 @@ from site_api import api_pages
 from site_lines import with_seams, with_whole_numbers
 from site_reference import command_page, keys_page
 
+from imitate.cli.other_tools import page_table
+
 ROOT = Path(__file__).parents[1]
 _EQUATION = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\(?P<open>[(\[])(?P<tex>.*?)\\[)\]]</(?P=tag)>',
@@ -33,6 +35,8 @@ SEARCH_BOOSTS = {
     "reference/api/": 0.2,
     "changes.md": 0.2,
 }
+_OPTIONS_OF = re.compile(r"<!-- options of (\w+) -->")
+"""Place of a table of another toolkit's options, imitate/cli/other_tools.py."""
 _LINK_OUTSIDE = re.compile(
     r"\[(?P<text>[^\]]+)\]\((?:\.\./)+(?P<path>(?:imitate|configs|examples|scripts|benchmarks)/[^)#]*)\)"
 )
@@ -56,7 +60,7 @@ def generated_pages() -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Set the page's weight in the search, and replace links out of ``docs/`` by paths: the site has no code."""
+    """Set the page's weight in the search, write tables of options, and replace links out of ``docs/`` by paths."""
     source = page.file.src_path
     boosts = [boost for prefix, boost in SEARCH_BOOSTS.items() if source.startswith(prefix)]
     page.meta.setdefault("search", {"boost": boosts[0] if boosts else 1.0})
@@ -67,7 +71,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         known = match["text"].strip("`") in match["path"]
         return f"`{match['path']}`" if known else f"{match['text']} (`{match['path']}`)"
 
-    return _LINK_OUTSIDE.sub(path, markdown)
+    with_options = _OPTIONS_OF.sub(lambda found: page_table(found[1]), markdown)
+    return _LINK_OUTSIDE.sub(path, with_options)
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:

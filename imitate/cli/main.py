@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, TextIO, cast
+from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from imitate.cli.help_texts import complete, examples
+from imitate.cli.mistakes import UsageError, mistakes
 from imitate.cli.options import with_trust
 from imitate.errors import UserError, nearest, printable
 from imitate.system.version import __version__
@@ -37,6 +39,7 @@ _NEEDED = {
     "PIL": ("pillow", " (for images in files of demonstrations)"),
 }
 """Packages by module name, with their purpose; a robot's computer may lack them."""
+_ARGS = "imitate.command_line"
 INTERRUPTED = 130
 HUNG_UP = 129
 TERMINATED = 143
@@ -321,6 +324,16 @@ def _as_of_dataset(name: str) -> str:
 class _Verbs(TyperGroup):
     """The top level: finds commands by name, and turns a :class:`UserError` into one line and exit code 2."""
 
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        """Make the context, which keeps the command line."""
+        line = list(args)
+        try:
+            context = super().make_context(info_name, args, parent=parent, **extra)
+        except UsageError as error:
+            _refuse(error, line)
+        context.meta[_ARGS] = line
+        return context
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, in the order of their use."""
         return list(VERBS)
@@ -343,10 +356,8 @@ class _Verbs(TyperGroup):
                 answer = super().invoke(ctx)
                 sys.stdout.flush()
                 return answer
-        except UserError as error:
-            for line in str(error).splitlines():
-                typer.echo(f"error: {printable(line)}", err=True)
-            raise typer.Exit(USER_ERROR) from None
+        except (UserError, UsageError) as error:
+            _refuse(error, ctx.meta[_ARGS])
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise  # click ends quietly if the reader is gone
@@ -371,6 +382,15 @@ class _Verbs(TyperGroup):
             with suppress(OSError):  # the terminal may be gone
                 typer.echo(" ".join(["interrupted", *map(str, error.args)]), err=True)
             raise typer.Exit(_code_of(error)) from None
+
+
+def _refuse(error: Any, args: Sequence[str]) -> NoReturn:
+    """Print a line for each mistake of the user, and end with exit code 2."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        raise error
+    for line in str(error).splitlines() if isinstance(error, UserError) else mistakes(error, args):
+        typer.echo(f"error: {printable(line)}", err=True)
+    raise typer.Exit(USER_ERROR) from None
 
 
 def _told(error: Exception) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -21,6 +22,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from imitate.config.algorithms import AlgoSection, find, subtree_type
 from imitate.config.base_config import BaseConfig
+from imitate.config.key_hints import SYNONYMS, keys_that_mean, leaves
 from imitate.config.observation import ObservationConfig, Observations
 from imitate.config.section import Section, child_type, merged
 from imitate.errors import ConfigError, nearest
@@ -95,11 +97,31 @@ def _plain_problem(detail: ErrorDetails, keys: Keys, root: type[Section], tree: 
     if detail["type"] == "conflict":
         return detail["msg"]
     if detail["type"] == "extra_forbidden":
-        section = _section_at(root, keys[:-1], tree)
-        return f"{path}: unknown key, {nearest(str(keys[-1]), section.model_fields)}"
+        return f"{path}: unknown key, {_instead(path, _section_at(root, keys[:-1], tree), tree)}"
     if detail["type"] == "missing":
         return f"{path}: is missing{_hint(detail, _field_at(root, keys, tree))}"
     return f"{path}: {detail['msg'].removeprefix('Value error, ')}"
+
+
+def _instead(path: str, section: type[Section], tree: Any) -> str:
+    """Name the key that an unknown one probably means: by another toolkit's name, near it, or in another section."""
+    last = path.rpartition(".")[2]
+    near = nearest(last, section.model_fields)
+    if last not in SYNONYMS and near.startswith("did you"):
+        return near
+    meant = keys_that_mean(path, keys_of(tree.get("algo_name")))
+    return f"did you mean {' or '.join(map(repr, meant))}?" if meant else near
+
+
+@cache
+def keys_of(algo_name: str | None) -> tuple[str, ...]:
+    """Return the dotted keys of all sections, those of the algorithm's only if it is known."""
+    values = {} if algo_name is None else {"algo_name": algo_name}
+    try:
+        config = Config.model_validate(values)
+    except (ConfigError, ValidationError):
+        config = Config.model_construct(algo_name="")
+    return tuple(leaves(config.to_dict()))
 
 
 def _wanted(detail: ErrorDetails) -> str:

@@ -1,0 +1,69 @@
+"""Keys of a configuration that a word of another toolkit, or a key in the wrong section, probably means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MOST_KEYS = 3
+"""Largest number of keys that a hint names."""
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "clip_range": ("algo.clip",),
+    "chunk_size": ("chunk.size", "horizon.prediction_horizon"),
+    "ent_coef": ("entropy_weight", "temperature.initial"),
+    "exploration_fraction": ("epsilon.part",),
+    "gae_lambda": ("algo.trace",),
+    "gamma": ("algo.discount",),
+    "gradient_steps": ("online.update_ratio",),
+    "hidden_sizes": ("layer_dims",),
+    "hidden_units": ("layer_dims",),
+    "learning_rate": ("learning_rate.initial",),
+    "learning_starts": ("online.warmup_steps",),
+    "lr": ("learning_rate.initial",),
+    "n_action_steps": ("chunk.execute", "horizon.action_horizon"),
+    "n_critics": ("ensemble.n",),
+    "n_envs": ("online.num_envs",),
+    "n_epochs": ("algo.rollout_epochs", "train.num_epochs"),
+    "n_obs_steps": ("horizon.observation_horizon", "train.frame_stack"),
+    "n_steps_per_epoch": ("experiment.epoch_every_n_steps",),
+    "net_arch": ("layer_dims",),
+    "num_workers": ("train.num_data_workers", "online.num_workers"),
+    "optimizer_lr": ("learning_rate.initial",),
+    "policy_delay": ("actor.update_freq",),
+    "tau": ("algo.target_tau",),
+    "target_update_interval": ("algo.target_update_freq",),
+    "total_timesteps": ("train.num_epochs",),
+    "train_freq": ("online.collect_steps",),
+    "vf_coef": ("algo.value_weight",),
+    "wandb": ("logging.log_wandb",),
+    "weight_decay": ("regularization.L2",),
+}
+"""Ends of keys here, by the names of robomimic, LeRobot, Stable-Baselines3 and d3rlpy."""
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
+    """Yield the dotted key of each value of a tree."""
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path
+
+
+def keys_that_mean(word: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that a word means: itself, those with its synonym, or else those that end with it.
+
+    Returns [] if more than three are left.
+    """
+    keys = tuple(keys)
+    word = word.replace("/", ".")
+    if word in keys:
+        return [word]
+    last = word.rpartition(".")[2]
+    for end in SYNONYMS.get(last, ()):
+        found = [key for key in keys if f".{key}".endswith(f".{end}")]
+        if 0 < len(found) <= MOST_KEYS:
+            return found
+    found = [key for key in keys if f".{key}".endswith(f".{last}")]
+    return found if len(found) <= MOST_KEYS else []

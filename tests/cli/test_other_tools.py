@@ -1,0 +1,80 @@
+"""Options of other toolkits and misspelt ones: what to type here exists, and all mistakes of a line come together."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from imitate.cli.main import app
+from imitate.cli.other_tools import ROWS, TOOLS, page_table
+from imitate.config.algorithms import available
+from imitate.config.config import keys_of
+from tests.cli.test_help import commands
+from tests.loading import load
+
+PAGES = Path(__file__).parents[2] / "docs"
+LINES = """
+train --config bc/bc --debug | --debug: train has no such option; in place of robomimic's write --epochs 1 --set
+train --seed 3 | write --set train.seed=3
+sweep bc/bc --seed=3 | write --set train.seed=3
+train --algo bc | write --config bc/bc or --config sac/sac_pendulum
+eval --agent a --n_rollouts 2 | in place of robomimic's write --episodes 2
+eval --agent a --video_skip 2 | it is --video-skip
+train --policy.path=F | in place of LeRobot's write --init F
+train --policy.type=act | in place of LeRobot's write `imitate config init --algo act`
+train --dataset.repo_id F --steps 9 | write --dataset F | write --epochs 100 --set
+train --config ppo/ppo_cartpole --learning-rate 1 | --set algo.optim_params.policy.learning_rate.initial=1
+train --train.num-epochs | --set train.num_epochs=VALUE
+train --epoch 3 | did you mean --epochs?
+train --nonsense | `imitate train --help` lists its options
+collect --env Lift --num 0 --bad | `imitate collect --help` lists | Missing option '--out'. | value for '--num'
+dataset playback --dataset f --video v | write `imitate dataset playback f`
+dataset render f --out g --cameras a b | --cameras: takes one word, got a b: write --cameras a,b
+train --set a=1 b=2 c=3 | --set: takes one word, got a=1 b=2 c=3: write --set a=1 --set b=2 --set c=3
+info a b | info: takes no further words, got 'b'; `imitate info --help` shows what it takes
+dataset rendr | there is no command 'dataset rendr'; did you mean 'render'?
+dataset --out f | name one of its commands: split
+--nonsense | No such option: --nonsense
+"""
+"""command line | part of a line of the answer | ..."""
+
+
+@pytest.mark.parametrize("row", LINES.strip().splitlines(), ids=lambda row: row.partition(" | ")[0])
+def test_each_mistake_of_a_command_line_is_a_line_with_the_remedy(call, row):
+    line, *wanted = row.split(" | ")
+    given = call(line, code=2).stderr.splitlines()
+    assert len(given) == len(wanted), given
+    for got, words in zip(given, wanted, strict=True):
+        assert got.startswith("error: ") and words in got, got
+
+
+def options_of(words):
+    top = typer.main.get_command(app)
+    command = top.get_command(None, words[0]).load()
+    for name in words[1:]:
+        command = command.commands[name]
+    return {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+
+
+def test_what_replaces_an_option_of_another_toolkit_exists():
+    names, keys = [*commands()], {key for name in available() for key in keys_of(name)}
+    for row in ROWS:
+        assert row.tool in TOOLS and tuple(row.command.split()) in names, row
+        assert row.options <= options_of(row.command.split()), row
+        assert not {*row.flags} & options_of(row.command.split()), f"{row}: is an option here too"
+        for key in re.findall(r"--(?:set|grid) ([a-z][\w.]+)=", row.example):
+            assert key in keys, row
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_page_of_a_toolkit_shows_its_rows(monkeypatch, tool):
+    monkeypatch.syspath_prepend(PAGES.parent / "scripts")
+    text = (PAGES / f"from_{tool}.md").read_text()
+    assert text.count(f"<!-- options of {tool} -->") == 1
+    assert "| `--seed`" in page_table("sb3") and page_table(tool).count("\n") == 1 + sum(
+        row.tool == tool for row in ROWS
+    )
+    hooks = load("scripts/site_hooks.py")
+    page = type("Page", (), {"file": type("File", (), {"src_path": "a.md"}), "meta": {}})
+    assert page_table(tool) in hooks.on_page_markdown(text, page)
