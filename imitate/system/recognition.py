@@ -19,6 +19,8 @@ from typing import Any
 _MOST_BYTES = 2**20
 _HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
 """First bytes of demonstration files and of checkpoints."""
+_LFS = b"version https://git-lfs.github.com/spec/"
+"""First bytes of the small text that stands for a large file in a clone without Git LFS."""
 _PICKLE = b"\x80"
 """First byte of a pickle."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -65,6 +67,13 @@ def diagnosis(path: str | Path) -> str | None:
     if Path(path).expanduser().exists():
         return None
     return _url_words(str(path)) or _hub_words(str(path))
+
+
+def is_lfs_pointer(path: str | Path) -> bool:
+    """Return true if a file holds the name of its content in Git LFS instead of the content."""
+    with suppress(OSError):
+        return _begins_with(path, _LFS)
+    return False
 
 
 def hdf5_words(path: str | Path) -> str | None:
@@ -115,6 +124,23 @@ def _hub_words(text: str) -> str | None:
 
 
 # ---- folders -------------------------------------------------------------------------------------
+
+
+def _damaged_lerobot(folder: Path) -> Found | None:
+    file = folder / "meta" / "info.json"
+    if not file.is_file() or _json(file) or not (folder / "data").is_dir():
+        return None
+    found = _lfs_pointer(file)
+    reason, advice = "is not a JSON object", "download it again"
+    if found is not None:
+        reason, advice = f"is {found.what}", found.advice
+    elif not file.stat().st_size:
+        reason = "is empty"
+    return Found(
+        "lerobot-damaged",
+        f"a folder with the layout of LeRobot's datasets, but its 'meta/info.json' {reason}",
+        advice,
+    )
 
 
 def _lerobot_dataset(folder: Path) -> Found | None:
@@ -226,6 +252,16 @@ def _original_act(folder: Path) -> Found | None:
 
 
 # ---- files ---------------------------------------------------------------------------------------
+
+
+def _lfs_pointer(file: Path) -> Found | None:
+    if not is_lfs_pointer(file):
+        return None
+    return Found(
+        "lfs-pointer",
+        "a pointer of Git LFS instead of the file itself",
+        "fetch the content with `git lfs pull` in its repository",
+    )
 
 
 def _in_lerobot_dataset(file: Path) -> Found | None:
@@ -415,6 +451,7 @@ def _is_tree(tree: dict[str, Any]) -> bool:
 _Check = Callable[[Path], Found | None]
 _FOLDERS: tuple[_Check, ...] = (
     _lerobot_dataset,
+    _damaged_lerobot,
     _shards,
     _lerobot_policy,
     _robomimic_run,
@@ -423,6 +460,7 @@ _FOLDERS: tuple[_Check, ...] = (
     _original_act,
 )
 _FILES: tuple[_Check, ...] = (
+    _lfs_pointer,
     _in_lerobot_dataset,
     _safetensors,
     _configuration,

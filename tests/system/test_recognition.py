@@ -21,6 +21,7 @@ TREE = {"algo_name": "bc", "experiment": {"name": "x"}, "train": {}, "algo": {},
 INFO = {"codebase_version": "v3.0", "features": {}, "fps": 10}
 BOMB = b"\x80\x04cbuiltins\nexit\n(tR."
 """A pickle that ends the process which loads it."""
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n"
 
 
 def write(path, content=b""):
@@ -66,6 +67,11 @@ FILES = {
     "aloha/dataset_stats.pkl": b"",
     "aloha/policy_best.ckpt": b"",
     "bare.parquet": b"PAR1....",
+    "void/meta/info.json": b"",
+    "void/data": None,
+    "clone/meta/info.json": LFS,
+    "clone/data": None,
+    **{f"lfs.{ending}": LFS for ending in ("hdf5", "npz", "pth", "json", "mp4", "parquet")},
 }
 """One of each; None is a folder."""
 
@@ -98,6 +104,8 @@ stable-baselines3-statistics: vec.pkl
 pickle: own.pkl
 act-run: aloha
 parquet: bare.parquet
+lerobot-damaged: void clone
+lfs-pointer: lfs.hdf5 lfs.npz lfs.pth lfs.json lfs.mp4 lfs.parquet
 """
 
 
@@ -158,6 +166,13 @@ info lerobot/pusht | hf download lerobot/pusht
 info iql.d3 | is a model of d3rlpy
 info buffer.pkl | is a replay buffer of Stable-Baselines3
 info own.pkl | is a pickle of Python objects
+info void | layout of LeRobot's datasets, but its 'meta/info.json' is empty: download
+dataset doctor clone | 'meta/info.json' is a pointer of Git LFS instead of the file itself: fetch
+info lfs.pth | is a pointer of Git LFS instead of the file itself: fetch the content with `git lfs pull`
+dataset stats lfs.hdf5 | is a pointer of Git LFS
+eval --agent lfs.pth | is a pointer of Git LFS
+train --config bc/bc --dataset lfs.npz | is a pointer of Git LFS
+config check lfs.json | is a pointer of Git LFS
 eval --agent act/config.json | a policy of LeRobot; config.json: input_features is missing
 eval --agent vqbet | is a policy of LeRobot (vqbet)
 eval --agent lr | is a dataset of LeRobot (v3.0): train on it

@@ -107,6 +107,16 @@ def convert(
             help="Number of processes that replay states of raw recordings; default: 1.",
         ),
     ] = None,
+    action: Annotated[
+        str | None,
+        typer.Option("--action", help="From LeRobot: the feature that contains the actions."),
+    ] = None,
+    skip_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--skip-incomplete", help="From LeRobot: leave out episodes of which files are missing."
+        ),
+    ] = False,
     _formats: Annotated[
         bool,
         typer.Option(
@@ -125,6 +135,8 @@ def convert(
         video=video,
         images=images.value if images else None,
         workers=workers,
+        action=action,
+        skip_incomplete=skip_incomplete or None,
     )
     with ProgressBar(desc="convert", unit="demo", leave=False, disable=None) as bar:
 

@@ -24,8 +24,9 @@ def describe(path: Path) -> Report:
         raise DatasetError(
             f"{file}: 'features' is not an object of features: download the dataset again"
         )
-    from imitate.data.formats.lerobot import key_of
+    from imitate.data.formats.lerobot_names import keys_of, unusual_names
 
+    keys = keys_of(features)
     return {
         "kind": "lerobot",
         "path": str(path),
@@ -39,7 +40,7 @@ def describe(path: Path) -> Report:
         "features": [
             {
                 "feature": name,
-                "key": key_of(name),
+                "key": keys[name],
                 "shape": _shape(feature.get("shape"), file),
                 "dtype": feature.get("dtype"),
                 "names": dimension_names(feature.get("names")),
@@ -47,6 +48,7 @@ def describe(path: Path) -> Report:
             for name, feature in features.items()
             if name not in _AUTOMATIC
         ],
+        "unusual_names": unusual_names(keys.items()),
     }
 
 
@@ -86,6 +88,9 @@ def lay_out(report: Report) -> Iterator[str]:
             for f in report["features"]
         ],
     )
+    if report["unusual_names"]:
+        yield ""
+        yield f"names          not LeRobot's own, so taken for {report['unusual_names']}"
     yield ""
     yield f"to train       imitate config init {report['path']} --out my.json; imitate train --config my.json"
     yield f"to convert     imitate dataset convert {report['path']} NEW.hdf5"

@@ -78,10 +78,13 @@ def number_names(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str
 
 
 def dimension_names(names: Any) -> list[str]:
-    """Return the names of a feature's numbers as a flat list; LeRobot has a list, or lists in an object.
+    """Return the names of a feature's numbers as a flat list; LeRobot has a list, lists in it, or lists in an object.
 
     Returns [] if there are none.
     """
     if isinstance(names, dict):
-        names = [name for value in names.values() if isinstance(value, list) for name in value]
-    return [str(name) for name in names] if isinstance(names, list) else []
+        names = [value for value in names.values() if isinstance(value, list)]
+    if not isinstance(names, list):
+        return []
+    parts = [dimension_names(name) if isinstance(name, list) else [str(name)] for name in names]
+    return [name for part in parts for name in part]

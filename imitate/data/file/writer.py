@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -57,6 +57,7 @@ class DatasetWriter:
         strict: refuse observations that readers would misinterpret: names with '/', images that are not uint8 (H, W,
             C), such as floats or channels first (images named 'depth' or 'segmentation' may have any form), and
             ``next_obs`` that does not match ``obs``. False: for tools that copy existing recordings.
+        optional: arrays that an episode may lack, although others have them.
 
     Raises:
         ConfigError: an argument has an invalid value.
@@ -76,6 +77,7 @@ class DatasetWriter:
         keep_partial: bool = True,
         attrs: Mapping[str, Any] | None = None,
         strict: bool = True,
+        optional: Collection[str] = (),
     ) -> None:
         self.path = Path(path).expanduser()
         self.partial = partial_of(self.path)
@@ -93,6 +95,7 @@ class DatasetWriter:
         self._jpeg_quality = jpeg_quality
         self._keep_partial = keep_partial
         self._strict = strict
+        self._optional = optional
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._journal = JournaledFile(self.partial, keep=goes_on)
@@ -180,9 +183,8 @@ class DatasetWriter:
             group.attrs.update({"num_samples": length, **attrs})
             data.attrs["total"] = int(data.attrs["total"]) + length
         self._names.append(name)
-        self._layout = self._layout or {
-            key: StepForm(value.shape[1:], value.dtype) for key, value in arrays.items()
-        }
+        forms = {key: StepForm(value.shape[1:], value.dtype) for key, value in arrays.items()}
+        self._layout = {**forms, **self._layout}
         return name
 
     def _check_first(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
@@ -208,6 +210,8 @@ class DatasetWriter:
         """Check that the episode has the same arrays as the file's other episodes."""
         for key, (step, dtype) in self._layout.items():
             if key not in arrays:
+                if key in self._optional:
+                    continue
                 raise DatasetError(
                     f"{where}: '{key}' is missing, which demo '{self._names[0]}' has: give it in each episode"
                 )
@@ -222,7 +226,7 @@ class DatasetWriter:
                     "give the same type in each episode"
                 )
         for key in arrays:
-            if self._layout and key not in self._layout:
+            if self._layout and key not in self._layout and key not in self._optional:
                 raise DatasetError(
                     f"{where}: '{key}' is new, demo '{self._names[0]}' lacks it: give it in each episode or in none"
                 )

@@ -18,6 +18,7 @@ from imitate.data.file.episode import Episode
 from imitate.errors import DatasetError, UserError
 from imitate.system.extras import missing
 from imitate.system.memory import check_claim
+from imitate.system.recognition import diagnosis, is_lfs_pointer
 from imitate.system.text import counted
 
 
@@ -107,6 +108,7 @@ class OpenedDataset:
         attrs: further attributes of the whole dataset: strings and numbers.
         lossy_images: true if its images are compressed with loss (videos, JPEGs).
         images: storage of images unless the user chooses one: see :attr:`Options.images`.
+        optional: arrays that some demos lack.
     """
 
     env_meta: dict[str, Any]
@@ -117,6 +119,7 @@ class OpenedDataset:
     attrs: dict[str, Any] = field(default_factory=dict)
     lossy_images: bool = False
     images: str = "raw"
+    optional: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,9 @@ class Options:
             frames of a LeRobot dataset are kept, other sources with lossy compression become 'jpeg', the rest 'raw'.
             None means 'as-source' for LeRobot's datasets and 'raw' for others.
         workers: number of processes that replay states.
+        action: feature that contains the actions.
+        skip_incomplete: true to leave out episodes of which files are missing; false to keep them without the missing
+            images; None to refuse them.
     """
 
     env: str | None = None
@@ -146,6 +152,8 @@ class Options:
     video: str | None = None
     images: str | None = None
     workers: int | None = None
+    action: str | None = None
+    skip_incomplete: bool | None = None
 
     def given(self) -> list[str]:
         """Return the names of the options that are set."""
@@ -274,9 +282,12 @@ def reading(path: Path) -> Iterator[None]:
         if str(path) in str(error):
             raise
         raise DatasetError(f"{path}: {error}") from error
-    except UserError:
-        raise
     except Exception as error:
+        for file in files_below(path) if path.is_dir() else ():
+            if is_lfs_pointer(file):
+                raise DatasetError(diagnosis(file)) from error
+        if isinstance(error, UserError):
+            raise
         raise DatasetError(
             f"{path}: cannot be read ({type(error).__name__}: {_first_line(error)}): "
             "it is cut short, damaged or not of this format"

@@ -25,7 +25,7 @@ from imitate.system.locks import locked
 from imitate.system.recognition import diagnosis
 from imitate.system.text import ProgressBar
 
-_VERSION = 4
+_VERSION = 5
 """Version of conversions; increase it when conversions change."""
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +96,10 @@ def _convert(path: Path, found: Format, file: Path) -> None:
                 path,
                 file,
                 from_format=found.name,
-                options=Options(images="as-source"),
+                options=Options(
+                    images="as-source",
+                    skip_incomplete=False if "skip_incomplete" in found.options else None,
+                ),
                 on_demo=show,
             )
         except DatasetError as error:

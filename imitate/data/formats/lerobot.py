@@ -8,6 +8,7 @@ stored.
     observation.<x>   -> obs/<x>              action -> actions           task -> attribute language
     next.reward -> rewards                    next.success, next.done, next.truncated -> terminals, timeouts
 
+Other names of features are assigned by :mod:`imitate.data.formats.lerobot_names`.
 The features' original names, types and names of their numbers are stored in the attribute ``features``
 (:mod:`imitate.data.file.features`). For writing see :mod:`imitate.data.formats.lerobot_writer`.
 """
@@ -15,7 +16,7 @@ The features' original names, types and names of their numbers are stored in the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,15 @@ from imitate.data.formats.base import (
     robot_meta,
 )
 from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, from_features
+from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE, few
+from imitate.data.formats.lerobot_names import action_of, keys_of
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.lerobot_video import VideoCameras
 from imitate.data.formats.lerobot_writer import LAYOUT, write
 from imitate.data.formats.sidecar import Sidecar, beside
 from imitate.errors import DatasetError
 from imitate.system.plain_files import read_json
+from imitate.system.text import counted
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 
@@ -56,12 +60,12 @@ def _recognises(path: Path) -> bool:
 @contextmanager
 def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     info = _info(path)
-    tables = Tables(path, info)
+    tables = Tables(path, info, skip=bool(options.skip_incomplete))
     with beside(path / "meta", tables.count) as sidecar:
         source = OpenedDataset(
             env_meta=robot_meta(str(info.get("robot_type") or "unknown")),
             demos=iter(()),
-            count=tables.count,
+            count=len(tables.numbers),
             control_freq=float(options.fps or info["fps"]),
             images="as-source",
             lossy_images=any(f.get("dtype") == "video" for f in tables.features.values()),
@@ -73,15 +77,51 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
             source.control_freq = options.fps or source.control_freq
             layout = json.loads(source.attrs.pop(LAYOUT))
         else:
-            _keep_features(tables.features, source, report)
-        source.demos = _demos(tables, sidecar, layout, options, report)
+            _keep_features(tables.features, options.action, source, report)
+        cameras = VideoCameras(tables, report, encoded=options.images in (None, "as-source"))
+        without = {} if sidecar else _without(cameras, tables, source, options, report)
+        source.demos = _demos(tables, cameras, without, sidecar, layout, options, report)
         yield source
 
 
+def _without(
+    videos: VideoCameras,
+    tables: Tables,
+    source: OpenedDataset,
+    options: Options,
+    report: ConversionReport,
+) -> dict[int, list[str]]:
+    """Return the cameras to leave out by episode; if incomplete episodes are skipped, take them out of ``tables``."""
+    if options.skip_incomplete is None:
+        return {}
+    missing = videos.missing()
+    if options.skip_incomplete:
+        tables.skip(missing.episodes)
+        source.count = len(tables.numbers)
+        if tables.skipped:
+            total = counted(source.count + len(tables.skipped), "episode")
+            report.note(
+                f"{len(tables.skipped)} of {total} incomplete and left out: {few(tables.skipped)}"
+            )
+    elif missing.words:
+        source.attrs[INCOMPLETE] = missing.words
+        whole = [number for number in tables.numbers if number not in missing.episodes]
+        source.masks[COMPLETE] = [f"demo_{number}" for number in whole]
+        keys = keys_of(tables.features)
+        source.optional = frozenset(
+            keys[name] for cameras in missing.episodes.values() for name in cameras
+        )
+        report.doubts["videos"] = missing.words
+    return {
+        number: [*missing.cameras, *missing.episodes.get(number, ())] for number in tables.numbers
+    }
+
+
 def _keep_features(
-    features: dict[str, Any], source: OpenedDataset, report: ConversionReport
+    features: dict[str, Any], action: str | None, source: OpenedDataset, report: ConversionReport
 ) -> None:
-    entries = {key_of(name): {"feature": name, **entry} for name, entry in features.items()}
+    keys = keys_of(features, action)
+    entries = {keys[name]: {"feature": name, **entry} for name, entry in features.items()}
     text = as_attribute(entries)
     if text is None:
         report.note(
@@ -111,13 +151,14 @@ def _info(path: Path) -> dict[str, Any]:
 
 def _demos(
     tables: Tables,
+    cameras: VideoCameras,
+    without: Mapping[int, list[str]],
     sidecar: Sidecar | None,
     layout: dict[str, Any] | None,
     options: Options,
     report: ConversionReport,
 ) -> Iterator[NamedDemo]:
     encoded = options.images in (None, "as-source")
-    cameras = VideoCameras(tables, report, encoded=encoded)
     clocks = {"timestamp": TimeArray(None), "frame_index": TimeArray(None)}
     try:
         for number, rows in tables.episodes():
@@ -132,7 +173,8 @@ def _demos(
             for key in clocks.keys() & values.keys():
                 _check_times(key, values[key], number, tables, options, report)
                 clocks[key].see(values[key], f"episode {number}")
-            values.update(cameras.frames(number, _row_times(values, length, tables.fps)))
+            times = _row_times(values, length, tables.fps)
+            values.update(cameras.frames(number, times, without.get(number, ())))
             if sidecar is not None and layout is not None:
                 yield sidecar.demo(number, from_features(values, layout), report)
                 continue
@@ -199,20 +241,19 @@ def _episode(
     values: dict[str, Any], number: int, tables: Tables, options: Options, report: ConversionReport
 ) -> Episode:
     length = len(values["episode_index"])
-    if "action" not in values:
-        raise DatasetError(f"{tables.path}: has no feature 'action': there is nothing to imitate")
+    action = action_of(tables.features, options.action, str(tables.path))
+    keys = keys_of(tables.features, action)
     attrs: dict[str, Any] = {}
     task = options.language or tables.task(values.get("task_index"), number)
     if task is not None:
         attrs["language"] = task
         report.renamed["task"] = "attribute language"
     obs = {}
-    for key in [key for key in values if key.startswith("observation.")]:
-        name = obs_name(key)
-        report.renamed[key] = f"obs/{name}"
-        obs[name] = _matrix(values.pop(key))
-    actions = _matrix(values.pop("action"))
-    report.renamed["action"] = "actions"
+    for key in [key for key in values if keys.get(key, "").startswith("obs/")]:
+        report.renamed[key] = keys[key]
+        obs[keys[key].removeprefix("obs/")] = _matrix(values.pop(key))
+    actions = _matrix(values.pop(action))
+    report.renamed[action] = "actions"
     rewards = values.pop("next.reward", None)
     if rewards is None:
         report.synthesised["rewards"] = "0: the dataset has none"
@@ -228,7 +269,7 @@ def _episode(
             )
     steps = {}
     for key in [key for key in values if key not in AUTOMATIC and key not in ENDS]:
-        steps[key] = values.pop(key)
+        steps[keys.get(key, key)] = values.pop(key)
         report.keep(key)
     return Episode(
         obs=obs,
@@ -239,19 +280,6 @@ def _episode(
         attrs=attrs,
         steps=steps,
     )
-
-
-def obs_name(feature: str) -> str:
-    """Return our name of an observation: ``observation.images.top`` becomes ``top_image``."""
-    name = feature.removeprefix("observation.")
-    return f"{name[7:]}_image" if name.startswith("images.") else name
-
-
-def key_of(feature: str) -> str:
-    """Return the name of the array that a feature becomes in a demonstration file."""
-    if feature.startswith("observation."):
-        return f"obs/{obs_name(feature)}"
-    return {"action": "actions", "next.reward": "rewards"}.get(feature, feature)
 
 
 def _matrix(values: Any) -> Any:
@@ -285,6 +313,6 @@ FORMAT = Format(
     recognises=_recognises,
     read=_read,
     write=write,
-    options=frozenset({"fps", "language"}),
+    options=frozenset({"fps", "language", "action", "skip_incomplete"}),
     write_options=frozenset({"video"}),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.base import extra
 from imitate.data.formats.frames import as_encoded, decoded, stacked
+from imitate.data.formats.lerobot_missing import NAMED, absence, check_there, few, is_there
 from imitate.errors import DatasetError
 from imitate.system.memory import gigabytes
 from imitate.system.plain_files import MAX_TEXT, parsed_json, path_inside, read_bytes, read_text
 from imitate.system.text import counted
 
 _BATCH_ROWS, _BATCH_BYTES = 256, 2**28
-_NAMED = 8  # largest number of episodes in a message
 _ROWS_PER_BYTE, _FREE_ROWS = 4, 10_000
 _TIMES, _FREE_BYTES = 16, 2**30
 """Largest size of an episode's rows, or of a table, in bytes: the factor per byte of the file, and the size always
@@ -36,12 +36,14 @@ class Tables:
     Args:
         path: the dataset's folder.
         info: content of ``meta/info.json``.
+        skip: leave out episodes without rows, instead of refusing them.
 
     Attributes:
         unread: columns with lists of strings, which are not read.
+        skipped: episodes that are left out.
     """
 
-    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+    def __init__(self, path: Path, info: dict[str, Any], *, skip: bool = False) -> None:
         self.path, self.info = path, info
         self.features: dict[str, Any] = info["features"]
         self.fps = float(info["fps"])
@@ -50,7 +52,8 @@ class Tables:
         self._parquet = extra("pyarrow.parquet", "lerobot")
         self.is_v3 = info["codebase_version"] == "v3.0"
         self.rows_of_episodes = self._episode_rows() if self.is_v3 else {}
-        self.numbers = self._listed()
+        self.skipped: list[int] = []
+        self.numbers = self._listed(skip)
         self._tasks = self._task_names()
 
     def _episode_rows(self) -> dict[int, dict[str, Any]]:
@@ -67,7 +70,7 @@ class Tables:
         """Name of the list of episodes."""
         return "'meta/episodes'" if self.is_v3 else "'meta/episodes.jsonl'"
 
-    def _listed(self) -> list[int]:
+    def _listed(self, skip: bool) -> list[int]:
         """Return the numbers of the episodes; some may have been deleted."""
         file = self.path / "meta" / "episodes.jsonl"
         if self.is_v3:
@@ -76,6 +79,9 @@ class Tables:
             found = sorted({int(row["episode_index"]) for row in _json_lines(file)})
         else:
             return self._with_rows()
+        if skip:
+            self.skipped = [number for number in found if not is_there(self._file(number))]
+            return sorted(set(found) - set(self.skipped))
         if len(found) != self.count:
             gaps = _gaps(found, self.count)
             raise DatasetError(
@@ -87,6 +93,11 @@ class Tables:
             self._compare(found)
         return found
 
+    def skip(self, numbers: Collection[int]) -> None:
+        """Leave out episodes."""
+        self.skipped = sorted({*self.skipped, *numbers})
+        self.numbers = [number for number in self.numbers if number not in numbers]
+
     def _with_rows(self) -> list[int]:
         """Return the first numbers, each of which must have a file of rows, because no list names them."""
         there = sum(1 for _ in (self.path / "data").rglob("*.parquet"))
@@ -97,7 +108,7 @@ class Tables:
     def _compare(self, numbers: list[int]) -> None:
         """Refuse numbers without a file of rows, and files without a number."""
         files = {self._file(number): number for number in numbers}
-        missing = [number for file, number in files.items() if not file.is_file()]
+        missing = [number for file, number in files.items() if not is_there(file)]
         form = re.sub(r"\\{episode_\w+(:\w+)?\\}", r"\\d+", re.escape(str(self.info["data_path"])))
         present = {
             path
@@ -109,9 +120,8 @@ class Tables:
             return
         words = []
         if missing:
-            words.append(
-                f"{_few(missing, 'has', 'have')} no rows ({self._file(missing[0])}: is missing)"
-            )
+            why = absence(self._file(missing[0]), self.path).removesuffix(": download it again")
+            words.append(f"{_few(missing, 'has', 'have')} no rows ({why})")
         if others:
             words.append(
                 f"{', '.join(others[:5])} {'is' if len(others) == 1 else 'are'} not listed"
@@ -121,7 +131,8 @@ class Tables:
     def _advice(self) -> str:
         return (
             f"if episodes were deleted by hand, delete both their rows and their entries in {self._list}; else "
-            "download it again"
+            f"download it again, or use the complete episodes: `imitate dataset convert {self.path} NEW.hdf5 "
+            "--skip-incomplete`"
         )
 
     def _task_names(self) -> dict[int, str]:
@@ -164,7 +175,11 @@ class Tables:
     # ---- rows ------------------------------------------------------------------------------------
 
     def _file(self, number: int) -> Path:
-        """Return the file of an episode's rows, for versions up to 2.1."""
+        """Return the file of an episode's rows."""
+        if self.is_v3:
+            row = self.rows_of_episodes[number]
+            chunk, file = (row[f"data/{name}_index"] for name in ("chunk", "file"))
+            return self.place("data_path", chunk_index=chunk, file_index=file)
         size = int(self.info.get("chunks_size", 1000))
         return self.place("data_path", episode_chunk=number // size, episode_index=number)
 
@@ -188,7 +203,7 @@ class Tables:
             return [self._file(number) for number in self.numbers]
         places = {
             (row["data/chunk_index"], row["data/file_index"])
-            for row in self.rows_of_episodes.values()
+            for row in (self.rows_of_episodes[number] for number in self.numbers)
             if row.get("data/chunk_index") is not None
         }
         if not places:
@@ -209,26 +224,25 @@ class Tables:
         held = 0
         current, following = None, iter(self.numbers)
         for file in self._files():
-            if not file.is_file():
-                raise DatasetError(
-                    f"{file}: is missing: the dataset is incomplete; download it again"
-                )
+            check_there(file, self.path)
             for batch in self._batches(file):
                 numbers = np.asarray(batch.column("episode_index"))
                 cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
                 for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
                     if stop == start:
                         continue
-                    if current is not None and numbers[start] != current:
+                    if current is not None and pending and numbers[start] != current:
                         yield current, _columns(arrow.Table.from_batches(pending))
                         pending, held = [], 0
+                    if numbers[start] in self.skipped:
+                        continue
                     if current is None or numbers[start] != current:
                         current = int(numbers[start])
                         self._check_next(current, next(following, None), file)
                     pending.append(batch.slice(start, stop - start))
                     held += sum(map(_expanded, pending[-1].columns))
                     _check_repeats(file, held)
-        if current is not None:
+        if current is not None and pending:
             yield current, _columns(arrow.Table.from_batches(pending))
         left = list(following)
         if left or current is None:
@@ -376,15 +390,14 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
 def _gaps(numbers: list[int], count: int) -> list[int]:
     """Return the first missing numbers below ``count``."""
     there = set(numbers)
-    return [
-        number for number in range(min(count, len(numbers) + _NAMED + 1)) if number not in there
-    ]
+    return [number for number in range(min(count, len(numbers) + NAMED + 1)) if number not in there]
 
 
 def _few(numbers: list[int], one: str, many: str) -> str:
     """Name a few of the episodes, with a verb that agrees."""
-    names = ", ".join(map(str, numbers[:_NAMED])) + (" ..." if len(numbers) > _NAMED else "")
-    return f"episode {names} {one}" if len(numbers) == 1 else f"episodes {names} {many}"
+    return (
+        f"episode {few(numbers)} {one}" if len(numbers) == 1 else f"episodes {few(numbers)} {many}"
+    )
 
 
 def _columns(table: Any) -> dict[str, Any]:

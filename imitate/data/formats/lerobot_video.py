@@ -13,7 +13,7 @@ episode is a key frame, including the first, so that single frames are found fas
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
@@ -33,6 +33,7 @@ from imitate.data.file.encoded_frames import (
 )
 from imitate.data.formats.base import ConversionReport, extra
 from imitate.data.formats.frames import stacked
+from imitate.data.formats.lerobot_missing import MissingVideos, check_there, missing_videos
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.errors import DatasetError, nearest
 from imitate.system.processes import scheduled_as_before
@@ -102,8 +103,6 @@ class PacketReader:
             times: (T,) times of the rows, in seconds since the file's first frame.
         """
         near = NEAR / self._fps
-        if not path.is_file():
-            return None  # the error is then reported by the decoder
         if path != self._path or not times[0] - near > self._last_s:
             self._open(path)
         stream = self._container.streams.video[0]
@@ -199,24 +198,36 @@ class VideoCameras:
             if encoded:
                 self._packets[key] = PacketReader(tables.fps, tuple(feature.get("shape", ())))
 
+    def missing(self) -> MissingVideos:
+        """Search for videos that do not exist."""
+        numbers = self._tables.numbers
+        files = {
+            key: {number: self._file(key, number) for number in numbers} for key in self._readers
+        }
+        return missing_videos(files, self._tables.path, numbers)
+
     def frames(
-        self, episode: int, times: NDArray[np.float64]
+        self, episode: int, times: NDArray[np.float64], without: Collection[str] = ()
     ) -> dict[str, NDArray[Any] | EncodedFrames]:
         """Return the images of an episode by feature: (T, H, W, 3) uint8.
 
         Args:
             episode: number of the episode.
+            without: features that are not read.
             times: (T,) times of its rows in seconds; 0 is the beginning of its part of each video.
 
         Raises:
             DatasetError: a video has no frame for a row, which the message names.
         """
-        return {key: self._frames(key, episode, times) for key in self._readers}
+        return {
+            key: self._frames(key, episode, times) for key in self._readers if key not in without
+        }
 
     def _frames(
         self, key: str, episode: int, times: NDArray[np.float64]
     ) -> NDArray[Any] | EncodedFrames:
         path, start_s, stop_s = self._place(key, episode)
+        check_there(path, self._tables.path)
         if stop_s is not None and not times[-1] <= stop_s - start_s - NEAR / self._tables.fps:
             raise DatasetError(
                 f"{path}: episode {episode} has {counted(len(times), 'row')}, to {times[-1]:.3f} s, but its part "
@@ -248,15 +259,11 @@ class VideoCameras:
 
     def _place(self, key: str, episode: int) -> tuple[Path, float, float | None]:
         """Return the file, and the times in seconds at which the episode begins and ends in it (None: not known)."""
-        info, tables = self._tables.info, self._tables
-        if not tables.is_v3:
-            size = int(info.get("chunks_size", 1000))
-            path = tables.place(
-                "video_path", episode_chunk=episode // size, video_key=key, episode_index=episode
-            )
+        path = self._file(key, episode)
+        if not self._tables.is_v3:
             return path, 0.0, None
-        row = tables.rows_of_episodes[episode]
-        path, start_s = self._part(key, row)
+        row = self._tables.rows_of_episodes[episode]
+        start_s = float(row[f"videos/{key}/from_timestamp"])
         starts = self._starts_of(key)[path]
         after = bisect_right(starts, start_s)
         if after > 1 and starts[after - 2] == start_s:
@@ -267,22 +274,25 @@ class VideoCameras:
         ends = [float(row.get(f"videos/{key}/to_timestamp") or np.inf), *starts[after : after + 1]]
         return path, start_s, min(ends) if np.isfinite(min(ends)) else None
 
-    def _part(self, key: str, row: dict[str, Any]) -> tuple[Path, float]:
-        path = self._tables.place(
-            "video_path",
-            video_key=key,
-            chunk_index=row[f"videos/{key}/chunk_index"],
-            file_index=row[f"videos/{key}/file_index"],
-        )
-        return path, float(row[f"videos/{key}/from_timestamp"])
+    def _file(self, key: str, episode: int) -> Path:
+        tables = self._tables
+        if not tables.is_v3:
+            size = int(tables.info.get("chunks_size", 1000))
+            chunk = episode // size
+            return tables.place(
+                "video_path", episode_chunk=chunk, video_key=key, episode_index=episode
+            )
+        row = tables.rows_of_episodes[episode]
+        numbers = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+        return tables.place("video_path", video_key=key, **numbers)
 
     def _starts_of(self, key: str) -> dict[Path, list[float]]:
         """Return the times in seconds at which episodes begin in each file, in order."""
         if key not in self._starts:
             found: dict[Path, list[float]] = {}
-            for row in self._tables.rows_of_episodes.values():
-                path, start_s = self._part(key, row)
-                found.setdefault(path, []).append(start_s)
+            for number, row in self._tables.rows_of_episodes.items():
+                start_s = float(row[f"videos/{key}/from_timestamp"])
+                found.setdefault(self._file(key, number), []).append(start_s)
             self._starts[key] = {path: sorted(starts) for path, starts in found.items()}
         return self._starts[key]
 
@@ -357,8 +367,6 @@ class _Reader:
 
     def _open(self, path: Path) -> None:
         self.close()
-        if not path.is_file():
-            raise DatasetError(f"{path}: is missing: the dataset is incomplete; download it again")
         self._container = opened_video(path)
         self._path = path
         stream = self._container.streams.video[0]

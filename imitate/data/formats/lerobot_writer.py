@@ -193,7 +193,7 @@ class _Writer:
             )
         timeouts = arrays["timeouts"].astype(bool)
         rows = to_features(arrays, self._layout, self._known)
-        length = len(rows["action"])
+        length = len(timeouts)
         rows.update(self._ends(timeouts, bool(demo.episode.attrs.get("success", False))))
         task = str(demo.episode.attrs.get("language", self._source.env_meta.get("env_name", "")))
         index = self._tasks.setdefault(task, len(self._tasks))

@@ -285,6 +285,7 @@ def _write(
         image_storage=_image_storage(options, source),
         keep_partial=False,
         strict=False,
+        optional=source.optional,
     ) as writer:
 
         def append(demo: NamedDemo) -> None:

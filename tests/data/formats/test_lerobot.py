@@ -370,6 +370,86 @@ def unlist(root, number):
     other_info(total_episodes=2)(root)
 
 
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n"
+
+
+def without_video(root, number=1):
+    next(root.glob(f"videos/*/{CAMERA}/episode_{number:06d}.mp4")).unlink()
+
+
+def videos_in(name):
+    return lambda root: (root / "videos").rename(root / name)
+
+
+def a_pointer(pattern):
+    return lambda root: sorted(root.glob(pattern))[1].write_text(LFS)
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "words", "left", "lacking"),
+    [
+        ("v2.1", without_video, "episode_000001.mp4: is missing: download it again, or use", [0, 2], [1]),
+        ("v2.1", a_pointer("videos/*/*/*.mp4"), "pointer of Git LFS .* `git lfs pull`", [0, 2], [1]),
+        ("v2.1", videos_in("video"), "there is no folder '.*videos', but there is 'video'", [0, 1, 2], None),
+        ("v3.0", videos_in("films"), "file-000.mp4: is missing: download it again", [0, 1, 2], None),
+        ("v2.1", a_pointer("data/*/*.parquet"), "episode 1 has no rows .*pointer of Git LFS", [0, 2], "refused"),
+        ("v3.0", a_pointer("data/*/*.parquet"), "file-001.parquet: is a pointer of Git LFS", [0, 1], "refused"),
+    ],
+)  # fmt: skip
+def test_incomplete_datasets_are_refused_or_used_for_what_is_whole(
+    converted, tmp_path, monkeypatch, version, change, words, left, lacking
+):
+    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "cache"))
+    root = make(tmp_path / "l", version)
+    if version == "v2.1":
+        lines = [json.dumps({"episode_index": number}) for number in range(3)]
+        (root / "meta/episodes.jsonl").write_text("\n".join(lines))
+    change(root)
+    with pytest.raises(DatasetError, match=rf"{words}.*--skip-incomplete"):
+        converted(root)
+    report, file = converted(root, skip_incomplete=True)
+    assert file.demos() == [f"demo_{number}" for number in left]
+    notes = [note for note in report.notes if "incomplete" in note]
+    assert notes == [f"1 of 3 episodes incomplete and left out: {3 - sum(left)}"] * (len(left) < 3)
+    cameras = [file.has(demo, "obs/top_image") for demo in file.demos()]
+    assert all(cameras) if lacking else not any(cameras)
+    if lacking == "refused":  # without its rows an episode is nothing
+        with pytest.raises(DatasetError, match=words):
+            DatasetFile(root)
+        return
+    with DatasetFile(root) as read:  # all rows are there, and the images that exist
+        assert read.demos() == ["demo_0", "demo_1", "demo_2"]
+        assert read.has("demo_1", "obs/top_image") is False
+        assert read.demos("complete") == [f"demo_{number}" for number in left]
+        assert CAMERA in read.file_attrs["incomplete"]
+
+
+def test_other_names_of_features_are_taken_for_observations_and_actions(converted, tmp_path, made):
+    root = shutil.copytree(made, tmp_path / "l")
+    without_videos(root)
+    names = {"observation.state": "state", "action": "actions", "next.reward": "extra"}
+    info = (root / "meta/info.json").read_text()
+    files = sorted(root.glob("data/*/*.parquet"))
+    for old, new in names.items():
+        info = info.replace(f'"{old}"', f'"{new}"')
+    (root / "meta/info.json").write_text(info)
+    for file in files:
+        table = pq.read_table(file)
+        pq.write_table(table.rename_columns([names.get(n, n) for n in table.column_names]), file)
+    report, file = converted(root)
+    assert file.obs_keys("demo_0") == ["extra", "state"]
+    assert file.read("demo_2", "obs/state").tolist() == [[2.5, float(t)] for t in range(5)]
+    np.testing.assert_allclose(file.read("demo_2", "actions")[:, 0], np.arange(5) / 10, rtol=1e-6)
+    assert {"state": "obs/state", "actions": "actions"}.items() <= report.renamed.items()
+    convert(file.path, tmp_path / "back", to_format="lerobot")
+    assert info_of(tmp_path / "back")["features"].keys() >= info_of(root)["features"].keys()
+    (tmp_path / "o.hdf5").unlink()
+    _, chosen = converted(root, action="state")
+    assert chosen.shape("demo_0", "actions") == (4, 2)
+    with pytest.raises(DatasetError, match="no feature 'ctrl' .it has .*state.*--action FEATURE"):
+        convert(root, tmp_path / "c.hdf5", options=Options(action="ctrl"))
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return make(tmp_path_factory.mktemp("made") / "l", "v3.0")
@@ -497,6 +577,7 @@ def test_features_of_lerobot_come_back_with_their_names_types_and_values(tmp_pat
         effort = NAMED["observation.effort"]
         assert entries["obs/effort"] == {"feature": "observation.effort", **effort}
         assert dimension_names(entries["obs/state"]["names"]) == JOINTS
+    assert dimension_names([JOINTS[:2], JOINTS[2:]]) == dimension_names({"a": [JOINTS]}) == JOINTS
     convert(tmp_path / "a.hdf5", tmp_path / "back", to_format="lerobot")
     info = info_of(tmp_path / "back")
     assert info["features"] == NAMED | COLUMNS

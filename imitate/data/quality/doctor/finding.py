@@ -88,7 +88,7 @@ class Finding:
         """Return the command that writes a file without this finding, or None."""
         if self.remedy is None:
             return None
-        fixed = path.with_name(f"{path.stem}_fixed{path.suffix}")
+        fixed = path.with_name(f"{path.stem}_fixed{path.suffix if _is_own(path) else '.hdf5'}")
         remedy = self.remedy
         words = ["imitate", "dataset"]
         others = remedy.rows or remedy.values or remedy.masks or remedy.attrs
@@ -110,7 +110,8 @@ class Finding:
         if names and len(remedy.drop_demos) <= _MOST_NAMES and not remedy.drop_keys:
             key = f"without_{self.code}"
             words = ["imitate", "dataset", "filter", str(path), key, "--without", names]
-            return f"keep them, and train on the others: {shlex.join([*words, '--in-place'])}"
+            words += ["--in-place"] if _is_own(path) else ["--out", f"{path.stem}_filtered.hdf5"]
+            return f"keep them, and train on the others: {shlex.join(words)}"
         if names:
             return (
                 "look at some of them with imitate dataset playback, and keep those that are good"
@@ -169,6 +170,11 @@ class DoctorReport:
             "counts": {level.value: counts[level] for level in Level},
             "findings": [finding.to_dict(self.path) for finding in self.findings],
         }
+
+
+def _is_own(path: Path) -> bool:
+    """Return true for an HDF5 file, which can be changed in place; a dataset of another format is converted."""
+    return path.suffix in (".hdf5", ".h5")
 
 
 def counted(count: int, verbs: str = "") -> str:
