@@ -13,6 +13,7 @@ from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.journal import unfinished_words
 from imitate.deploy.bundle.archive import is_bundle
 from imitate.errors import UserError, printable
+from imitate.system.missing import no_such
 from imitate.system.recognition import diagnosis, lerobot_policy, recognise
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -49,11 +50,13 @@ def command(
 
 
 def _newest_run(path: Path) -> Path:
-    """Return the newest run of a folder of runs; any other path as it is."""
+    """Return the newest run of a folder of runs, also of a name below ``runs``; any other path as it is."""
+    from imitate.system.run_folder import RUNS, runs_in
+
+    if not path.exists() and (RUNS / path).is_dir():
+        path = RUNS / path
     if not path.is_dir() or (path / "config.json").is_file():
         return path
-    from imitate.system.run_folder import runs_in
-
     return (runs_in(path) or [path])[-1]
 
 
@@ -81,7 +84,7 @@ def _kind(path: Path) -> str:
             return "checkpoint"
     if found is None and _is_dataset(path):
         return "dataset"
-    raise UserError(diagnosis(path) or _unknown(path))
+    raise UserError((diagnosis(path) if path.exists() else None) or _unknown(path))
 
 
 def _is_dataset(path: Path) -> bool:
@@ -94,7 +97,7 @@ def _is_dataset(path: Path) -> bool:
 def _unknown(path: Path) -> str:
     if not path.exists():
         left = unfinished_words(path)
-        return f"{path}: there is no such file or folder" + (f"; {left}" if left else "")
+        return f"{path}: there is no such file; {left}" if left else no_such(path, "file or folder")
     if path.is_dir():
         return (
             f"{path}: is neither a run nor a dataset of a known format: "

@@ -20,9 +20,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from imitate.cli.help_texts import complete, examples
-from imitate.cli.mistakes import UsageError, mistakes
+from imitate.cli.mistakes import UsageError, as_typed, mistakes
 from imitate.cli.options import with_trust
 from imitate.errors import UserError, nearest, printable
+from imitate.system.missing import no_such
 from imitate.system.version import __version__
 
 USER_ERROR = 2
@@ -389,7 +390,7 @@ def _refuse(error: Any, args: Sequence[str]) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":
         raise error
     for line in str(error).splitlines() if isinstance(error, UserError) else mistakes(error, args):
-        typer.echo(f"error: {printable(line)}", err=True)
+        typer.echo(f"error: {printable(as_typed(line, args))}", err=True)
     raise typer.Exit(USER_ERROR) from None
 
 
@@ -415,6 +416,8 @@ def _told(error: Exception) -> int | None:
 
 def _of_a_file(error: OSError) -> str:
     """Describe an error of the system on a file or on standard output, with the file's name if known."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return printable(no_such(os.fsdecode(error.filename), "file or folder"))
     named = "a file, or the output" if error.filename is None else printable(str(error.filename))
     reason = error.strerror or str(error).splitlines()[0] if str(error) else type(error).__name__
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -49,6 +50,14 @@ def mistakes(error: Any, args: Sequence[str]) -> list[str]:
         for name, value in words.unknown
     ]
     return [*lines, *_of_values(context, words, has_unknown=bool(lines))] or [_plain(error)]
+
+
+def as_typed(line: str, args: Sequence[str]) -> str:
+    """Return a message in which paths of this command line are written as they were typed."""
+    for word in (part for arg in args for part in (arg, arg.partition("=")[2])):
+        if word and "/" not in word[:1] and not word.startswith("-"):
+            line = line.replace(os.path.abspath(word), word)
+    return line
 
 
 def _of_group(commands: Collection[str], path: str, words: list[str]) -> str:

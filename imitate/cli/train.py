@@ -93,6 +93,9 @@ def command(
         )
     overrides = list(set_ or ())
     if init is not None:
+        from imitate.system.run_folder import find_checkpoint
+
+        init = find_checkpoint(init)
         config = config or _own_config(init)
         overrides.append(f"experiment.ckpt_path={init.resolve()}")
     for key, value in (

@@ -45,6 +45,7 @@ from imitate.policy.structure import (
     check_weights,
     stored_numbers,
 )
+from imitate.system.missing import no_such
 from imitate.system.plain_files import fresh, replaced
 from imitate.system.recognition import diagnosis, hdf5_words, lerobot_policy
 from imitate.system.torch_archive import check_archive, damage, first_line, is_archive
@@ -142,7 +143,9 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
     if theirs is not None:
         return _from_lerobot(theirs)
     if not path.is_file():
-        raise CheckpointError(diagnosis(path) or f"{path}: there is no such checkpoint file")
+        raise CheckpointError(
+            (diagnosis(path) if path.exists() else None) or no_such(path, "checkpoint file")
+        )
     if not is_archive(path):
         raise CheckpointError(
             diagnosis(path)

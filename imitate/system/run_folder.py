@@ -13,11 +13,14 @@ from typing import IO, Any
 
 from imitate.errors import CheckpointError, ConfigError
 from imitate.system.locks import locked
+from imitate.system.missing import no_such
 from imitate.system.plain_files import check_not_linked
 from imitate.system.plain_files import write_text as write_text
 from imitate.system.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
 
 # Order in which a run folder's checkpoint is chosen. Validation loss is a poor measure, so it comes last.
+RUNS = Path("runs")
+"""Default folder of all runs."""
 BEST_FIRST = ("best.pth", "best_return.pth", "last.pth", "best_valid.pth")
 
 
@@ -141,16 +144,23 @@ def create_run_folder(output_dir: str | Path, name: str) -> RunFolder:
 
 
 def open_run_folder(path: str | Path) -> RunFolder:
-    """Open an existing run folder.
+    """Open an existing run: its folder, a folder of runs (its newest one), or a checkpoint in it.
 
     Raises:
-        CheckpointError: it is not a run folder.
+        CheckpointError: there is no such run, or the runs have several names.
     """
-    folder = RunFolder(Path(path).expanduser())
+    place = existing(path, "run")
+    if place.is_file() and (place.parent.parent / "config.json").is_file():
+        place = place.parent.parent
+    folder = RunFolder(place)
     if not folder.config.is_file():
+        runs = runs_in(place) or runs_in(_only_name(place))
+        if runs:
+            return RunFolder(runs[-1])
         raise CheckpointError(
             diagnosis(path)
-            or f"{path}: not a run folder (no config.json in it); give <output_dir>/<name>/<timestamp>"
+            or f"{path}: not a run folder (no config.json in it), and none is below it; give "
+            "<output_dir>/<name>/<timestamp>"
         )
     found = recognise(path)
     if found is not None and found.kind != "run":
@@ -177,6 +187,29 @@ def runs_in(parent: Path) -> list[Path]:
     return sorted(runs, key=_start_order)
 
 
+def existing(path: str | Path, what: str) -> Path:
+    """Return an existing path, or that below ``runs`` if only this exists, as for the name of a run."""
+    place = Path(path).expanduser()
+    for found in (place, RUNS / place):
+        if found.exists():
+            return found
+    raise CheckpointError(no_such(path, what))
+
+
+def _only_name(path: Path) -> Path:
+    """Return the folder of the only name that has runs in an output folder; the path itself if there is none.
+
+    Raises:
+        CheckpointError: several names have runs.
+    """
+    named = sorted(child for child in path.glob("*") if runs_in(child))
+    if len(named) > 1:
+        raise CheckpointError(
+            f"{path}: holds runs of several names; give one of them: {', '.join(map(str, named))}"
+        )
+    return named[0] if named else path
+
+
 def _start_order(path: Path) -> tuple[str, int]:
     stamp, _, attempt = path.name.partition("_")
     return stamp, int(attempt) if attempt.isdigit() else 0
@@ -191,10 +224,8 @@ def find_checkpoint(agent: str | Path) -> Path:
     Raises:
         CheckpointError: there is no checkpoint, or the runs have several names.
     """
-    path = Path(agent).expanduser()
+    path = existing(agent, "checkpoint")
     if not path.is_dir():
-        if not path.is_file():
-            raise CheckpointError(diagnosis(agent) or f"{path}: no such checkpoint")
         return path
     newest_first = runs_in(path)[::-1]
     for folder in (path / "checkpoints", path, *(run / "checkpoints" for run in newest_first)):
@@ -207,15 +238,12 @@ def find_checkpoint(agent: str | Path) -> Path:
     found = recognise(path)
     if found is not None and found.kind != "run":
         raise CheckpointError(f"{path}: is {found.what}: {found.advice}")
-    named = sorted(child for child in path.iterdir() if runs_in(child))
-    if len(named) == 1:
-        return find_checkpoint(named[0])
-    if named:
-        raise CheckpointError(
-            f"{path}: holds runs of several names; give one of them: {', '.join(map(str, named))}"
-        )
+    named = _only_name(path)
+    if named != path:
+        return find_checkpoint(named)
+    of_a_run = f"the run {newest_first[0]}" if newest_first else "it"
     raise CheckpointError(
-        f"{path}: holds no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
+        f"{path}: {of_a_run} holds no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
     )
 
 

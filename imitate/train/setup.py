@@ -38,7 +38,7 @@ from imitate.errors import ConfigError
 from imitate.evaluate.environments import environments
 from imitate.models.preprocess import Preprocess
 from imitate.models.preprocessing.measuring import Sample
-from imitate.system.recognition import diagnosis
+from imitate.system.missing import no_such
 from imitate.train.devices import with_precision
 from imitate.train.observations import with_observations
 from imitate.train.start import start_from, with_checksums
@@ -203,9 +203,7 @@ def _named(dataset: str | Path) -> str:
     named = Path(dataset).expanduser()
     for path in expanded(str(named)):
         if not Path(path).exists():
-            raise ConfigError(
-                diagnosis(path) or f"{path}: there is no such demonstration file (--dataset)"
-            )
+            raise ConfigError(no_such(path, "demonstration file"))
     return str(named.resolve())
 
 

@@ -25,7 +25,7 @@ check-algo sac/sac_pendulun | sac_pendulum
 check-algo sac/sac_pendulum --set algo.discuont=0.5 | discount
 check-algo bc/bc --dataset nowhere.hdf5 | nowhere.hdf5
 check-algo config.json --set 'observation.modalities.obs.low_dim=["object","poss"]' | poss
-check-deploy none.pth demos.hdf5 | none.pth: no such checkpoint
+check-deploy none.pth demos.hdf5 | none.pth: there is no such checkpoint
 check-deploy policy.pth none.hdf5 | none.hdf5
 check-deploy policy.pth demos.hdf5 --filter-key best | there is no filter key 'best'
 check-deploy policy.pth demos.hdf5 --training none.hdf5 | none.hdf5
@@ -45,7 +45,7 @@ compare good.pth bad.pth | give two policies and --robot
 compare good.pth bad.pth --robot COIN --judge person | needs a terminal
 compare good.pth bad.pth --robot COIN --robot-arg tells=false --judge robot | does not measure success
 compare --report --out none.jsonl | there is no such comparison
-compare good.pth none.pth --robot COIN | none.pth: no such checkpoint
+compare good.pth none.pth --robot COIN | none.pth: there is no such checkpoint
 compare good.pth bad.pth --robot COIN --rate-hz 10 | the rate is 10 Hz
 compare b.zip b.zip --robot sim --async --join rtcc | --join rtcc: expected replace, blend, fade, rtc, rtc-vjp or prefix
 config check good.pth | good.pth
@@ -125,6 +125,7 @@ dataset split demos.hdf5 -o new.hdf5 --filter-key mime | did you mean 'mine'?
 dataset split empty | name a new file with --out
 dataset stats demos.hdf5 --keys obs/objekt | did you mean 'object'?
 dataset stats none.hdf5 | no such file
+dataset stats demos.hdf | demos.hdf: there is no such file; did you mean 'demos.hdf5'?
 dataset subset demos.hdf5 --demos demo_9 -o new.hdf5 | no demo 'demo_9'
 dataset subset demos.hdf5 --min-length 99 -o new.hdf5 | no demo fulfils
 dataset subset none.hdf5 -o new.hdf5 | no such file
@@ -140,6 +141,8 @@ export b.zip | b.zip: is a bundle of `imitate export`
 export policy.pth -o b.zip | b.zip: exists already; add --overwrite
 export policy.pth -o ./policy.pth --overwrite | is the checkpoint itself
 export policy.pth --to tensorrt | --to tensorrt: expected onnx
+info empti/x.hdf5 | empti/x.hdf5: there is no such file or folder
+info broken_rum/config.json | did you mean 'broken_run/config.json'?
 info absent | absent: there is no such file or folder
 info text.txt | neither a demonstration file nor a checkpoint
 info broken.pth | not a checkpoint
@@ -173,7 +176,7 @@ run policy.pth --robot sim --rate-hz 10 --slow 0.1 | slow motion by 0.1 changes 
 run policy.pth --robot sim --rate-hz 10 --take-over mouse | no teleoperator 'mouse'
 run policy.pth --robot simm --rate-hz 10 | in the group imitate.robots); did you mean 'sim'?
 run policy.pth --robot panda --rate-hz 10 | there is no robot 'panda'
-run none.pth --robot sim | none.pth: no such checkpoint
+run none.pth --robot sim | none.pth: there is no such checkpoint
 run ws://127.0.0.1:9 --robot sim | was not reached
 run http://127.0.0.1:9 --robot sim | begins with ws:// or wss://
 serve policy.pth --host 0.0.0.0 | --token-file
@@ -184,7 +187,12 @@ plot nowhere -o new.png | nowhere
 train | a new run needs a configuration
 train --config none.json | none.json: there is no such file
 train somewhere | somewhere: to resume a run, write --resume somewhere
-train --resume somewhere | somewhere: not a run folder
+train --resume somewhere | somewhere: there is no such run
+train --resume empty | empty: not a run folder (no config.json in it), and none is below it
+train --resume odd_rum | there is no such run; did you mean 'odd_run'?
+train --init polcy.pth --dataset demos.hdf5 | polcy.pth: there is no such checkpoint; did you mean 'policy.pth'?
+train --config config.json --dataset demo.hdf | no such demonstration file; did you mean 'demos.hdf5'?
+eval --agent policy.pt | policy.pt: there is no such checkpoint; did you mean 'policy.pth'?
 train --resume | --resume without a run folder needs --config
 train --config config.json --dataset none.hdf5 | none.hdf5: there is no such demonstration file
 train --config config.json --set train.batchsize=3 | did you mean 'batch_size'

@@ -54,6 +54,23 @@ def test_a_folder_of_runs_stands_for_the_newest_with_a_checkpoint(tmp_path):
     assert find_checkpoint(tmp_path / "lift") == second.last
     assert runs_in(tmp_path / "lift") == [first.path, second.path, third.path]
     assert find_checkpoint(tmp_path) == second.last
+    with refused(f"the run {third.path} holds no checkpoint", error=CheckpointError):
+        second.last.unlink()
+        first.last.unlink()
+        find_checkpoint(tmp_path / "lift")
+
+
+def test_a_run_is_named_by_its_folder_its_name_below_runs_or_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = (create_run_folder("runs", "lift") for _ in range(2))
+    for folder in (first, second):
+        folder.config.write_text("{}")
+        folder.last.touch()
+    for named in ("runs", "runs/lift", "lift", second.path, second.last):
+        assert open_run_folder(named) == second
+        assert find_checkpoint(named) == second.last
+    with refused("no such run|did you mean 'runs/lift'?", error=CheckpointError):
+        open_run_folder("runs/lfit")
 
 
 def test_runs_of_several_names_are_listed_instead_of_guessing(tmp_path):

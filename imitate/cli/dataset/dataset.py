@@ -22,6 +22,7 @@ from imitate.data.file.journal import is_being_written, journal_of, roll_back, u
 from imitate.data.file.writer import finish_partial
 from imitate.data.language import instruction_of
 from imitate.errors import DatasetError, UserError
+from imitate.system.missing import no_such
 from imitate.system.plain_files import fresh, replaced
 from imitate.system.text import counted
 
@@ -83,7 +84,8 @@ def recover(
     """
     file = file.expanduser()
     if not file.is_file():
-        raise DatasetError(f"{file}: {unfinished_words(file) or 'there is no such file'}")
+        left = unfinished_words(file)
+        raise DatasetError(f"{file}: {left}" if left else no_such(file))
     if is_being_written(file):
         raise DatasetError(f"{file}: another process is changing it: wait for it or stop it")
     if not journal_of(file).exists():

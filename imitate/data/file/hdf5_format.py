@@ -31,6 +31,7 @@ from imitate.data.file.encoded_frames import DamagedFrameError
 from imitate.data.file.image_codec import FrameReader, storage_of
 from imitate.data.file.journal import is_being_written, refuse_interrupted, unfinished_words
 from imitate.errors import DatasetError, nearest
+from imitate.system.missing import no_such
 from imitate.system.plain_files import check_depth
 from imitate.system.recognition import diagnosis
 
@@ -411,8 +412,7 @@ def _open(path: Path, swmr: bool) -> h5py.File:
         if left:
             raise DatasetError(f"{path}: there is no such file; {left}")
         raise DatasetError(
-            diagnosis(path)
-            or f"{path}: there is no such file: correct the path, or collect or download the data first"
+            no_such(path, remedy="correct the path, or collect or download the data first")
         )
     refuse_interrupted(path)
     try:

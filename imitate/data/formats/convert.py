@@ -25,6 +25,7 @@ from imitate.data.formats.base import (
     writing,
 )
 from imitate.errors import DatasetError
+from imitate.system.missing import no_such
 from imitate.system.plain_files import check_depth, give_name
 
 _UNBOUNDED = "actions leave [-1, 1]: train with train.action_config.actions.normalization=min_max, or rescale them"
@@ -79,7 +80,7 @@ def _check(
     path: Path, final: Path, reader: Format, writer: Format, options: Options, overwrite: bool
 ) -> None:
     if not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder: correct the path")
+        raise DatasetError(no_such(path, "file or folder", "correct the path"))
     if writer.write is None:
         raise DatasetError(
             f"{final}: format '{writer.name}' is only read, not written: choose another with --to"

@@ -14,6 +14,7 @@ from imitate.data.file.confined import OutsideFileError
 from imitate.data.formats.base import Format, reading
 from imitate.errors import DatasetError, UserError, nearest
 from imitate.system.extras import installed_points
+from imitate.system.missing import no_such
 from imitate.system.recognition import diagnosis
 
 # in the order of detection: formats with more distinctive features come first
@@ -99,7 +100,7 @@ def detect(path: Path) -> Format:
         DatasetError: the path does not exist, or its format is unknown.
     """
     if not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder: correct the path")
+        raise DatasetError(no_such(path, "file or folder", "correct the path"))
     for candidate in _all():
         if _recognised(candidate, path):
             return candidate

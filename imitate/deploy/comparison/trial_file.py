@@ -24,6 +24,7 @@ from typing import Any
 
 from imitate.errors import UserError
 from imitate.system.locks import lock
+from imitate.system.missing import no_such
 from imitate.system.plain_files import appended, read_bytes, sync
 from imitate.system.version import __version__
 
@@ -116,7 +117,7 @@ class TrialFile:
         self._file: FileIO | None = None
         if policies is None or settings is None:
             if not path.is_file():
-                raise UserError(f"{path}: there is no such comparison")
+                raise UserError(no_such(path, "comparison"))
             self._read(read_bytes(path, _MAX_BYTES))
             return
         try:

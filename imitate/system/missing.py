@@ -1,0 +1,47 @@
+"""Words for a path that does not exist: the same in every command, with the nearest name beside it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+
+from imitate.system.recognition import diagnosis
+
+_NEAR, _NEAR_STEM = 0.7, 0.6
+"""Least likeness of two names, and of what they are without their endings."""
+_MOST_ENTRIES = 5000
+
+
+def no_such(path: str | Path, what: str = "file", remedy: str = "") -> str:
+    """Return one line about a path that does not exist.
+
+    Args:
+        path: as the user wrote it.
+        what: the kind of file or folder that was wanted.
+        remedy: what to do if no name is near.
+    """
+    near = nearest_path(path)
+    if near is None:
+        known = diagnosis(path)
+        if known is not None:
+            return known
+    hint = remedy if near is None else f"did you mean '{near}'?"
+    return f"{path}: there is no such {what}" + (f"; {hint}" if hint else "")
+
+
+def nearest_path(path: str | Path) -> str | None:
+    """Return the existing path whose first differing part is near that of a missing one; None if there is none."""
+    place = Path(path).expanduser()
+    with suppress(OSError, ValueError):
+        parts = [place, *place.parents]
+        missing = [one for one in parts if not one.exists()][-1]
+        rest = place.relative_to(missing)
+        beside = [one.name for one in islice(missing.parent.iterdir(), _MOST_ENTRIES)]
+        for name in get_close_matches(missing.name, beside, n=3, cutoff=_NEAR):
+            found = missing.with_name(name) / rest
+            is_like = get_close_matches(missing.stem, [Path(name).stem], cutoff=_NEAR_STEM)
+            if is_like and found.exists():
+                return str(found)
+    return None
