@@ -76,7 +76,7 @@ def _kind(path: Path) -> str:
             return "dataset"
         if is_bundle(path):
             return "bundle"
-        if path.suffix == ".zip" and found is None and _is_dataset(path):
+        if path.suffix in (".zip", ".npz") and found is None and _is_dataset(path):
             return "dataset"
         if found is None and (
             signature.startswith(_ZIP_SIGNATURE) or path.suffix in (".pth", ".pt", ".ckpt")

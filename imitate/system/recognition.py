@@ -25,6 +25,12 @@ _PICKLE = b"\x80"
 """First byte of a pickle."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip", ".npz", ".mp4")
+_OF_OGBENCH = frozenset({"observations", "actions", "terminals"})
+_OF_IMITATION = frozenset({"obs", "acts", "terminal", "indices"})
+"""Arrays of the trajectories of OGBench and of imitation."""
+_NOT_OGBENCH = frozenset({"rewards", "next_observations", "timeouts", "dones"})
+_OF_STEPS = _OF_OGBENCH | _NOT_OGBENCH | {"obs", "acts", "next_obs", "action", "reward", "done"}
+_MOST_SHOWN = 8
 LEROBOT_WEIGHTS = "model.safetensors"
 LEROBOT_ALGOS = {"act": "act", "diffusion": "diffusion_policy"}
 """Types of LeRobot's policies that are read here, and the algorithm of each."""
@@ -413,6 +419,55 @@ def _parquet(file: Path) -> Found | None:
     )
 
 
+def _npz(file: Path) -> Found | None:
+    """Identify an archive of arrays that no format reads, and say what is in it."""
+    shapes = npz_shapes(file)
+    if not shapes or set(shapes) >= _OF_IMITATION or is_of_ogbench(file):
+        return None
+    held = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:_MOST_SHOWN])
+    reason = ""
+    rows = {name: shape[0] for name, shape in shapes.items() if shape}
+    steps = {name: count for name, count in rows.items() if name in _OF_STEPS}
+    if len(set(steps.values())) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in steps.items())
+        reason = (
+            f"; its arrays need one row a step each, but they have other numbers of rows ({counts})"
+        )
+    return Found(
+        "npz",
+        f"an archive of arrays (npz: {held}{' ...' if len(shapes) > _MOST_SHOWN else ''}) of no known layout{reason}",
+        f"read are those of OGBench ({', '.join(sorted(_OF_OGBENCH))}) and imitation "
+        f"({', '.join(sorted(_OF_IMITATION))}); write others with imitate.data.DatasetWriter "
+        "(docs/own_data.md#recordings-of-another-layout)",
+    )
+
+
+def is_of_ogbench(file: Path) -> bool:
+    """Return true for OGBench's trajectories; other files with rewards or several flags have other meanings."""
+    shapes = npz_shapes(file)
+    if not set(shapes) >= _OF_OGBENCH or set(shapes) & _NOT_OGBENCH:
+        return False
+    return len({shape[:1] for shape in shapes.values()}) == 1
+
+
+def npz_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array in an ``.npz``, from its header; {} if it is no archive of arrays only."""
+    names = _names_in(file)
+    if not names or not all(name.endswith(".npy") for name in names):
+        return {}
+    found = {}
+    with zipfile.ZipFile(file) as archive:
+        for name in names:
+            with archive.open(name) as stream:
+                head = stream.read(4096)
+            shape = re.search(rb"'shape': \(([\d, ]*)\)", head)
+            if not head.startswith(b"\x93NUMPY") or shape is None:
+                return {}
+            numbers = shape[1].decode().replace(",", " ").split()
+            found[name[:-4]] = tuple(map(int, numbers))
+    return found
+
+
 def _names_in(file: Path) -> list[str]:
     if _begin(file, 4) != b"PK\x03\x04":
         return []
@@ -470,5 +525,6 @@ _FILES: tuple[_Check, ...] = (
     _pickle,
     _diffusion_policy_checkpoint,
     _bundle,
+    _npz,
     _parquet,
 )

@@ -6,6 +6,7 @@ from io import BytesIO
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -83,6 +84,9 @@ def world(tmp_path_factory):
         (root / name).mkdir(parents=True) if content is None else write(root / name, content)
     with h5py.File(root / "demos.hdf5", "w") as file:
         file.create_group("data")
+    np.savez_compressed(
+        root / "arrays.npz", observations=np.zeros((9, 4)), actions=np.zeros((8, 2))
+    )
     torch.save({"a": torch.ones(1)}, root / "last.pth")
     return root
 
@@ -104,6 +108,7 @@ stable-baselines3-statistics: vec.pkl
 pickle: own.pkl
 act-run: aloha
 parquet: bare.parquet
+npz: arrays.npz
 lerobot-damaged: void clone
 lfs-pointer: lfs.hdf5 lfs.npz lfs.pth lfs.json lfs.mp4 lfs.parquet
 """
@@ -168,6 +173,7 @@ info buffer.pkl | is a replay buffer of Stable-Baselines3
 info own.pkl | is a pickle of Python objects
 info void | layout of LeRobot's datasets, but its 'meta/info.json' is empty: download
 dataset doctor clone | 'meta/info.json' is a pointer of Git LFS instead of the file itself: fetch
+info arrays.npz | (npz: observations (9, 4), actions (8, 2)) of no known layout; its arrays need one row a step each
 info lfs.pth | is a pointer of Git LFS instead of the file itself: fetch the content with `git lfs pull`
 dataset stats lfs.hdf5 | is a pointer of Git LFS
 eval --agent lfs.pth | is a pointer of Git LFS

@@ -20,6 +20,7 @@ from imitate.system.recognition import diagnosis
 # in the order of detection: formats with more distinctive features come first
 _MODULES = {
     "imitation": "imitation_npz",
+    "ogbench": "ogbench_npz",
     "d3rlpy": "d3rlpy",
     "d4rl": "d4rl",
     "robosuite": "robosuite_raw",

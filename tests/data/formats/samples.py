@@ -187,6 +187,18 @@ def converted(name, **options):
     return make
 
 
+def ogbench(path):
+    rows = np.arange(11, dtype=np.float32)[:, None]
+    np.savez_compressed(
+        path,
+        observations=rows * [1, 10],
+        actions=rows / 10,
+        qpos=rows,
+        terminals=rows[:, 0] % 6 == 5,
+    )
+    return path
+
+
 def recorded(name):
     def make(path):
         copy(FIXTURES / name, path)
@@ -234,6 +246,7 @@ MAKERS = {
     "d4rl": ("d4rl", "d.hdf5", recorded("walker2d.hdf5")),
     "d3rlpy 2": ("d3rlpy", "d.h5", recorded("d3rlpy_vectors.h5")),
     "imitation": ("imitation", "d.npz", recorded("cartpole.npz")),
+    "ogbench": ("ogbench", "cube-single-play-v0.npz", ogbench),
     "diffusion-policy": ("diffusion-policy", "d.zarr", diffusion_policy),
     "diffusion-policy, ours": ("diffusion-policy", "d.zarr", converted("diffusion-policy")),
     "diffusion-policy, zip": ("diffusion-policy", "d.zarr.zip", zipped),

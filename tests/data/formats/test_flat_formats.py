@@ -9,6 +9,7 @@ import pytest
 
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
+from tests.data.formats import samples
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -289,6 +290,18 @@ def test_pickled_infos_are_never_read(converted, tmp_path, monkeypatch):
     report, _ = converted(Path("t.npz"))
     assert "pickled" in report.dropped["infos"]
     assert not Path("exploded").exists()
+
+
+def test_a_trajectory_of_ogbench_is_cut_at_its_last_row_and_not_solved(converted, tmp_path):
+    report, file = converted(samples.ogbench(tmp_path / "cube-single-play-v0.npz"))
+    assert (report.source_format, lengths_of(file)) == ("ogbench", [5, 4])
+    rows = np.arange(11)[:, None]
+    assert_holds(file, 0, obs=rows[:5] * [1, 10], next_obs=rows[1:6] * [1, 10], qpos=rows[:5])
+    assert_holds(file, 1, obs=rows[6:10] * [1, 10], actions=rows[6:10] / 10)
+    assert ends_of(file) == [(0, 1), (0, 1)]
+    np.savez(tmp_path / "o.npz", observations=rows, terminals=rows[:, 0])
+    with pytest.raises(DatasetError, match="no array 'actions'"):
+        convert(tmp_path / "o.npz", tmp_path / "p.hdf5", from_format="ogbench")
 
 
 # ---- refusals ------------------------------------------------------------------------------------
