@@ -11,7 +11,6 @@ import typer
 
 from imitate.cli.options import AsJson, Dataset, Epochs, On, OutputDir, Quiet, SetKeys, TrainDevice
 from imitate.cli.reports.layout import table
-from imitate.errors import ConfigError
 from imitate.functional.statistics import Statistic
 from imitate.system.processes import LOCAL
 
@@ -31,22 +30,27 @@ StatisticOption = Annotated[
 
 
 def sweep(
-    config: Annotated[
-        str | None,
+    configs: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="JSON file, or the name of a bundled configuration, such as robosuite/lift/bc.",
-            metavar="CONFIG",
+            help="JSON files, or names of bundled configurations, such as robosuite/lift/bc.",
+            metavar="CONFIG...",
         ),
     ] = None,
     config_option: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--config", "-c", help="The same as CONFIG, for consistency with imitate train."
         ),
     ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", "-g", help="Values to try: train.seed=[1,2,3].", metavar="KEY=LIST"),
+        typer.Option(
+            "--grid",
+            "-g",
+            help="Values to try: train.seed=[1,2,3]. Of keys that vary together: 'A,B=[[1,2],[3,4]]'.",
+            metavar="KEY=LIST",
+        ),
     ] = None,
     set_: SetKeys = None,
     dataset: Dataset = None,
@@ -120,9 +124,9 @@ def sweep(
 ) -> None:
     """Train once for each combination of values, in parallel processes.
 
-    Values to try are lists in the configuration where the key takes a single value ("seed": [1, 2, 3]), --grid, or
-    robomimic's meta.hp_keys and meta.hp_values. The same command resumes the sweep: finished runs are kept, interrupted
-    and failed ones are resumed.
+    Values to try are lists in the configuration where the key takes a single value ("seed": [1, 2, 3]), and --grid.
+    Several configurations, such as one for each algorithm, are compared in one sweep. The same command resumes it:
+    finished runs are kept, interrupted and failed ones are resumed.
 
     Runs that differ only in train.seed are one setting with its mean and 95 % interval over seeds. With --stop-early
     asha all runs are trained for --first-epochs, the best third of them for three times as many, and so on.
@@ -137,7 +141,7 @@ def sweep(
 
     own = {"train.device": device, "train.num_epochs": epochs}
     work = Sweep(
-        _one_config(config, config_option),
+        [*(configs or ()), *(config_option or ())],
         grid or (),
         overrides=[*(set_ or ()), *(f"{key}={v}" for key, v in own.items() if v is not None)],
         dataset=dataset,
@@ -147,7 +151,7 @@ def sweep(
     work.require_seeds(statistic)
     if dry_run:
         states = [work.state(run) for run in work.runs]
-        typer.echo("\n".join(table(*table_rows(work.axes, states))))
+        typer.echo("\n".join(table(*table_rows(states))))
         return
     bar = ProgressBar(total=len(work.runs), unit="run", disable=True if quiet else None)
 
@@ -175,22 +179,12 @@ def sweep(
     if json_:
         typer.echo((result.folder / "results.json").read_text(encoding="utf-8"))
     else:
-        typer.echo("\n".join(table(*table_rows(work.axes, result.runs))))
+        typer.echo("\n".join(table(*table_rows(result.runs))))
         _print_settings(result, statistic)
         if result.interrupted:
             typer.echo("interrupted; the same command resumes")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
-
-
-def _one_config(config: str | None, option: str | None) -> str:
-    if config is not None and option is None:
-        return config
-    if option is not None and config is None:
-        return option
-    raise ConfigError(
-        "name one configuration: imitate sweep CONFIG, or imitate sweep --config CONFIG"
-    )
 
 
 def _print_settings(result: SweepResult, statistic: Statistic) -> None:
@@ -241,13 +235,21 @@ def plot(
         typer.Option(
             "--show",
             help="Panel to draw; may be repeated. Default: loss and success, for online RL "
-            "return and success.",
+            "return and success; no loss of different algorithms.",
         ),
     ] = None,
     table_: Annotated[
         list[Path] | None,
         typer.Option(
             "--table", help="File for the table, .csv, .md, .tex or .json; may be repeated."
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            help="Name to show for a line: lift_bc=BC; may be repeated.",
+            metavar="NAME=TEXT",
         ),
     ] = None,
     each: Annotated[
@@ -259,16 +261,16 @@ def plot(
 
     Runs that differ only in train.seed are one setting: a line and a band, the mean and its 95 % interval over seeds
     (Student's t; for iqm and median a percentile bootstrap). A setting of one run has the Wilson interval of its
-    episodes. Dashed losses are validation losses.
+    episodes. A line has the name of its sweep or experiment, else the values in which it differs.
     """
     from imitate.system.run_folder import to_json
-    from imitate.train.sweep.over_seeds import Setting, require_seeds, settings_of
+    from imitate.train.sweep.labels import renamed
+    from imitate.train.sweep.over_seeds import each_run, require_seeds, settings_of
     from imitate.train.sweep.plot import draw_settings, read_curves
     from imitate.train.sweep.results_table import as_json, caption, cells, save_table
 
     curves = read_curves(runs)
-    alone = [Setting(curve.label, {}, (curve,), 1) for curve in curves]
-    settings = alone if each else settings_of(curves)
+    settings = renamed(each_run(curves) if each else settings_of(curves), label or ())
     require_seeds(settings, statistic)
     pictures = draw_settings(
         settings,

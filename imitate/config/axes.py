@@ -1,9 +1,12 @@
-"""Configuration with lists of values to try, expanded into one configuration per combination."""
+"""Configurations with lists of values to try, expanded into one configuration per combination."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,76 +17,190 @@ from imitate.config.loading import Source, load_config, read_tree
 from imitate.config.section import OpenSection, Section, child_type
 from imitate.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
 Axes = dict[str, list[Any]]
-"""Values to try by dotted key."""
+"""Values to try by dotted key; ``a,b`` are keys that vary together, each value a list with one for each."""
+CONFIG = "config"
+"""Axis of the configurations, where there are several."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One combination of values.
+
+    Attributes:
+        name: its values as text; also the name of a folder.
+        config: the configuration with these values.
+        keys: dotted keys of the values; an object counts as its leaves.
+        source: short name of the configuration, where there are several.
+    """
+
+    name: str
+    config: Config
+    keys: tuple[str, ...]
+    source: str | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Values by dotted key, and the configuration's name as ``config`` where there are several."""
+        tree = self.config.to_dict()
+        source = {} if self.source is None else {CONFIG: self.source}
+        return source | {key: _at(tree, key) for key in self.keys}
 
 
 def expand(source: Source, grid: Iterable[str] = ()) -> tuple[dict[str, Any], Axes]:
     """Separate a configuration with alternatives into a tree without them and the alternatives.
 
     A list counts as alternatives if the key accepts each item but not the list itself: ``"seed": [1, 2, 3]``, or
-    ``"actor_layer_dims": [[256], [512, 512]]``. ``meta.hp_keys`` and ``meta.hp_values`` (one list of values per key) on
-    ``meta.hp_base_config_file`` mean the same; they are robomimic's keys.
+    ``"actor_layer_dims": [[256], [512, 512]]``.
 
     Args:
         source: see :func:`imitate.config.load_config`.
-        grid: further alternatives, such as ``"train.seed=[1, 2, 3]"``.
+        grid: further alternatives, such as ``"train.seed=[1, 2, 3]"`` or ``"a,b=[[1, 2], [3, 4]]"`` for keys that vary
+            together.
 
     Raises:
         ConfigError: a key is unknown, or has no values to try.
     """
     tree = read_tree(source)
-    axes: Axes = {}
-    meta = tree.get("meta") or {}
-    if isinstance(meta, dict) and meta.get("hp_keys"):
-        tree, axes = _from_meta(tree, meta)
-    algo_name = tree.get("algo_name", "bc")
-    for path, values in _lists(Config, tree, "", str(algo_name)):
-        axes[path] = values
+    algos = tree.get("algo_name", "bc")
+    algo_name = str(algos[0] if isinstance(algos, list) and algos else algos)
+    axes: Axes = dict(_lists(Config, tree, "", algo_name))
     for text in grid:
-        path, values = parse_override(text, Config, str(algo_name))
-        if not isinstance(values, list):
-            raise ConfigError(f"--grid {text}: wanted a list of values, such as train.seed=[1,2,3]")
-        axes[path] = values
+        path, values = parse_override(text, Config, algo_name)
+        axes[path] = _checked(text, path, values)
     for path, values in axes.items():
         if not values:
             raise ConfigError(f"{path}: the list of values to try is empty")
-        put(tree, path, values[0])
-    return tree, axes
+        for key, value in _chosen(path, values[0]).items():
+            put(tree, key, value)
+    return tree | {"algo_name": algo_name}, axes
 
 
-def combinations(tree: Mapping[str, Any], axes: Axes) -> list[tuple[str, Config]]:
-    """Return a name and a configuration for each combination of values; the last axis changes fastest.
+def expand_all(
+    sources: Sequence[Source], grid: Iterable[str] = ()
+) -> tuple[list[Combination], Axes]:
+    """Expand several configurations, each with its own alternatives and those of the grid.
+
+    Returns:
+        every combination, and the alternatives; where there are several configurations, their short names are the first
+        axis, ``config``.
+
+    Raises:
+        ConfigError: a key is unknown or has no values to try, or a combination cannot work.
+    """
+    if len(sources) == 1:
+        tree, axes = expand(sources[0], grid)
+        return combinations(tree, axes), axes
+    names, grid = _short_sources(sources), list(grid)
+    made: list[Combination] = []
+    axes = {CONFIG: [*names]}
+    for name, source in zip(names, sources, strict=True):
+        try:
+            tree, own = expand(source, grid)
+            made += [
+                replace(one, name=",".join(filter(None, (name, one.name))), source=name)
+                for one in combinations(tree, own, alone="")
+            ]
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+        axes |= own
+    return made, axes
+
+
+def combinations(tree: Mapping[str, Any], axes: Axes, alone: str = "only") -> list[Combination]:
+    """Return each combination of values; the last axis changes fastest.
+
+    Where ``algo_name`` is another than the tree's, the tree's section ``algo`` is left out.
+
+    Args:
+        tree, axes: see :func:`expand`.
+        alone: name of the combination where there is nothing to try.
 
     Raises:
         ConfigError: a combination cannot work; the message names it.
     """
-    made = []
+    own, made, changed = tree.get("algo_name", "bc"), [], set[str]()
     for values in product(*axes.values()):
-        chosen = dict(zip(axes, values, strict=True))
+        chosen: dict[str, Any] = {}
+        for path, value in zip(axes, values, strict=True):
+            chosen |= _chosen(path, value)
+        leaves = dict(_leaves(chosen))
         name = ",".join(
-            f"{short_name(path, axes)}={_word(value)}" for path, value in chosen.items()
+            f"{short_name(path, leaves)}={_word(leaf)}" for path, leaf in leaves.items()
         )
+        base = dict(tree)
+        if chosen.get("algo_name", own) != own:
+            changed.add(str(chosen["algo_name"]))
+            base = {key: v for key, v in tree.items() if key != "algo"} | {
+                "algo_name": chosen["algo_name"]
+            }
         try:
-            made.append((name or "only", load_config(tree).with_overrides(chosen)))
+            config = load_config(base).with_overrides(chosen)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
-    if len({name for name, _ in made}) < len(made):
+        made.append(Combination(name or alone, config, tuple(leaves)))
+    if changed and tree.get("algo"):
+        names = ", ".join(sorted(changed))
+        logger.warning("algo: these settings are %s's; %s have their own defaults", own, names)
+    if len({one.name for one in made}) < len(made):
         raise ConfigError("the same value occurs twice in a list of values to try: remove one")
     return made
 
 
-def _from_meta(tree: dict[str, Any], meta: Mapping[str, Any]) -> tuple[dict[str, Any], Axes]:
-    keys, values = list(meta["hp_keys"]), list(meta.get("hp_values") or [])
-    if len(keys) != len(values) or not all(isinstance(v, list) for v in values):
+def _checked(text: str, path: str, values: object) -> list[Any]:
+    """Return the values of ``--grid``; of keys that vary together, a list for each.
+
+    Raises:
+        ConfigError: they are no lists of the length that the keys need.
+    """
+    if not isinstance(values, list):
+        raise ConfigError(f"--grid {text}: wanted a list of values, such as train.seed=[1,2,3]")
+    number = len(path.split(","))
+    if number > 1 and not all(isinstance(v, list) and len(v) == number for v in values):
         raise ConfigError(
-            f"meta.hp_values: wanted one list of values for each of the {len(keys)} meta.hp_keys"
+            f"--grid {text}: {number} keys vary together, so each value is a list of {number}, such as "
+            f"'{path}=[{[1, 2, 3, 4][:number]},{[5, 6, 7, 8][:number]}]'"
         )
-    base = meta.get("hp_base_config_file")
-    if base:
-        return read_tree(base), dict(zip(keys, values, strict=True))
-    rest = {key: value for key, value in tree.items() if key != "meta"}
-    return rest, dict(zip(keys, values, strict=True))
+    return values
+
+
+def _chosen(path: str, value: Any) -> dict[str, Any]:
+    """Return the values by dotted key of one value of an axis."""
+    keys = [key.strip() for key in path.split(",")]
+    return dict(zip(keys, value, strict=True)) if len(keys) > 1 else {path: value}
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys below which there is no further object, with their values."""
+    for key, value in tree.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, here)
+        else:
+            yield here, value
+
+
+def _short_sources(sources: Sequence[Source]) -> list[str]:
+    """Return a name for each configuration: the fewest last parts of its path that tell it from the others."""
+    parts = [
+        Path(source).with_suffix("").parts
+        if isinstance(source, str | Path)
+        else (str(read_tree(source).get("algo_name", "bc")),)
+        for source in sources
+    ]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["_".join(part.strip("/") for part in one[-count:]) for one in parts]
+        if len(set(names)) == len(names):
+            return [_word(name) for name in names]
+    raise ConfigError("the same configuration is named twice: remove one")
+
+
+def _at(tree: Any, path: str) -> Any:
+    for key in path.split("."):
+        tree = tree[int(key)] if isinstance(tree, list) else tree[key]
+    return tree
 
 
 def _lists(

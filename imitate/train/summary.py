@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from imitate.system.plain_files import cleared, replaced
 from imitate.system.run_folder import BEST_FIRST, RunFolder, to_json, write_text
 from imitate.system.text import counted
 from imitate.train.console import duration
@@ -118,62 +117,14 @@ def _number(value: float | None) -> str:
 
 def draw_curves(folder: RunFolder) -> Path | None:
     """Draw learning curves of `metrics.jsonl` as an image; return None if there is nothing to draw."""
-    records = MetricsFile(folder.metrics).read()
-    epochs = [record for record in records if record.get("kind") == "epoch"]
-    rollouts = [record for record in records if record.get("kind") == "rollout"]
-    if not epochs:
+    from imitate.train.sweep.over_seeds import Setting
+    from imitate.train.sweep.plot import draw_settings, read_curves
+
+    if not any(r.get("kind") == "epoch" for r in MetricsFile(folder.metrics).read()):
         return None
-    # Use the object interface, which sets no global state and opens no window.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    # Fixed margins: an automatic layout would draw the picture twice.
-    figure = Figure(figsize=(10, 4))
-    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.13, top=0.9, wspace=0.18)
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    if any("Metrics/EnvironmentSteps" in record for record in epochs):
-        _line(left, epochs, "Metrics/AverageReturn", "training")
-        _line(left, sorted(rollouts, key=lambda r: r["epoch"]), "Rollout/Return", "evaluation")
-        left.set(xlabel="epoch", ylabel="return")
-    else:
-        for tag, label in (("Train/Loss", "train"), ("Valid/Loss", "valid")):
-            _line(left, epochs, tag, label)
-        left.set(xlabel="epoch", ylabel="loss")
-    if left.lines:
-        left.legend()
-    _success_curve(right, rollouts)
-    right.set(xlabel="epoch", ylabel="success rate", ylim=(-0.03, 1.03))
-    figure.suptitle(f"{folder.path.parent.name} / {folder.path.name}")
-    with replaced(folder.curve) as part:
-        figure.savefig(cleared(part), dpi=110, format="png")
-    return folder.curve
-
-
-def _line(axes: Any, records: Sequence[Mapping[str, Any]], tag: str, label: str) -> None:
-    points = [(record["epoch"], record[tag]) for record in records if record.get(tag) is not None]
-    if points:
-        axes.plot(*zip(*points, strict=True), label=label)
-
-
-def _success_curve(axes: Any, rollouts: Sequence[Mapping[str, Any]]) -> None:
-    rollouts = sorted(rollouts, key=lambda record: record["epoch"])
-    if not rollouts:
-        axes.text(0.5, 0.5, "no evaluation", ha="center", transform=axes.transAxes)
-        return
-    x = [record["epoch"] for record in rollouts]
-    rate = [record["Rollout/Success_Rate"] for record in rollouts]
-    axes.set_xlim(0, 1.05 * max(x))
-    axes.plot(x, rate, marker="o")
-    if all("Rollout/Success_Rate_Low" in record for record in rollouts):
-        # Bars rather than a band, because they are visible even for a single evaluation. Rounding must not make them
-        # negative.
-        low = [record["Rollout/Success_Rate_Low"] for record in rollouts]
-        high = [record["Rollout/Success_Rate_High"] for record in rollouts]
-        below = [max(0.0, r - end) for r, end in zip(rate, low, strict=True)]
-        above = [max(0.0, end - r) for r, end in zip(rate, high, strict=True)]
-        axes.errorbar(x, rate, [below, above], fmt="none", capsize=4, label="95 % interval")
-        axes.legend()
+    (curve,) = read_curves([folder.path])
+    title = f"{curve.label}, {folder.path.name}"
+    return draw_settings([Setting(title, {}, (curve,), 1)], [folder.curve], over="epoch")[0]
 
 
 COMPARE = "compare checkpoints with imitate eval, or on the robot"

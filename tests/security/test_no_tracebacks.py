@@ -203,10 +203,10 @@ def test_files_of_a_sweep_may_hold_anything(tmp_path):
         "train_loss": {},
     }
     (folder / "results.json").write_text(json.dumps(odd))
-    assert table_rows({}, [read_run(folder.parent, {})]) == (["status"], [["finished"]])
+    assert table_rows([read_run(folder.parent, {})]) == (["status"], [["finished"]])
     rates = {"success_rate": 0.5, "success_rate_95": "x"}
     (folder / "results.json").write_text(json.dumps({**odd, "final": rates}))
-    assert table_rows({}, [read_run(folder.parent, {})])[1] == [["50 %", "finished"]]
+    assert table_rows([read_run(folder.parent, {})])[1] == [["50 %", "finished"]]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import re
 
 import matplotlib
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from imitate.errors import ConfigError
@@ -17,7 +19,7 @@ from imitate.train.sweep.over_seeds import (
     read_curves,
     settings_of,
 )
-from imitate.train.sweep.plot import draw_settings
+from imitate.train.sweep.plot import default_panels, draw_settings
 from imitate.train.sweep.results_table import as_json, cells, csv_text, latex_text, markdown_text
 from imitate.train.sweep.sweep import Sweep, SweepRun, table_rows
 from tests.refusals import refused
@@ -31,10 +33,14 @@ def make_run(tmp_path):
     """Writes a run folder: two epochs, an evaluation after each unless `success` leaves one out (None)."""
 
     def make(name, seed, success=(0.2, 0.7), stamp="20260101000000", losses=(1.0, 0.5), **train):
-        folder = tmp_path / "runs" / name / stamp
+        sweep, algo = train.pop("sweep", None), train.pop("algo", {})
+        folder = tmp_path / "runs" / (sweep or "") / name / stamp
         folder.mkdir(parents=True)
+        if sweep:
+            (tmp_path / "runs" / sweep / "sweep.json").write_text("{}")
         config = {
             "algo_name": train.pop("algo_name", "bc"),
+            "algo": algo,
             "experiment": {"name": name},
             "train": {"seed": seed, "output_dir": str(tmp_path), **train},
         }
@@ -91,6 +97,65 @@ def test_the_same_seed_twice_is_no_second_seed(make_run, settings_in):
     assert MEASURES["success_last"].of(setting.curves[0]) == 0.9, "the later run counts"
     make_run("lift_new_code", 1, (0.5, 0.5))
     assert len(settings_in()) == 2, "another name stays apart"
+
+
+ALGOS = {"bc": {"rnn": {"horizon": 10}}, "iql": {"discount": 0.99}, "td3_bc": {"alpha": 2.5}}
+
+
+@pytest.fixture
+def three_sweeps(make_run, tmp_path):
+    """Three sweeps of three seeds, whose algorithms have no keys in common."""
+    for algo, section in ALGOS.items():
+        section = {**section, "checkpoint": f"/home/{'long/' * 20}{algo}.pth", "x": 1, "y": algo}
+        for seed in (1, 2, 3):
+            words = {"sweep": f"lift_{algo}", "algo_name": algo, "algo": section}
+            make_run(f"seed={seed}", seed, **words)
+    return [tmp_path / "runs" / f"lift_{algo}" for algo in ALGOS]
+
+
+def test_the_table_of_a_paper(three_sweeps, tmp_path, call):
+    """A row for each sweep, with its name or the user's; no losses, which cannot be compared."""
+    options = "--table t.md --table t.tex --table t.csv --out c.svg --label lift_td3_bc=TD3+BC"
+    said = call(f"plot {options}", *three_sweeps).stdout.splitlines()
+    assert [line.split()[:2] for line in said[1:4]] == [
+        ["lift_bc", "3"],
+        ["lift_iql", "3"],
+        ["TD3+BC", "3"],
+    ]
+    header, _, row, *_ = (tmp_path / "t.md").read_text().splitlines()
+    assert header == "| setting | seeds | success, last | success, best | return, last |"
+    assert row.startswith("| lift_bc | 3 | 70.0 % (70.0 - 70.0) |")
+    assert r"TD3+BC & 3 & $70.0\,\%" in (tmp_path / "t.tex").read_text()
+    assert max(map(len, (tmp_path / "t.tex").read_text().splitlines())) < 200
+    assert (tmp_path / "t.csv").read_text().startswith("setting,seeds,statistic,success_last")
+    wrong = call("plot --label lift_bx=BC", three_sweeps[0], code=2).output
+    assert "no line has the name 'lift_bx'; did you mean 'lift_bc'" in wrong
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "labels"),
+    [
+        ({"a": ["seed=1", "seed=2"], "b": ["seed=1", "seed=2"]}, ["a", "b"]),
+        ({"a": ["batch_size=8,seed=1", "batch_size=9,seed=1"]}, ["batch_size=8", "batch_size=9"]),
+        ({"a": ["bc,seed=1", "bc,seed=2", "act,seed=1"]}, ["act", "bc"]),
+        ({"a": ["algo_name=iql,seed=1", "algo_name=vq_bet,seed=1"]}, ["IQL", "VQ-BeT"]),
+        (
+            {"a": ["batch_size=8,seed=1", "batch_size=9,seed=1"], "b": ["seed=1"]},
+            ["a batch_size=8", "a batch_size=9", "b"],
+        ),
+        (
+            {"a_very_long_name_of_a_sweep_of_mine": ["x=1,seed=1", "x=2,seed=1"], "b": ["seed=1"]},
+            ["a_very_long_name_of_a_swee #1", "a_very_long_name_of_a_swee #2", "b"],
+        ),
+    ],
+)
+def test_lines_are_called_by_their_sweeps_and_their_values(make_run, settings_in, sweeps, labels):
+    """Runs of two sweeps are two settings even where their configurations are the same."""
+    for sweep, names in sweeps.items():
+        for name in names:
+            cell, _, seed = name.rpartition("seed=")
+            make_run(name, int(seed), sweep=sweep, batch_size=sum(map(ord, cell)))
+    assert [setting.label for setting in settings_in()] == labels
 
 
 def test_final_numbers_over_seeds_by_hand(three_seeds, settings_in):
@@ -251,15 +316,48 @@ def test_what_plot_cannot_do_is_said_in_a_line(three_seeds, call, words, named):
     assert named in call(f"plot --out c.png {words}", three_seeds, code=2).output
 
 
-def test_a_picture_of_runs_without_rollouts_says_so_and_has_plain_numbers(
-    make_run, tmp_path, settings_in
-):
+@pytest.fixture
+def drawn(settings_in, tmp_path):
+    """Words in the picture of all runs, and the default panels."""
+
+    def draw(**options):
+        settings = settings_in()
+        with matplotlib.rc_context({"svg.fonttype": "none"}):
+            picture = draw_settings(settings, [tmp_path / "c.svg"], **options)[0].read_text()
+        return re.findall(r">([^<>]+)</text>", picture), default_panels(settings)
+
+    return draw
+
+
+def test_a_picture_has_the_panels_for_which_there_are_numbers(make_run, drawn):
+    """Its words are those of what is drawn; numbers are plain."""
     make_run("quiet", 1, success=(None, None), losses=(2.4, 2.2))
-    settings = settings_in()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        picture = draw_settings(settings, [tmp_path / "c.svg"])[0].read_text()
-    assert "no evaluations" in picture
-    assert ">2.2</text>" in picture and "×" not in picture
+    words, panels = drawn()
+    assert panels == ["loss"] and "validation" in words
+    assert "2.2" in words and not any("×" in word for word in words)
+    words, _ = drawn(panels=["success"])
+    assert "no evaluations" in words and "validation" not in words
+
+
+def test_losses_of_different_algorithms_are_not_drawn_together(make_run, drawn):
+    make_run("bc", 1, algo_name="bc")
+    assert drawn()[1] == ["loss", "success"]
+    make_run("iql", 1, algo_name="iql")
+    assert drawn()[1] == ["success"]
+
+
+def test_a_lone_evaluation_has_a_bar_on_the_axis_of_the_training(make_run, settings_in, tmp_path):
+    for seed in (1, 2):
+        make_run(f"seed={seed}", seed, (None, 0.2 * seed))
+    figures = []
+    with pytest.MonkeyPatch.context() as patch:
+        save = Figure.savefig
+        patch.setattr(Figure, "savefig", lambda f, *a, **k: (figures.append(f), save(f, *a, **k)))
+        draw_settings(settings_in(), [tmp_path / "c.svg"])
+    loss, success = figures[0].axes
+    assert loss.get_xlim() == success.get_xlim() == (0, pytest.approx(20.8))
+    (bar,) = success.containers
+    assert bar.has_yerr and bar[0].get_ydata() == pytest.approx([0.3])
 
 
 def test_runs_of_a_folder_come_in_the_order_of_their_numbers(make_run, settings_in):
@@ -268,15 +366,15 @@ def test_runs_of_a_folder_come_in_the_order_of_their_numbers(make_run, settings_
     assert [setting.label for setting in settings_in()] == ["batch_size=8", "batch_size=16"]
 
 
-def test_returns_are_drawn_where_an_environment_is_learned_in(make_run, tmp_path, settings_in):
+def test_returns_are_drawn_where_an_environment_is_learned_in(make_run, drawn, settings_in):
     folder = make_run("seed=1", 1)
     text = (folder / "metrics.jsonl").read_text()
     online = text.replace('"kind": "epoch"', '"kind": "epoch", "Metrics/EnvironmentSteps": 5')
     (folder / "metrics.jsonl").write_text(online)
     settings = settings_in()
     assert "return, last" in cells(settings, "mean")[0]
-    picture = draw_settings(settings, [tmp_path / "c.svg"])[0].read_text()
-    assert "return" in picture and "environment steps" in picture
+    words, panels = drawn()
+    assert panels == ["return", "success"] and "environment steps" in words
 
 
 def test_many_settings_have_a_legend_that_leaves_room_for_the_curves(
@@ -312,8 +410,11 @@ def test_sweep_takes_trains_options(sweep_config, call):
     named = call(f"sweep {options} --config", sweep_config).stdout
     assert named == call(f"sweep {options}", sweep_config).stdout
     assert named.split() == ["train.seed", "status", "1", "waiting", "2", "waiting"]
-    for wrong in ([], [sweep_config, "--config", sweep_config]):
-        assert "name one configuration" in call(f"sweep {options}", *wrong, code=2).output
+    assert "name a configuration" in call(f"sweep {options}", code=2).output
+    other = sweep_config.with_name("other.json")
+    other.write_text(sweep_config.read_text())
+    twice = call(f"sweep {options} --name both", sweep_config, other).stdout.split()
+    assert twice[:3] == ["config", "train.seed", "status"] and twice.count("other") == 2
 
 
 def test_the_sweeps_table_has_the_validation_loss_and_no_empty_column():
@@ -322,10 +423,10 @@ def test_the_sweeps_table_has_the_validation_loss_and_no_empty_column():
         SweepRun("seed=1", {"train.seed": 1}, "finished", results),
         SweepRun("seed=2", {"train.seed": 2}, "waiting", {}),
     ]
-    header, rows = table_rows({"train.seed": [1, 2]}, runs)
+    header, rows = table_rows(runs)
     assert header == ["train.seed", "train loss", "valid loss", "CPU s", "status"]
     assert rows == [["1", "0.5", "0.75", "2", "finished"], ["2", "-", "-", "-", "waiting"]]
     rate = {"success_rate": 0.5, "success_rate_95": [0.25, 0.75]}
-    header, rows = table_rows({}, [SweepRun("x", {}, "finished", {"final": rate, "best": rate})])
+    header, rows = table_rows([SweepRun("x", {}, "finished", {"final": rate, "best": rate})])
     assert header == ["last", "best", "status"]
     assert rows == [["50 % (25 - 75)", "50 % (25 - 75)", "finished"]]

@@ -76,7 +76,7 @@ def test_a_run_per_value_then_nothing_left_to_do(swept):
     assert [run.results["step"] for run in result.runs] == [8, 8]
     assert result.picture.stat().st_size > 5000
     assert sorted(run.status for run in heard) == ["finished", "finished", "running", "running"]
-    header, rows = table_rows(Sweep(config).axes, result.runs)
+    header, rows = table_rows(result.runs)
     assert header[0] == "train.seed"
     assert [row[0] for row in rows] == ["1", "2"]
     assert all(row[-1] == "finished" for row in rows)

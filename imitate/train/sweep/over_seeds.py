@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from imitate.config.axes import Axes, short_name
+from imitate.config.axes import CONFIG
 from imitate.data.file.hdf5_format import natural_key
 from imitate.errors import UserError
 from imitate.functional.statistics import (
@@ -26,6 +26,7 @@ from imitate.functional.statistics import (
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder, open_run_folder
 from imitate.train.metrics import MetricsFile
+from imitate.train.sweep.labels import labelled, origin, told_apart
 
 Record = Mapping[str, Any]
 
@@ -35,11 +36,12 @@ class Curve:
     """Records of one run.
 
     Attributes:
-        label: name in the legend.
+        label: the experiment's name.
         epochs: records of epochs, in order.
         rollouts: records of evaluations, in order.
         config: the run's resolved configuration.
         folder: the run's folder.
+        sweep: name of the sweep's folder, or None for a run by itself.
     """
 
     label: str
@@ -47,6 +49,7 @@ class Curve:
     rollouts: tuple[Record, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: Path = Path()
+    sweep: str | None = None
 
     def place(self, record: Record, over: str) -> float:
         """Return the position of a record on the horizontal axis."""
@@ -77,22 +80,21 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
     """
     folders = [folder for path in paths for folder in _runs(Path(path).expanduser())]
     configs = [_config_in(folder) for folder in folders]
-    names = [str(config["experiment"].get("name")) for config in configs]
     curves = []
-    for folder, name, config in zip(folders, names, configs, strict=True):
+    for folder, config in zip(folders, configs, strict=True):
         records = MetricsFile(folder.metrics).read()
-        label = name if names.count(name) == 1 else f"{name} {folder.path.name}"
         epochs = [record for record in records if record.get("kind") == "epoch"]
         rollouts = [record for record in records if record.get("kind") == "rollout"]
         if not epochs:
             raise UserError(f"{folder.path}: no epoch is finished yet, so there is nothing to draw")
         curves.append(
             Curve(
-                label,
+                str(config["experiment"].get("name")),
                 tuple(sorted(epochs, key=_epoch)),
                 tuple(sorted(rollouts, key=_epoch)),
                 config,
                 folder.path,
+                _sweep_of(folder.path),
             )
         )
     return curves
@@ -122,9 +124,16 @@ def _runs(path: Path) -> list[RunFolder]:
         (config.parent for config in path.rglob("config.json") if _is_run(config.parent)),
         key=lambda folder: [natural_key(part) for part in folder.parts],
     )
+    if not found and any(path.rglob("config.json")):
+        raise UserError(f"{path}: no epoch is finished yet, so there is nothing to draw")
     if not found:
         raise UserError(f"{path}: neither a run folder nor a folder that holds runs")
     return [RunFolder(folder) for folder in found]
+
+
+def _sweep_of(folder: Path) -> str | None:
+    place = folder.absolute().parent.parent
+    return place.name if (place / "sweep.json").is_file() else None
 
 
 def _is_run(folder: Path) -> bool:
@@ -265,28 +274,44 @@ MEASURES = {
 }
 
 
-def settings_of(curves: Sequence[Curve], axes: Axes | None = None) -> list[Setting]:
+def settings_of(
+    curves: Sequence[Curve], runs: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Setting]:
     """Group runs of the same configuration, ordered by the first run of each.
 
-    If two runs have the same seed, they form two settings if their experiments' names differ; otherwise only the later
-    run counts.
+    If two runs have the same seed, they form two settings if their sweeps or their experiments' names differ; otherwise
+    only the later run counts.
 
     Args:
         curves: the runs, with their configurations.
-        axes: a sweep's values to try; by default settings are distinguished by all keys in which they differ.
+        runs: values of all runs of a sweep, by name; by default settings are distinguished by all keys in which they
+            differ.
     """
     groups: dict[str, list[Curve]] = {}
     for curve in curves:
         groups.setdefault(json.dumps(_compared(curve), sort_keys=True), []).append(curve)
     parted = [part for group in groups.values() for part in _a_run_per_seed(group)]
     flat = [dict(_flat(_compared(part[0]))) for part in parted]
-    keys = _differing(flat) if axes is None else [key for key in axes if key != SEED]
+    seeds = {values.get(SEED) for values in (runs or {}).values()}
+    keys = _differing(flat)
     made = []
     for part, values in zip(parted, flat, strict=True):
         own = {key: values[key] for key in keys if key in values}
-        wanted = len((axes or {}).get(SEED, ())) or len(part)
-        made.append(Setting(_label(part, own), own, tuple(sorted(part, key=_seed)), wanted))
-    return _told_apart(made)
+        if runs is not None:
+            swept = runs[part[0].folder.parent.name]
+            own = {key: value for key, value in swept.items() if key not in (SEED, CONFIG)}
+        made.append(Setting("", own, tuple(sorted(part, key=_seed)), len(seeds) or len(part)))
+    return labelled(made)
+
+
+def each_run(curves: Sequence[Curve]) -> list[Setting]:
+    """Return a setting for each run; equal names are preceded by the sweep's, or followed by the time."""
+    names = [curve.label for curve in curves]
+    longer = [
+        name if names.count(name) == 1 else f"{curve.sweep} {name}" if curve.sweep else name
+        for name, curve in zip(names, curves, strict=True)
+    ]
+    return told_apart([Setting("", {}, (curve,), 1) for curve in curves], longer)
 
 
 def estimate_of(setting: Setting, measure: Measure, statistic: Statistic) -> Estimate | None:
@@ -400,14 +425,10 @@ def _compared(curve: Curve) -> dict[str, Any]:
 def _a_run_per_seed(group: Sequence[Curve]) -> list[list[Curve]]:
     if len({_seed(curve) for curve in group}) == len(group):
         return [list(group)]
-    named: dict[str, dict[int, Curve]] = {}
+    named: dict[tuple[str, str], dict[int, Curve]] = {}
     for curve in sorted(group, key=lambda curve: curve.folder.name):
-        named.setdefault(_name(curve), {})[_seed(curve)] = curve
+        named.setdefault(origin(curve), {})[_seed(curve)] = curve
     return [list(part.values()) for part in named.values()]
-
-
-def _name(curve: Curve) -> str:
-    return str(curve.config.get("experiment", {}).get("name", curve.label))
 
 
 def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -424,37 +445,3 @@ def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         key for key in keys if any(v.get(key, MISSING) != flat[0].get(key, MISSING) for v in flat)
     ]
-
-
-def _label(part: Sequence[Curve], values: Mapping[str, Any]) -> str:
-    """Return the experiment's name if all seeds have the same, otherwise the differing values, or the folder's name."""
-    names = {_name(curve) for curve in part}
-    if len(names) == 1:
-        return names.pop()
-    if values:
-        return _value_words(values)
-    return part[0].folder.parent.parent.name or str(part[0].config.get("algo_name", "all"))
-
-
-def words(value: Any) -> str:
-    """Format a value as in JSON, without the quotes of a text."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _told_apart(settings: Sequence[Setting]) -> list[Setting]:
-    """Make labels unique: add one or two values that differ, or the run's folder."""
-    labels = [setting.label for setting in settings]
-    made = []
-    for setting in settings:
-        label = setting.label
-        if labels.count(label) > 1:
-            few = 0 < len(setting.values) <= 2
-            label += f" {_value_words(setting.values) if few else setting.curves[0].folder.name}"
-        made.append(replace(setting, label=label))
-    return made
-
-
-def _value_words(values: Mapping[str, Any]) -> str:
-    if list(values) == ["algo_name"]:
-        return words(values["algo_name"])
-    return ", ".join(f"{short_name(key, values)}={words(value)}" for key, value in values.items())

@@ -4,46 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from imitate.errors import UserError, nearest
 from imitate.functional.statistics import Statistic
 from imitate.system.plain_files import cleared, replaced
-from imitate.train.sweep.over_seeds import Band, Curve, Setting, band, read_curves
+from imitate.train.style import PANEL_INCHES, STYLE, color
+from imitate.train.sweep.over_seeds import Band, Curve, Setting, band, each_run, read_curves
 from imitate.train.sweep.results_table import INTERVALS, NAMES
 
 __all__ = ["AXES", "Curve", "draw", "draw_settings", "read_curves"]
 
 AXES = {"epoch": "epoch", "step": "updates", "cpu": "CPU seconds of training"}
 """Horizontal axes of curves, and their labels."""
+
+
+class Metric(NamedTuple):
+    """A metric in a panel: its tag, its line style, and its name where the panel has several."""
+
+    tag: str
+    style: Any
+    words: str
+
+
+class Panel(NamedTuple):
+    """A panel: its metrics, the label of its axis, and the text in it where there is no line."""
+
+    metrics: tuple[Metric, ...]
+    axis: str
+    nothing: str
+
+
 PANELS = {
-    "loss": (("Train/Loss", "-"), ("Valid/Loss", "--")),
-    "success": (("Rollout/Success_Rate", "-"),),
-    "return": (("Rollout/Return", "-"), ("Metrics/AverageReturn", ":")),
+    "loss": Panel(
+        (Metric("Train/Loss", "-", "training"), Metric("Valid/Loss", "--", "validation")),
+        "loss",
+        "no losses",
+    ),
+    "success": Panel(
+        (Metric("Rollout/Success_Rate", "-", "evaluation"),), "success rate", "no evaluations"
+    ),
+    "return": Panel(
+        (
+            Metric("Rollout/Return", "-", "evaluation"),
+            Metric("Metrics/AverageReturn", ":", "while training"),
+        ),
+        "return",
+        "no returns",
+    ),
 }
-"""Tags of the metrics and line styles of each panel."""
-NOTHING = {"loss": "no losses", "success": "no evaluations", "return": "no returns"}
-"""Text in a panel without a line."""
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B2A000")
-"""Colours of Okabe and Ito, distinguishable with colour blindness (yellow is darkened)."""
-PANEL_INCHES = (3.4, 2.4)
 LEGEND_ROW = 0.18
 """Height of a line of the legend, in inches."""
-PAPER: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 3,
-    "pdf.fonttype": 42,  # embed outlines of letters, which publishers accept
-    "ps.fonttype": 42,
-}
+APART = 0.012
+"""Distance between lone points of two settings, as a share of the axis."""
 
 
 def draw(curves: Sequence[Curve], path: Path, over: str = "step") -> Path:
-    """Draw a line per run: losses on the left, success rates with their intervals on the right."""
-    runs = [Setting(curve.label, {}, (curve,), 1) for curve in curves]
-    return draw_settings(runs, [path], over)[0]
+    """Draw a line per run."""
+    return draw_settings(each_run(curves), [path], over)[0]
 
 
 def draw_settings(
@@ -53,16 +71,16 @@ def draw_settings(
     statistic: Statistic = "mean",
     panels: Sequence[str] | None = None,
 ) -> list[Path]:
-    """Draw settings: the statistic over seeds as a line, its 95 % interval as a band.
+    """Draw settings: the statistic over seeds as a line, its 95 % interval as a band, of a lone point as a bar.
 
-    A single run's success has the Wilson interval of its episodes as bars.
+    A single run has the interval of its episodes. The name of a single setting is the title.
 
     Args:
         settings: the settings, in the order of the legend.
         paths: image files to write; the suffix gives the format (.png, .pdf, .svg).
         over: 'step', 'epoch' or 'cpu'.
         statistic: see :func:`imitate.functional.statistics.estimate`.
-        panels: names of `PANELS`; by default loss and success, for online training return and success.
+        panels: names of `PANELS`; by default those of `default_panels`.
 
     Raises:
         UserError: the format of an image file is unknown.
@@ -73,15 +91,20 @@ def draw_settings(
 
     shown = list(panels or default_panels(settings))
     # Use the object interface: it sets no global state and opens no window.
-    with matplotlib.rc_context(PAPER):
+    with matplotlib.rc_context(STYLE):
         width = PANEL_INCHES[0] * len(shown)
         columns, rows = _legend_shape(settings, width)
         figure = Figure(figsize=(width, PANEL_INCHES[1] + LEGEND_ROW * rows), layout="constrained")
         FigureCanvasAgg(figure)
         _check_forms(figure, paths)
-        for name, axes in zip(shown, figure.subplots(1, len(shown), squeeze=False)[0], strict=True):
+        panes = figure.subplots(1, len(shown), squeeze=False, sharex=True)[0]
+        for name, axes in zip(shown, panes, strict=True):
             _panel(axes, name, settings, over, statistic)
-        _legend(figure, settings, columns)
+        _from_zero(panes)
+        if len(settings) == 1:
+            figure.suptitle(settings[0].title, fontsize=9)
+        else:
+            _legend(figure, settings, columns)
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replaced(path) as part:
@@ -89,26 +112,47 @@ def draw_settings(
     return list(paths)
 
 
-def default_panels(settings: Sequence[Setting]) -> tuple[str, str]:
-    """Return the panels that suit most of the runs."""
-    online = any(curve.is_online for setting in settings for curve in setting.curves)
-    return ("return", "success") if online else ("loss", "success")
+def default_panels(settings: Sequence[Setting]) -> list[str]:
+    """Return the panels for which there are numbers: losses, or returns of online training, and success.
+
+    Losses of different algorithms are not compared; returns take the place of a success that is not reported.
+    """
+    curves = [curve for setting in settings for curve in setting.curves]
+    first = "return" if any(curve.is_online for curve in curves) else "loss"
+    several = len({str(curve.config.get("algo_name")) for curve in curves}) > 1
+    wanted = ["success"] if first == "loss" and several else [first, "success"]
+    if not _is_measured(curves, "success"):
+        wanted = list(dict.fromkeys([*wanted, "return"]))
+    return [name for name in wanted if _is_measured(curves, name)] or [first]
+
+
+def _is_measured(curves: Sequence[Curve], panel: str) -> bool:
+    return any(
+        record.get(metric.tag) is not None
+        for curve in curves
+        for record in (*curve.epochs, *curve.rollouts)
+        for metric in PANELS[panel].metrics
+    )
 
 
 def _panel(
     axes: Any, name: str, settings: Sequence[Setting], over: str, statistic: Statistic
 ) -> None:
-    positive = True
+    positive, drawn, intervals = True, dict[Metric, None](), False
     for number, setting in enumerate(settings):
-        color = _color(number, settings)
-        for tag, style in PANELS[name]:
-            line = band(setting, tag, over, statistic)
-            _line(axes, line, color, style, marker="o" if tag.startswith("Rollout/") else "")
+        paint = color(number, len(settings))
+        aside = APART * (number - (len(settings) - 1) / 2)
+        for metric in PANELS[name].metrics:
+            line = band(setting, metric.tag, over, statistic)
+            if not line.x:
+                continue
+            intervals |= _line(axes, line, paint, metric, aside)
+            drawn[metric] = None
             positive = positive and all(value > 0 for value in line.value)
-        if name == "success" and len(setting.curves) == 1:
-            _episode_bars(axes, setting.curves[0], over, color)
-    _label(axes, name, settings, over, statistic)
-    if name == "loss" and positive and axes.lines:
+    _label(axes, name, settings, over, statistic if intervals else None)
+    if len(drawn) > 1 or list(drawn)[:1] not in ([], [PANELS[name].metrics[0]]):
+        _styles_legend(axes, list(drawn))
+    if name == "loss" and positive and drawn:
         axes.set_yscale("log")
         _plain_numbers(axes)
 
@@ -124,58 +168,46 @@ def _plain_numbers(axes: Any) -> None:
         axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
 
 
-def _line(axes: Any, line: Band, color: Any, style: str, marker: str) -> None:
-    if not line.x:
-        return
-    axes.plot(line.x, line.value, style, color=color, marker=marker)
-    if line.low != line.value or line.high != line.value:
-        axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)
+def _line(axes: Any, line: Band, paint: Any, metric: Metric, aside: float) -> bool:
+    """Draw a line and its interval; return true if there is an interval."""
+    if len(line.x) == 1:  # a bar, because a band of one point has no width
+        x, value = line.x[0] * (1 + aside), line.value[0]
+        # rounding must not make a length negative
+        bar = [[max(0.0, value - line.low[0])], [max(0.0, line.high[0] - value)]]
+        fill = "full" if metric.style == "-" else "none"
+        axes.errorbar(x, value, bar, color=paint, marker="o", fillstyle=fill, linewidth=0.8)
+    else:
+        marker = "o" if metric.tag.startswith("Rollout/") else ""
+        axes.plot(line.x, line.value, metric.style, color=paint, marker=marker)
+        axes.fill_between(line.x, line.low, line.high, color=paint, alpha=0.18, linewidth=0)
+    return line.low != line.value or line.high != line.value
 
 
 def _label(
-    axes: Any, name: str, settings: Sequence[Setting], over: str, statistic: Statistic
+    axes: Any, name: str, settings: Sequence[Setting], over: str, statistic: Statistic | None
 ) -> None:
+    """Name the axes, and the intervals where a statistic has some."""
     online = any(curve.is_online for setting in settings for curve in setting.curves)
     x = "environment steps" if online and over == "step" else AXES[over]
-    several = any(len(setting.curves) > 1 for setting in settings)
-    interval = INTERVALS[statistic] if several else "Wilson interval of its episodes"
-    titles = {
-        "loss": "loss (dashed: validation)",
-        "success": "success rate",
-        "return": "return (dotted: while training)",
-    }
-    axes.set(xlabel=x, ylabel=titles[name])
-    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.set(xlabel=x, ylabel=PANELS[name].axis)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     if name == "success":
         axes.set_ylim(-0.03, 1.03)
-        words = f"{NAMES[statistic]}, 95 % {interval}" if several else f"95 % {interval}"
-        axes.set_title(words, fontsize=7, color="0.35")
+    if statistic is not None:
+        several = any(len(setting.curves) > 1 for setting in settings)
+        mean = f"{NAMES[statistic]}, 95 % {INTERVALS[statistic]}"
+        axes.set_title(mean if several else "95 % interval of its episodes")
     if not axes.lines:
-        axes.text(0.5, 0.5, NOTHING[name], ha="center", va="center", transform=axes.transAxes)
+        axes.text(
+            0.5, 0.5, PANELS[name].nothing, ha="center", va="center", transform=axes.transAxes
+        )
 
 
-def _episode_bars(axes: Any, curve: Curve, over: str, color: Any) -> None:
-    records = [r for r in curve.rollouts if r.get("Rollout/Success_Rate_Low") is not None]
-    x = [curve.place(record, over) for record in records]
-    rate = [record["Rollout/Success_Rate"] for record in records]
-    below = [
-        max(0.0, r - record["Rollout/Success_Rate_Low"])
-        for r, record in zip(rate, records, strict=True)
-    ]
-    above = [
-        max(0.0, record["Rollout/Success_Rate_High"] - r)
-        for r, record in zip(rate, records, strict=True)
-    ]
-    if x:
-        axes.errorbar(x, rate, [below, above], fmt="none", capsize=2, color=color, alpha=0.5)
-
-
-def _color(number: int, settings: Sequence[Setting]) -> Any:
-    if len(settings) <= len(COLORS):
-        return COLORS[number]
-    import matplotlib
-
-    return matplotlib.colormaps["turbo"]((number + 0.5) / len(settings))
+def _from_zero(panes: Sequence[Any]) -> None:
+    """Begin the horizontal axis, which the panels share, at 0."""
+    right = max((axes.dataLim.x1 for axes in panes if axes.lines), default=0.0)
+    if right > 0:
+        panes[0].set_xlim(0, 1.04 * right)
 
 
 def _legend_shape(settings: Sequence[Setting], width: float) -> tuple[int, int]:
@@ -189,10 +221,30 @@ def _legend(figure: Any, settings: Sequence[Setting], columns: int) -> None:
     from matplotlib.lines import Line2D
 
     lines = [
-        Line2D([], [], color=_color(number, settings), label=setting.title)
+        Line2D([], [], color=color(number, len(settings)), label=setting.title)
         for number, setting in enumerate(settings)
     ]
-    figure.legend(handles=lines, loc="outside lower center", ncols=columns, frameon=False)
+    figure.legend(handles=lines, loc="outside lower center", ncols=columns)
+
+
+def _styles_legend(axes: Any, metrics: Sequence[Metric]) -> None:
+    """Say which line style is which metric."""
+    from matplotlib.lines import Line2D
+
+    lone = not any(len(line.get_xdata()) > 1 for line in axes.lines)
+    lines = [
+        Line2D(
+            [],
+            [],
+            linestyle="" if lone else m.style,
+            marker="o" if lone else "",
+            fillstyle="full" if m.style == "-" else "none",
+            color="0.4",
+            label=m.words,
+        )
+        for m in metrics
+    ]
+    axes.legend(handles=lines)
 
 
 def _check_forms(figure: Any, paths: Sequence[Path]) -> None:

@@ -12,7 +12,8 @@ from imitate.errors import UserError, nearest
 from imitate.functional.statistics import Estimate, Statistic
 from imitate.system.run_folder import to_json, write_text
 from imitate.system.text import mean_text, rate_text
-from imitate.train.sweep.over_seeds import MEASURES, Measure, Setting, estimate_of, words
+from imitate.train.sweep.labels import LONGEST, words
+from imitate.train.sweep.over_seeds import MEASURES, Measure, Setting, estimate_of
 
 Cells = tuple[list[str], list[list[str]]]
 INTERVALS = {
@@ -20,6 +21,8 @@ INTERVALS = {
     "iqm": "percentile bootstrap over seeds",
     "median": "percentile bootstrap over seeds",
 }
+MOST_COLUMNS = 4
+"""Keys with a column each. Settings of different algorithms differ in dozens, which only the JSON has."""
 NAMES = {"mean": "mean", "iqm": "interquartile mean", "median": "median"}
 
 
@@ -80,6 +83,7 @@ def save_table(settings: Sequence[Setting], statistic: Statistic, path: Path) ->
 def csv_text(settings: Sequence[Setting], statistic: Statistic) -> str:
     """Return CSV of plain numbers (rates in [0, 1]): statistic, interval, deviation and n of each measure."""
     measures, keys = _present(settings), list({key: 0 for s in settings for key in s.values})
+    keys = keys if len(keys) <= MOST_COLUMNS else []
     parts = ("", "_low", "_high", "_std", "_n")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -135,7 +139,7 @@ def _cells(
     statistic: Statistic,
     shown: Callable[[Estimate, Measure], str],
 ) -> Cells:
-    measures, keys = _present(settings), _keys(settings)
+    measures, keys = _compared(settings), _keys(settings)
     header = ["setting", *keys, "seeds", *(measure.words for measure in measures.values())]
     rows = []
     for setting in settings:
@@ -149,9 +153,21 @@ def _cells(
 
 
 def _keys(settings: Sequence[Setting]) -> list[str]:
-    """Return the keys that get a column each; none if they are too many or the labels already contain them."""
-    keys = {key: None for setting in settings for key in setting.values}
-    return list(keys) if len(keys) <= 3 and all("=" not in s.label for s in settings) else []
+    """Return the keys that get a column each; none if they are many or long, or if the labels have them all."""
+    texts = {key: "" for setting in settings for key in setting.values}
+    pairs = [(s.label, key, words(s.values.get(key, ""))) for s in settings for key in texts]
+    if len(texts) > MOST_COLUMNS or any(len(text) > LONGEST for _, _, text in pairs):
+        return []
+    said = all("=" in label and text in label for label, _, text in pairs)
+    return [] if said else list(texts)
+
+
+def _compared(settings: Sequence[Setting]) -> dict[str, Measure]:
+    """Return the measures to read side by side: no losses of different algorithms, if there is anything else."""
+    found, curves = _present(settings), [curve for s in settings for curve in s.curves]
+    if len({str(curve.config.get("algo_name")) for curve in curves}) == 1:
+        return found
+    return {name: m for name, m in found.items() if not m.tag.endswith("/Loss")} or found
 
 
 def _present(settings: Sequence[Setting]) -> dict[str, Measure]:

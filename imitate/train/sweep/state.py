@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imitate.config.axes import Axes
 from imitate.errors import ConfigError
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder, runs_in
 from imitate.train.state import PAUSED
+from imitate.train.sweep.labels import words
 from imitate.train.sweep.over_seeds import Setting
 
 PRUNED = "pruned"
@@ -98,7 +97,7 @@ def read_run(place: Path, values: dict[str, Any]) -> SweepRun:
     return SweepRun(place.name, values, results["status"], results)
 
 
-def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
+def table_rows(runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
     """Return header and rows: values, success of the last and the best evaluation, losses, CPU seconds, status.
 
     A column is left out if no run has a number for it.
@@ -113,11 +112,12 @@ def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[li
         "status": [run.status for run in runs],
     }
     shown = {name: column for name, column in shown.items() if set(column) != {"-"}}
+    keys = list({key: None for run in runs for key in run.values})
     rows = [
-        [*(json.dumps(value) for value in run.values.values()), *cells]
+        [*(words(run.values[key]) if key in run.values else "" for key in keys), *cells]
         for run, *cells in zip(runs, *shown.values(), strict=True)
     ]
-    return [*axes, *shown], rows
+    return [*keys, *shown], rows
 
 
 def _part(results: dict[str, Any], key: str) -> dict[str, Any]:

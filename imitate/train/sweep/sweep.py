@@ -7,10 +7,8 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from imitate.config import Config
-from imitate.config.axes import combinations, expand
+from imitate.config.axes import CONFIG, expand_all
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
 from imitate.evaluate.environments import trust_named
@@ -42,12 +40,12 @@ class Sweep:
     last checkpoint.
 
     Args:
-        source: configuration with lists of values to try, see :func:`imitate.config.axes.expand`.
-        grid: further alternatives, such as ``"train.seed=[1, 2, 3]"``.
+        sources: one or several configurations, with lists of values to try; see :func:`imitate.config.axes.expand`.
+        grid: further alternatives for each, such as ``"train.seed=[1, 2, 3]"``.
         overrides: ``"a.b=value"`` overrides for all runs.
         dataset: demonstration file that replaces ``train.data``.
         output_dir: folder that replaces ``train.output_dir``.
-        name: name of the sweep; by default the experiment's.
+        name: name of the sweep; by default the experiment's, of several configurations their names.
 
     Raises:
         ConfigError: a combination is invalid, or the folder holds another sweep.
@@ -55,7 +53,7 @@ class Sweep:
 
     def __init__(
         self,
-        source: Source,
+        sources: Source | list[Source],
         grid: Iterable[str] = (),
         *,
         overrides: Iterable[str] = (),
@@ -63,19 +61,26 @@ class Sweep:
         output_dir: str | Path | None = None,
         name: str | None = None,
     ) -> None:
-        tree, self.axes = expand(source, grid)
+        if not sources:
+            raise ConfigError("name a configuration, such as imitate sweep my_sweep.json")
+        several = sources if isinstance(sources, list) else [sources]
+        combinations, self.axes = expand_all(several, grid)
         if not self.axes:
             raise ConfigError(
                 'no list of values to try: write "seed": [1, 2, 3] in the configuration, or --grid train.seed=[1,2,3]'
             )
-        self._configs = {
-            combination: load_resolved(config, overrides, dataset, output_dir, self.axes)
-            for combination, config in combinations(tree, self.axes)
+        self._runs = {
+            one.name: replace(
+                one, config=load_resolved(one.config, overrides, dataset, output_dir, one.keys)
+            )
+            for one in combinations
         }
+        self._configs = {name: one.config for name, one in self._runs.items()}
         for config in self._configs.values():
             trust_named(config)
         first = next(iter(self._configs.values()))
-        self.folder = Path(first.train.output_dir).expanduser() / (name or first.experiment.name)
+        named = "-".join(map(str, self.axes.get(CONFIG, [first.experiment.name])))
+        self.folder = Path(first.train.output_dir).expanduser() / (name or named)
         self._claim()
         self._stop = threading.Event()
 
@@ -149,7 +154,7 @@ class Sweep:
         Raises:
             ConfigError: the message names the number of seeds needed.
         """
-        seeds = len(self.axes.get(SEED, ())) or 1
+        seeds = len({run.values.get(SEED) for run in self._runs.values()})
         if seeds < FEWEST_SEEDS[statistic]:
             raise ConfigError(
                 f"--statistic {statistic} needs at least {FEWEST_SEEDS[statistic]} seeds, the sweep has {seeds}: "
@@ -160,12 +165,12 @@ class Sweep:
         """Group the finished runs into settings, which differ in more than the seed."""
         places = [self.folder / run.name for run in runs if run.is_over]
         over = [folder.path for place in places if (folder := newest_run(place))]
-        return settings_of(read_curves(over), self.axes) if over else []
+        values = {name: run.values for name, run in self._runs.items()}
+        return settings_of(read_curves(over), values) if over else []
 
     def state(self, name: str) -> SweepRun:
         """Return the state of a run, read from its folder."""
-        values = {path: _at(self._configs[name], path) for path in self.axes}
-        return read_run(self.folder / name, values)
+        return read_run(self.folder / name, self._runs[name].values)
 
     def _state(self, name: str, failures: dict[str, str]) -> SweepRun:
         run = self.state(name)
@@ -197,13 +202,6 @@ class Sweep:
             pictures = [self.folder / "curves.png", self.folder / "curves.pdf"]
             picture = draw_settings(settings, pictures, statistic=statistic)[0]
         return SweepResult(self.folder, runs, picture, self._stop.is_set(), tuple(settings))
-
-
-def _at(config: Config, path: str) -> Any:
-    node: Any = config.to_dict()
-    for key in path.split("."):
-        node = node[int(key)] if isinstance(node, list) else node[key]
-    return node
 
 
 def default_workers(cpus: int | None = None) -> int:
