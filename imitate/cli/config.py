@@ -74,6 +74,13 @@ def init(
             "--image-size", metavar="HxW", help="Resize images to height x width, such as 120x160."
         ),
     ] = None,
+    skip_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--skip-incomplete",
+            help="Train on the demos that have all images, if others lack some.",
+        ),
+    ] = False,
     forecast: Annotated[
         bool,
         typer.Option(
@@ -93,13 +100,14 @@ def init(
     Observations, images, filter keys, scaling of actions, encoder, batches, updates and rollouts follow from the file
     and this machine. Each choice is printed with its reason. The first updates are run to estimate the training time.
     """
+    from imitate.train.console import duration
     from imitate.train.first_config import first_config
     from imitate.train.forecast import fastest
     from imitate.train.forecast import forecast as time_of
 
     if out is not None and out.exists() and not overwrite:
         raise ConfigError(f"{out}: exists already: name another with --out, or add --overwrite")
-    made = first_config(file, algo, images, _sides(image_size))
+    made = first_config(file, algo, images, _sides(image_size), skip_incomplete)
     check_trainable(load_config(made.tree))
     for topic, words in made.reasons:
         typer.echo(f"{topic:<{TOPIC_WIDTH}}  {words}", err=True)
@@ -109,6 +117,9 @@ def init(
         typer.echo(f"{'measured':<{TOPIC_WIDTH}}  {words}", err=True)
     if forecast:
         words = time_of(made.tree)
+        typer.echo(f"{'time':<{TOPIC_WIDTH}}  {words}", err=True)
+    elif made.image_s:
+        words = f"at least {duration(made.image_s)} for the images on this CPU, by a rough estimate; nothing was run"
         typer.echo(f"{'time':<{TOPIC_WIDTH}}  {words}", err=True)
     text = json.dumps(made.tree, indent=4) + "\n"
     if out is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,11 +17,16 @@ from imitate.config.loading import folder, names, read_tree
 from imitate.config.observation import ROBOT_STATE
 from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
+from imitate.data.dataset_file import no_demos
+from imitate.data.file.features import features_of
 from imitate.data.file.observed import FileObservations, observed
+from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE
+from imitate.data.formats.lerobot_names import unusual_names
+from imitate.data.quality.doctor.useless import useless_observations
 from imitate.errors import ConfigError, nearest
 from imitate.system.memory import gigabytes
 from imitate.system.text import counted
-from imitate.train.image_memory import LARGE, image_memory, smaller
+from imitate.train.image_memory import LARGE, image_memory, image_seconds, smaller
 
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100
@@ -39,10 +44,17 @@ ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
 
 @dataclass(frozen=True)
 class FirstConfig:
-    """A configuration tree, with a line (topic and explanation) for each choice."""
+    """A configuration tree, with a line (topic and explanation) for each choice.
+
+    Attributes:
+        tree: the configuration.
+        reasons: topic and explanation of each choice.
+        image_s: rough estimate of the seconds that image encoders need in all updates on a CPU; 0 if not known.
+    """
 
     tree: dict[str, Any]
     reasons: tuple[tuple[str, str], ...]
+    image_s: float
 
 
 @dataclass(frozen=True)
@@ -51,12 +63,16 @@ class _Contents:
 
     path: Path
     masks: frozenset[str]
+    mask: str | None
     demos: int
     chosen: int
     failures: int
     steps: int
     rate_hz: float | None
-    env_type: int | None
+    env_meta: Mapping[str, Any]
+    useless: Mapping[str, str]
+    other_names: str
+    incomplete: str
     actions_low: float
     actions_high: float
     action_dim: int
@@ -68,6 +84,7 @@ def first_config(
     algorithm: str = DEFAULT_ALGORITHM,
     images: str = "all",
     image_size: tuple[int, int] | None = None,
+    skip_incomplete: bool = False,
 ) -> FirstConfig:
     """Write a configuration for a demonstration file.
 
@@ -76,12 +93,17 @@ def first_config(
         algorithm: a template such as ``bc/bc_rnn_gmm``, or the end of its name such as ``bc_rnn_gmm``.
         images: ``all``, ``none``, or keys of images, separated by commas.
         image_size: (height, width) to which a step ``resize`` scales all images, or None to keep their sizes.
+        skip_incomplete: train on the demos that have all images, if others lack some.
 
     Raises:
         UserError: the file cannot be used, or there is no such algorithm or image.
     """
     algorithm, templates = _templates(algorithm)
-    contents = _contents(Path(path))
+    contents = _contents(Path(path), skip_incomplete)
+    if contents.incomplete and images == "all" and not skip_incomplete:
+        raise ConfigError(
+            f"{path}: {contents.incomplete}: add --skip-incomplete to train on what is complete, or --images none"
+        )
     cameras = _cameras(contents.found, images)
     template = templates.get(f"{algorithm}_image", "") if cameras else ""
     template = template or templates[algorithm]
@@ -96,12 +118,12 @@ def first_config(
     from_data = num_epochs(contents.steps, batch, EPOCH_STEPS)
     usual = tree["train"].get("num_epochs")
     epochs = from_data if usual is None else max(usual, from_data)
-    plays, play_words = _rollouts(contents.env_type)
+    plays, play_words = _rollouts(contents.env_meta)
     validates = VALID_MASK in contents.masks
     _fill_experiment(tree["experiment"], contents, plays, validates, epochs)
     train = tree["train"]
     train.update({"data": str(path), "batch_size": batch, "num_epochs": usual and epochs})
-    train.update({"hdf5_filter_key": TRAIN_MASK} if TRAIN_MASK in contents.masks else {})
+    train.update({"hdf5_filter_key": contents.mask} if contents.mask else {})
     train.update({"hdf5_validation_filter_key": VALID_MASK} if validates else {})
     train.update({"precision": "auto"} if cameras else {})
     modalities: dict[str, Any] = {"low_dim": vectors}
@@ -115,9 +137,13 @@ def first_config(
     encoder, encoder_words = _encoder(shapes, on_gpu)
     tree["observation"].update({"encoder": encoder} if cameras else {})
     memory_words = _memory_words(tree, shapes, contents.path)
+    updates = epochs * EPOCH_STEPS
+    rough_s = updates * image_seconds(tree, shapes)
     passes = epochs * EPOCH_STEPS * batch / max(contents.steps, 1)
     reasons = [
         ("data", _data_words(contents, validates)),
+        ("names", contents.other_names),
+        ("incomplete", contents.incomplete),
         ("algorithm", f"{template}; choose another with --algo"),
         ("vectors", vector_words),
         ("images", _image_words(contents.found, cameras)),
@@ -128,40 +154,55 @@ def first_config(
         ("rollouts", play_words),
         (
             "updates",
-            f"{epochs * EPOCH_STEPS:,} of {batch} samples, {passes:.0f} passes over the training steps",
+            f"{updates:,} of {batch} samples, {passes:.0f} passes over the training steps",
         ),
     ]
-    return FirstConfig(tree, tuple((topic, words) for topic, words in reasons if words))
+    kept = tuple((topic, words) for topic, words in reasons if words)
+    return FirstConfig(tree, kept, 0.0 if on_gpu else rough_s)
 
 
 # ---- the file ------------------------------------------------------------------------------------------------------
 
 
-def _contents(path: Path) -> _Contents:
+def _contents(path: Path, skip_incomplete: bool) -> _Contents:
     with DatasetFile(path) as file:
         masks = frozenset(file.filter_keys())
-        chosen = file.demos(TRAIN_MASK if TRAIN_MASK in masks else None)
+        mask = TRAIN_MASK if TRAIN_MASK in masks else None
+        mask = COMPLETE if skip_incomplete and COMPLETE in masks else mask
+        chosen = file.demos(mask)
+        if not chosen:
+            raise no_demos(file, mask)
+        found = observed([(file, chosen[0])])
         lengths = [file.length(demo) for demo in chosen]
         actions = np.concatenate([file.read(demo, "actions") for demo in chosen[:ACTION_DEMOS]])
         success = [file.success(demo) for demo in chosen]
         return _Contents(
             path=path,
             masks=masks,
+            mask=mask,
             demos=len(file.demos()),
             chosen=len(chosen),
             failures=sum(word is not None and not word for word in success),
             steps=sum(lengths),
             rate_hz=file.control_freq,
-            env_type=file.env_meta.get("type"),
+            env_meta=file.env_meta,
+            useless=useless_observations(file, chosen[:ACTION_DEMOS], found.keys("low_dim")),
+            other_names=_other_names(file),
+            incomplete=str(file.file_attrs.get(INCOMPLETE, "")),
             actions_low=float(actions.min()),
             actions_high=float(actions.max()),
             action_dim=int(actions.shape[-1]),
-            found=observed([(file, chosen[0])]),
+            found=found,
         )
 
 
+def _other_names(file: DatasetFile) -> str:
+    entries = features_of(file.file_attrs, str(file.path))
+    return unusual_names((str(entry["feature"]), key) for key, entry in entries.items())
+
+
 def _data_words(contents: _Contents, validates: bool) -> str:
-    mask = f" (filter key '{TRAIN_MASK}')" if TRAIN_MASK in contents.masks else ""
+    mask = f" (filter key '{contents.mask}')" if contents.mask else ""
     words = (
         f"{contents.chosen} of {counted(contents.demos, 'demo')}{mask}, {contents.steps:,} steps"
     )
@@ -190,16 +231,19 @@ def _vectors(contents: _Contents, with_images: bool) -> tuple[list[str], str]:
 
     With images, robosuite's object poses are left out.
     """
-    keys = contents.found.keys("low_dim")
+    keys, useless = contents.found.keys("low_dim"), contents.useless
     usual = [key for key in ROBOT_STATE if not (with_images and key == "object")]
-    if contents.env_type == 1 and set(usual) <= set(keys):
+    if contents.env_meta.get("type") == 1 and set(usual) <= set(keys):
         left = [key for key in keys if key not in usual]
         words = ", ".join(usual) + (
             f"; robosuite's usual ones, without {', '.join(left)}" if left else ""
         )
         return usual, words
+    if with_images or set(keys) - set(useless):  # else there is nothing better
+        keys = [key for key in keys if key not in useless]
     words = ", ".join(f"{key} {contents.found.shapes[key]}" for key in keys) or "none"
-    for key, reason in contents.found.left_out.items():
+    left_out = {key: reason for key, reason in useless.items() if key not in keys}
+    for key, reason in (left_out | dict(contents.found.left_out)).items():
         words += f"; {key} is left out: {reason}"
     return keys, words
 
@@ -300,7 +344,8 @@ def _fill_experiment(
         section["rollout"] = {"enabled": False}
 
 
-def _rollouts(env_type: int | None) -> tuple[bool, str]:
+def _rollouts(env_meta: Mapping[str, Any]) -> tuple[bool, str]:
+    env_type = env_meta.get("type")
     kind = ENV_KINDS.get(env_type or 0)
     if kind is None:
         return (
@@ -310,7 +355,26 @@ def _rollouts(env_type: int | None) -> tuple[bool, str]:
         )
     if find_spec(kind) is None:
         return False, f"off: the package '{kind}' is not installed"
+    name = str(env_meta.get("env_name"))
+    module, _, env_id = name.rpartition(":")
+    if module and find_spec(module.partition(".")[0]) is None:
+        return (
+            False,
+            f"off: the environment '{name}' is in the module '{module}', which is not installed",
+        )
+    if kind == "gymnasium" and not module and not _is_registered(env_id):
+        return False, f"off: gymnasium has no environment '{name}' here"
     return True, f"on: {kind} measures the success rate during training"
+
+
+def _is_registered(env_id: str) -> bool:
+    import gymnasium
+
+    try:
+        gymnasium.spec(env_id)
+    except gymnasium.error.Error:
+        return False
+    return True
 
 
 def _batch_size(tree: dict[str, Any], steps: int, with_images: bool) -> int:

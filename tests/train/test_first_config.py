@@ -9,7 +9,8 @@ from imitate.config import load_config
 from imitate.config.from_data import num_epochs
 from imitate.config.loading import names
 from imitate.config.readiness import check_trainable
-from imitate.data import DatasetWriter
+from imitate.data import DatasetWriter, Episode
+from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError
 from imitate.models.resnet import ResNet18Conv
@@ -25,10 +26,12 @@ from tests.refusals import refused
 from tests.tiny import tiny_tree
 
 
-def own(path, steps=6, demos=4, image=(64, 48), scale=1.5, masks=True, type_=4, second=None):
+def own(
+    path, steps=6, demos=4, image=(64, 48), scale=1.5, masks=True, type_=4, second=None, env="arm"
+):
     """Demonstrations of an arm of three joints, with a camera or two."""
     random = np.random.default_rng(0)
-    meta = {"env_name": "arm", "type": type_, "env_kwargs": {}}
+    meta = {"env_name": env, "type": type_, "env_kwargs": {}}
     with DatasetWriter(path, meta, control_freq=10) as writer:
         for number in range(demos):
             writer.start_episode()
@@ -163,12 +166,58 @@ def test_updates_follow_from_the_data(tmp_path, monkeypatch):
 
 
 def test_rollouts_where_there_is_a_simulator(tmp_path, monkeypatch):
-    path = own(tmp_path / "a.hdf5", type_=2, image=None)
+    path = own(tmp_path / "a.hdf5", type_=2, image=None, env="Pendulum-v1")
     assert made_for(path)[1].experiment.rollout.enabled
+    for name, words in (
+        ("Isaac-v0", "no environment 'Isaac-v0'"),
+        ("isaac.lab:A-v0", "'isaac.lab'"),
+    ):
+        other = own(tmp_path / f"{name[:6]}.hdf5", type_=2, image=None, env=name)
+        _, config, reasons = made_for(other)
+        assert not config.experiment.rollout.enabled and words in reasons["rollouts"]
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     _, config, reasons = made_for(path)
     assert not config.experiment.rollout.enabled
     assert "'gymnasium' is not installed" in reasons["rollouts"]
+
+
+def test_useless_observations_are_left_out(tmp_path):
+    random = np.random.default_rng(0)
+    with DatasetWriter(
+        tmp_path / "a.hdf5", {"env_name": "x", "type": 4, "env_kwargs": {}}
+    ) as writer:
+        actions = random.normal(size=(30, 3)).astype(np.float32)
+        obs = {
+            "q": random.normal(size=(30, 2)),
+            "dead": np.zeros((30, 4)),
+            "last_action": np.roll(actions, 1, 0),
+        }
+        writer.append_episode(
+            Episode(obs, actions, np.zeros(30), np.zeros(30, bool), np.arange(30) == 29)
+        )
+    _, config, reasons = made_for(tmp_path / "a.hdf5")
+    assert config.observation.modalities.obs.low_dim == ("q",)
+    assert "dead is left out: 0 in all steps" in reasons["vectors"]
+    assert "last_action is left out: it is the action of the step before" in reasons["vectors"]
+
+
+def test_incomplete_folders_of_lerobot_and_their_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "cache"))
+    file = own(tmp_path / "own.hdf5", masks=False, second=(64, 48))
+    convert(file, tmp_path / "lr", to_format="lerobot", options=Options(video="h264"))
+    (tmp_path / "lr/meta/imitate.hdf5").unlink()
+    next(tmp_path.glob("lr/videos/*wrist*/*/*.mp4")).unlink()
+    words = "no episode has a video of 'observation.images.wrist'|add --skip-incomplete|or --images none"
+    with refused(words, error=ConfigError):
+        first_config(tmp_path / "lr")
+    for options, cameras in (
+        ({"images": "none"}, ()),
+        ({"skip_incomplete": True}, ("front_image",)),
+    ):
+        _, config, reasons = made_for(tmp_path / "lr", **options)
+        assert config.observation.modalities.obs.rgb == cameras
+        assert "wrist" in reasons["incomplete"] and reasons["data"].startswith("4 of 4 demos")
+    assert config.train.hdf5_filter_key == "complete"
 
 
 def test_robosuites_usual_observations(tmp_path, monkeypatch):
@@ -245,6 +294,7 @@ def test_memory_of_large_images_is_estimated_and_a_smaller_size_proposed(large, 
     assert size == "120x160"
     made = first_config(large, image_size=(120, 160))
     assert "memory" not in dict(made.reasons)
+    assert 10 < first_config(large).image_s / made.image_s < 20  # a sixteenth of the pixels
     assert made.tree["train"]["preprocess"] == [{"step": "resize", "size": [120, 160]}]
     crop = made.tree["observation"]["encoder"]["rgb"]["obs_randomizer_kwargs"]
     assert crop == {"crop_height": 108, "crop_width": 144}

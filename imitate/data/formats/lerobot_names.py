@@ -87,7 +87,7 @@ def unusual_names(keys: Iterable[tuple[str, str]]) -> str:
     found = [
         f"{name} -> {key}"
         for name, key in keys
-        if (key.startswith("obs/") and not name.startswith(_PREFIX))
-        or (key == "actions" and name != "action")
+        if (key.startswith("obs/") and not name.startswith(_PREFIX) and name != key)
+        or (key == "actions" and name not in _ACTIONS)
     ]
     return ", ".join(found)

@@ -212,7 +212,16 @@ class Ranges:
             "--set train.action_config.actions.normalization=min_max",
         )
 
+    def constants(self) -> dict[str, str]:
+        """Return the arrays of which no number ever changes: "0", or "the same" for other values."""
+        return {
+            key: "the same" if low.any() else "0"
+            for key, low in self._low.items()
+            if self._steps[key] > 1 and low.size and (low == self._high[key]).all()
+        }
+
     def _find_constant(self) -> Iterator[Finding]:
+        constants = self.constants()
         for key in sorted(self._low):
             if key.startswith("next_obs/") or not (key == "actions" or key.startswith("obs/")):
                 continue
@@ -221,7 +230,7 @@ class Ranges:
                 continue
             largest = max(np.abs(self._low[key]).max(), np.abs(self._high[key]).max())
             still, nearly = spread == 0, (spread > 0) & (spread <= _ROUNDING * largest)
-            if still.all() and not self._low[key].any() and key != "actions":
+            if constants.get(key) == "0" and key != "actions":
                 yield Finding(
                     "constant",
                     Level.warning,

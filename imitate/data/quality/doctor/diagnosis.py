@@ -21,6 +21,7 @@ from imitate.data.quality.doctor.images import ImageChecks, Orientation
 from imitate.data.quality.doctor.motion import Idle, Jumps, LostSteps
 from imitate.data.quality.doctor.structure import CHECKS, Duplicates, check_masks
 from imitate.data.quality.doctor.survey import Check, DemoLayout, FileLayout, Survey, layout_of
+from imitate.data.quality.doctor.useless import ActionCopies
 from imitate.errors import DatasetError, nearest
 
 Progress = Callable[[int, int], None]
@@ -97,6 +98,7 @@ def _value_checks(layout: FileLayout) -> list[Check]:
         Clipping(motions),
         States(layout),
         NextObs(),
+        ActionCopies(),
         Lag(layout, motions),
         Idle(),
         Jumps(),

@@ -9,6 +9,7 @@ from imitate.data.edit.target import Target
 from imitate.data.quality.doctor import survey
 from imitate.data.quality.doctor.diagnosis import diagnose, fix
 from imitate.data.quality.doctor.finding import runs_of
+from imitate.data.quality.doctor.useless import useless_observations
 from tests.demo_files import episode, write_demos
 
 STEPS = 80
@@ -139,6 +140,25 @@ def test_a_switch_is_not_clipped_but_a_saturated_arm_is(write, random):
         ("warning", "dimension 1 of 'actions' is at its limit (-0.8 or 0.8) in 60 % of the steps"),
         ("info", "dimension 2 of 'actions' is at its limit (-0.5 or 0.8) in 31 % of the steps"),
     ]
+
+
+def test_copies_of_actions_are_named_and_a_state_that_follows_them_is_information(write, random):
+    actions = [smooth(random, 40) for _ in range(3)]
+    last = [np.concatenate([np.zeros((1, 3)), a[:-1]]) for a in actions]
+    obs = [
+        {"actions": b, "same": a, "state": b, "else": b * 1.01}
+        for a, b in zip(actions, last, strict=True)
+    ]
+    path = write(list(zip(actions, obs, strict=True)))
+    found = [f for f in diagnose(path).findings if f.code == "action_copy"]
+    assert [(f.places[0].key, f.level.value) for f in found] == [
+        ("obs/actions", "warning"), ("obs/same", "warning"), ("obs/state", "info")
+    ]  # fmt: skip
+    assert "is the action of the step before: a policy can copy it" in found[0].what
+    assert "is the action of the same step" in found[1].what
+    with DatasetFile(path) as file:
+        useless = useless_observations(file, file.demos(), ["actions", "same", "state", "else"])
+    assert useless.keys() == {"actions", "same"}
 
 
 def test_constant_and_nearly_constant_dimensions_are_information(write, random):
