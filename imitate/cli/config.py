@@ -13,7 +13,7 @@ from imitate.cli.options import AsJson, Overwrite, SetKeys
 from imitate.config.algorithms import available, find
 from imitate.config.config import Config
 from imitate.config.loading import load_config, names, read_tree
-from imitate.config.readiness import check_trainable
+from imitate.config.readiness import check_trainable, trainable_template
 from imitate.config.schema import explain as explained
 from imitate.config.schema import lines, schema_text, table
 from imitate.errors import ConfigError, nearest
@@ -200,6 +200,9 @@ def check(
         except ConfigError as error:
             problems.append(str(error))
             continue
+        config, lines = trainable_template(config)
+        for line in lines:
+            typer.echo(f"{file}: {line}", err=True)
         try:
             check_trainable(config)
             check_algorithm(config)

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 Axes = dict[str, list[Any]]
 """Values to try by dotted key; ``a,b`` are keys that vary together, each value a list with one for each."""
+LOAD_NEXT_OBS = "hdf5_load_next_obs"
 CONFIG = "config"
 """Axis of the configurations, where there are several."""
 
@@ -112,7 +113,7 @@ def expand_all(
 def combinations(tree: Mapping[str, Any], axes: Axes, alone: str = "only") -> list[Combination]:
     """Return each combination of values; the last axis changes fastest.
 
-    Where ``algo_name`` is another than the tree's, the tree's section ``algo`` is left out.
+    Where ``algo_name`` is another than the tree's, the tree's settings of its algorithm are left out.
 
     Args:
         tree, axes: see :func:`expand`.
@@ -130,23 +131,30 @@ def combinations(tree: Mapping[str, Any], axes: Axes, alone: str = "only") -> li
         name = ",".join(
             f"{short_name(path, leaves)}={_word(leaf)}" for path, leaf in leaves.items()
         )
-        base = dict(tree)
+        base = tree
         if chosen.get("algo_name", own) != own:
             changed.add(str(chosen["algo_name"]))
-            base = {key: v for key, v in tree.items() if key != "algo"} | {
-                "algo_name": chosen["algo_name"]
-            }
+            base = _without_algorithm(tree) | {"algo_name": chosen["algo_name"]}
         try:
             config = load_config(base).with_overrides(chosen)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
         made.append(Combination(name or alone, config, tuple(leaves)))
-    if changed and tree.get("algo"):
+    if changed and _without_algorithm(tree) != {k: v for k, v in tree.items() if k != "algo_name"}:
         names = ", ".join(sorted(changed))
-        logger.warning("algo: these settings are %s's; %s have their own defaults", own, names)
+        logger.warning("the settings of %s are left out for %s", own, names)
     if len({one.name for one in made}) < len(made):
         raise ConfigError("the same value occurs twice in a list of values to try: remove one")
     return made
+
+
+def _without_algorithm(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree without the keys that follow from its algorithm."""
+    rest = {key: value for key, value in tree.items() if key not in ("algo", "algo_name")}
+    train = rest.get("train")
+    if isinstance(train, dict):
+        rest["train"] = {key: value for key, value in train.items() if key != LOAD_NEXT_OBS}
+    return rest
 
 
 def _checked(text: str, path: str, values: object) -> list[Any]:
@@ -185,7 +193,7 @@ def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 def _short_sources(sources: Sequence[Source]) -> list[str]:
     """Return a name for each configuration: the fewest last parts of its path that tell it from the others."""
     parts = [
-        Path(source).with_suffix("").parts
+        Path(str(source).removesuffix(".json")).parts
         if isinstance(source, str | Path)
         else (str(read_tree(source).get("algo_name", "bc")),)
         for source in sources

@@ -2,8 +2,39 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from imitate.config.config import Config
 from imitate.errors import ConfigError
+
+THEIR_OUTPUT = re.compile(r"\.\./\w+_trained_models")
+"""Default ``train.output_dir`` of robomimic, such as ``../bc_trained_models``: beside its own package."""
+
+
+def trainable_template(config: Config) -> tuple[Config, list[str]]:
+    """Return robomimic's template as it can be trained, and a line for each value that is changed.
+
+    A template is recognized by its ``train.output_dir``. Other configurations are returned as they are.
+    """
+    if not THEIR_OUTPUT.fullmatch(config.train.output_dir):
+        return config, []
+    changes: dict[str, tuple[Any, str]] = {
+        "train.output_dir": (
+            "runs",
+            f"is {config.train.output_dir}, which is beside robomimic's package there",
+        )
+    }
+    if config.experiment.validate and config.train.hdf5_validation_filter_key is None:
+        reason = "is true, but train.hdf5_validation_filter_key names no demos"
+        changes["experiment.validate"] = (False, reason)
+    if config.experiment.rollout.enabled and not config.algo.acts:
+        reason = f"is true, but what {config.algo_name} learns does not act"
+        changes["experiment.rollout.enabled"] = (False, reason)
+    lines = [
+        f"{key}: {reason}: here {str(value).lower()}" for key, (value, reason) in changes.items()
+    ]
+    return config.with_overrides({key: value for key, (value, _) in changes.items()}), lines
 
 
 def check_trainable(config: Config) -> None:
@@ -35,7 +66,7 @@ def _data_problems(config: Config) -> list[str]:
     if config.experiment.validate and train.hdf5_validation_filter_key is None:
         problems.append(
             "train.hdf5_validation_filter_key: is null, but experiment.validate is true: "
-            "name the mask of the validation demos (such as 'valid'), or set validate to false"
+            "name the mask of the validation demos (such as 'valid'), or --set experiment.validate=false"
         )
     if train.hdf5_validation_filter_key and (
         train.hdf5_validation_filter_key == train.hdf5_filter_key

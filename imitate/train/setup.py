@@ -9,8 +9,9 @@ import contextlib
 import functools
 import hashlib
 import json
+import logging
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +28,7 @@ from imitate.config import Config, DatasetConfig, load_config, located_data
 from imitate.config.data_paths import MissingFileError, expanded, located_file, url_of
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.loading import Source
-from imitate.config.readiness import check_trainable
+from imitate.config.readiness import check_trainable, trainable_template
 from imitate.data import SequenceDataset, build_datasets, dataset_metadata
 from imitate.data.batches.build import names_of_numbers
 from imitate.data.batches.streamed import build_streamed, with_shard_window
@@ -43,6 +44,8 @@ from imitate.train.devices import with_precision
 from imitate.train.observations import with_observations
 from imitate.train.start import start_from, with_checksums
 from imitate.train.training_data import FileShare, TrainingData, shares_of, with_filter_key
+
+logger = logging.getLogger(__name__)
 
 MAX_WINDOWS = 20_000
 """Largest number of windows, evenly spread, for the statistics of preprocessed values."""
@@ -119,9 +122,10 @@ def load_resolved(
     dataset: str | Path | None,
     output_dir: str | Path | None,
     grid: Iterable[str] = (),
+    say: Callable[[str], object] = logger.warning,
 ) -> Config:
     """Read a configuration, apply ``--set``, and resolve it (see :func:`load_overridden` and :func:`resolve`)."""
-    config = load_overridden(source, overrides, dataset, output_dir, grid)
+    config = load_overridden(source, overrides, dataset, output_dir, grid, say)
     return resolve(config, dataset, output_dir)
 
 
@@ -131,8 +135,9 @@ def load_overridden(
     dataset: str | Path | None,
     output_dir: str | Path | None,
     grid: Iterable[str] = (),
+    say: Callable[[str], object] = logger.warning,
 ) -> Config:
-    """Read a configuration and apply ``--set``.
+    """Read a configuration and apply ``--set``; of a template of robomimic, change what cannot be trained.
 
     Args:
         source: configuration, see :func:`imitate.config.load_config`.
@@ -140,6 +145,7 @@ def load_overridden(
         dataset: demonstrations that will replace ``train.data``, or None.
         output_dir: folder that will replace ``train.output_dir``, or None.
         grid: dotted keys of ``source`` that a sweep has set.
+        say: called with a line for each value of a template that is changed.
 
     Raises:
         ConfigError: a key is set that ``dataset`` or ``output_dir`` would replace.
@@ -155,7 +161,11 @@ def load_overridden(
             raise ConfigError(
                 f"{option} replaces {key}, so {twice[0]} has no effect: omit one of them"
             )
-    return load_config(source, overrides)
+    config, lines = trainable_template(load_config(source, overrides))
+    for line in lines:
+        if output_dir is None or not line.startswith("train.output_dir"):
+            say(line)
+    return config
 
 
 def resolve(

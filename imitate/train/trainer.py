@@ -15,6 +15,7 @@ import torch
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.allocation import count_numbers
 from imitate.config import Config, load_config
+from imitate.config.readiness import trainable_template
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.evaluate.environments import trials, trust_named, with_env
@@ -267,7 +268,7 @@ def _folder_and_config(
             raise ConfigError(
                 "--resume without a run folder needs --config, which contains the run's name"
             )
-        wanted = load_config(config)
+        wanted, _ = trainable_template(load_config(config))
         parent = output_dir if output_dir is not None else wanted.train.output_dir
         folder = newest_run_folder(parent, wanted.experiment.name)
     else:

@@ -24,6 +24,7 @@ def swept(monkeypatch, tmp_path):
         tell(two)
         if "fails" in self.folder.name:
             raise TrainingError("no room")
+        self.folder.mkdir(parents=True)
         (self.folder / "results.json").write_text("[]")
         return SweepResult(self.folder, (one, two), None, interrupted=False)
 

@@ -68,12 +68,13 @@ def test_keys_vary_together_and_objects_are_named_by_their_leaves(grid, names):
 
 def test_another_algorithm_does_not_get_the_templates_section(caplog):
     template = {"algo_name": "bc", "algo": {"rnn": {"hidden_dim": 7}}, "train": {"batch_size": 9}}
+    template["train"]["hdf5_load_next_obs"] = False  # as in robomimic's templates
     grid = ['algo_name=["iql","bc"]', "train.seed=[1,2]"]
     made = combinations(*expand(template, grid))
     assert [one.name for one in made][::2] == ["algo_name=iql,seed=1", "algo_name=bc,seed=1"]
     assert made[2].config.algo.rnn.hidden_dim == 7
     assert {one.config.train.batch_size for one in made} == {9}
-    assert caplog.messages == ["algo: these settings are bc's; iql have their own defaults"]
+    assert caplog.messages == ["the settings of bc are left out for iql"]
 
 
 def test_several_configurations_are_the_first_axis(tmp_path):

@@ -415,6 +415,7 @@ def test_sweep_takes_trains_options(sweep_config, call):
     other.write_text(sweep_config.read_text())
     twice = call(f"sweep {options} --name both", sweep_config, other).stdout.split()
     assert twice[:3] == ["config", "train.seed", "status"] and twice.count("other") == 2
+    assert not (sweep_config.parent / "runs").exists(), "a list of the runs writes nothing"
 
 
 def test_the_sweeps_table_has_the_validation_loss_and_no_empty_column():

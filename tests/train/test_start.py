@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from imitate.config import load_config
+from imitate.config.config import put
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.vit import VC1
 from imitate.policy.checkpoint import load_checkpoint
@@ -16,6 +17,7 @@ from imitate.train.start import with_checksums
 from imitate.train.trainer import train
 from tests.cli.conftest import Caller
 from tests.refusals import refused
+from tests.tiny import tiny_tree
 
 from .conftest import config_dict
 
@@ -142,6 +144,22 @@ def test_each_alone_is_taken(demos, tmp_path):
     assert load_resolved(config_dict(demos), [], demos, None).train.data[0].demo_limit is None
     with refused("--output-dir replaces train.output_dir", error=ConfigError):
         load_resolved(config_dict(demos), ["train.output_dir=elsewhere"], None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("algo", "key"), [("gl", "experiment.rollout.enabled"), ("bc", "experiment.validate")]
+)
+def test_robomimics_templates_are_trained_with_a_line_for_each_change(demos, caplog, algo, key):
+    """Their folder lies beside its package; gl.json rolls out a planner, bc_transformer.json names no demos."""
+    tree = tiny_tree(algo, obs={"goal": 2, "pos": 2})
+    put(tree, key, True)
+    put(tree, "train.output_dir", f"../{algo}_trained_models")
+    config = load_resolved(tree, [], demos, None)
+    assert (config.train.output_dir, config.experiment.validate) == ("runs", False)
+    assert not config.experiment.rollout.enabled
+    assert [line.partition(":")[0] for line in caplog.messages] == ["train.output_dir", key]
+    assert load_resolved(tree, [], demos, "mine").train.output_dir == "mine"
+    assert [line.partition(":")[0] for line in caplog.messages[2:]] == [key]
 
 
 # ---- checksums of pretrained weights -------------------------------------------------------------

@@ -199,6 +199,7 @@ def test_what_cannot_be_swept_is_refused(config, tmp_path):
 
 def test_a_sweep_that_another_process_runs_is_refused(config):
     sweep = Sweep(config)
+    sweep.folder.mkdir(parents=True)
 
     def holds(say):
         with RunFolder(sweep.folder).locked():

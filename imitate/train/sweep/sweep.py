@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from imitate.config.axes import CONFIG, expand_all
 from imitate.config.loading import Source
@@ -31,6 +33,13 @@ from imitate.train.sweep.state import (
 from imitate.train.sweep.work import Resources, SweepWork
 
 __all__ = ["Resources", "Sweep", "SweepResult", "SweepRun", "default_workers", "table_rows"]
+
+
+logger = logging.getLogger(__name__)
+
+
+LONGEST_NAME = 60
+"""Letters of the folder of several configurations, which has their names if they are no longer."""
 
 
 class Sweep:
@@ -69,19 +78,28 @@ class Sweep:
             raise ConfigError(
                 'no list of values to try: write "seed": [1, 2, 3] in the configuration, or --grid train.seed=[1,2,3]'
             )
+        said: dict[str, None] = {}
         self._runs = {
             one.name: replace(
-                one, config=load_resolved(one.config, overrides, dataset, output_dir, one.keys)
+                one,
+                config=load_resolved(
+                    one.config, overrides, dataset, output_dir, one.keys, said.setdefault
+                ),
             )
             for one in combinations
         }
+        for line in said:
+            logger.warning(line)
         self._configs = {name: one.config for name, one in self._runs.items()}
         for config in self._configs.values():
             trust_named(config)
         first = next(iter(self._configs.values()))
-        named = "-".join(map(str, self.axes.get(CONFIG, [first.experiment.name])))
+        names = [str(name) for name in self.axes.get(CONFIG, [first.experiment.name])]
+        named = "-".join(names)
+        if len(named) > LONGEST_NAME:
+            named = f"{names[0]}-and-{len(names) - 1}-more"
         self.folder = Path(first.train.output_dir).expanduser() / (name or named)
-        self._claim()
+        self._check_free()
         self._stop = threading.Event()
 
     @property
@@ -112,6 +130,7 @@ class Sweep:
                 another process runs this sweep, or the folder of a run is a link.
         """
         self.require_seeds(statistic)
+        self.folder.mkdir(parents=True, exist_ok=True)
         with RunFolder(self.folder).locked():
             return self._run(
                 resources or Resources(workers=workers),
@@ -127,6 +146,7 @@ class Sweep:
         statistic: Statistic,
         halving: Halving | None,
     ) -> SweepResult:
+        write_text(self.folder / "sweep.json", to_json(self._description) + "\n")
         for place in map(self.folder.joinpath, self._configs):
             for folder in (place, *runs_in(place)):
                 if folder.is_symlink():
@@ -176,18 +196,22 @@ class Sweep:
         run = self.state(name)
         return replace(run, status=failures[name]) if name in failures and not run.results else run
 
-    def _claim(self) -> None:
-        """Write the sweep's description, or check that an existing one is the same."""
+    def _check_free(self) -> None:
+        """Refuse a folder that holds another sweep.
+
+        Raises:
+            ConfigError: there is one.
+        """
         path = self.folder / "sweep.json"
-        content = {"axes": self.axes, "runs": list(self._configs)}
-        if path.is_file():
-            if read_json(path) != json.loads(to_json(content)):
-                raise ConfigError(
-                    f"{self.folder}: holds a sweep over other values; choose another --name"
-                )
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(path, to_json(content) + "\n")
+        if path.is_file() and read_json(path) != json.loads(to_json(self._description)):
+            raise ConfigError(
+                f"{self.folder}: holds a sweep over other values; choose another --name"
+            )
+
+    @property
+    def _description(self) -> dict[str, Any]:
+        """Content of ``sweep.json``."""
+        return {"axes": self.axes, "runs": list(self._runs)}
 
     def _finished(self, runs: tuple[SweepRun, ...], statistic: Statistic) -> SweepResult:
         rows = [
