@@ -13,7 +13,7 @@ from imitate.cli.options import CONFIG, AsJson, On, Seed, SetKeys, StepTimeout, 
 from imitate.cli.progress import Progress
 from imitate.errors import ConfigError
 from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
-from imitate.system.text import counted
+from imitate.system.text import counted, mean_text, rate_text
 
 if TYPE_CHECKING:
     from imitate.config import Config
@@ -187,7 +187,9 @@ def command(
 
 
 def _line(over: Round) -> str:
-    rate = "" if over.success_rate is None else f", success {100 * over.success_rate:.0f} %"
+    rate = "" if over.mean_return is None else f", return {mean_text(over.mean_return)}"
+    if over.success_rate is not None:
+        rate = f", success {rate_text(over.success_rate)}"
     return (
         f"round {over.number}: {counted(over.episodes, 'episode')}, {counted(over.steps, 'step')}, "
         f"{over.interventions} of them expert-controlled; {counted(over.labels, 'label')} so far{rate}: "

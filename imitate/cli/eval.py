@@ -21,13 +21,6 @@ from imitate.cli.options import (
     opened,
     tell_saved_names,
 )
-from imitate.cli.reports.evaluation import (
-    compare,
-    comparison_lines,
-    cpu_warning,
-    mean_lines,
-    table,
-)
 from imitate.errors import ConfigError, UserError, printable
 from imitate.system.processes import LOCAL, check_place
 
@@ -202,12 +195,14 @@ def command(
     ] = Inference.sync,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the success rate of checkpoints, and compare two on the same seeds.
+    """Measure success rate and return of checkpoints, and compare two on the same seeds.
 
     All checkpoints and environments share the same worker processes; with
     --on ray they run on a cluster (docs/cluster.md). With --table a
     measurement of many checkpoints may be interrupted at any time; the same
     command with --resume continues it.
+
+    An environment that reports no success has returns alone.
 
     With --fqe no simulator is needed: checkpoints are ranked by fitted Q
     evaluation on demonstrations with rewards. docs/offline_rl.md shows how reliable it is.
@@ -300,6 +295,13 @@ def _tell(
     json_file: Path | None,
 ) -> None:
     """Print the table with its notes; write the JSON file."""
+    from imitate.cli.reports.evaluation import (
+        compare,
+        comparison_lines,
+        cpu_warning,
+        mean_lines,
+        table,
+    )
     from imitate.system.run_folder import to_json, write_text
 
     comparison = None if failures else compare(paths, results)
@@ -309,7 +311,7 @@ def _tell(
     if json_file is not None:
         report: dict[str, Any] = {"evaluations": [result.to_dict() for result in results]}
         if comparison is not None:
-            report["comparison"] = comparison._asdict()
+            report["comparison"] = comparison.to_dict()
         json_file.parent.mkdir(parents=True, exist_ok=True)
         write_text(json_file, to_json(report, indent=2) + "\n")
     warnings = [warning for result in results for warning in result.warnings]

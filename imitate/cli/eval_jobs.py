@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import typer
@@ -13,6 +14,7 @@ from imitate.crew.backend import Backend
 from imitate.errors import UserError
 from imitate.evaluate.evaluate import EvalJob, evaluate_all
 from imitate.evaluate.result import EpisodeResult, EvalResult, ResultsFile
+from imitate.functional.statistics import rate_of
 from imitate.system.text import counted
 
 
@@ -49,7 +51,7 @@ def evaluated(
             )
         total = sum(jobs[number].settings.episodes for number in left) - played
         with Progress(total, "episode", "eval", quiet=quiet) as progress:
-            count = _Successes(progress)
+            count = _Count(progress)
             outcomes = evaluate_all(
                 [jobs[number] for number in left],
                 workers=workers,
@@ -74,13 +76,18 @@ def evaluated(
     return [results[number] for number in sorted(results)], words
 
 
-class _Successes:
-    """Counts episodes and successes for the progress of an evaluation."""
+class _Count:
+    """Counts episodes, and their successes if known, for the progress of an evaluation."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress, self._successes = progress, 0
+        self._progress = progress
+        self._episodes: list[EpisodeResult] = []
 
     def add(self, episode: EpisodeResult) -> None:
         """Count an episode that has ended."""
-        self._successes += episode.success
-        self._progress.advance(words=f"{self._successes} succeed")
+        self._episodes.append(episode)
+        rate = rate_of(ended.success for ended in self._episodes)
+        mean = fmean(ended.episode_return for ended in self._episodes)
+        self._progress.advance(
+            words=f"return {mean:.3g}" if rate is None else f"{rate.successes} succeed"
+        )

@@ -18,7 +18,7 @@ from imitate.crew import Crew, Limits, Lost, Reports
 from imitate.crew.backend import Backend
 from imitate.data import DatasetFile
 from imitate.envs import Env, make_env
-from imitate.envs.env import Array, watched
+from imitate.envs.env import Array, ever, watched
 from imitate.envs.make import check_description, is_real, is_robot
 from imitate.envs.trust import check_trusted
 from imitate.errors import DatasetError, EnvError, nearest
@@ -39,13 +39,14 @@ class PlaybackReport:
         frames: number of written frames.
         divergence: per demo, the largest difference between a recorded state and the one its actions led to
             (positions and velocities in SI units); only where actions are played.
-        success: per demo, true if the task was solved at some step; only where actions are played.
+        success: per demo, true if the task was solved at some step, None if that is unknown; only where actions are
+            played.
     """
 
     video: str
     frames: int = 0
     divergence: dict[str, float] = field(default_factory=dict)
-    success: dict[str, bool] = field(default_factory=dict)
+    success: dict[str, bool | None] = field(default_factory=dict)
 
 
 def playback(
@@ -143,7 +144,7 @@ def _played(
             if found.died:
                 raise EnvError(f"{demo} cannot be played: {found.reason}")
             raise DatasetError(found.reason)
-        if found.divergence is not None and found.success is not None:
+        if found.divergence is not None:
             report.divergence[demo], report.success[demo] = found.divergence, found.success
         yield demo, read_frames(folder.name, 0, found.count, size)
 
@@ -263,11 +264,12 @@ def _by_states(demo: RecordedDemo, env: Env, outcome: _Outcome) -> Iterator[None
 def _by_actions(demo: RecordedDemo, env: Env, outcome: _Outcome) -> Iterator[None]:
     assert demo.commands is not None
     env.reset_to(demo.start)
-    largest, success = 0.0, False
+    largest = 0.0
+    success: bool | None = None
     for step, action in enumerate(demo.commands):
         yield
         env.step(action)
-        success = success or env.is_success()["task"]
+        success = ever(success, env.is_success()["task"])
         if step + 1 < len(demo.states):
             reached = env.get_state()["states"]
             largest = max(largest, float(np.abs(reached - demo.states[step + 1])[1:].max()))

@@ -17,7 +17,7 @@ from imitate.data import DatasetFile
 from imitate.data.file.episode import Episode
 from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset, Options
 from imitate.envs import Env, make_env
-from imitate.envs.env import Array, watched
+from imitate.envs.env import Array, ever, watched
 from imitate.envs.migration import fitted
 from imitate.errors import DatasetError, EnvError
 from imitate.system.processes import STEP_TIMEOUT_S, Beat
@@ -71,14 +71,15 @@ def _observed(env: Env, demo: NamedDemo) -> Episode:
     states, actions = np.asarray(episode.states), np.asarray(episode.actions)
     scene = {key: episode.attrs[name] for key, name in _SCENE.items() if name in episode.attrs}
     seen: list[dict[str, Array]] = []
-    success: list[bool] = []
+    success: list[bool | None] = []
     for step, state in enumerate(states):
         seen.append(env.reset_to({"states": state, **(scene if step == 0 else {})}))
         success.append(env.is_success()["task"])
     last, *_ = env.step(actions[-1])
     seen.append(last)
     success.append(env.is_success()["task"])
-    terminals = np.array(success[1:])
+    terminals = np.array(success[1:]).astype(bool)
+    known = {} if success[-1] is None else {"success": bool(terminals.any())}
     timeouts = np.zeros(len(terminals), dtype=bool)
     timeouts[-1] = not terminals[-1]
     return replace(
@@ -88,7 +89,7 @@ def _observed(env: Env, demo: NamedDemo) -> Episode:
         rewards=terminals.astype(np.float32),
         terminals=terminals,
         timeouts=timeouts,
-        attrs={**episode.attrs, "success": bool(terminals.any())},
+        attrs={**episode.attrs, **known},
     )
 
 
@@ -110,14 +111,15 @@ class Replay:
         hand_error_m: the largest distance between the hand in the recorded state and where the actions, played from
             the first state, have led it.
         was_solved: recorded success, or None if the file does not record it.
-        is_solved: true if the task was solved at some step of the actions' replay.
+        is_solved: true if the task was solved at some step of the actions' replay, or None if the environment does
+            not report it.
     """
 
     steps: int
     obs_error_m: float | None
     hand_error_m: float
     was_solved: bool | None
-    is_solved: bool
+    is_solved: bool | None
 
 
 def replay_some(
@@ -204,10 +206,11 @@ def _replay(path: str, recording: _Recording, env: Env) -> Replay:
     keys = [name for name in first if name.endswith(_HAND)]
     obs_error = _obs_error(recording.hands, keys, reached)
     env.reset_to({"states": states[0]})
-    hand_error, solved = 0.0, False
+    hand_error = 0.0
+    solved: bool | None = None
     for step, action in enumerate(actions):
         obs, *_ = env.step(action)
-        solved = solved or env.is_success()["task"]
+        solved = ever(solved, env.is_success()["task"])
         if step + 1 < len(states):
             hand_error = max(hand_error, _distance(_hands(obs), reached[step + 1]))
     return Replay(len(states), obs_error, hand_error, recording.was_solved, solved)

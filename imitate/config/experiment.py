@@ -44,7 +44,9 @@ class SaveConfig(Section):
         False, description="Save when the mean return of the rollouts is the highest so far."
     )
     on_best_rollout_success_rate: bool = Field(
-        True, description="Save when the success rate of the rollouts is the highest so far."
+        True,
+        description="Save when the success rate of the rollouts is the highest so far; the return, "
+        "if success is unknown.",
     )
     keep_last: PositiveInt | None = Field(
         None, description="Number of the newest periodic checkpoints that are kept; null: all."
@@ -95,7 +97,8 @@ class EarlyStoppingConfig(Section):
 
     enabled: bool = Field(False, description="Let training end early.")
     metric: Literal["success_rate", "valid_loss"] = Field(
-        "success_rate", description="Metric that decides when training ends."
+        "success_rate",
+        description="Metric that decides when training ends; the return, without a target, if success is unknown.",
     )
     patience: PositiveInt = Field(
         10, description="Stop after this number of measurements without improvement."

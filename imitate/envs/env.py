@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -34,7 +34,7 @@ class Env(Protocol):
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action (action_dim,): observation, reward, terminated, truncated, info.
 
-        ``info["success"]`` is true if the task is solved in the new state.
+        ``info["success"]`` is true if the task is solved in the new state; without it success is unknown.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -43,8 +43,8 @@ class Env(Protocol):
     def reset_to(self, state: dict[str, Any]) -> Obs:
         """Put the simulator into a state from ``get_state`` or from a demonstration file."""
 
-    def is_success(self) -> dict[str, bool]:
-        """Return ``{"task": solved}``, with sub-tasks if the environment has them."""
+    def is_success(self) -> Mapping[str, bool | None]:
+        """Return ``{"task": solved}``, None if that is unknown, with sub-tasks if the environment has them."""
 
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
@@ -56,6 +56,25 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free the simulator."""
+
+
+def success_in(info: Mapping[str, Any]) -> bool | None:
+    """Return the success that an ``info`` reports, or None if it is unknown."""
+    for key in ("success", "is_success"):
+        if info.get(key) is not None:
+            return bool(info[key])
+    return None
+
+
+def ever(so_far: bool | None, now: bool | None) -> bool | None:
+    """Return the success of an episode after one more step: true at any step, None while no step is known."""
+    return now if so_far is None else so_far or bool(now)
+
+
+def of_all(each: Iterable[bool | None]) -> bool | None:
+    """Return true if all agents succeed, or None if none of them knows."""
+    found = list(each)
+    return None if all(success is None for success in found) else all(found)
 
 
 def first_observation(env: Env) -> Obs:

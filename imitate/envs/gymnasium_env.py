@@ -10,7 +10,7 @@
 * Masks: the allowed choices of a discrete action are the observation ``action_mask`` (C,) of 0 and 1, from a Dict or
   from ``info["action_mask"]`` of reset and step.
 * Success: ``info["success"]`` or ``info["is_success"]`` of the latest step, or an empty ``info["tasks_to_complete"]``;
-  False if the environment reports none of them.
+  None, which is unknown, if the environment reports none of them.
 * States: for MuJoCo environments (time, qpos, qvel); an environment with ``get_sim_state() -> (S,)`` and
   ``set_sim_state((S,)) -> observation`` has its own.
 * Frames: ``render()``, resized to the requested size; or ``draw(camera_name, height, width)`` if it exists.
@@ -28,7 +28,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
-from imitate.envs.env import Array, Obs, one_reward
+from imitate.envs.env import Array, Obs, one_reward, success_in
 from imitate.envs.rendering import load_triton, prepare_gl, telling_gl_faults
 from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import EXTRAS, module_of_env
@@ -161,16 +161,15 @@ class GymnasiumEnv:
     def _with_success(self) -> dict[str, Any]:
         return {**self._info, "success": self._succeeded()}
 
-    def is_success(self) -> dict[str, bool]:
-        """Return the success that the latest ``info`` reports."""
+    def is_success(self) -> dict[str, bool | None]:
+        """Return the success that the latest ``info`` reports, or None."""
         return {"task": self._succeeded()}
 
-    def _succeeded(self) -> bool:
-        for key in ("success", "is_success"):
-            if key in self._info:
-                return bool(self._info[key])
-        # Franka Kitchen
-        return "tasks_to_complete" in self._info and not self._info["tasks_to_complete"]
+    def _succeeded(self) -> bool | None:
+        reported = success_in(self._info)
+        if reported is None and "tasks_to_complete" in self._info:  # Franka Kitchen
+            return not self._info["tasks_to_complete"]
+        return reported
 
     @property
     def gives_mask(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from imitate.envs.env import Array, Obs, Outcome
+from imitate.envs.env import Array, Obs, Outcome, of_all, success_in
 from imitate.envs.rendering import load_triton
 from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import PARALLEL, PETTINGZOO, module_of_env
@@ -223,14 +223,13 @@ class PettingZooEnv:
             further = {AGENT_ID: self._ids[agent]}
             self._told[agent] = self._seen[agent].observe(value, self._infos[agent], further)
 
-    def _succeeded(self, agent: str) -> bool:
-        info = self._infos.get(agent, {})
-        return bool(info.get("success", info.get("is_success", False)))
+    def _succeeded(self, agent: str) -> bool | None:
+        return success_in(self._infos.get(agent, {}))
 
-    def is_success(self) -> dict[str, bool]:
+    def is_success(self) -> dict[str, bool | None]:
         """Return each agent's success from its latest ``info``; the task is solved if all agents succeed."""
         each = {agent: self._succeeded(agent) for agent in self.agents}
-        return {"task": all(each.values()), **each}
+        return {"task": of_all(each.values()), **each}
 
     @property
     def gives_mask(self) -> bool:

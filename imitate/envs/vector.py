@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from imitate.envs.cameras import Size
-from imitate.envs.env import Array, Env, Obs
+from imitate.envs.env import Array, Env, Obs, success_in
 from imitate.envs.make import is_team, make_env
 from imitate.errors import EnvError
 from imitate.system.processes import end_with_parent
@@ -69,7 +69,10 @@ class AsGymnasium(gymnasium.Env[Any, Array]):
         self._steps += 1
         if self._max_episode_steps is not None and self._steps >= self._max_episode_steps:
             truncated = True
-        return obs, reward, terminated, truncated, info
+        success = success_in(info)
+        known = {} if success is None else {"success": success}
+        rest = {key: value for key, value in info.items() if key != "success"}
+        return obs, reward, terminated, truncated, {**rest, **known}
 
     def close(self) -> None:
         """Free the simulator."""
@@ -148,8 +151,8 @@ def make_vector_env(
 ) -> VectorEnv:
     """Make ``num_envs`` copies of an environment, each in its own process.
 
-    Observations are a dict of (num_envs, ...) arrays; ``info["success"]`` is (num_envs,) bool. Reset with
-    ``seed=[...]`` for one seed per copy.
+    Observations are a dict of (num_envs, ...) arrays; ``info["success"]`` is (num_envs,) bool, known where
+    ``info["_success"]``. Reset with ``seed=[...]`` for one seed per copy.
 
     Args:
         env_meta: as for ``make_env``.

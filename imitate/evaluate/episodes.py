@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from imitate.config.observation import ACTION_MASK
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
-from imitate.envs.env import Lanes, has_team, watched
+from imitate.envs.env import Lanes, ever, has_team, of_all, success_in, watched
 from imitate.errors import (
     EnvError,
     NotFiniteError,
@@ -125,7 +125,9 @@ class EpisodeRunner:
             if plan.settings.late is None
             else LatePolicy(policy, plan.settings.late, plan.env_meta)
         )
-        success, at_end, total, length = False, False, 0.0, 0
+        success: bool | None = None
+        at_end: bool | None = None
+        total, length = 0.0, 0
         with recorder:
             over = False
             while length < plan.horizon and not over:
@@ -135,8 +137,8 @@ class EpisodeRunner:
                 policy.observe(reward)
                 length += 1
                 total += float(reward)
-                at_end = bool(env.is_success()["task"])
-                success = success or at_end
+                at_end = success_in({"success": env.is_success()["task"]})
+                success = ever(success, at_end)
                 over = bool(
                     terminated or truncated or (success and plan.settings.terminate_on_success)
                 )
@@ -181,10 +183,10 @@ class EpisodeRunner:
         plan: EpisodePlan,
         index: int,
         recorder: FrameRecorder,
-        success: bool,
+        success: bool | None,
         total: float,
         length: int,
-        at_end: bool,
+        at_end: bool | None,
     ) -> EpisodeResult:
         return EpisodeResult(
             index,
@@ -328,14 +330,14 @@ class AgentPlay:
     """One agent's part of an episode.
 
     Attributes:
-        success: true if it succeeded at any of its steps.
-        at_end: true if it succeeded at its last step.
+        success: true if it succeeded at any of its steps, None if that is unknown.
+        at_end: the same of its last step.
         present: true while it has not left the episode.
     """
 
     total: float = 0.0
-    success: bool = False
-    at_end: bool = False
+    success: bool | None = None
+    at_end: bool | None = None
     present: bool = True
 
 
@@ -356,21 +358,21 @@ class TeamPlay:
     last: Sequence[Mapping[str, Any]]
 
     @property
-    def success(self) -> bool:
-        """True if every agent succeeded."""
-        return all(agent.success for agent in self.agents.values())
+    def success(self) -> bool | None:
+        """True if every agent succeeded, None if that is unknown."""
+        return of_all(agent.success for agent in self.agents.values())
 
     @property
-    def at_end(self) -> bool:
-        """True if every agent's last step was a success."""
-        return all(agent.at_end for agent in self.agents.values())
+    def at_end(self) -> bool | None:
+        """True if every agent's last step was a success, None if that is unknown."""
+        return of_all(agent.at_end for agent in self.agents.values())
 
     @property
     def total(self) -> float:
         """Sum of the rewards of all agents."""
         return sum(agent.total for agent in self.agents.values())
 
-    def results(self) -> dict[str, dict[str, float | bool]]:
+    def results(self) -> dict[str, dict[str, float | bool | None]]:
         """Return and success of each agent, for files."""
         return {
             name: {"return": agent.total, "success": agent.success}
@@ -411,8 +413,8 @@ def play_team(
                 continue
             seen[number], reward, terminated, truncated, info = outcome
             agent.total += float(reward)
-            agent.at_end = bool(info.get("success", False))
-            agent.success = agent.success or agent.at_end
+            agent.at_end = success_in(info)
+            agent.success = ever(agent.success, agent.at_end)
             agent.present = not (terminated or truncated)
         policy.observe(np.array([0.0 if o is None else float(o[1]) for o in outcomes]))
         solved = terminate_on_success and all(agent.success for agent in agents.values())

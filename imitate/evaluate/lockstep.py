@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from imitate.crew import Lost
 from imitate.envs.cameras import sizes_of
+from imitate.envs.env import ever
 from imitate.envs.vector import HungCopiesError, make_vector_env
 from imitate.errors import EnvError, NotFiniteError
 from imitate.evaluate.episodes import check_action_size, check_obs_shapes
@@ -27,7 +28,7 @@ class _Slot:
     """Episode that one environment is playing; index -1 if none is left."""
 
     index: int
-    success: bool = False
+    success: bool | None = None
     total: float = 0.0
     length: int = 0
 
@@ -124,14 +125,15 @@ class _Lockstep:
             self.policy.observe(rewards)
             self.tell("")  # alive: the environment watches its copies
             success = _successes(info, len(self.slots))
-            if success.any():
-                success = success & self._finite(obs)
+            if any(success):
+                finite = self._finite(obs).tolist()
+                success = [now and good for now, good in zip(success, finite, strict=True)]
             over = np.array(
                 [
                     self._advance(
                         slot,
                         float(rewards[i]),
-                        bool(success[i]),
+                        success[i],
                         bool(terminated[i] or truncated[i]),
                     )
                     for i, slot in enumerate(self.slots)
@@ -180,13 +182,13 @@ class _Lockstep:
         self.policy.start_episode(self.plan.lang, mask=mask)
         return dict(obs)
 
-    def _advance(self, slot: _Slot, reward: float, success: bool, ended: bool) -> bool:
+    def _advance(self, slot: _Slot, reward: float, success: bool | None, ended: bool) -> bool:
         """Count one step; return true if the environment needs a reset."""
         if slot.index < 0:
             return ended
         slot.total += reward
         slot.length += 1
-        slot.success = slot.success or success
+        slot.success = ever(slot.success, success)
         over = ended or slot.length >= self.plan.horizon
         if not over and not (slot.success and self.plan.settings.terminate_on_success):
             return False
@@ -210,8 +212,8 @@ def _check_fit(policy: RolloutPolicy, env_meta: Mapping[str, Any], venv: Any) ->
     check_obs_shapes(policy, name, {key: space.shape for key, space in spaces.items()})
 
 
-def _successes(info: Mapping[str, Any], num_envs: int) -> Any:
-    for key in ("success", "is_success"):
-        if key in info:
-            return np.asarray(info[key]).reshape(num_envs)
-    raise EnvError("the vector environment's info has no 'success'; use --mode processes")
+def _successes(info: Mapping[str, Any], num_envs: int) -> list[bool | None]:
+    """Return the success of each environment, None where it is unknown."""
+    known = np.broadcast_to(info.get("_success", "success" in info), num_envs)
+    values = np.broadcast_to(info.get("success", False), num_envs)
+    return [bool(value) if told else None for value, told in zip(values, known, strict=True)]

@@ -9,8 +9,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TextIO
@@ -18,10 +18,12 @@ from typing import Any, TextIO
 from imitate.config.from_data import rollout_horizon
 from imitate.crew import Lost
 from imitate.crew.crew import TRIES
+from imitate.envs.d4rl_score import d4rl_score
+from imitate.envs.env import success_in
 from imitate.errors import ConfigError, EvaluationError
 from imitate.evaluate.environments import label
 from imitate.evaluate.settings import EpisodePlan, Lateness
-from imitate.functional.statistics import wilson_interval
+from imitate.functional.statistics import Estimate, Rate, estimate, rate_of
 from imitate.system.locks import lock
 from imitate.system.plain_files import appended, read_json
 from imitate.system.run_folder import to_json, write_text
@@ -43,8 +45,8 @@ class EpisodeResult:
     """Result of one episode.
 
     Attributes:
-        success: true if the task was solved at any step.
-        success_at_end: true if it was solved at the last step.
+        success: true if the task was solved at any step, None if the environment does not report it.
+        success_at_end: the same of the last step.
         error: reason why it could not be played; it then counts as failed.
         first_error: reason why the first try failed; all else describes the second try.
         cpu: model of the processor that played it, or None if unknown.
@@ -54,20 +56,22 @@ class EpisodeResult:
 
     index: int
     seed: int
-    success: bool
+    success: bool | None
     episode_return: float
     length: int
-    success_at_end: bool
+    success_at_end: bool | None
     frames: int = 0
     error: str | None = None
     render_error: str | None = None
     first_error: str | None = None
     cpu: str | None = field(default=None, compare=False)
-    agents: dict[str, dict[str, float | bool]] | None = None
+    agents: dict[str, dict[str, float | bool | None]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        """Return plain values for JSON; null is a success that is unknown."""
+        needed = {field.name for field in fields(self) if field.default is MISSING}
+        own = asdict(self)
+        return {key: own[key] for key in own if key in needed or own[key] is not None}
 
 
 def failed_episode(plan: EpisodePlan, index: int, error: str) -> EpisodeResult:
@@ -93,7 +97,7 @@ def hopeless(results: dict[int, EpisodeResult], give_up_after: int | None) -> bo
     if give_up_after is None:
         return False
     first = [results.get(index) for index in range(give_up_after)]
-    return all(episode is not None and not episode.success for episode in first)
+    return all(episode is not None and episode.success is False for episode in first)
 
 
 def in_order(results: dict[int, EpisodeResult], give_up_after: int | None) -> list[EpisodeResult]:
@@ -131,14 +135,20 @@ class EvalResult:
     late: Lateness | None = None
 
     @property
-    def successes(self) -> int:
-        """Number of successful episodes."""
-        return sum(self.success)
+    def success(self) -> list[bool | None]:
+        """Success of each episode, None where it is unknown."""
+        return [episode.success for episode in self.episodes]
+
+    @cached_property
+    def rate(self) -> Rate | None:
+        """Success rate, or None if the environment reports no success in the episodes that were played."""
+        if self._played and all(episode.success is None for episode in self._played):
+            return None
+        return rate_of(self.success)
 
     @property
-    def success(self) -> list[bool]:
-        """Success of each episode."""
-        return [episode.success for episode in self.episodes]
+    def _played(self) -> list[EpisodeResult]:
+        return [episode for episode in self.episodes if episode.error is None]
 
     @property
     def returns(self) -> list[float]:
@@ -156,37 +166,45 @@ class EvalResult:
         return [episode.seed for episode in self.episodes]
 
     @property
-    def success_rate(self) -> float:
-        """Share of successful episodes."""
-        return self.successes / len(self.episodes)
+    def success_rate(self) -> float | None:
+        """Share of successful episodes, or None if it is unknown."""
+        return None if self.rate is None else self.rate.value
 
     @property
-    def success_rate_at_end(self) -> float:
-        """Share of episodes whose last step was a success."""
-        return fmean(episode.success_at_end for episode in self.episodes)
+    def success_rate_at_end(self) -> float | None:
+        """Share of episodes whose last step was a success, or None if it is unknown."""
+        at_end = rate_of(episode.success_at_end for episode in self.episodes)
+        return None if self.rate is None or at_end is None else at_end.value
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson 95 % interval of the success rate."""
-        low, high = wilson_interval(self.successes, len(self.episodes))
-        return float(low), float(high)
+    @cached_property
+    def over_episodes(self) -> Estimate:
+        """Mean return of the episodes that were played, with Student's t interval and standard deviation."""
+        returns = [episode.episode_return for episode in self._played]
+        if returns and all(map(math.isfinite, returns)):
+            return estimate(returns)
+        return Estimate(math.nan, None, None, None, len(returns))
 
     @property
     def mean_return(self) -> float:
-        """Mean sum of rewards."""
-        return fmean(self.returns)
+        """Mean sum of rewards of the episodes that were played."""
+        return self.over_episodes.value
 
     @property
-    def agents(self) -> dict[str, dict[str, float]]:
-        """Mean return and success rate of each agent, if there are several."""
+    def d4rl_score(self) -> float | None:
+        """D4RL's normalized score, or None for an environment without one."""
+        return d4rl_score(self.env_name, self.mean_return)
+
+    @property
+    def agents(self) -> dict[str, tuple[float, float | None]]:
+        """Mean return and success rate of each agent, if there are several; None is a rate that is unknown."""
         played = [episode.agents for episode in self.episodes if episode.agents is not None]
-        return {
-            name: {
-                "mean_return": fmean(float(each[name]["return"]) for each in played),
-                "success_rate": fmean(float(each[name]["success"]) for each in played),
-            }
-            for name in (played[0] if played else ())
-        }
+        found: dict[str, tuple[float, float | None]] = {}
+        for name in played[0] if played else ():
+            own = [each[name] for each in played]
+            rate = rate_of(success_in(agent) for agent in own)
+            mean = fmean(float(agent["return"] or 0.0) for agent in own)
+            found[name] = mean, None if rate is None else rate.value
+        return found
 
     @property
     def mean_length(self) -> float:
@@ -200,8 +218,8 @@ class EvalResult:
 
     @property
     def not_played(self) -> int:
-        """Number of episodes that failed to play twice; they count as failures."""
-        return sum(episode.error is not None for episode in self.episodes)
+        """Number of episodes that failed to play twice; they count as failures and have no return."""
+        return len(self.episodes) - len(self._played)
 
     @property
     def cpu_models(self) -> list[str]:
@@ -211,16 +229,19 @@ class EvalResult:
     @property
     def out_of_time(self) -> int:
         """Number of failed episodes that ended at the horizon."""
-        return sum(
-            not episode.success and episode.error is None and episode.length >= self.horizon
-            for episode in self.episodes
-        )
+        return sum(length >= self.horizon for length in self._failed)
 
     @property
     def ended_by_env(self) -> int | None:
         """Most steps of a failed episode, if the environment ended all failed ones before the horizon, else None."""
-        ended = [e.length for e in self.episodes if not e.success and e.error is None]
-        return max(ended) if ended and max(ended) < self.horizon else None
+        longest = max(self._failed, default=self.horizon)
+        return longest if longest < self.horizon else None
+
+    @property
+    def _failed(self) -> list[int]:
+        """Steps of the failed episodes that were played."""
+        known = [] if self.rate is None else self._played
+        return [episode.length for episode in known if not episode.success]
 
     def horizon_note(self, option: str) -> str | None:
         """Return a note if the horizon may be too short: most failures end at it, and demonstrations are about as long.
@@ -228,7 +249,7 @@ class EvalResult:
         Args:
             option: option that sets a longer horizon, such as ``--horizon ``.
         """
-        failures = len(self.episodes) - self.successes
+        failures = 0 if self.rate is None else self.rate.n - self.rate.successes
         if self.longest_demo is None or self.longest_demo < LONG_DEMO * self.horizon:
             return None
         if not self.out_of_time or 2 * self.out_of_time < failures:
@@ -239,19 +260,28 @@ class EvalResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return plain values for JSON; null is a success that is unknown."""
+        agents = {
+            name: {"mean_return": mean, "success_rate": rate}
+            for name, (mean, rate) in self.agents.items()
+        }
         return {
             "env": self.env_name,
             "checkpoint": self.checkpoint,
             "episodes": len(self.episodes),
             "planned_episodes": self.planned,
-            "successes": self.successes,
+            "successes": None if self.rate is None else self.rate.successes,
             "success_rate": self.success_rate,
-            "success_rate_95": list(self.interval),
+            "success_rate_95": None if self.rate is None else list(self.rate.interval),
             "success_rate_at_end": self.success_rate_at_end,
             "mean_return": self.mean_return,
+            "return_std": self.over_episodes.std,
+            "mean_return_95": None
+            if self.over_episodes.low is None
+            else list(self.over_episodes[1:3]),
+            **({} if self.d4rl_score is None else {"d4rl_score": self.d4rl_score}),
             "mean_length": self.mean_length,
-            **({"agents": self.agents} if self.agents else {}),
+            **({"agents": agents} if agents else {}),
             "horizon": self.horizon,
             "out_of_time": self.out_of_time,
             "longest_demo": self.longest_demo,

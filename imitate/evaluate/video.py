@@ -2,7 +2,8 @@
 
 The planned actions are drawn as the path of each gripper if the environment can compute it (``env.planned_paths``),
 otherwise as one curve per action dimension. Images with a spatial softmax are shown in the corner with its keypoints.
-A mosaic shows several episodes: their borders are grey while an episode runs, then green (success) or red.
+A mosaic shows several episodes: their borders are grey while an episode runs, then green (success), red (failure) or
+white (success is unknown).
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ NEAR, FAR = (255, 230, 0), (255, 0, 120)
 FAINTEST = 0.35
 
 BORDER = 6
-GREY, GREEN, RED = (128, 128, 128), (40, 180, 60), (210, 40, 40)
+RUNNING = (128, 128, 128)
+OUTCOMES = {True: (40, 180, 60), False: (210, 40, 40), None: (235, 235, 235)}
+"""Colours of finished episodes: green for success, red for failure, white if it is unknown."""
 HOLD_FRAMES = 10
 
 Picture = NDArray[np.uint8]
@@ -341,7 +344,7 @@ def compose(
     picture = np.zeros((rows * size, columns * size, 3), dtype=np.uint8)
     for number, (episode, reel) in enumerate(zip(episodes, reels, strict=True)):
         over = t >= len(reel) - 1
-        colour = (GREEN if episode.success else RED) if over else GREY
+        colour = OUTCOMES[episode.success] if over else RUNNING
         row, column = divmod(number, columns)
         tile = picture[row * size : (row + 1) * size, column * size : (column + 1) * size]
         tile[:] = colour

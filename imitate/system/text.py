@@ -33,13 +33,17 @@ def mean_text(
     mean: float | None,
     std: float | None = None,
     interval: Sequence[float | None] | None = None,
+    label: str = "",
 ) -> str:
-    """Return a mean with standard deviation and interval: ``172 ± 41 (160 - 184)``; "not finite" if it is no number."""
+    """Return a mean with standard deviation and interval: ``172 ± 41 (160 - 184)``; "not finite" if it is no number.
+
+    The label is put before the interval.
+    """
     if mean is None or not math.isfinite(mean):
         return "not finite"
     low, high = interval or (None, None)
     text = f"{mean:.4g}" if std is None else f"{mean:.4g} ± {std:.2g}"
-    return text if low is None or high is None else f"{text} ({low:.4g} - {high:.4g})"
+    return text if low is None or high is None else f"{text} ({label}{low:.4g} - {high:.4g})"
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]

@@ -121,11 +121,11 @@ class Checkpoints:
         wanted = {
             "valid": self._save.on_best_validation,
             "return": self._save.on_best_rollout_return,
-            "success": self._save.on_best_rollout_success_rate,
+            "best": self._save.on_best_rollout_success_rate,
         }
         for kind in kinds:
             if self._save.enabled and wanted[kind]:
-                name = "best.pth" if kind == "success" else f"best_{kind}.pth"
+                name = "best.pth" if kind == "best" else f"best_{kind}.pth"
                 self.link(source, self._folder.checkpoints / name)
 
     def link(self, source: Path, target: Path) -> None:

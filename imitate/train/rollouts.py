@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from imitate.evaluate.environments import EnvTrial, file_name, label
@@ -25,8 +24,9 @@ from imitate.evaluate.worker import EpisodePool, EvaluationCancelledError
 from imitate.system.run_folder import RunFolder
 from imitate.system.text import counted
 from imitate.train.checkpoints import Checkpoints
-from imitate.train.console import Console, duration
+from imitate.train.console import Console
 from imitate.train.online.curriculum import Curriculum
+from imitate.train.outcomes import describe, rollout_numbers
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Rollouts:
         device: device of the evaluated policies.
 
     Attributes:
-        best_epoch: epoch with the best success rate so far.
+        best_epoch: epoch of the best evaluation so far.
         failures: number of evaluations without a result.
     """
 
@@ -305,7 +305,7 @@ class Rollouts:
                 outcome.results
             )
         numbers["Timing/Rollout_s"] = round(outcome.wall_s, 3)
-        if "success" in self._on_record(outcome.request, numbers):
+        if "best" in self._on_record(outcome.request, numbers):
             self.best_epoch = epoch
         candidate.unlink(missing_ok=True)
         for result in outcome.results:
@@ -328,44 +328,3 @@ class Rollouts:
             number = path.stem.split("_")[1]
             if number.isdigit() and int(number) not in keep:
                 path.unlink(missing_ok=True)
-
-
-def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
-    """Return the metrics of an evaluation; for several environments their mean, and each under its name."""
-    numbers = {
-        "Rollout/Success_Rate": fmean(result.success_rate for result in results),
-        "Rollout/Success_Rate_At_End": fmean(result.success_rate_at_end for result in results),
-        "Rollout/Return": fmean(result.mean_return for result in results),
-        "Rollout/Horizon": fmean(result.mean_length for result in results),
-    }
-    if len(results) == 1:
-        low, high = results[0].interval
-        for agent, means in results[0].agents.items():
-            numbers[f"Rollout/Return/{agent}"] = means["mean_return"]
-            numbers[f"Rollout/Success_Rate/{agent}"] = means["success_rate"]
-        numbers |= {
-            "Rollout/Success_Rate_Low": low,
-            "Rollout/Success_Rate_High": high,
-            "Rollout/Episodes": float(len(results[0].episodes)),
-        }
-    else:
-        for result in results:
-            numbers[f"Rollout/Success_Rate/{result.env_name}"] = result.success_rate
-            at_end = result.success_rate_at_end
-            numbers[f"Rollout/Success_Rate_At_End/{result.env_name}"] = at_end
-            numbers[f"Rollout/Return/{result.env_name}"] = result.mean_return
-            numbers[f"Rollout/Horizon/{result.env_name}"] = result.mean_length
-    return numbers
-
-
-def describe(result: EvalResult) -> str:
-    """Describe a result: Lift 48/50 succeed (96 %, 95 % interval 87 - 99 %), return 0.96, 41 steps, 12.3 s."""
-    low, high = result.interval
-    gave_up = (
-        f"; stopped after {counted(len(result.episodes), 'failure')}" if result.gave_up else ""
-    )
-    return (
-        f"{result.env_name} {result.successes}/{len(result.episodes)} succeed ({100 * result.success_rate:.0f} %, "
-        f"95 % interval {100 * low:.0f} - {100 * high:.0f} %), return {result.mean_return:.3g}, "
-        f"{result.mean_length:.0f} steps, {duration(result.wall_s)}{gave_up}"
-    )

@@ -25,6 +25,7 @@ from imitate.train.console import Console, Forecast, duration, images_on_cpu, ra
 from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
 from imitate.train.metrics import EpochMeans, MetricsFile, RunLogger
+from imitate.train.outcomes import rollout_entry
 from imitate.train.rollouts import EvalRequest, Rollouts
 from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
@@ -207,18 +208,7 @@ class Run:
         record = self.history.rollouts.get(epoch)
         if record is None:
             return None
-        entry: dict[str, Any] = {
-            "epoch": epoch,
-            "success_rate": record["Rollout/Success_Rate"],
-            "mean_return": record["Rollout/Return"],
-            "mean_length": record["Rollout/Horizon"],
-        }
-        if "Rollout/Success_Rate_Low" in record:
-            entry["success_rate_95"] = [
-                record["Rollout/Success_Rate_Low"],
-                record["Rollout/Success_Rate_High"],
-            ]
-            entry["episodes"] = int(record["Rollout/Episodes"])
+        entry = rollout_entry(record)
         for result in self.rollouts.latest.get(epoch, ()):
             entry.setdefault("environments", []).append(result.to_dict())
         return entry
@@ -420,8 +410,8 @@ class Run:
         self.history = History(self.config.experiment.early_stopping)
         for record in metrics.read():
             self.history.add(record)
-        if self.history.best_success is not None:
-            self.rollouts.best_epoch = self.history.best_success[-1]
+        if self.history.best is not None:
+            self.rollouts.best_epoch = self.history.best[-1]
         # The checkpoint was written before its epoch's evaluation, which may have ended a stage.
         self._judge_stage(self.state.epoch, self.history.rollouts.get(self.state.epoch, {}))
 

@@ -46,6 +46,9 @@ class TrainState:
 class History:
     """Best measurements and early stopping, computed from the records in `metrics.jsonl`, in order.
 
+    The best evaluation (``best``: success rate, return, epoch) has the highest success rate, and the highest return of
+    those. Where the environment reports no success the rate is None, and the return alone decides.
+
     A resumed run adds all records again, so checkpoints need not contain the history, and an evaluation that ended
     after the last save is not lost.
     """
@@ -53,14 +56,14 @@ class History:
     early_stopping: Any
     best_valid: tuple[float, int] | None = None
     best_return: tuple[float, int] | None = None
-    best_success: tuple[float, float, int] | None = None
+    best: tuple[float | None, float, int] | None = None
     rollouts: dict[int, dict[str, Any]] = field(default_factory=dict)
     last_epoch: dict[str, Any] = field(default_factory=dict)
     _stall: int = 0
     _reached: bool = False
 
     def add(self, record: Mapping[str, Any]) -> set[str]:
-        """Add one record; return in which of "valid", "return" and "success" it is the best so far."""
+        """Add one record; return in which of "valid", "return" and "best" it is the best so far."""
         if record.get("kind") == "rollout":
             return self._add_rollout(record)
         self.last_epoch = dict(record)
@@ -77,7 +80,9 @@ class History:
         if self._reached:
             return f"{settings.metric} reached the target {settings.target:g}"
         if self._stall >= settings.patience:
-            return f"{settings.metric} has not improved for {self._stall} measurements"
+            unknown = settings.metric == "success_rate" and self.best and self.best[0] is None
+            metric = "return" if unknown else settings.metric
+            return f"{metric} has not improved for {self._stall} measurements"
         return None
 
     def _add_valid(self, loss: float, epoch: int) -> set[str]:
@@ -91,26 +96,33 @@ class History:
 
     def _add_rollout(self, record: Mapping[str, Any]) -> set[str]:
         epoch = int(record["epoch"])
-        rate = float(record["Rollout/Success_Rate"])
+        rate = record.get("Rollout/Success_Rate")
         mean_return = _number(record.get("Rollout/Return"), worst=-math.inf)
         self.rollouts[epoch] = dict(record)
         best: set[str] = set()
         if mean_return > (-math.inf if self.best_return is None else self.best_return[0]):
             self.best_return = (mean_return, epoch)
             best.add("return")
-        rate_improved = self.best_success is None or rate > self.best_success[0]
+        rank = _rank(rate, mean_return)
+        before = (-math.inf, -math.inf) if self.best is None else _rank(*self.best[:2])
+        improved = rank > before if rate is None else rank[0] > before[0]
         # Of equal results the later one counts, which was trained for longer.
-        if self.best_success is None or (rate, mean_return) >= self.best_success[:2]:
-            self.best_success = (rate, mean_return, epoch)
-            best.add("success")
+        if rank >= before:
+            self.best = (rate, mean_return, epoch)
+            best.add("best")
         if self.early_stopping.metric == "success_rate":
             target = self.early_stopping.target
-            self._watch(rate_improved, target is not None and rate >= target)
+            self._watch(improved, None not in (target, rate) and rate >= target)
         return best
 
     def _watch(self, improved: bool, reached: bool) -> None:
         self._stall = 0 if improved else self._stall + 1
         self._reached = self._reached or reached
+
+
+def _rank(rate: float | None, mean_return: float) -> tuple[float, float]:
+    """Return a key by which evaluations are ordered."""
+    return -1.0 if rate is None else rate, mean_return
 
 
 def _number(value: float | None, worst: float = math.inf) -> float:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from imitate.system.run_folder import BEST_FIRST, RunFolder, to_json, write_text
-from imitate.system.text import counted
+from imitate.system.text import counted, mean_text, rate_text
 from imitate.train.console import duration
 from imitate.train.metrics import MetricsFile
+from imitate.train.outcomes import INTERVAL
 from imitate.train.state import History
 
 LOW_SUCCESS = 0.6
@@ -44,9 +44,10 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
             f"{_number(results['train_loss'])}, {_number(results['valid_loss'])}",
         ),
     ]
-    for label, key in (("success, final", "final"), ("success, best", "best")):
+    for key in ("final", "best"):
         if results.get(key):
-            rows.append((label, _success(results[key])))
+            measure, text = _outcome(results[key])
+            rows.append((f"{measure}, {key}", text))
     times = results["times"]
     rows += [
         (
@@ -77,7 +78,8 @@ def deploy_lines(checkpoint: str) -> list[str]:
 def _next_policy(results: Mapping[str, Any]) -> list[str]:
     """Return advice if a single-step BC policy seldom succeeds."""
     final, algo = results.get("final"), results["algo"]
-    if algo not in SINGLE_STEP or not final or final["success_rate"] >= LOW_SUCCESS:
+    rate = (final or {}).get("success_rate")
+    if algo not in SINGLE_STEP or rate is None or rate >= LOW_SUCCESS:
         return []
     return [
         f"next: {algo} observes a single step and often fails where demonstrations wait or pause. On the same data try",
@@ -100,15 +102,19 @@ def _progress(results: Mapping[str, Any]) -> tuple[str, str]:
     return "epochs, env steps, updates", f"{done}, {results['updates']}"
 
 
-def _success(entry: Mapping[str, Any]) -> str:
-    text = f"{100 * entry['success_rate']:.0f} % (epoch {entry['epoch']}"
-    if entry.get("success_rate_95"):
-        low, high = entry["success_rate_95"]
-        text += f", {counted(entry['episodes'], 'episode')}, 95 % interval {100 * low:.0f} - {100 * high:.0f} %"
-    mean_return = entry["mean_return"]
-    if mean_return is None or not math.isfinite(mean_return):
-        return text + "), return not finite"
-    return text + f"), return {mean_return:.3g}"
+def _outcome(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return "success" or, where that is unknown, "return", and the text of an evaluation."""
+    rate, interval = entry["success_rate"], entry.get("success_rate_95")
+    episodes = entry.get("episodes")
+    where = [f"epoch {entry['epoch']}"] + ([counted(episodes, "episode")] if episodes else [])
+    returned = mean_text(
+        entry["mean_return"], entry.get("return_std"), entry.get("mean_return_95"), INTERVAL
+    )
+    if rate is None:
+        return "return", f"{returned}, {', '.join(where)}"
+    if interval:
+        where.append(f"{INTERVAL}{100 * interval[0]:.0f} - {100 * interval[1]:.0f} %")
+    return "success", f"{rate_text(rate)} ({', '.join(where)}), return {returned}"
 
 
 def _number(value: float | None) -> str:
@@ -185,13 +191,13 @@ def recommended(kept: list[KeptCheckpoint]) -> KeptCheckpoint | None:
 
 
 def caution(kept: list[KeptCheckpoint]) -> str | None:
-    """Return a caution if the policies were not compared by success rate."""
+    """Return a caution if the policies were not compared in episodes."""
     chosen = recommended(kept)
     if chosen is None or chosen.name != "last.pth":
         return None
     valid = next((checkpoint for checkpoint in kept if checkpoint.name == "best_valid.pth"), None)
     if valid is None:
-        return f"no success rate was measured: {COMPARE}"
+        return f"no episodes were evaluated: {COMPARE}"
     return (
         f"{valid.name} (epoch {valid.epoch}) has the lowest validation loss, which is a "
         f"poor measure of success: {COMPARE}"
@@ -200,15 +206,20 @@ def caution(kept: list[KeptCheckpoint]) -> str | None:
 
 def _bests(history: History) -> list[KeptCheckpoint]:
     found = []
-    if history.best_success is not None:
-        rate, _, epoch = history.best_success
+    if history.best is not None:
+        rate, mean, epoch = history.best
         episodes = history.rollouts.get(epoch, {}).get("Rollout/Episodes")
         of = "" if episodes is None else f" of {int(episodes)} episodes"
-        words = f"best by success rate: {100 * rate:.0f} %{of}"
+        if rate is None:
+            words = f"best by return: {mean_text(mean)}{of}"
+        else:
+            words = f"best by success rate: {rate_text(rate)}{of}"
         found.append(KeptCheckpoint("best.pth", epoch, words))
     if history.best_return is not None:
         value, epoch = history.best_return
-        found.append(KeptCheckpoint("best_return.pth", epoch, f"best by return: {value:.4g}"))
+        found.append(
+            KeptCheckpoint("best_return.pth", epoch, f"best by return: {mean_text(value)}")
+        )
     if history.best_valid is not None:
         value, epoch = history.best_valid
         words = f"best by validation loss: {value:.4g}"

@@ -337,9 +337,7 @@ def _finish(run: Run, status: str) -> RunResult:
         "train_loss": run.history.last_epoch.get("Train/Loss"),
         "valid_loss": run.history.last_epoch.get("Valid/Loss"),
         "final": run.rollout_entry(run.state.epoch),
-        "best": None
-        if run.history.best_success is None
-        else run.rollout_entry(run.history.best_success[-1]),
+        "best": None if run.history.best is None else run.rollout_entry(run.history.best[-1]),
         "seeds": {
             "train": run.config.train.seed,
             "rollout": run.config.experiment.rollout.seed,

@@ -103,10 +103,13 @@ def test_rewards_tell_where_no_demo_says_so(dataset):
         for demo in file["data"].values():
             del demo.attrs["success"]
     assert report_of(dataset)["success"] is None  # all are zero
-    assert "success" not in info(dataset).stdout
+    assert_lines(info(dataset).stdout, "success        not said")
     with h5py.File(dataset, "a") as file:
         file["data/demo_0/rewards"][-1] = 1.0
     assert report_of(dataset)["success"] == {"demos": 1, "of": 3, "by": "rewards"}
+    with h5py.File(dataset, "a") as file:
+        file["data/demo_0/rewards"][0] = 0.25
+    assert report_of(dataset)["success"] is None, "rewards of each step say how good it is"
 
 
 def test_actions_outside_the_unit_box_are_said(tmp_path):
@@ -209,7 +212,8 @@ def run_folder(tmp_path):
 def test_an_unfinished_run(run_folder):
     report = report_of(run_folder)
     assert_has(report, kind="run", status="unfinished", epoch=20, num_epochs=40)
-    assert_has(report, best={"epoch": 7, "success_rate": 0.5}, checkpoints=["last.pth"])
+    assert_has(report, checkpoints=["last.pth"])
+    assert_has(report["best"], epoch=7, success_rate=0.5)
     # Every second epoch of 20, the last one, and those with an evaluation.
     assert [p["epoch"] for p in report["curve"]] == [1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 20]
     assert (report["curve"][3]["success_rate"], report["curve"][-1]["loss"]) == (0.5, 0.05)

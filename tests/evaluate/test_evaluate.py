@@ -1,3 +1,5 @@
+import json
+import math
 from multiprocessing import active_children
 
 import numpy as np
@@ -8,9 +10,10 @@ from imageio.v2 import get_reader
 from imitate.errors import CheckpointError, EnvError, UserError
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.job import device_beside
-from imitate.evaluate.result import EpisodeResult, hopeless, in_order
+from imitate.evaluate.result import EpisodeResult, EvalResult, hopeless, in_order, result_from_dict
 from imitate.evaluate.worker import EpisodePool
 from imitate.policy.loading import policy_from_checkpoint
+from imitate.system.run_folder import to_json
 from tests.train.conftest import env_meta, write_expert
 
 pytestmark = pytest.mark.usefixtures("importable_env")
@@ -59,7 +62,7 @@ def test_a_good_policy_succeeds_and_the_episodes_are_those_of_the_seeds(expert):
             steps += 1
         assert length == steps
     # Wilson interval of 3 of 3.
-    assert result.interval == (pytest.approx(0.4385, abs=1e-4), 1.0)
+    assert result.rate.interval == (pytest.approx(0.4385, abs=1e-4), 1.0)
 
 
 def test_episodes_do_not_end_at_success_when_told_so(expert):
@@ -89,6 +92,34 @@ def test_a_success_that_does_not_last_is_told_from_one_that_does(tmp_path):
         assert result.to_dict()["success_rate_at_end"] == pytest.approx(sum(stayed) / 8)
     ended = play(hasty, **{**settings, "terminate_on_success": True})
     assert [episode.success_at_end for episode in ended.episodes] == passed
+
+
+@pytest.mark.parametrize("mode", ["processes", "vector"])
+def test_success_that_is_not_reported_is_unknown(tmp_path, mode):
+    silent = write_expert(tmp_path / "silent.pth", env_meta(silent=True))
+    result = play(silent, mode=mode, episodes=2, horizon=12, give_up_after=1)
+    assert (result.success, result.rate, result.lengths) == ([None] * 2, None, [12, 12])
+    assert (result.out_of_time, result.ended_by_env, result.gave_up) == (0, None, False)
+    entry = json.loads(to_json(result.to_dict()))
+    unknown = ("successes", "success_rate", "success_rate_95", "success_rate_at_end")
+    assert {entry[key] for key in unknown} == {entry["per_episode"][0]["success"]} == {None}
+    assert result_from_dict(entry).episodes == result.episodes
+
+
+def test_one_known_success_makes_the_others_failures_and_lost_episodes_have_no_return():
+    def made(*episodes):
+        found = [
+            EpisodeResult(i, i, success, total, 5, success, error=error)
+            for i, (success, total, error) in enumerate(episodes)
+        ]
+        return EvalResult("Hopper-v5", None, tuple(found), len(found), 10, 0, "processes", 1, 0.0)
+
+    lost = (False, 0.0, "gone")
+    result = made((True, 3.0, None), (None, 5.0, None), lost)
+    assert result.rate == (1, 3) and result.over_episodes[:1] == (4.0,)
+    silent = made((None, 1607.0138475, None), lost)
+    assert silent.rate is None and silent.d4rl_score == pytest.approx(50.0)
+    assert made(lost).rate == (0, 1) and math.isnan(made(lost).mean_return)
 
 
 @pytest.mark.slow("the same episodes in three ways")
@@ -123,7 +154,7 @@ def test_evaluation_leaves_generators_and_threads_alone(expert):
 def test_a_policy_object_plays_in_this_process(expert):
     policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=expert)
     result = evaluate(policy, env_meta(), EvalSettings(episodes=2, horizon=30))
-    assert result.successes == 2 and result.checkpoint is None
+    assert result.rate.successes == 2 and result.checkpoint is None
     with pytest.raises(EnvError, match="env_meta"):
         play(policy, episodes=2)
 

@@ -5,9 +5,8 @@ import numpy as np
 from imitate.evaluate.result import EpisodeResult
 from imitate.evaluate.video import (
     BORDER,
-    GREEN,
-    GREY,
-    RED,
+    OUTCOMES,
+    RUNNING,
     FrameFolder,
     FrameSender,
     compose,
@@ -22,15 +21,15 @@ def episode(index, success, frames):
 
 
 def test_layout_and_borders():
-    episodes = [episode(0, True, 2), episode(1, False, 3), episode(2, True, 1)]
+    episodes = [episode(0, True, 2), episode(1, False, 3), episode(2, None, 1)]
     reels = [np.full((e.frames, 4, 4, 3), 10 * (e.index + 1), np.uint8) for e in episodes]
     side = 4 + 2 * BORDER
     first, second, third = (compose(episodes, reels, t) for t in range(3))
     assert first.shape == (2 * side, 2 * side, 3)  # three tiles in a square of four
-    assert tuple(first[0, 0]) == GREY
-    assert tuple(second[0, 0]) == GREEN  # episode 0 is at its last frame
-    assert tuple(second[0, side]) == GREY and tuple(third[0, side]) == RED
-    assert tuple(first[side, 0]) == GREEN
+    # Episode 0 is at its last frame in the second picture, episode 1 in the third, episode 2 in the first.
+    assert [tuple(picture[0, 0]) for picture in (first, second)] == [RUNNING, OUTCOMES[True]]
+    assert [tuple(picture[0, side]) for picture in (second, third)] == [RUNNING, OUTCOMES[False]]
+    assert tuple(first[side, 0]) == OUTCOMES[None]
     assert first[side + BORDER, BORDER, 0] == 30 and not first[side:, side:].any()
 
 

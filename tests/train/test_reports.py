@@ -1,6 +1,7 @@
 """Output of a training: lines, bars, numbers, its outcome, and what it recommends."""
 
 import io
+import re
 import sys
 import types
 from unittest.mock import Mock, call
@@ -14,6 +15,7 @@ from imitate.config.experiment import EarlyStoppingConfig
 from imitate.system.run_folder import create_run_folder
 from imitate.train.console import Console, Forecast, duration
 from imitate.train.metrics import EpochMeans, MetricsFile, RunLogger
+from imitate.train.outcomes import rollout_entry
 from imitate.train.state import History, TrainState
 from imitate.train.summary import (
     best_checkpoint,
@@ -261,6 +263,11 @@ def test_the_table_holds_the_outcome():
     assert "success, best" not in text
     assert "policy_from_checkpoint(ckpt_path='runs/lift/1/checkpoints/best.pth')" in text
     assert "deploy" not in "\n".join(summary_lines({**RESULTS, "checkpoint": None}))
+    record = {**rollout(3, None, 200.0), "Rollout/Return_Std": 35.0}
+    # Student's t: 2.009575 * 35 / sqrt(50) = 9.947.
+    words = "200 ± 35 (95 % interval 190.1 - 209.9), epoch 3, 50 episodes"
+    lines = summary_lines({**RESULTS, "final": rollout_entry(record)})
+    assert ["return, final", words] in [re.split(" {2,}", line) for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +321,11 @@ def stopping(**values):
 
 def rollout(epoch, rate, mean_return=0.0):
     found = {"Success_Rate": rate, "Return": mean_return, "Episodes": 50.0}
-    found = {f"Rollout/{name}": value for name, value in found.items()}
+    found = {
+        f"Rollout/{name}": value
+        for name, value in found.items()
+        if name != "Success_Rate" or rate is not None
+    }
     return {"kind": "rollout", "epoch": epoch, **found}
 
 
@@ -324,11 +335,11 @@ def valid(epoch, loss=None):
 
 def test_bests():
     history = History(stopping())
-    assert history.add(rollout(1, 0.2, 3.0)) == {"success", "return"}
+    assert history.add(rollout(1, 0.2, 3.0)) == {"best", "return"}
     assert history.add(rollout(2, 0.2, 2.0)) == set()
-    assert history.add(rollout(3, 0.4, 1.0)) == {"success"}
-    assert history.add(rollout(4, 0.4, 1.0)) == {"success"}  # as good, and later
-    assert (history.best_success, history.best_return) == ((0.4, 1.0, 4), (3.0, 1))
+    assert history.add(rollout(3, 0.4, 1.0)) == {"best"}
+    assert history.add(rollout(4, 0.4, 1.0)) == {"best"}  # as good, and later
+    assert (history.best, history.best_return) == ((0.4, 1.0, 4), (3.0, 1))
     assert history.add(valid(1, 0.5)) == {"valid"} and history.add(valid(2, 0.5)) == set()
     assert history.add({"kind": "epoch", "epoch": 3, "Train/Loss": 1.0}) == set()
     assert history.best_valid == (0.5, 1)
@@ -351,6 +362,19 @@ def test_patience_counts_measurements_without_improvement():
         assert history.stop_reason is None
     history.add(rollout(5, 0.1))
     assert history.stop_reason == "success_rate has not improved for 2 measurements"
+
+
+def test_where_success_is_unknown_the_return_decides():
+    history = History(stopping(enabled=True, patience=2, target=0.1))
+    assert history.add(rollout(1, None, -3.0)) == {"best", "return"}
+    assert history.add(rollout(2, None, -2.0)) == {"best", "return"}
+    assert history.add(rollout(3, None, -2.0)) == {"best"} and history.stop_reason is None
+    assert history.add(rollout(4, None, -9.0)) == set()
+    assert history.stop_reason == "return has not improved for 2 measurements"
+    assert history.best == (None, -2.0, 3)
+    assert history.add(rollout(5, 0.0, -30.0)) == {"best"}, (
+        "a known rate is better than an unknown one"
+    )
 
 
 @pytest.mark.parametrize(
@@ -376,13 +400,13 @@ def test_numbers_that_are_not_finite_are_never_the_best_and_can_be_read_again():
     for value in (float("nan"), float("inf"), -float("inf")):
         # The metrics file holds null where a number is not finite.
         for history, written in ((live, value), (again, None)):
-            assert history.add(rollout(1, 0.5, written)) == {"success"}
+            assert history.add(rollout(1, 0.5, written)) == {"best"}
             assert history.add(valid(1, written)) == set()
     for history in (live, again):
         assert (history.best_return, history.best_valid) == (None, None)
         assert history.add(rollout(2, 0.25, -7.0)) == {"return"}
         assert history.add(valid(2, 3.0)) == {"valid"}
-        assert history.best_success == (0.5, -float("inf"), 1)
+        assert history.best == (0.5, -float("inf"), 1)
 
 
 # ---- recommended checkpoints ---------------------------------------------------------------------
@@ -411,6 +435,13 @@ def test_the_best_by_success_is_named_with_its_epoch_and_rate(look):
     assert caution(kept) is None
 
 
+def test_where_success_is_unknown_the_best_by_return_is_named(look):
+    (best, _) = look(
+        ["best.pth", "last.pth"], [rollout(50, None, -120.0), rollout(200, None, -3e3)]
+    )
+    assert best.words == "best by return (epoch 50, -120 of 50 episodes)"
+
+
 def test_validation_loss_alone_does_not_choose_the_checkpoint(look):
     kept = look(["best_valid.pth", "last.pth"], [valid(2, 0.1), valid(200, 0.9)])
     assert recommended(kept).name == "last.pth"
@@ -420,7 +451,7 @@ def test_validation_loss_alone_does_not_choose_the_checkpoint(look):
 
 
 def test_without_any_measurement_a_comparison_is_advised(look):
-    assert caution(look(["last.pth"], [valid(200)])).startswith("no success rate was measured")
+    assert caution(look(["last.pth"], [valid(200)])).startswith("no episodes were evaluated")
     assert recommended(look([], [])) is None
     assert caution([]) is None
 

@@ -10,6 +10,7 @@ import typer
 
 from imitate.cli.dataset.curate import File, InPlace, Out, progress, target_of
 from imitate.cli.options import AsJson, Overwrite
+from imitate.cli.reports.layout import SOLVED
 from imitate.collect.replay import Replay
 from imitate.errors import UserError
 from imitate.system.text import counted
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
 
 def replay_line(replay: Replay) -> str:
     """Describe a replay: its distance from the recording, and the success of both."""
-    solved = {True: "solved", False: "not solved", None: "unknown"}
     observed = "" if replay.obs_error_m is None else f" (observations {_mm(replay.obs_error_m)} mm)"
     return (
         f"{counted(replay.steps, 'step')} played, hand at most {_mm(replay.hand_error_m)} mm off{observed}; "
-        f"recorded: {solved[replay.was_solved]}, now: {solved[replay.is_solved]}"
+        f"recorded: {SOLVED[replay.was_solved]}, now: {SOLVED[replay.is_solved]}"
     )
 
 

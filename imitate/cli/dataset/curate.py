@@ -60,7 +60,7 @@ Success = Annotated[
     typer.Option(
         "--success/--failure",
         help="Only successful demos, or only failed ones, by the attribute success or else "
-        "by a reward above 0.",
+        "by rewards of 0 and 1.",
     ),
 ]
 MinLength = Annotated[

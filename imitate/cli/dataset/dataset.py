@@ -15,6 +15,7 @@ from imitate.cli.dataset.download import download
 from imitate.cli.dataset.render import render
 from imitate.cli.options import Overwrite, Quiet, StepTimeout
 from imitate.cli.progress import Progress
+from imitate.cli.reports.layout import SOLVED
 from imitate.collect.playback import PlaybackReport
 from imitate.collect.playback import playback as play
 from imitate.data import DatasetFile
@@ -224,7 +225,7 @@ def _wanted(demos: str | None) -> int | list[str] | None:
 def _summary(report: PlaybackReport) -> str:
     lines = [f"{report.video}: {counted(report.frames, 'frame')}"]
     for demo, divergence in report.divergence.items():
-        outcome = "solved" if report.success[demo] else "not solved"
+        outcome = SOLVED[report.success[demo]]
         lines.append(
             f"  {demo}: {outcome}, largest difference from the recorded states {divergence:.2g}"
         )

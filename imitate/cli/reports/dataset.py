@@ -7,8 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
+from imitate.cli.reports.layout import (
+    Report,
+    environment_words,
+    pairs,
+    shape_words,
+    success_words,
+    table,
+)
 from imitate.data import DatasetFile
+from imitate.data.edit.selection import outcomes
+from imitate.functional.statistics import rate_of
 from imitate.system.text import counted
 
 
@@ -76,15 +85,13 @@ def _action_range(file: DatasetFile, demos: Sequence[str]) -> Report | None:
 
 
 def _successes(file: DatasetFile, demos: Sequence[str]) -> Report | None:
-    """Count the demos that solve their task, by their attribute or by rewards above 0; None without either."""
-    flags = [file.success(demo) for demo in demos]
-    if demos and all(flag is not None for flag in flags):
-        return {"demos": sum(map(bool, flags)), "of": len(demos), "by": "success"}
-    if demos and all(file.has(demo, "rewards") for demo in demos):
-        rewarded = sum(bool((file.read(demo, "rewards") > 0).any()) for demo in demos)
-        if rewarded:  # a recording without rewards also has only zeros
-            return {"demos": rewarded, "of": len(demos), "by": "rewards"}
-    return None
+    """Count the demos that solve their task; None if the file does not say it of all."""
+    found = outcomes(file, demos)
+    rate = rate_of(found.values()) if None not in found.values() else None
+    if rate is None:
+        return None
+    by = "rewards" if any(file.success(demo) is None for demo in demos) else "success"
+    return {"demos": rate.successes, "of": rate.n, "by": by}
 
 
 def lay_out(report: Report) -> Iterator[str]:
@@ -96,11 +103,7 @@ def lay_out(report: Report) -> Iterator[str]:
     ]
     if length:
         rows.append(("length", f"{length['mean']:.1f} ({length['min']} - {length['max']})"))
-    if success:
-        rate = 100 * success["demos"] / success["of"]
-        rows.append(
-            ("success", f"{success['demos']} of {success['of']} ({rate:.0f} %), by {success['by']}")
-        )
+    rows.append(("success", success_words(success)))
     rows += [
         ("environment", environment_words(report)),
         (

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from imitate.cli.reports import layout
+from imitate.functional.statistics import (
+    Estimate,
+    PairedComparison,
+    Rate,
+    compare_paired,
+    estimate,
+    wilson_interval,
+)
+from imitate.system.text import mean_text, rate_text
 
 if TYPE_CHECKING:
     from imitate.evaluate.result import EvalResult
-    from imitate.functional.statistics import PairedComparison
 
 
 def table(results: Sequence[EvalResult]) -> list[str]:
-    """Return the table's lines, a row per checkpoint."""
-    header = ("checkpoint", "env", "success", "95 % interval", "return", "steps", "seconds")
-    rows = [header]
-    for result in results:
-        low, high = result.interval
-        rows.append(
-            (
-                short_name(result.checkpoint),
-                result.env_name,
-                f"{result.successes}/{len(result.episodes)} = {100 * result.success_rate:.1f} %",
-                f"{100 * low:.1f} - {100 * high:.1f} %",
-                f"{result.mean_return:.3g}",
-                f"{result.mean_length:.1f}",
-                f"{result.wall_s:.1f}",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    """Return the table's lines, a row per checkpoint; a column is left out if it is unknown in all rows."""
+    columns: dict[str, list[str]] = {
+        "checkpoint": [short_name(result.checkpoint) for result in results],
+        "env": [result.env_name for result in results],
+        "success": [_success(result.rate) for result in results],
+        "95 % interval": [
+            _interval(result.rate and result.rate.interval, 100) for result in results
+        ],
+        "return": [
+            mean_text(result.over_episodes.value, result.over_episodes.std) for result in results
+        ],
+        "95 % interval ": [_interval(result.over_episodes[1:3]) for result in results],
+        "D4RL score": [
+            UNKNOWN if result.d4rl_score is None else f"{result.d4rl_score:.1f}"
+            for result in results
+        ],
+        "steps": [f"{result.mean_length:.1f}" for result in results],
+        "seconds": [f"{result.wall_s:.1f}" for result in results],
+    }
+    shown = {name: cells for name, cells in columns.items() if set(cells) != {UNKNOWN}}
+    lines = list(layout.table(list(shown), list(zip(*shown.values(), strict=True))))
     seeds = results[0].seeds
     lines.append(f"seeds {seeds[0]} - {seeds[-1]}, horizon {results[0].horizon}")
     lines += [
@@ -46,43 +57,109 @@ def table(results: Sequence[EvalResult]) -> list[str]:
     return lines
 
 
+UNKNOWN = "-"
+
+
+def _success(rate: Rate | None) -> str:
+    return (
+        UNKNOWN
+        if rate is None
+        else f"{rate.successes}/{rate.n} = {rate_text(rate.value, digits=1)}"
+    )
+
+
+def _interval(ends: Sequence[float | None] | None, percent: int = 0) -> str:
+    low, high = ends or (None, None)
+    if low is None or high is None:
+        return UNKNOWN
+    return f"{100 * low:.1f} - {100 * high:.1f} %" if percent else f"{low:.4g} - {high:.4g}"
+
+
 def mean_lines(results: Sequence[EvalResult]) -> list[str]:
-    """Return each checkpoint's mean success over its environments, if there are several."""
-    rates: dict[str | None, list[float]] = {}
+    """Return each checkpoint's mean success over its environments, or mean return, if there are several."""
+    groups: dict[str | None, list[EvalResult]] = {}
     for result in results:
-        rates.setdefault(result.checkpoint, []).append(result.success_rate)
+        groups.setdefault(result.checkpoint, []).append(result)
     return [
-        f"{short_name(checkpoint)}: mean of {len(found)} environments {100 * fmean(found):.1f} %"
-        for checkpoint, found in rates.items()
+        f"{short_name(checkpoint)}: mean of {len(found)} environments {_mean(found)}"
+        for checkpoint, found in groups.items()
         if len(found) > 1
     ]
 
 
-def comparison_lines(comparison: PairedComparison | None) -> list[str]:
+def _mean(results: Sequence[EvalResult]) -> str:
+    rates = [result.rate for result in results if result.rate is not None]
+    if len(rates) < len(results):
+        return f"return {mean_text(fmean(result.mean_return for result in results))}"
+    n = sum(rate.n for rate in rates)
+    value = fmean(rate.value for rate in rates)
+    return rate_text(value, wilson_interval(value * n, n), digits=1)
+
+
+class Comparison(NamedTuple):
+    """Comparison of two checkpoints on the same seeds of the same environments, over all episodes.
+
+    Attributes:
+        success: comparison of the success rates, or None if success is unknown.
+        returns: estimate of the difference of the returns, first minus second.
+    """
+
+    success: PairedComparison | None
+    returns: Estimate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        rates = None if self.success is None else self.success._asdict()
+        return {**(rates or {}), "return_difference": self.returns._asdict()}
+
+
+def comparison_lines(comparison: Comparison | None) -> list[str]:
     """Return the lines of a comparison of two checkpoints on the same seeds."""
     if comparison is None:
         return []
-    c = comparison
-    return [
-        f"paired on {c.n} seeds: first - second = {100 * c.difference:+.1f} % "
-        f"(95 % interval {100 * c.low:+.1f} to {100 * c.high:+.1f} %); "
-        f"only the first succeeds {c.only_first} times, only the second {c.only_second}; "
-        f"p = {c.p_value:.3g} (exact McNemar test)"
-    ]
+    c, returns = comparison
+    lines = (
+        []
+        if c is None
+        else [
+            f"paired on {c.n} seeds: first - second = {100 * c.difference:+.1f} % "
+            f"(95 % interval {100 * c.low:+.1f} to {100 * c.high:+.1f} %); "
+            f"only the first succeeds {c.only_first} times, only the second {c.only_second}; "
+            f"p = {c.p_value:.3g} (exact McNemar test)"
+        ]
+    )
+    if returns.low is not None and returns.high is not None:
+        lines.append(
+            f"return on {returns.n} seeds: first - second = {returns.value:+.4g} "
+            f"(95 % interval {returns.low:+.4g} to {returns.high:+.4g}, Student's t of the paired differences)"
+        )
+    return lines
 
 
-def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedComparison | None:
-    """Compare two checkpoints on the same seeds of the same environments, over all episodes."""
+def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> Comparison | None:
+    """Compare two checkpoints, if two were evaluated in the same environments and some episodes were played by both."""
     half = len(results) // 2
     first, second = results[:half], results[half:]
     if len(paths) != 2 or [r.env_name for r in first] != [r.env_name for r in second]:
         return None
-    from imitate.functional.statistics import compare_paired
-
-    return compare_paired(
-        [success for result in first for success in result.success],
-        [success for result in second for success in result.success],
-    )
+    pairs = [
+        pair
+        for one, other in zip(first, second, strict=True)
+        for pair in zip(one.episodes, other.episodes, strict=True)
+    ]
+    gaps = [
+        one.episode_return - other.episode_return
+        for one, other in pairs
+        if one.error is None and other.error is None
+    ]
+    finite = gaps and all(map(math.isfinite, gaps))
+    rates = None
+    if all(result.rate is not None for result in results):
+        rates = compare_paired(
+            [bool(one.success) for one, _ in pairs], [bool(other.success) for _, other in pairs]
+        )
+    none = Estimate(math.nan, None, None, None, len(gaps))
+    return Comparison(rates, estimate(gaps) if finite else none)
 
 
 def cpu_warning(results: Sequence[EvalResult]) -> str | None:

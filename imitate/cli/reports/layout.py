@@ -8,6 +8,9 @@ from typing import Any
 Report = dict[str, Any]
 
 
+SOLVED = {True: "solved", False: "not solved", None: "success unknown"}
+
+
 def pairs(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Return lines of labels and values."""
     for label, value in rows:
@@ -32,6 +35,14 @@ def environment_words(report: Report) -> str:
         robots = ", ".join(robots)
     details = " ".join(filter(None, (kind, report["env_version"], robots)))
     return f"{report['env_name']} ({details})" if details else str(report["env_name"])
+
+
+def success_words(success: Report | None) -> str:
+    """Return how many demos solve their task, and how that is known."""
+    if success is None:
+        return "not said"
+    rate = percent(success["demos"] / success["of"])
+    return f"{success['demos']} of {success['of']} ({rate}), by {success['by']}"
 
 
 def shape_words(shape: Sequence[int]) -> str:

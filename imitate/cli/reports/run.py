@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
+from imitate.train.outcomes import outcome_words, rollout_entry
 from imitate.train.state import History
 from imitate.train.summary import KeptCheckpoint, kept_checkpoints
 
@@ -42,6 +43,10 @@ class _Kept(_Part):
 class _Best(_Part):
     epoch: int
     success_rate: float | None
+    success_rate_95: list[float] | None = None
+    mean_return: float | None = None
+    return_std: float | None = None
+    mean_return_95: list[float] | None = None
 
 
 class _Times(_Part):
@@ -82,7 +87,10 @@ def describe(path: Path) -> Report:
         ) from None
     records = MetricsFile(folder.metrics).read()
     epochs = [record for record in records if record.get("kind") == "epoch"]
-    rollouts = {r["epoch"]: r for r in records if r.get("kind") == "rollout"}
+    history = History(EarlyStoppingConfig())
+    for record in records:
+        history.add(record)
+    rollouts, best = history.rollouts, history.best
     return {
         "kind": "run",
         "path": str(path),
@@ -91,30 +99,28 @@ def describe(path: Path) -> Report:
         "status": results.status,
         "epoch": epochs[-1]["epoch"] if epochs else 0,
         "num_epochs": run.train.get("num_epochs"),
-        "best": results.best.model_dump() if results.best else _best(rollouts),
+        "best": results.best.model_dump()
+        if results.best
+        else best and rollout_entry(rollouts[best[-1]]),
         "data": run.train.get("data"),
         "times": results.times.model_dump() if results.times else {},
         "checkpoints": sorted(p.name for p in folder.checkpoints.glob("*.pth")),
-        "kept": [checkpoint.to_dict() for checkpoint in _kept(folder, records, results)],
+        "kept": [checkpoint.to_dict() for checkpoint in _kept(folder, history, results)],
         "curve": [
             {
                 "epoch": record["epoch"],
                 "loss": record.get("Train/Loss"),
                 "valid_loss": record.get("Valid/Loss"),
                 "success_rate": rollouts.get(record["epoch"], {}).get("Rollout/Success_Rate"),
+                "mean_return": rollouts.get(record["epoch"], {}).get("Rollout/Return"),
             }
             for record in _spread(epochs, set(rollouts))
         ],
     }
 
 
-def _kept(
-    folder: RunFolder, records: Sequence[Mapping[str, Any]], results: _Results
-) -> list[KeptCheckpoint]:
+def _kept(folder: RunFolder, history: History, results: _Results) -> list[KeptCheckpoint]:
     """Return epoch and reason of each checkpoint; for last.pth from the results, or from the file itself."""
-    history = History(EarlyStoppingConfig())
-    for record in records:
-        history.add(record)
     known = {entry.name: entry.epoch for entry in results.checkpoints}
     last = known.get(folder.last.name)
     if last is None and folder.last.is_file():
@@ -131,13 +137,6 @@ def _read_json(path: Path) -> Report:
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds no JSON object, so this is not a run folder")
     return value
-
-
-def _best(rollouts: Mapping[int, Mapping[str, Any]]) -> Report | None:
-    if not rollouts:
-        return None
-    epoch = max(rollouts, key=lambda e: (rollouts[e].get("Rollout/Success_Rate") or 0.0, e))
-    return {"epoch": epoch, "success_rate": rollouts[epoch].get("Rollout/Success_Rate")}
 
 
 def _spread(records: Sequence[Report], keep: set[int]) -> list[Report]:
@@ -159,7 +158,7 @@ def lay_out(report: Report) -> Iterator[str]:
     ]
     if report["best"]:
         best = report["best"]
-        rows.append(("best", f"{percent(best['success_rate'])} in epoch {best['epoch']}"))
+        rows.append(("best", f"{outcome_words(best)} in epoch {best['epoch']}"))
     times = report["times"]
     if times:
         words = f"{times['train_wall_s']:.0f} s (CPU {times['train_cpu_s']:.0f} s)"
@@ -174,14 +173,16 @@ def lay_out(report: Report) -> Iterator[str]:
     yield from pairs(rows)
     if report["curve"]:
         yield ""
+        evaluated = [point for point in report["curve"] if point["mean_return"] is not None]
+        is_known = not evaluated or any(p["success_rate"] is not None for p in evaluated)
         yield from table(
-            ("epoch", "loss", "valid loss", "success"),
+            ("epoch", "loss", "valid loss", "success" if is_known else "return"),
             [
                 (
                     str(point["epoch"]),
                     number(point["loss"]),
                     number(point["valid_loss"]),
-                    percent(point["success_rate"]),
+                    percent(point["success_rate"]) if is_known else number(point["mean_return"]),
                 )
                 for point in report["curve"]
             ],

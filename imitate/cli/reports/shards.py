@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
+from imitate.cli.reports.layout import (
+    Report,
+    environment_words,
+    pairs,
+    shape_words,
+    success_words,
+    table,
+)
 from imitate.data.shards.folder import shards_at
 from imitate.errors import DatasetError
 from imitate.system.text import counted
@@ -65,10 +72,8 @@ def lay_out(report: Report) -> Iterator[str]:
         ),
         ("demos", f"{report['demos']}, {counted(report['steps'], 'step')}"),
         ("length", f"{length['mean']:.1f} ({length['min']} - {length['max']})"),
+        ("success", success_words(success)),
     ]
-    if success:
-        rate = 100 * success["demos"] / success["of"]
-        rows.append(("success", f"{success['demos']} of {success['of']} ({rate:.0f} %)"))
     rate_hz, masks = report["control_freq"], report["filter_keys"]
     rows += [
         ("environment", environment_words(report)),

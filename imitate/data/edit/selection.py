@@ -18,8 +18,7 @@ class Selection:
     Attributes:
         filter_key: select only demos of this mask.
         demos: select only these demos.
-        success: true: demos that solve their task, by the attribute ``success`` or else a reward above 0; false:
-            others.
+        success: true: demos that solve their task, see :func:`outcomes`; false: others.
         min_length: smallest number of steps.
         max_length: largest number of steps.
         min_return: smallest sum of rewards.
@@ -54,6 +53,8 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
         names = [name for name in names if name in wanted]
     check_demos(file, selection.without)
     names = [name for name in names if name not in set(selection.without)]
+    if selection.success is not None:
+        names = with_outcome(file, names, selection.success)
     names = [name for name in names if _fits(file, name, selection)]
     if selection.first is None or selection.first >= len(names):
         return names
@@ -76,8 +77,6 @@ def check_demos(file: DemoFile, demos: Sequence[str]) -> None:
 
 
 def _fits(file: DemoFile, demo: str, selection: Selection) -> bool:
-    if selection.success is not None and solved(file, demo) != selection.success:
-        return False
     if (selection.min_length, selection.max_length) != (None, None):
         length = file.length(demo)
         if not _between(length, selection.min_length, selection.max_length):
@@ -92,17 +91,38 @@ def _between(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def solved(file: DemoFile, demo: str) -> bool:
-    """Return true if a demo solves its task.
+def outcomes(file: DemoFile, demos: Sequence[str]) -> dict[str, bool | None]:
+    """Return whether each demo solves its task, or None if the file does not say.
+
+    The attribute ``success`` says it. Without one, rewards of 0 and 1 do, if some demo has a 1: those of another kind
+    say how good a step is, and those of a recording without rewards are all 0.
+    """
+    said = {demo: file.success(demo) for demo in demos}
+    silent = [demo for demo, success in said.items() if success is None]
+    if silent and all(file.has(demo, "rewards") for demo in silent):
+        rewarded = {demo: _is_rewarded(file, demo) for demo in silent}
+        if None not in rewarded.values() and any(rewarded.values()):
+            said |= rewarded
+    return said
+
+
+def _is_rewarded(file: DemoFile, demo: str) -> bool | None:
+    """Return true if a demo has a reward of 1, None if it has other rewards than 0 and 1."""
+    rewards = file.read(demo, "rewards")
+    return bool((rewards == 1).any()) if np.isin(rewards, (0, 1)).all() else None
+
+
+def with_outcome(file: DemoFile, demos: Sequence[str], success: bool) -> list[str]:
+    """Return the demos that solve their task, or those that do not.
 
     Raises:
-        DatasetError: there is neither the attribute ``success`` nor rewards.
+        DatasetError: the file does not say whether a demo solves its task.
     """
-    said = file.success(demo)
-    if said is not None:
-        return said
-    if file.has(demo, "rewards"):
-        return bool((file.read(demo, "rewards") > 0).any())
-    raise DatasetError(
-        f"{file.path}: demo '{demo}' has neither the attribute 'success' nor 'rewards': select by another condition"
-    )
+    found = outcomes(file, demos)
+    unknown = next((demo for demo, outcome in found.items() if outcome is None), None)
+    if unknown is not None:
+        raise DatasetError(
+            f"{file.path}: demo '{unknown}' has neither the attribute 'success' nor rewards of 0 and 1 that tell it: "
+            "select by another condition"
+        )
+    return [demo for demo, outcome in found.items() if outcome is success]

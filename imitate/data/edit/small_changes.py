@@ -12,7 +12,7 @@ import numpy as np
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.rewrite import put_mask
-from imitate.data.edit.selection import Selection, select, solved
+from imitate.data.edit.selection import Selection, select, with_outcome
 from imitate.data.edit.target import Target, check_is_hdf5
 from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.hdf5_format import DemoFile, natural_key
@@ -130,7 +130,7 @@ def split(
     with DatasetFile(source) as file:
         names = file.demos(filter_key)
         if success is not None:
-            names = [name for name in names if solved(file, name) == success]
+            names = with_outcome(file, names, success)
         if len(names) < 2:
             raise DatasetError(f"{source}: {len(names)} demo cannot be split: two are needed")
         count = min(max(1, round(ratio * len(names))), len(names) - 1)

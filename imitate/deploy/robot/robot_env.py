@@ -102,7 +102,8 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._meta = dict(meta or {"env_name": name, "type": 4, "env_kwargs": {}})
         self.counts: Counter[str] = Counter()
         self._run: Future[Report] | None = None
-        self._goes_on = self._success = False
+        self._goes_on = False
+        self._success: bool | None = None
         self._steps = 0
         self._seen: Mapping[str, Any] = {}
         self._thread = ControlThread()
@@ -180,7 +181,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         """
         super().reset(seed=seed)
         self._end_run()
-        self._goes_on = self._success = False
+        self._goes_on, self._success = False, None
         self._steps = 0
         robot = self._robot
         begun = self._in_thread(lambda: reset_robot(robot, seed))
@@ -232,7 +233,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             self._end_run()
             raise RobotError("a person ended it at the device (quit); the robot was stopped")
         by_person = [VERDICTS[event] for event in sorted(outcome.events & VERDICTS.keys())]
-        self._success = by_person[0] if by_person else bool(outcome.success)
+        self._success = by_person[0] if by_person else outcome.success
         return outcome
 
     def _info(self, outcome: StepOutcome) -> dict[str, Any]:
@@ -248,15 +249,15 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
     def _reward_of(self, outcome: StepOutcome) -> float:
         if self._reward is not None:
             return float(self._reward(self._obs(), outcome.action))
-        return float(self._success) if outcome.reward is None else outcome.reward
+        return float(bool(self._success)) if outcome.reward is None else outcome.reward
 
     def _obs(self) -> Obs:
         return {
             key: np.array(self._seen[key], dtype=space.dtype) for key, space in self._spaces.items()
         }
 
-    def is_success(self) -> dict[str, bool]:
-        """Return {"task": True} if the task was solved at the last step."""
+    def is_success(self) -> dict[str, bool | None]:
+        """Return {"task": True} if the task was solved at the last step, None if nobody measured it."""
         return {"task": self._success}
 
     # ---- the control thread ----------------------------------------------------------------------

@@ -155,7 +155,11 @@ def _rounds(
             return progress
         else:
             over.checkpoint = str(result.checkpoint)
-            over.success_rate = _success_rate(result)
+            entry = result.results.get("best") or result.results.get("final") or {}
+            over.success_rate, over.mean_return = (
+                entry.get("success_rate"),
+                entry.get("mean_return"),
+            )
         progress.rounds.append(over)
         work.files.save(progress)
         if on_round is not None:
@@ -325,10 +329,3 @@ def _check_copies(supervise: SuperviseRound, env_meta: dict[str, Any]) -> None:
         pickle.dumps(supervise)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(f"the supervisor cannot be sent to workers ({error}): {advice}") from None
-
-
-def _success_rate(result: RunResult) -> float | None:
-    """Return the success rate of the evaluation that the checkpoint comes from."""
-    entry = result.results.get("best") or result.results.get("final")
-    rate = None if not entry else entry.get("success_rate")
-    return None if rate is None else float(rate)

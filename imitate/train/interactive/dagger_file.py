@@ -18,6 +18,7 @@ from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.shards.data_files import data_files
 from imitate.envs.make import is_robot
 from imitate.errors import ConfigError
+from imitate.functional.statistics import rate_of
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import write_text
 from imitate.train.training_data import with_filter_key
@@ -35,8 +36,10 @@ class Round:
         steps: environment steps.
         interventions: steps in which the supervisor acted.
         labels: number of steps so far with a supervisor's action to learn.
-        rollout_success: share of the round's episodes that succeeded, with the help of the supervisor.
-        success_rate: success rate of the policy trained after it, or None if it was not evaluated.
+        rollout_success: share of the round's episodes that succeeded, with the help of the supervisor, or None if
+            success is unknown.
+        success_rate: success rate of the policy trained after it, or None if it is unknown.
+        mean_return: mean return of that policy, or None if it was not evaluated.
         checkpoint: checkpoint of that policy.
     """
 
@@ -47,6 +50,7 @@ class Round:
     labels: int = 0
     rollout_success: float | None = None
     success_rate: float | None = None
+    mean_return: float | None = None
     checkpoint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,7 +144,7 @@ class RoundFiles:
         over = Round(number)
         if not self.demos.exists():
             return over
-        solved = 0
+        outcomes: list[bool | None] = []
         with DatasetFile(self.demos) as file:
             for demo in file.demos():
                 by_hand = file.read(demo, "interventions").reshape(-1) > 0
@@ -149,9 +153,9 @@ class RoundFiles:
                     over.episodes += 1
                     over.steps += len(by_hand)
                     over.interventions += int(by_hand.sum())
-                    solved += bool(file.attrs(demo).get("success", False))
-        if number > 0 and over.episodes:
-            over.rollout_success = solved / over.episodes
+                    outcomes.append(file.success(demo))
+        rate = rate_of(outcomes) if number > 0 else None
+        over.rollout_success = None if rate is None else rate.value
         return over
 
     def _labels(self, file: DatasetFile, demo: str) -> int:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from imitate.data.file.episode import Episode
 from imitate.envs import Env
-from imitate.envs.env import Obs
+from imitate.envs.env import Obs, ever, success_in
 from imitate.envs.experts import Style, find_expert
 from imitate.envs.trust import typed_object
 from imitate.errors import ConfigError
@@ -226,6 +226,7 @@ def supervised_episode(
         start = env.get_state() if states else {}
         rows: list[dict[str, Any]] = []
         stop, ended = horizon, False
+        solved: bool | None = None
         while len(rows) < stop and not ended:
             wanted = policy(obs)
             word = supervisor.watch(obs, wanted)
@@ -255,21 +256,22 @@ def supervised_episode(
                 row.update(actions=row["executed_actions"], labelled=True, interventions=True)
             elif word.label is None:
                 row["actions"] = row["executed_actions"]
-            success = bool(info.get("success", False))
+            success = success_in(info)
             if success and stop == horizon:
                 stop = min(horizon, len(rows) + 1 + hold_steps)
             ended = bool(terminated or truncated)
             rows.append({**row, "rewards": reward, "terminals": bool(success or terminated)})
-            rows[-1]["success"] = success
-    return _episode(rows, start)
+            solved = ever(solved, success)
+    return _episode(rows, start, solved)
 
 
-def _episode(rows: list[dict[str, Any]], start: dict[str, Any]) -> Episode:
+def _episode(rows: list[dict[str, Any]], start: dict[str, Any], solved: bool | None) -> Episode:
     """Convert the steps to an episode of the file."""
     series = {key: np.stack([row[key] for row in rows]) for key in rows[0] if key != "obs"}
     timeouts = np.zeros(len(rows), dtype=bool)
     timeouts[-1] = not series["terminals"][-1]
     attrs = {name: start[key] for name, key in _ATTRS.items() if start.get(key)}
+    attrs |= {} if solved is None else {"success": solved}
     return Episode(
         obs={key: np.stack([row["obs"][key] for row in rows]) for key in rows[0]["obs"]},
         actions=series["actions"],
@@ -277,7 +279,7 @@ def _episode(rows: list[dict[str, Any]], start: dict[str, Any]) -> Episode:
         terminals=series["terminals"],
         timeouts=timeouts,
         states=series.get("states"),
-        attrs={**attrs, "success": bool(series["success"].any()), "round": int(rows[0]["round"])},
+        attrs={**attrs, "round": int(rows[0]["round"])},
         steps={
             "labelled": series["labelled"].astype(np.uint8),
             "interventions": series["interventions"].astype(np.uint8),

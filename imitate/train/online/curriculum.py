@@ -76,7 +76,8 @@ class Curriculum:
     def numbers(self, results: Sequence[EvalResult]) -> dict[str, float]:
         """Return the numbers to log of the evaluation that judges the stage."""
         judged = results[-1]
-        return {SUCCESS: judged.success_rate, RETURN: judged.mean_return, **self.metrics()}
+        rate = {} if judged.success_rate is None else {SUCCESS: judged.success_rate}
+        return {**rate, RETURN: judged.mean_return, **self.metrics()}
 
     def metrics(self) -> dict[str, float]:
         """Return the current stage, counted from 1."""
@@ -92,11 +93,19 @@ class Curriculum:
 
         Returns:
             true if the next stage begins.
+
+        Raises:
+            ConfigError: the stage ends at a success rate, which the environment does not report.
         """
-        if epoch <= self._judged or SUCCESS not in numbers:
+        if epoch <= self._judged or RETURN not in numbers:
             return False
         self._judged = epoch
         until = self._config.stages[self.stage].until
+        if until.success_rate is not None and SUCCESS not in numbers:
+            raise ConfigError(
+                f"train.online.curriculum.stages: {self.words} has until.success_rate, but its environment reports no "
+                "success: use until.mean_return"
+            )
         holds = (
             until.ends,
             not self.is_last,

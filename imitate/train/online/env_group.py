@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config.observation import ACTION_MASK
-from imitate.envs.env import Env, Outcome, lanes_of, one_reward
+from imitate.envs.env import Env, Outcome, lanes_of, one_reward, success_in
 from imitate.errors import EnvError, RewardError, RobotError
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
 
@@ -84,6 +84,7 @@ class EnvGroup:
         self._weight = np.zeros(len(lanes))
         self._weighted = np.zeros(len(lanes))
         self._success = np.zeros(len(lanes), dtype=np.bool_)
+        self._knows_success = np.zeros(len(lanes), dtype=np.bool_)
         self._totals: list[dict[str, float]] = [{} for _ in lanes]
 
     @property
@@ -211,7 +212,7 @@ class EnvGroup:
             self.begun[rows] += 1
             self.lengths[rows], self._return[rows], self._discounted[rows] = 0, 0.0, 0.0
             self._weight[rows] = self._weighted[rows] = 0.0
-            self._success[rows] = self._away[rows] = False
+            self._success[rows] = self._knows_success[rows] = self._away[rows] = False
             self._totals[rows] = [{} for _ in range(self._team)]
             self._waiting[number] = {}
             try:
@@ -257,7 +258,7 @@ class EnvGroup:
             float(self._return[n]),
             float(self._discounted[n]),
             length,
-            bool(self._success[n]),
+            bool(self._success[n]) if self._knows_success[n] else None,
             numbers,
             float(self._weighted[n] / length),
             totals,
@@ -270,7 +271,9 @@ class EnvGroup:
         self._weight = 1.0 + self._discount * self._weight
         self._weighted += rewards * self._weight
         self.lengths += ~self._away
-        self._success |= np.array([bool(info.get("success", False)) for info in infos])
+        success = [success_in(info) for info in infos]
+        self._success |= np.array(success).astype(bool)
+        self._knows_success |= np.array([now is not None for now in success])
         for totals, info in zip(self._totals, infos, strict=True):
             for key, x in info.items():
                 if isinstance(x, _NUMBERS):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from imitate.functional.statistics import rate_of
 from imitate.train.online.steps import EpisodeRecord
 
 MOST_EPISODES = 100
@@ -59,7 +60,9 @@ class Metrics:
             numbers["Metrics/AverageDiscountedReturn"] = fmean(recorded)
         numbers |= _means("AverageEnvInfo", [e.totals for e in latest])
         numbers |= _means("LastEnvInfo", [e.info for e in latest])
-        numbers["Metrics/AverageEnvInfo[success]"] = fmean(e.success for e in latest)
+        rate = rate_of(e.success for e in latest)
+        if rate is not None:
+            numbers["Metrics/AverageEnvInfo[success]"] = rate.value
         return numbers
 
     def state_dict(self) -> dict[str, Any]:

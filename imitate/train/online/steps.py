@@ -61,6 +61,7 @@ class EpisodeRecord:
     Attributes:
         env_return: sum of the rewards.
         discounted_return: discounted return from the first step on: sum of discount^(t - 1) r_t over t = 1 .. length.
+        success: true if it succeeded at any step, None if the environment does not report it.
         info: the scalars of the last ``info``.
         mean_discounted_return: discounted return from a step on, averaged over the steps of the episode; NaN if it was
             not recorded.
@@ -71,7 +72,7 @@ class EpisodeRecord:
     env_return: float
     discounted_return: float
     length: int
-    success: bool
+    success: bool | None
     info: dict[str, float] = field(default_factory=dict)
     mean_discounted_return: float = math.nan
     totals: dict[str, float] = field(default_factory=dict)

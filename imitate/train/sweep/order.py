@@ -21,10 +21,11 @@ from typing import Any, Protocol
 from imitate.config import Config
 from imitate.errors import ConfigError
 from imitate.train.metrics import MetricsFile
+from imitate.train.outcomes import SUCCESS
 from imitate.train.sweep.state import PRUNED, SweepRun, newest_run
 
 METRICS = {
-    "success_rate": ("rollout", "Rollout/Success_Rate", 1.0),
+    "success_rate": ("rollout", SUCCESS, 1.0),
     "return": ("rollout", "Rollout/Return", 1.0),
     "valid_loss": ("epoch", "Valid/Loss", -1.0),
     "train_loss": ("epoch", "Train/Loss", -1.0),
@@ -226,6 +227,10 @@ class ByHalving:
         """Read a run's values at the rungs that it has reached."""
         folder = newest_run(self._folder / run.name)
         records = [] if folder is None else MetricsFile(folder.metrics).read()
+        rollouts = [record for record in records if record.get("kind") == "rollout"]
+        if self._halving.metric == "success_rate" and rollouts and SUCCESS not in rollouts[-1]:
+            # The environment reports no success, so the return takes its place.
+            self._halving = replace(self._halving, metric="return")
         epoch = max((int(record["epoch"]) for record in records), default=0)
         if not (run.is_over or run.is_paused):
             epoch -= 1  # the last epoch may not have been evaluated

@@ -26,6 +26,7 @@ from imitate.functional.statistics import (
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder, open_run_folder
 from imitate.train.metrics import MetricsFile
+from imitate.train.outcomes import SUCCESS
 from imitate.train.sweep.labels import labelled, origin, told_apart
 
 Record = Mapping[str, Any]
@@ -261,7 +262,6 @@ def _estimate(tag: str, points: Sequence[Point], statistic: Statistic) -> Estima
     return estimate(values, statistic)
 
 
-SUCCESS = "Rollout/Success_Rate"
 MEANS = ("Rollout/Return", "Rollout/D4RL_Score")
 MEASURES = {
     "success_last": Measure("success, last", SUCCESS),

@@ -10,6 +10,8 @@ from typing import Any
 from imitate.errors import ConfigError
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder, runs_in
+from imitate.system.text import mean_text
+from imitate.train.outcomes import outcome_words
 from imitate.train.state import PAUSED
 from imitate.train.sweep.labels import words
 from imitate.train.sweep.over_seeds import Setting
@@ -98,14 +100,15 @@ def read_run(place: Path, values: dict[str, Any]) -> SweepRun:
 
 
 def table_rows(runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows: values, success of the last and the best evaluation, losses, CPU seconds, status.
+    """Return header and rows: values, last and best evaluation, losses, CPU seconds, status.
 
     A column is left out if no run has a number for it.
     """
     runs = list(runs)
     shown: dict[str, list[str]] = {
-        "last": [_success(run.results.get("final")) for run in runs],
-        "best": [_success(run.results.get("best")) for run in runs],
+        "last": [_outcome(run.results.get("final")) for run in runs],
+        "best": [_outcome(run.results.get("best")) for run in runs],
+        "return, last": [_return(run.results.get("final")) for run in runs],
         "train loss": [_number(run.results.get("train_loss"), ".4g") for run in runs],
         "valid loss": [_number(run.results.get("valid_loss"), ".4g") for run in runs],
         "CPU s": [_number(_part(run.results, "times").get("train_cpu_s"), ".0f") for run in runs],
@@ -129,12 +132,14 @@ def _number(value: Any, form: str) -> str:
     return format(value, form) if isinstance(value, int | float) else "-"
 
 
-def _success(entry: Any) -> str:
+def _outcome(entry: Any) -> str:
     entry = entry if isinstance(entry, dict) else {}
-    rate, interval = entry.get("success_rate"), entry.get("success_rate_95")
-    if not isinstance(rate, int | float):
+    known = [key for key in ("success_rate", "mean_return") if entry.get(key) is not None]
+    return outcome_words(entry) if known else "-"
+
+
+def _return(entry: Any) -> str:
+    """Return the return of an evaluation whose success is known, which is otherwise its outcome."""
+    if not isinstance(entry, dict) or None in (entry.get("success_rate"), entry.get("mean_return")):
         return "-"
-    known = interval if isinstance(interval, list) else []
-    if len(known) != 2 or not all(isinstance(bound, int | float) for bound in known):
-        return f"{100 * rate:.0f} %"
-    return f"{100 * rate:.0f} % ({100 * known[0]:.0f} - {100 * known[1]:.0f})"
+    return mean_text(entry["mean_return"], entry.get("return_std"), entry.get("mean_return_95"))

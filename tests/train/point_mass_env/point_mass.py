@@ -24,6 +24,7 @@ class PointMass(gymnasium.Env):
         nan_reward: every reward is NaN.
         nan_obs_at: reset seeds from whose third observation on ``pos`` is NaN, and each step is a success.
         exit_at: reset seeds at which ``sys.exit(5)`` is called.
+        silent: ``info`` says nothing of success.
         hang_in: ``make``, ``reset``, ``step`` or ``render``, which then never returns.
         hang_at: the episodes, by their reset seeds, in which it hangs; None: all.
         hang_once_file: hang only while this file does not exist, and make it.
@@ -45,6 +46,7 @@ class PointMass(gymnasium.Env):
         nan_reward=False,
         exit_at=(),
         nan_obs_at=(),
+        silent=False,
         hang_in=None,
         hang_at=None,
         hang_once_file=None,
@@ -53,7 +55,7 @@ class PointMass(gymnasium.Env):
         self.die_at, self.die_once_file = set(die_at), die_once_file
         self.raise_at, self.impossible_at, self.step_s = set(raise_at), set(impossible_at), step_s
         self.out_of_reach, self.sign = out_of_reach, -1.0 if mirrored else 1.0
-        self.nan_reward, self.exit_at = nan_reward, set(exit_at)
+        self.nan_reward, self.exit_at, self.silent = nan_reward, set(exit_at), silent
         self.nan_obs_at = set(nan_obs_at)
         self.hang_in, self.hang_at, self.hang_once_file = hang_in, hang_at, hang_once_file
         self.seed = None
@@ -91,7 +93,7 @@ class PointMass(gymnasium.Env):
         broken = bool(np.isnan(self.pos).any())
         success = broken or bool(np.linalg.norm(self.pos - self.sign * self.goal) < 0.05)
         reward = float("nan") if self.nan_reward else float(success)
-        return self._obs(), reward, False, False, {"success": success}
+        return self._obs(), reward, False, False, {} if self.silent else {"success": success}
 
     def render(self):
         self._may_hang("render")

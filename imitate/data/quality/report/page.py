@@ -35,6 +35,7 @@ from imitate.data.quality.report.section import (
 from imitate.data.quality.report.subject import Array, Progress, ReportInput, subject_of
 from imitate.data.quality.report.svg import histogram, share_bar
 from imitate.errors import DatasetError
+from imitate.functional.statistics import Rate, rate_of
 from imitate.system.text import counted
 
 _FRAME: dict[str, Any] = {"width": 460, "height": 210}
@@ -73,15 +74,21 @@ def _returns(returns: Array) -> Figure:
 
 
 def _success(subject: ReportInput) -> str:
-    outcomes = [outcome for outcome in subject.outcomes.values() if outcome is not None]
-    if not outcomes:
-        return "It is not known which demos solved their task: there are no attribute success and no rewards."
+    rate = _rate(subject)
+    if rate is None:
+        return "It is not known which demos solved their task: neither success nor rewards of 0 and 1 are recorded."
     failed = [name for name, outcome in subject.outcomes.items() if outcome is False]
-    share = percent(sum(outcomes) / len(outcomes))
-    words = f"{sum(outcomes)} of {counted(len(outcomes), 'demo')} solved their task ({share})."
+    words = (
+        f"{rate.successes} of {counted(rate.n, 'demo')} solved their task ({percent(rate.value)})."
+    )
     if failed:
         words += f" Not solved: {', '.join(failed[:10])}{' …' if len(failed) > 10 else ''}."
     return words
+
+
+def _rate(subject: ReportInput) -> Rate | None:
+    """Return the share of solved demos among those whose outcome is known."""
+    return rate_of(outcome for outcome in subject.outcomes.values() if outcome is not None)
 
 
 def demo_table(subject: ReportInput) -> ReportSection | None:
@@ -127,9 +134,9 @@ def _tiles(subject: ReportInput) -> Iterator[tuple[str, str, str]]:
     yield "step" if steps == 1 else "steps", f"{steps:,}".replace(",", " "), ""
     if subject.control_freq and steps:
         yield "recorded", _duration(steps / subject.control_freq), ""
-    known = [outcome for outcome in subject.outcomes.values() if outcome is not None]
-    if known:
-        yield "solved", percent(sum(known) / len(known)), ""
+    rate = _rate(subject)
+    if rate is not None:
+        yield "solved", percent(rate.value), ""
     yield "on disk", size(subject.file.hdf5_path.stat().st_size), ""
     levels = [finding.level for finding in subject.health.findings]
     for level in (Level.error, Level.warning):

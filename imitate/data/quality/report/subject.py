@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.edit.selection import solved
+from imitate.data.edit.selection import outcomes
 from imitate.data.file.extents import Extents
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor.diagnosis import examine
@@ -85,13 +85,11 @@ class ReportInput:
     @cached_property
     def outcomes(self) -> dict[str, bool | None]:
         """True for each demo of the sample that solved its task; None if the file does not record it."""
-        return {demo.name: self._outcome(demo.name) for demo in self.sample}
-
-    def _outcome(self, demo: str) -> bool | None:
+        names = [demo.name for demo in self.sample]
         try:
-            return solved(self.file, demo)
+            return outcomes(self.file, names)
         except DatasetError:
-            return None
+            return dict.fromkeys(names)
 
     @cached_property
     def returns(self) -> dict[str, float]:
