@@ -106,9 +106,9 @@ def table_rows(runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
     """
     runs = list(runs)
     shown: dict[str, list[str]] = {
-        "last": [_outcome(run.results.get("final")) for run in runs],
-        "best": [_outcome(run.results.get("best")) for run in runs],
-        "return, last": [_return(run.results.get("final")) for run in runs],
+        "last": [_outcome(_evaluation(run.results, "final")) for run in runs],
+        "best": [_outcome(_evaluation(run.results, "best")) for run in runs],
+        "return, last": [_return(_evaluation(run.results, "final")) for run in runs],
         "train loss": [_number(run.results.get("train_loss"), ".4g") for run in runs],
         "valid loss": [_number(run.results.get("valid_loss"), ".4g") for run in runs],
         "CPU s": [_number(_part(run.results, "times").get("train_cpu_s"), ".0f") for run in runs],
@@ -129,17 +129,31 @@ def _part(results: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _number(value: Any, form: str) -> str:
-    return format(value, form) if isinstance(value, int | float) else "-"
+    return format(value, form) if _is_number(value) else "-"
 
 
-def _outcome(entry: Any) -> str:
-    entry = entry if isinstance(entry, dict) else {}
-    known = [key for key in ("success_rate", "mean_return") if entry.get(key) is not None]
-    return outcome_words(entry) if known else "-"
+def _evaluation(results: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the numbers and intervals of an evaluation, without values of other types."""
+    entry = _part(results, key)
+    return {
+        name: value for name, value in entry.items() if _is_number(value) or _is_interval(value)
+    }
 
 
-def _return(entry: Any) -> str:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+
+
+def _outcome(entry: dict[str, Any]) -> str:
+    return outcome_words(entry) if {"success_rate", "mean_return"} & set(entry) else "-"
+
+
+def _return(entry: dict[str, Any]) -> str:
     """Return the return of an evaluation whose success is known, which is otherwise its outcome."""
-    if not isinstance(entry, dict) or None in (entry.get("success_rate"), entry.get("mean_return")):
+    if not {"success_rate", "mean_return"} <= set(entry):
         return "-"
     return mean_text(entry["mean_return"], entry.get("return_std"), entry.get("mean_return_95"))

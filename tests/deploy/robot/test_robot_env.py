@@ -171,7 +171,7 @@ def test_a_person_overrides_and_judges(begun):
     infos = [step[4] for step in steps]
     assert [info["intervened"] for info in infos] == [False, True, True]
     np.testing.assert_allclose([i["executed_action"][0] for i in infos], [0.1, -0.5, -0.25])
-    assert (infos[-1]["interventions"], infos[-1]["success"]) == (2, True)
+    assert (infos[-1]["interventions"], infos[-1]["success"]) == (1, True)
     assert [step[2] for step in steps] == [False, False, True]
     assert steps[-1][1] == 1.0
     np.testing.assert_allclose(np.ravel(hand.followed), [0.1, -0.5, -0.25])
