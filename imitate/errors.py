@@ -7,7 +7,9 @@ The command line prints it without a traceback and exits with 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 
 _NOT_PRINTABLE = re.compile(
@@ -71,6 +73,26 @@ class NotFiniteError(UserError):
     def __init__(self, message: str, rows: tuple[bool, ...] = ()) -> None:
         super().__init__(message)
         self.rows = rows
+
+
+_OPTIONS: ContextVar[frozenset[str] | None] = ContextVar("options", default=None)
+"""Options of the command that runs; None: no command, as in a call from Python or in a worker process."""
+
+
+@contextmanager
+def offering(options: Iterable[str]) -> Iterator[None]:
+    """Give messages the options of the command that runs, so that they advise no others."""
+    token = _OPTIONS.set(frozenset(options))
+    try:
+        yield
+    finally:
+        _OPTIONS.reset(token)
+
+
+def offered(option: str) -> bool:
+    """Return true if the command that runs has an option, or if no command runs."""
+    options = _OPTIONS.get()
+    return options is None or option in options
 
 
 def printable(text: str) -> str:

@@ -43,7 +43,7 @@ def check_env(
         env, other = make(), make()
     except EnvError as error:
         return [CheckFinding("made", "error", str(error))]
-    findings.append(CheckFinding("made", "ok", f"{env.name}, actions of {env.action_dim} numbers"))
+    findings.append(CheckFinding("made", "ok", f"{env.name}, {_actions(env)}"))
     tries = (_limits, _observations, _seeding, _episode_end, _success, _states)
     try:
         if has_team(env):
@@ -57,6 +57,15 @@ def check_env(
             with contextlib.suppress(Exception):  # a broken environment may fail to close, too
                 made.close()
     return findings
+
+
+def _actions(env: Env) -> str:
+    """Describe the actions: a choice, numbers, or both."""
+    choices = int(getattr(env, "num_choices", 0))
+    numbers = env.action_dim - choices
+    parts = [f"{numbers} numbers"] if numbers else []
+    parts += [f"a choice of {choices}"] if choices else []
+    return f"actions of {' and '.join(parts)}"
 
 
 Trial = Callable[[Env, Env, int], CheckFinding]
@@ -105,6 +114,10 @@ def _limits(env: Env, other: Env, steps: int) -> CheckFinding:
             "warning",
             "actions have no limits, so they are not scaled; bound them in a wrapper",
         )
+    choices = int(getattr(env, "num_choices", 0))
+    if choices == env.action_dim:
+        return CheckFinding("limits", "ok", f"one of {choices} choices, given as one-hot vectors")
+    low, high = low[choices:], high[choices:]
     return CheckFinding("limits", "ok", f"actions from {low.min():g} to {high.max():g}")
 
 
@@ -186,8 +199,9 @@ def _states(env: Env, other: Env, steps: int) -> CheckFinding:
     env.reset(seed=3)
     try:
         state = env.get_state()
-    except EnvError as error:
-        return CheckFinding("states", "warning", str(error))
+    except EnvError:
+        words = "can be neither read nor set: actions are played back, not states"
+        return CheckFinding("states", "untried", words)
     list(_random_steps(env, TRIED_STEPS))
     env.reset_to(state)
     again = env.get_state()

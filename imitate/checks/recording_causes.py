@@ -223,7 +223,11 @@ def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Ca
     if error > max(0.2, 3 * own) and gain is not None and gain < 0.9:
         words = f"executed actions are {gain:.2f} times the policy's: limits or a slow mode shorten them"
         yield scored(
-            "shortened", 1 - gain, 0.1, words, "widen the limits (--limits) or leave out --slow"
+            "shortened",
+            1 - gain,
+            0.1,
+            words,
+            "give imitate run wider limits (--limits), or leave out its --slow",
         )
         return
     best, at_best = _best_lag(predictions)

@@ -53,13 +53,16 @@ def command(
     Exit codes: 0 all checks pass; 1 a check fails; 2 invalid configuration.
     """
     from imitate.checks.algo import check_algo
+    from imitate.evaluate.environments import trust_named
     from imitate.train.setup import load_resolved
 
     def say(finding: CheckFinding) -> None:
         if not json_:
             typer.echo(f"{MARKS[finding.verdict]}  {finding.name:<{WIDTH}}  {finding.words}")
 
-    findings = check_algo(load_resolved(config, set_ or (), dataset, None), say)
+    loaded = load_resolved(config, set_ or (), dataset, None)
+    trust_named(loaded)  # as in imitate train: the user names the configuration
+    findings = check_algo(loaded, say)
     if json_:
         typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
     if any(finding.verdict == "error" for finding in findings):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imitate.cli.options import RenameObs
+from imitate.cli.options import ActingDevice, AsJson, RenameObs
 from imitate.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ def command(
         ),
     ] = 20,
     rename: RenameObs = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Device of the policy, such as cpu or cuda:0.")
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print all measurements as JSON.")] = False,
+    device: ActingDevice = None,
+    json_: AsJson = False,
 ) -> None:
     """Find out why a policy does not succeed: measure possible causes, and rank them.
 

@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from imitate.cli.help_texts import complete, examples
 from imitate.cli.mistakes import UsageError, as_typed, mistakes
 from imitate.cli.options import with_trust
-from imitate.errors import UserError, nearest, printable
+from imitate.errors import UserError, nearest, offering, printable
 from imitate.system.missing import no_such
 from imitate.system.version import __version__
 
@@ -354,7 +354,8 @@ class _Verbs(TyperGroup):
         """Run the command."""
         try:
             with redirect_stdout(cast(TextIO, _PlainOutput(sys.stdout))):
-                answer = super().invoke(ctx)
+                with offering(_options_of(ctx.meta[_ARGS])):
+                    answer = super().invoke(ctx)
                 sys.stdout.flush()
                 return answer
         except (UserError, UsageError) as error:
@@ -383,6 +384,17 @@ class _Verbs(TyperGroup):
             with suppress(OSError):  # the terminal may be gone
                 typer.echo(" ".join(["interrupted", *map(str, error.args)]), err=True)
             raise typer.Exit(_code_of(error)) from None
+
+
+def _options_of(args: Sequence[str]) -> set[str]:
+    """Return the options of the command with which a command line begins."""
+    command: Any = None
+    for word in args:
+        below = VERBS if command is None else getattr(command, "commands", {})
+        if word not in below:
+            break
+        command = _LazyVerb(word, VERBS[word]).load() if command is None else below[word]
+    return {name for one in getattr(command, "params", ()) for name in one.opts}
 
 
 def _refuse(error: Any, args: Sequence[str]) -> NoReturn:

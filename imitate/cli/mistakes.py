@@ -53,7 +53,10 @@ def mistakes(error: Any, args: Sequence[str]) -> list[str]:
 
 
 def as_typed(line: str, args: Sequence[str]) -> str:
-    """Return a message in which paths of this command line are written as they were typed."""
+    """Return a message in which paths are written as they were typed: relative, unless this folder was typed."""
+    here = os.getcwd()
+    if len(here) > 1 and not any(here in arg for arg in args):
+        line = line.replace(f"{here}{os.sep}", "")
     for word in (part for arg in args for part in (arg, arg.partition("=")[2])):
         if word and "/" not in word[:1] and not word.startswith("-"):
             line = line.replace(os.path.abspath(word), word)

@@ -23,6 +23,7 @@ COMMANDS = frozenset(
         "sweep",
         "eval",
         "dagger",
+        "check-algo",
         "check-env",
         "record",
         "replay",

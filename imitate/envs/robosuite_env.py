@@ -44,6 +44,7 @@ import numpy as np
 from imitate.envs import cameras as views
 from imitate.envs.env import Array, Obs
 from imitate.envs.migration import migrate_model_xml
+from imitate.envs.missing_obs import no_observation
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
 from imitate.envs.scene_check import check_scene
 from imitate.errors import EnvError, nearest
@@ -439,10 +440,7 @@ class RobosuiteEnv:
             return obs
         missing = [key for key in self._obs_keys if key not in obs]
         if missing:
-            raise EnvError(
-                f"{self.name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)} "
-                f"(if it has another name there, use --rename NEW={missing[0]})"
-            )
+            raise no_observation(self.name, missing[0], obs)
         return {key: obs[key] for key in self._obs_keys}
 
     def render(

@@ -12,7 +12,8 @@ from gymnasium import spaces
 
 from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import Array, Obs
-from imitate.errors import EnvError, nearest
+from imitate.envs.missing_obs import no_observation
+from imitate.errors import EnvError
 from imitate.functional.images import image_layout, in_layout, nested_name
 
 FLAT, IMAGE = "flat", "image"
@@ -116,10 +117,7 @@ class ObservationSpace:
             return obs
         missing = [key for key in self._keys if key not in obs]
         if missing:
-            raise EnvError(
-                f"{self._name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)} "
-                f"(if it has another name there, use --rename NEW={missing[0]})"
-            )
+            raise no_observation(self._name, missing[0], obs)
         return {key: obs[key] for key in self._keys}
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from imitate.errors import EnvError
+from imitate.errors import EnvError, offered
 from imitate.system.extras import installed_points
 
 VARIABLE = "IMITATE_TRUST_MODULES"
@@ -266,9 +266,10 @@ def _refuse(env_name: str, missing: list[Named]) -> None:
     options = shlex.join(_shown(word) for word in trust_options(missing))
     listed = f"or add a line '{name}' to {trust_file()}"
     if first.kind == "robot":
+        itself = f"name it yourself (--env {env_name}), " if offered("--env") else ""
         raise EnvError(
-            f"{env_name}: a file names this robot, and making it would move it; if you want that, name it yourself "
-            f"(--env {env_name}), add {options}, {listed}"
+            f"{env_name}: a file names this robot, and making it would move it; if you want that, {itself}add "
+            f"{options}, {listed}"
         )
     if first.kind == "module":
         raise EnvError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.errors import NotFiniteError, UserError
+from imitate.errors import NotFiniteError, UserError, offered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,9 +76,9 @@ def check_rate(policy: object, rate_hz: float) -> None:
     """
     trained = getattr(policy, "control_freq", None)
     if trained is not None and abs(rate_hz - trained) > 0.01 * trained:
+        other = ", or allow any (--any-rate)" if offered("--any-rate") else ""
         raise UserError(
-            f"the rate is {rate_hz:g} Hz, but the demonstrations have {trained:g} Hz: use that "
-            "rate, or allow any (--any-rate)"
+            f"the rate is {rate_hz:g} Hz, but the demonstrations have {trained:g} Hz: use that rate{other}"
         )
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imitate.errors import offered
+
 _MOST_BYTES = 2**20
 _HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
 """First bytes of demonstration files and of checkpoints."""
@@ -86,10 +88,8 @@ def hdf5_words(path: str | Path) -> str | None:
     """Return one line about an HDF5 file that was given in place of another kind; None if it is not one."""
     if not _begins_with(path, _HDF5):
         return None
-    return (
-        f"{path}: is an HDF5 file, such as demonstrations: give those with --dataset, or look at them with "
-        f"`imitate info {path}`"
-    )
+    here = "give those with --dataset, or " if offered("--dataset") else ""
+    return f"{path}: is an HDF5 file, such as demonstrations: {here}look at them with `imitate info {path}`"
 
 
 def archive_words(path: str | Path) -> str | None:
@@ -328,7 +328,8 @@ def _yaml(file: Path) -> Found | None:
     return Found(
         "yaml",
         f"a YAML file, such as a configuration of {owner}",
-        "configurations here are JSON: begin with a ready one (`imitate config list`) and `--set KEY=VALUE`",
+        "configurations here are JSON: begin with a ready one (`imitate config list`): `imitate train --config NAME "
+        "--set KEY=VALUE`",
     )
 
 

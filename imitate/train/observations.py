@@ -94,7 +94,23 @@ def _refuse_missing(config: Config, found: FileObservations) -> None:
     paths = ", ".join(entry.path for entry in config.train.data or ())
     near = [f"'{key}' ({nearest(key, found.shapes)})" for key in missing]
     words = ", ".join(near if len(found.shapes) > len(missing) else map(repr, missing))
-    raise ConfigError(
-        f"observation.modalities: {paths}: the demos have no {words}; they have {found.words}: use all of them with "
-        f"--set observation.modalities=auto, or write a configuration for the file with `imitate config init {paths}`"
+    remedy = (
+        f"use all of them with --set observation.modalities=auto, or write a configuration for the file with "
+        f"`imitate config init {paths}`"
     )
+    if config.experiment.ckpt_path is not None:  # other observations would need other networks
+        have = [key for key in found.shapes if key not in wanted]
+        renamed = _renamed(missing, have)
+        remedy = (
+            f"rename those that the weights of {config.experiment.ckpt_path} take, such as "
+            f"`imitate dataset rename-key {paths} {renamed} --out renamed.hdf5`"
+        )
+    raise ConfigError(
+        f"observation.modalities: {paths}: the demos have no {words}; they have {found.words}: {remedy}"
+    )
+
+
+def _renamed(missing: list[str], have: list[str]) -> str:
+    """Return the names of an observation of the file and of the missing one that it could be."""
+    alike = [key for key in have if ("image" in key) == ("image" in missing[0])] or have
+    return f"obs/{alike[0] if alike else 'NAME'} obs/{missing[0]}"

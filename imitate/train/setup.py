@@ -35,7 +35,7 @@ from imitate.data.batches.streamed import build_streamed, with_shard_window
 from imitate.data.download.catalogue import download_advice
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.envs.make import is_real, is_robot
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, offered
 from imitate.evaluate.environments import environments
 from imitate.models.preprocess import Preprocess
 from imitate.models.preprocessing.measuring import Sample
@@ -455,9 +455,9 @@ def without_real_robots(setup: Setup) -> tuple[Setup, list[str]]:
         ]
     kind = setup.env_metas[0].get("type")
     reason = "a real robot (env_args type 4)" if kind is not None else "no environment (env_args)"
+    here = "--env module:Name-v0, or " if offered("--env") else ""
     note = (
-        f"rollouts are off, because the data name {reason}; to evaluate in a simulator: --env "
-        "module:Name-v0, or add it to the file: imitate dataset set-env FILE --env "
-        "module:Name-v0"
+        f"rollouts are off, because the data name {reason}; to evaluate in a simulator: {here}add it to the file: "
+        "imitate dataset set-env FILE --env module:Name-v0"
     )
     return replace(setup, config=config), [note]

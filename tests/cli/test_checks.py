@@ -26,10 +26,19 @@ def test_demonstrations_in_place_of_online_rl(call, tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == [path, data]
 
 
+def test_the_environment_of_a_configuration_is_trusted_as_in_training(call, tmp_path):
+    tree = {"algo_name": "sac", "train": {"online": {"enabled": True, "env": "nowhere_x:A-v0"}}}
+    tree["observation"] = {"modalities": {"obs": {"low_dim": ["flat"]}}}
+    (tmp_path / "c.json").write_text(json.dumps(tree))
+    first = call("check-algo c.json", code=1).stdout.splitlines()[0]
+    assert "No module named 'nowhere_x'" in first and "--trust" not in first
+    call("check-algo c.json --trust nowhere_x", code=1)
+
+
 def test_findings_of_an_environment(call, tmp_path):
     lines = call("check-env Pendulum-v1").output.splitlines()
     assert any(line.startswith("ok") and "seeding" in line for line in lines)
-    assert any(line.startswith("WARNING") and "states" in line for line in lines)
+    assert any(line.startswith("- ") and "states" in line for line in lines)
     args = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}}
     (tmp_path / "env.json").write_text(json.dumps(args))
     assert {"name", "verdict", "words"} == set(call.json("check-env env.json")[0])

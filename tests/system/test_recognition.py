@@ -187,7 +187,7 @@ eval --agent iql.d3 | is a model of d3rlpy
 eval --agent vec.pkl | is statistics (VecNormalize)
 eval --agent own.pkl | is a pickle of Python objects
 eval --agent lerobot/act_aloha | hf download lerobot/act_aloha
-eval --agent demos.hdf5 | is an HDF5 file, such as demonstrations: give those with --dataset
+eval --agent demos.hdf5 | is an HDF5 file, such as demonstrations: look at them with `imitate info
 train --config bc/bc --dataset buffer.pkl | load_replay_buffer
 train --config bc/bc --dataset ppo.zip | is a model of Stable-Baselines3
 train --config bc/bc --dataset act | is a policy of LeRobot (act)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,15 @@ from imitate.config import load_config
 from imitate.config.config import put
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.vit import VC1
-from imitate.policy.checkpoint import load_checkpoint
+from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
+from imitate.train.online.normalization import fixed_rewards
 from imitate.train.setup import load_resolved
 from imitate.train.start import with_checksums
 from imitate.train.trainer import train
 from tests.cli.conftest import Caller
+from tests.demo_files import make_demo_file
 from tests.refusals import refused
-from tests.tiny import tiny_tree
+from tests.tiny import tiny_checkpoint, tiny_tree
 
 from .conftest import config_dict
 
@@ -122,6 +125,22 @@ def test_init_on_the_command_line(demo_file, tmp_path):
     tree = json.loads(config.read_text())
     assert tree["algo"]["actor_layer_dims"] == [32, 48]
     assert tree["experiment"]["ckpt_path"].endswith("bc.pth")
+    make_demo_file(tmp_path / "other.hdf5", obs_dims={"front": 3})
+    words[3] = tmp_path / "other.hdf5"
+    refusal = Caller()("train --quiet", *words, *sets, code=2).stderr
+    assert re.search(r"`imitate dataset rename-key \S+other.hdf5 obs/\w+ obs/\w+ --out", refusal)
+    assert "modalities=auto" not in refusal
+
+
+def test_online_after_offline_is_told_the_scale_that_the_data_gave(tmp_path):
+    reward = {"normalization": "return_range", "scale": 100.0}
+    ckpt = load_checkpoint(tiny_checkpoint(tmp_path / "a.pth", "iql", obs={"flat": 3}))
+    save_checkpoint({**ckpt, "provenance": {"reward": {"divisor": 8.0}}}, tmp_path / "a.pth")
+    tree = tiny_tree("iql", train={"reward": reward})
+    with refused("normalization=null --set train.reward.scale=SCALE", error=ConfigError):
+        fixed_rewards(load_config(tree))
+    with refused("train.reward.scale=12.5, which scales rewards as in", error=ConfigError):
+        fixed_rewards(load_config(tree, [f"experiment.ckpt_path={tmp_path / 'a.pth'}"]))
 
 
 # ---- keys that an option of the command line would replace are refused, not dropped --------------

@@ -118,8 +118,8 @@ def _bundled(
     if policy.rename:
         raise BundleError(
             f"it takes {rename_words(policy.rename)}, but a bundle has the names of the data: "
-            "export the checkpoint without --rename, or deploy the checkpoint itself, such "
-            "as by imitate serve"
+            "export the checkpoint that imitate convert-checkpoint got without --rename, or deploy it itself, such as "
+            "by imitate serve"
         )
     if algo.action_mask.key is not None:
         raise BundleError(

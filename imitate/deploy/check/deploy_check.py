@@ -57,7 +57,7 @@ def latency_findings(
     if rules.late and most >= rules.late:
         words = (
             f"{most} of {of} successive calls take longer than a control step ({period_text}): imitate run would stop; "
-            "use --async, a smaller policy, or demonstrations at a lower rate"
+            "use imitate run --async, a smaller policy, or demonstrations at a lower rate"
         )
         return [DeployFinding(Severity.problem, "slow", "", words)]
     if late.any():

@@ -271,11 +271,13 @@ class RemotePolicy:
         except ssl.SSLError as error:
             raise RemoteError(
                 f"{self._url} was not reached by TLS ({error.reason}): the address of a "
-                "server without --tls-cert begins with ws://"
+                "server (imitate serve without --tls-cert) begins with ws://"
             ) from error
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
-            raise RemoteError(f"{self._url} was not reached: {reason}") from error
+            raise RemoteError(
+                f"{self._url} was not reached: {reason}; start `imitate serve` there"
+            ) from error
         try:
             data = connection.recv(max(began + left - clock.now(), 0.0))
             self._read_metadata(decode_map(data))

@@ -11,9 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from imitate.config import Config
 from imitate.data.batches.rewards import RewardTransform
+from imitate.errors import ConfigError
 from imitate.functional.normalization import mean_std_with_floor
 from imitate.models.preprocess import Preprocess
+from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.ranks import ALONE, Ranks
 
 Numbers = NDArray[np.float32]
@@ -244,3 +247,24 @@ class RewardScaler:
         """Restore :meth:`state_dict`."""
         self._moments.load_state_dict(state["moments"])
         self._returns = np.array(state["returns"])
+
+
+def fixed_rewards(config: Config) -> RewardTransform:
+    """Return the reward transform of ``train.reward`` for training without data to fit it to.
+
+    Raises:
+        ConfigError: the transform needs to be fitted.
+    """
+    reward = config.train.reward
+    if reward.normalization is not None:
+        path = config.experiment.ckpt_path
+        fitted = {} if path is None else load_checkpoint(path)["provenance"].get("reward") or {}
+        scale, like = "SCALE", ""
+        if "divisor" in fitted:
+            scale = f"{reward.scale / fitted['divisor']:.6g}"
+            like = f", which scales rewards as in {path}"
+        raise ConfigError(
+            f"train.reward.normalization: '{reward.normalization}' is fitted to demonstrations, not to a replay "
+            f"buffer: add --set train.reward.normalization=null --set train.reward.scale={scale}{like}"
+        )
+    return RewardTransform(reward.scale, reward.shift, clip=reward.clip)

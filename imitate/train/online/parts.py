@@ -8,7 +8,6 @@ import numpy as np
 
 from imitate.algo.base.actor_critic import ActorCritic
 from imitate.algo.base.on_policy import OnPolicy
-from imitate.config import Config
 from imitate.config.data_needs import Transitions
 from imitate.config.online import OnlineConfig
 from imitate.crew.places import open_backend
@@ -28,7 +27,7 @@ from imitate.train.online.learners import (
     ReplayLearner,
     RolloutLearner,
 )
-from imitate.train.online.normalization import ObsNormalizer, RewardScaler
+from imitate.train.online.normalization import ObsNormalizer, RewardScaler, fixed_rewards
 from imitate.train.online.replay import (
     PrioritizedReplay,
     ReplayBuffer,
@@ -170,22 +169,6 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
     return PrioritizedReplay(
         *shape, alpha=prioritized.alpha, beta=prioritized.beta, ranks=ranks, **settings
     )
-
-
-def fixed_rewards(config: Config) -> RewardTransform:
-    """Return the reward transform of ``train.reward`` for training without data to fit it to.
-
-    Raises:
-        ConfigError: the transform needs to be fitted.
-    """
-    reward = config.train.reward
-    if reward.normalization is not None:
-        raise ConfigError(
-            f"train.reward.normalization: '{reward.normalization}' is fitted to "
-            "demonstrations, not to a replay buffer: set it to null and choose "
-            "train.reward.scale"
-        )
-    return RewardTransform(reward.scale, reward.shift, clip=reward.clip)
 
 
 def make_collector(setup: OnlineSetup) -> Collector:

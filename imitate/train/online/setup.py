@@ -30,6 +30,7 @@ from imitate.models.preprocess import Preprocess
 from imitate.train.devices import with_precision
 from imitate.train.online.curriculum import stage_metas
 from imitate.train.online.goals import check_hindsight, stored_keys
+from imitate.train.online.normalization import fixed_rewards
 from imitate.train.online.steps import Array
 from imitate.train.setup import Setup, package_versions
 from imitate.train.start import adopt_frozen, start_from
@@ -224,6 +225,8 @@ def _built(
             f"algo_name: {config.algo_name} learns from its own actions alone, not from those "
             "of a person who takes over: choose an algorithm with a replay buffer (rlpd, sac), or omit take_over"
         )
+    if algo.experience == "replay":
+        fixed_rewards(config)  # refused before there is a run
     if not resumed:
         adopt_frozen(algo)
         start_from(algo, config.experiment)

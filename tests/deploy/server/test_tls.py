@@ -124,7 +124,10 @@ def test_a_client_without_tls_is_told_the_scheme(server):
 
 def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files, server_of):
     plain = server_of(Counter())
-    with refused("the address of a server without --tls-cert begins with ws://", error=RemoteError):
+    with refused(
+        "the address of a server (imitate serve without --tls-cert) begins with ws://",
+        error=RemoteError,
+    ):
         Patient(plain.url.replace("ws://", "wss://"), tls=trusting(files["ca"]))
     Patient(plain.url).close()
 
