@@ -1,6 +1,7 @@
 """Small demonstration files for tests, written with the package's own writer."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +162,9 @@ def make_demo_file(
     dims = OBS_DIMS if obs_dims is None else obs_dims
     made = (make_episode(random, steps, dims, action_dim, image, **episode) for steps in lengths)
     return write_demos(path, made, ENV_META if env_meta is None else env_meta, filter_keys, names)
+
+
+def features(**names):
+    """The attribute with the names of vectors' numbers by array."""
+    entries = {k: {"feature": k, "shape": [len(v)], "names": v} for k, v in names.items()}
+    return json.dumps(entries)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from imitate.cli.main import app
 from imitate.data.dataset_file import DatasetFile
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
+from tests.demo_files import features
 from tests.deploy.check.test_deploy_check import on, written
 from tests.tiny import tiny_run
 
@@ -61,8 +62,12 @@ def test_the_right_data_are_ok(trained, tmp_path):
 
 def test_joints_in_degrees_fail(trained, tmp_path):
     seen = written(tmp_path / "seen.hdf5", 1, on("joints", np.rad2deg))
+    names = {"obs/joints": ["pan", "lift", "roll"], "actions": ["x", "y"]}
+    with h5py.File(seen, "r+") as file:
+        file["data"].attrs["features"] = features(**names)
     text = check(trained[0], seen, code=1)
     assert "degrees instead of radians?" in text
+    assert "joints[0 (pan), 1 (lift)" in text and "\n1 (y) " in text
     assert text.endswith("verdict: fails\n")
 
 

@@ -14,7 +14,7 @@ from imitate.data.edit.shard import shard_files
 from imitate.data.formats.convert import convert
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
-from tests.demo_files import episode, write_demos
+from tests.demo_files import episode, features, write_demos
 from tests.loading import load
 from tests.tiny import tiny_algo
 
@@ -73,6 +73,19 @@ def test_dataset_for_a_person(dataset):
     assert_lines(text, "3, 21 steps", "7.0 (4 - 11)", "2 of 3 (67 %), by success")
     assert_lines(text, "Lift (robosuite 1.5.2 Panda)", "20 Hz", "train (2)")
     assert any(line.split()[:2] == ["obs/object", "10"] for line in text.splitlines())
+
+
+def test_names_of_numbers_and_values_of_a_whole_demo(dataset, tmp_path):
+    with h5py.File(dataset, "r+") as file:
+        file["data"].attrs["features"] = features(actions=list("abcdefg"))
+        for demo in file["data"].values():
+            demo["initial_state/pose"] = np.zeros((1, 7))
+    text = info(dataset).stdout
+    assert_lines(text, "\n6 (g) ", "initial_state/pose  7, one value a demo  float64  3\n")
+    page = tmp_path / "page.html"
+    CliRunner().invoke(app, ["dataset", "report", str(dataset), "--out", str(page)])
+    assert_lines(page.read_text(), "dimension 6 (g)", "<td>5 (f)")
+    assert "&#34;feature&#34;" not in page.read_text()  # no JSON in the head
 
 
 def test_next_observations_get_lines_of_their_own_only_where_they_differ(dataset):
@@ -158,6 +171,7 @@ def test_checkpoint_numbers(checkpoint):
     report = report_of(checkpoint)
     assert_has(report, kind="checkpoint", algo="bc", variant="BC_Gaussian", epoch=3, step=300)
     # 10 -> 8 hidden, then mean and std of 7 actions: 8 * 11 + 2 * 7 * 9.
+    assert not any(key.startswith("algo.gmm") for key in report["changed_settings"])  # is off
     assert_has(report, parameters=88 + 126, obs_shapes={"object": [10]}, action_dim=7)
     assert_has(report, normalizes_obs=True, normalizes_actions=False)
     changed = report["changed_settings"]

@@ -14,6 +14,7 @@ from imitate.policy.renaming import rename_words
 from imitate.system.run_folder import find_checkpoint
 from imitate.system.text import counted
 
+_OF_TRAINING = ("experiment.", "train.max_grad_norm", "train.batch_size", "algo.optim_params.")
 REASONS = {
     "best.pth": "the best by success rate",
     "best_return.pth": "the best by return",
@@ -43,7 +44,7 @@ def describe(path: Path) -> Report:
         "env_version": env.get("env_version"),
         "robots": env.get("env_kwargs", {}).get("robots"),
         "control_freq": control_freq_of(ckpt),
-        "obs_shapes": shapes["all_shapes"],
+        "obs_shapes": {**shapes["all_shapes"], **(shapes.get("raw_shapes") or {})},
         "action_dim": shapes["ac_dim"],
         "action_low": shapes.get("action_low"),
         "action_high": shapes.get("action_high"),
@@ -52,17 +53,28 @@ def describe(path: Path) -> Report:
         "environments": [meta.get("key") for meta in ckpt.get("environments") or ()],
         "rename": ckpt.get("rename", {}),
         "instructions": (ckpt.get("language") or {}).get("instructions", []),
-        "changed_settings": dict(_differences(defaults, json.loads(ckpt["config"]))),
+        "changed_settings": dict(_settings(defaults, ckpt)),
         "versions": ckpt.get("versions", {}),
         "provenance": ckpt.get("provenance", {}),
     }
 
 
+def _settings(defaults: Mapping[str, Any], ckpt: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Return the settings that differ from the defaults; for an imported policy without those of a training."""
+    imported = "imported_from" in ckpt.get("provenance", {})
+    for key, value in _differences(defaults, json.loads(ckpt["config"])):
+        if not (imported and key.startswith(_OF_TRAINING)):
+            yield key, value
+
+
 def _differences(
     default: Mapping[str, Any], value: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Return the dotted keys whose value differs from the default."""
+    """Return the dotted keys whose value differs from the default; of a part that is switched off only its switch."""
+    off = prefix and value.get("enabled") is False
     for key, item in value.items():
+        if off and key != "enabled":
+            continue
         name = f"{prefix}{key}"
         other = default.get(key)
         if isinstance(item, Mapping) and isinstance(other, Mapping):

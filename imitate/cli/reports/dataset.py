@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from imitate.cli.reports.layout import (
 )
 from imitate.data import DatasetFile
 from imitate.data.edit.selection import outcomes
+from imitate.data.file.features import dimension_words, names_in
 from imitate.functional.statistics import rate_of
 from imitate.system.text import counted
 
@@ -47,23 +49,26 @@ def describe(path: Path) -> Report:
             "control_freq": file.control_freq,
             "success": _successes(file, demos),
             "actions": _action_range(file, demos),
+            "number_names": names_in(file),
             "filter_keys": {name: len(names) for name, names in file.filter_keys().items()},
             "keys": _keys(file, demos),
         }
 
 
 def _keys(file: DatasetFile, demos: Sequence[str]) -> list[Report]:
-    """List the arrays below a demo: shape of one step, dtype, and number of such demos."""
-    found: dict[str, dict[tuple[tuple[int, ...], str], int]] = {}
+    """List the arrays below a demo: shape of one step, dtype, rows if there is one for the whole demo, and demos."""
+    found: dict[str, Counter[tuple[tuple[int, ...], str, bool]]] = {}
     for demo in demos:
+        length = file.length(demo)
         for name in file.keys(demo):
-            form = (file.shape(demo, name)[1:], str(file.dtype(demo, name)))
-            forms = found.setdefault(name, {})
-            forms[form] = forms.get(form, 0) + 1
+            shape = file.shape(demo, name)
+            form = (shape[1:], str(file.dtype(demo, name)), shape[:1] == (1,) and length > 1)
+            found.setdefault(name, Counter())[form] += 1
     return [
         {"key": name, "shape": list(shape), "dtype": dtype, "demos": count}
+        | ({"once": True} if once else {})
         for name, forms in sorted(found.items())
-        for (shape, dtype), count in forms.items()
+        for (shape, dtype, once), count in forms.items()
     ]
 
 
@@ -120,13 +125,17 @@ def lay_out(report: Report) -> Iterator[str]:
     entries = [e for e in report["keys"] if not _repeats_obs(e, report["keys"])]
     yield from table(
         ("key", "one step", "type", "demos"),
-        [(e["key"], shape_words(e["shape"]), e["dtype"], str(e["demos"])) for e in entries],
+        [(e["key"], _size(e), e["dtype"], str(e["demos"])) for e in entries],
     )
     if len(entries) < len(report["keys"]):
         yield "next_obs/...   as obs/..."
     if report["actions"]:
         yield ""
-        yield from _action_lines(report["actions"])
+        yield from _action_lines(report["actions"], report["number_names"].get("actions", ()))
+
+
+def _size(entry: Report) -> str:
+    return shape_words(entry["shape"]) + (", one value a demo" if "once" in entry else "")
 
 
 def _repeats_obs(entry: Report, entries: Sequence[Report]) -> bool:
@@ -135,9 +144,9 @@ def _repeats_obs(entry: Report, entries: Sequence[Report]) -> bool:
     return group == "next_obs" and {**entry, "key": f"obs/{name}"} in entries
 
 
-def _action_lines(actions: Report) -> Iterator[str]:
+def _action_lines(actions: Report, names: Sequence[str]) -> Iterator[str]:
     rows = [
-        (str(i), f"{low:+.3f}", f"{high:+.3f}")
+        (dimension_words([i], names), f"{low:+.3f}", f"{high:+.3f}")
         for i, (low, high) in enumerate(zip(actions["low"], actions["high"], strict=True))
     ]
     yield from table(("action", "lowest", "highest"), rows)

@@ -23,6 +23,7 @@ from imitate.cli.robot.policies import (
     TlsCa,
     TokenFile,
 )
+from imitate.data.file.features import dimension_words
 from imitate.errors import UserError, printable
 from imitate.system.text import counted
 
@@ -156,21 +157,22 @@ def _lines(report: CheckReport) -> list[str]:
     ]
     errors = report.errors
     if errors is not None:
+        names = [dimension_words([dim], errors.names) for dim in range(len(errors.mean))]
         rows = zip(
             errors.mean, errors.p95, errors.std, errors.constant, errors.relative, strict=True
         )
         lines += table(
             ("action", "mean error", "p95", "std of the demos", "constant action", "relative"),
             [
-                (str(dim), *map(number, row[:-1]), "-" if math.isnan(row[-1]) else f"{row[-1]:.2f}")
-                for dim, row in enumerate(rows)
+                (name, *map(number, row[:-1]), "-" if math.isnan(row[-1]) else f"{row[-1]:.2f}")
+                for name, row in zip(names, rows, strict=True)
             ],
         )
         demo, step, dim = errors.worst_step
         overall = "-" if math.isnan(errors.overall) else f"{errors.overall:.2f}"
         lines.append(
             f"overall {overall} (1: a constant action); worst demo {errors.worst_demo}; worst step {step} of {demo}, "
-            f"action {dim}"
+            f"action {names[dim]}"
         )
     if report.latency_ms:
         marks = ", ".join(f"{name} {value:.2f}" for name, value in report.latency_ms.items())

@@ -12,10 +12,13 @@ recorded with this package have the attribute if the robot names its numbers; fi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from imitate.errors import DatasetError
+
+if TYPE_CHECKING:
+    from imitate.data.file.hdf5_format import DemoFile
 
 FEATURES = "features"
 _MAX_BYTES = 60_000  # HDF5's limit of an attribute, 64 KiB
@@ -75,6 +78,25 @@ def number_names(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str
         if names and list(entry.get("shape") or ()) == [len(names)]:
             found[key.removeprefix("obs/")] = names
     return found
+
+
+def names_in(file: DemoFile) -> dict[str, list[str]]:
+    """Return the names of vectors' numbers in a file by array, such as ``obs/state``; {} if it has none."""
+    try:
+        found = features_of(file.file_attrs, str(file.path))
+    except DatasetError:
+        return {}
+    names = number_names(found)
+    return {
+        key: names[key.removeprefix("obs/")] for key in found if key.removeprefix("obs/") in names
+    }
+
+
+def dimension_words(dimensions: Iterable[int], names: Sequence[str] | None, most: int = 10) -> str:
+    """Return the first of some dimensions of a vector, each with its name if it has one: ``3 (wrist_roll), 5``."""
+    named = dict(enumerate(names or ()))
+    shown = [f"{at} ({named[at]})" if at in named else str(at) for at in map(int, dimensions)]
+    return ", ".join(shown[:most]) + (" ..." if len(shown) > most else "")
 
 
 def dimension_names(names: Any) -> list[str]:

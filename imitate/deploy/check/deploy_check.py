@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.dataset_file import DatasetFile
+from imitate.data.file.features import dimension_words, names_in
 from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.deploy.check.inputs import (
     DeployFinding,
@@ -133,6 +134,7 @@ class ActionErrors:
 
     Args:
         predictions: predictions of the policy.
+        names: names of the actions' numbers, if they have names.
 
     Attributes:
         mean, p95: (A,) mean and 95 % quantile of the absolute error.
@@ -145,7 +147,8 @@ class ActionErrors:
         worst_step: demo, step and dimension of the error that is largest relative to ``std``.
     """
 
-    def __init__(self, predictions: Predictions) -> None:
+    def __init__(self, predictions: Predictions, names: Sequence[str] = ()) -> None:
+        self.names = names
         recorded = np.concatenate([demo.actions for demo in predictions.demos])
         errors = [
             np.abs(actions - demo.actions)
@@ -182,7 +185,7 @@ class ActionErrors:
         bad = np.flatnonzero(self.relative > max(tolerance, 1.0))
         if not len(bad):
             return []
-        dims = ", ".join(map(str, bad))
+        dims = dimension_words(bad, self.names, len(bad))
         words = f"actions[{dims}] have larger errors than the best constant action"
         return [DeployFinding(Severity.warning, "actions", "", words)]
 
@@ -190,6 +193,7 @@ class ActionErrors:
         """Return plain values for JSON."""
         demo, step, dim = self.worst_step
         return {
+            "names": list(self.names),
             "mean": self.mean.tolist(),
             "p95": self.p95.tolist(),
             "std": self.std.tolist(),
@@ -202,7 +206,11 @@ class ActionErrors:
 
 
 def limit_findings(
-    predictions: Predictions, low: NDArray[Any], high: NDArray[Any], more: float = 0.2
+    predictions: Predictions,
+    low: NDArray[Any],
+    high: NDArray[Any],
+    more: float = 0.2,
+    names: Sequence[str] = (),
 ) -> list[DeployFinding]:
     """Find dimensions in which the policy is at its limits much more often than the demonstrations.
 
@@ -210,6 +218,7 @@ def limit_findings(
         predictions: predictions of the policy.
         low, high: (A,) limits of its actions; infinite if there are none.
         more: smallest difference of the shares of steps that is reported.
+        names: names of the numbers, if they have names.
     """
     room = 1e-6 * np.where(np.isfinite(high - low), high - low, 0.0)
 
@@ -222,8 +231,13 @@ def limit_findings(
     bad = np.flatnonzero(acted > recorded + more)
     if not len(bad):
         return []
-    named = ", ".join(f"{dim} ({acted[dim]:.0%}, demos {recorded[dim]:.0%})" for dim in bad)
-    words = f"the policy's actions are at their limits in dimensions {named} of the steps"
+    named = ", ".join(
+        f"{dimension_words([dim], names)}: {acted[dim]:.0%}, demos {recorded[dim]:.0%}"
+        for dim in bad
+    )
+    words = (
+        f"the policy's actions are at their limits in these shares of the steps: dimension {named}"
+    )
     return [DeployFinding(Severity.warning, "limits", "", words)]
 
 
@@ -314,7 +328,8 @@ def check(
     report.rate_hz = schema.rate_hz or file.control_freq
     report.findings += _rate(schema.rate_hz, file.control_freq)
     report.findings += shape_findings(schema.observations, file, demos[0], resizes)
-    read = _observations(report, schema, file, training, on_demo)
+    names = names_in(file)
+    read = _observations(report, schema, file, training, on_demo, names)
     actions = _actions(file, demos, schema, action_keys)
     if actions is None:
         size = _size(file.shape(demos[0], "actions")[1:])
@@ -329,7 +344,8 @@ def check(
             CheckedDemo(name, obs, acted, _lang(file, name, lang) if taught else None)
             for name, obs, acted in zip(demos, read, actions, strict=True)
         ]
-        _act(report, policy, schema, episodes, tolerance)
+        numbers = schema.names.get("actions") or names.get("actions") or ()
+        _act(report, policy, schema, episodes, tolerance, numbers)
     return report
 
 
@@ -339,6 +355,7 @@ def _observations(
     file: DatasetFile,
     training: TrainingObservations,
     on_demo: Callable[[int], None],
+    names: Mapping[str, Sequence[str]],
 ) -> list[dict[str, NDArray[Any]]]:
     """Read the observations of each demo, and add findings about them to the report."""
     faulty = {finding.key for finding in report.findings}
@@ -349,7 +366,8 @@ def _observations(
         on_demo(done + 1)
     for key in keys:
         values = [obs[key] for obs in read]
-        report.findings += _observed(key, schema.observations[key], values, training)
+        words = names.get(f"obs/{key}", ())
+        report.findings += _observed(key, schema.observations[key], values, training, words)
     if not training.origin:
         words = (
             "the policy contains no statistics of its training: give --training FILE to "
@@ -365,6 +383,7 @@ def _act(
     schema: Schema,
     demos: Sequence[CheckedDemo],
     tolerance: float,
+    names: Sequence[str],
 ) -> None:
     """Call the policy and add the results to the report."""
     report.steps = sum(len(demo.actions) for demo in demos)
@@ -374,10 +393,10 @@ def _act(
         words = f"the policy cannot be called: {error}"
         report.findings.append(DeployFinding(Severity.problem, "refused", "", words))
         return
-    report.errors = ActionErrors(predictions)
+    report.errors = ActionErrors(predictions, names)
     report.findings += report.errors.findings(tolerance)
     low, high = (np.array(limit, dtype=float) for limit in (schema.action_low, schema.action_high))
-    report.findings += limit_findings(predictions, low, high)
+    report.findings += limit_findings(predictions, low, high, names=names)
     report.first_ms = predictions.first_ms
     report.latency_ms = latency_of(predictions.calls_ms)
     if report.rate_hz is not None:
@@ -432,7 +451,11 @@ def _size(shape: Sequence[int]) -> str:
 
 
 def _observed(
-    key: str, spec: ObservedKey, values: Sequence[NDArray[Any]], training: TrainingObservations
+    key: str,
+    spec: ObservedKey,
+    values: Sequence[NDArray[Any]],
+    training: TrainingObservations,
+    names: Sequence[str],
 ) -> list[DeployFinding]:
     """Compare one observation with its statistics in training."""
     known = training.ranges.get(key)
@@ -450,7 +473,7 @@ def _observed(
     elif spec.kind == "low_dim" and known is not None:
         joined = np.concatenate(list(values))
         if known.mean.size == np.prod(spec.shape, dtype=int):
-            findings += vector_findings(key, joined, known)
+            findings += vector_findings(key, joined, known, names)
     if training.origin and known is None and spec.kind in ("rgb", "low_dim"):
         words = f"'{key}': {training.origin} has no statistics of it, so it could not be compared"
         findings.append(DeployFinding(Severity.note, "statistics", key, words))

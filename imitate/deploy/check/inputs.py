@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.data.file.features import dimension_words
 from imitate.deploy.check.statistics import Range, image_range
 from imitate.system.text import counted
 
@@ -69,13 +70,16 @@ _UNITS = {
 }
 
 
-def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[DeployFinding]:
+def vector_findings(
+    key: str, values: NDArray[Any], training: Range, names: Sequence[str] = ()
+) -> list[DeployFinding]:
     """Compare an observation with its statistics in training.
 
     Args:
         key: key of the observation.
         values: (N, D) values of all steps.
         training: statistics in training, (D,) each.
+        names: names of the numbers, if they have names.
     """
     x = values.reshape(len(values), -1).astype(np.float64)
     size = np.maximum(np.abs(training.mean), 1.0)
@@ -93,7 +97,7 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Dep
 
     def add(level: Severity, kind: str, dims: NDArray[np.bool_], words: str) -> None:
         if dims.any():
-            named = _named(key, dims)
+            named = f"{key}[{dimension_words(np.flatnonzero(dims), names, dims.size)}]"
             findings.append(DeployFinding(level, kind, key, f"{named} {words}"))
 
     is_far = ~constant & (far > SHARE)
@@ -128,11 +132,6 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Dep
         "units",
     )
     return findings
-
-
-def _named(key: str, dims: NDArray[np.bool_]) -> str:
-    """Format as ``joints[0, 3]``."""
-    return f"{key}[{', '.join(map(str, np.flatnonzero(dims)))}]"
 
 
 def _most(shares: NDArray[Any], dims: NDArray[np.bool_]) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.file.features import dimension_words
 from imitate.data.quality.doctor.alignment import Motions, own_positions
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
 from imitate.data.quality.doctor.survey import Array, DemoSteps
 
+Names = Mapping[str, Sequence[str]]
 _SAID, _BAD = 0.2, 0.5  # fraction of the steps at a limit
 _FEW_VALUES = 3  # a dimension with at most this many values is a switch, such as a gripper's
 
@@ -22,10 +25,12 @@ class Clipping:
 
     Args:
         motions: also receives the pieces; position targets are at an end of their range when the robot does not move.
+        names: names of vectors' numbers by array.
     """
 
-    def __init__(self, motions: Motions) -> None:
+    def __init__(self, motions: Motions, names: Names) -> None:
         self._motions = motions
+        self._names = names.get("actions")
         self._turns: Array = np.zeros(0, dtype=np.int64)
         self._steps = 0
         self._low: Array | None = None
@@ -76,11 +81,12 @@ class Clipping:
             if len(values) <= _FEW_VALUES or share < _SAID or column in targets:
                 continue
             ramps = self._turns[column] == 0
+            name = dimension_words([column], self._names)
             low, high = float(self._low[column]), float(self._high[column])
             yield Finding(
                 "clipping",
                 Level.warning if share >= _BAD and not ramps else Level.info,
-                f"dimension {column} of 'actions' is at its limit ({low:.4g} or {high:.4g}) in {100 * share:.0f} % of "
+                f"dimension {name} of 'actions' is at its limit ({low:.4g} or {high:.4g}) in {100 * share:.0f} % of "
                 "the steps",
                 [Place(key="actions")],
                 advice="nothing to do, if it is a gripper, which goes from one end to the other"
@@ -123,10 +129,11 @@ class Ranges:
 
     Args:
         clips_itself: true if the environment clips actions at +-1, so that a repair may clip them too.
+        names: names of vectors' numbers by array.
     """
 
-    def __init__(self, clips_itself: bool = False) -> None:
-        self._clips_itself = clips_itself
+    def __init__(self, clips_itself: bool = False, names: Names = MappingProxyType({})) -> None:
+        self._clips_itself, self._names = clips_itself, names
         self._low: dict[str, Array] = {}
         self._high: dict[str, Array] = {}
         self._steps: defaultdict[str, int] = defaultdict(int)
@@ -246,7 +253,7 @@ class Ranges:
                 ("near_constant", f"changes by less than a millionth of {largest:.3g}", nearly),
             ):
                 if found.any():
-                    numbers = ", ".join(map(str, np.flatnonzero(found)[:10]))
+                    numbers = dimension_words(np.flatnonzero(found), self._names.get(key))
                     what = f"'{key}' {words} in {found.sum()} of {found.size} dimensions: {numbers}"
                     yield Finding(code, Level.info, what, [Place(key=key)])
 
@@ -275,7 +282,8 @@ def with_one_sign(values: Array) -> Array:
 class Representations:
     """Search for quaternions whose sign flips, and angles that wrap."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self._quaternions: dict[str, bool] = {}
         self._flips: defaultdict[str, list[Place]] = defaultdict(list)
         self._wraps: defaultdict[str, list[Place]] = defaultdict(list)
@@ -328,7 +336,7 @@ class Representations:
                 yield _flipped(key, places)
         for key, places in sorted(self._wraps.items()):
             if places and self._largest[key] <= (_HALF if self._signed[key] else 2 * _HALF):
-                yield _wrapped(key, places, sorted(self._dims[key]))
+                yield _wrapped(key, places, sorted(self._dims[key]), self._names.get(key))
 
 
 def _flipped(key: str, places: list[Place]) -> Finding:
@@ -344,12 +352,14 @@ def _flipped(key: str, places: list[Place]) -> Finding:
     )
 
 
-def _wrapped(key: str, places: list[Place], dims: list[int]) -> Finding:
+def _wrapped(
+    key: str, places: list[Place], dims: list[int], names: Sequence[str] | None
+) -> Finding:
     return Finding(
         "angle_wrap",
         Level.warning,
         f"'{key}' jumps by a whole turn (2 pi) in {counted(len({p.demo for p in places}))}, in dimension "
-        f"{', '.join(map(str, dims))}: an angle goes on from pi to -pi",
+        f"{dimension_words(dims, names, len(dims))}: an angle goes on from pi to -pi",
         places,
         advice=_step("sin_cos", key, dims)
         if key != "actions"

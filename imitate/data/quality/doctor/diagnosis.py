@@ -13,6 +13,7 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.rewrite import FileChanges, Rows, Values, read_masks, rewrite
 from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
+from imitate.data.file.features import names_in
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor.actions import Clipping, Ranges, Representations
 from imitate.data.quality.doctor.alignment import Lag, Motions, NextObs, States
@@ -91,18 +92,18 @@ def examine(
 
 
 def _value_checks(layout: FileLayout) -> list[Check]:
-    motions = Motions()
+    motions, names = Motions(), names_in(layout.file)
     return [
         motions,
-        Ranges(_clips_itself(layout)),
-        Clipping(motions),
+        Ranges(_clips_itself(layout), names),
+        Clipping(motions, names),
         States(layout),
         NextObs(),
         ActionCopies(),
         Lag(layout, motions),
         Idle(),
         Jumps(),
-        Representations(),
+        Representations(names),
         LostSteps(layout),
         Duplicates(),
         ImageChecks(layout),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.file.features import dimension_words
 from imitate.data.quality.doctor.motion import is_position, is_switch
 from imitate.data.quality.doctor.survey import DemoLayout
 from imitate.data.quality.report.section import Figure, ReportSection, number, percent
@@ -94,7 +95,8 @@ def _curves(subject: ReportInput) -> Iterator[Figure]:
             at = np.linspace(0, demo.length - 1, len(values))
             plot.line(Line(np.stack([at, values[:, 0]], axis=1), f"curve c{place}", demo.name))
         names = [demo.name for demo, _ in curves]
-        title = f"{key.removeprefix('obs/')}, dimension 0"
+        first = dimension_words([0], subject.names.get(key))
+        title = f"{key.removeprefix('obs/')}, dimension {first}"
         yield Figure(title, drawing=plot.draw(), curves=names)
 
 
@@ -135,7 +137,8 @@ def _scatters(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterat
         for (demo, _), a, b in zip(kept, x, y, strict=True):
             kind = "failed" if subject.outcomes[demo.name] is False else "solved"
             plot.dot(float(a), float(b), f"end {kind}", demo.name, 2.5)
-        yield Figure(name, f"dimensions {first} and {first + 1}", plot.draw())
+        pair = dimension_words([first, first + 1], subject.names.get(key))
+        yield Figure(name, f"dimensions {pair.replace(', ', ' and ')}", plot.draw())
 
 
 def places_in(key: str, starts: Array) -> list[int]:
@@ -178,7 +181,8 @@ def actions(subject: ReportInput) -> ReportSection:
     low, high = values.min(axis=0), values.max(axis=0)
     bounded = bool(max(high.max(), -low.min()) <= ACTION_LIMIT)
     figures = [
-        _dimension(values[:, d], d, bounded) for d in range(min(values.shape[1], _MOST_DIMS))
+        _dimension(values[:, d], dimension_words([d], subject.names.get("actions")), bounded)
+        for d in range(min(values.shape[1], _MOST_DIMS))
     ]
     note = f"{counted(len(values), 'step')} of {counted(len(subject.sample), 'demo')}"
     note += (
@@ -194,7 +198,7 @@ def actions(subject: ReportInput) -> ReportSection:
     )
 
 
-def _dimension(values: Array, dimension: int, bounded: bool) -> Figure:
+def _dimension(values: Array, dimension: str, bounded: bool) -> Figure:
     low, high = float(values.min()), float(values.max())
     drawing = histogram(
         values,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from PIL import Image
 
 from imitate.data.batches.statistics import KeyStats
 from imitate.data.edit.summary import key_statistics
+from imitate.data.file.features import dimension_words
 from imitate.data.quality.doctor.survey import DemoLayout, FileArray
 from imitate.data.quality.report.section import CameraFilms, Frame, ReportSection, Table, number
 from imitate.data.quality.report.subject import Array, ReportInput, spread
@@ -29,7 +30,9 @@ def observations(subject: ReportInput) -> ReportSection | None:
     found = {key: _statistics(subject, key) for key in keys[:_MOST_KEYS]}
     rows = [_row(subject, key, stats) for key, stats in found.items()]
     details = [
-        _details(key, stats) for key, stats in found.items() if stats and stats.mean.size >= 2
+        _details(key, stats, subject.names.get(key))
+        for key, stats in found.items()
+        if stats and stats.mean.size >= 2
     ]
     if not rows:
         return None
@@ -84,23 +87,26 @@ def _row(subject: ReportInput, key: str, stats: KeyStats | None) -> tuple[object
     if len(still) == stats.max.size:
         constant = ("all",)
     elif len(still):
-        constant = ", ".join(map(str, still[:8])) + (" …" if len(still) > 8 else "")
+        constant = dimension_words(still, subject.names.get(key), 8)
     low, high = float(stats.std.min()), float(stats.std.max())
     spread = number(high) if stats.std.size == 1 else f"{number(low)} … {number(high)}"
     values = [number(float(v)) for v in (stats.min.min(), stats.mean.mean(), stats.max.max())]
     return key, shape, str(form.dtype), constant, *values, spread
 
 
-def _details(key: str, stats: KeyStats) -> tuple[str, Table]:
+def _details(key: str, stats: KeyStats, names: Sequence[str] | None) -> tuple[str, Table]:
     header = ("dimension", "smallest", "mean", "largest", "std")
     more = f", the first {_MOST_DIMS} of {stats.mean.size}" if stats.mean.size > _MOST_DIMS else ""
-    return f"{key}{more}", Table(header, list(_dimensions(stats)))
+    return f"{key}{more}", Table(header, list(_dimensions(stats, names)))
 
 
-def _dimensions(stats: KeyStats) -> Iterator[tuple[str, ...]]:
+def _dimensions(stats: KeyStats, names: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
     columns = (stats.min, stats.mean, stats.max, stats.std)
     for at in range(min(stats.mean.size, _MOST_DIMS)):
-        yield str(at), *(number(float(np.ravel(column)[at])) for column in columns)
+        yield (
+            dimension_words([at], names),
+            *(number(float(np.ravel(column)[at])) for column in columns),
+        )
 
 
 _MOST_CAMERAS, _MOST_DEMOS = 8, 4

@@ -119,7 +119,7 @@ def demo_table(subject: ReportInput) -> ReportSection | None:
 
 
 _KINDS = {"1": "robosuite", "2": "gymnasium", "3": "iGibson", "4": "real robot"}
-_KNOWN = frozenset(("env_args", "control_freq", "total", "imitate_format"))
+_KNOWN = frozenset(("env_args", "control_freq", "total", "imitate_format", "features"))
 _MAX_TEXT = 160
 _MAX_ATTRS = 24
 _MAX_PLACES = 6

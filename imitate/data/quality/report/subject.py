@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from imitate.data.edit.selection import outcomes
 from imitate.data.file.extents import Extents
+from imitate.data.file.features import names_in
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor.diagnosis import examine
 from imitate.data.quality.doctor.finding import DoctorReport
@@ -49,6 +50,11 @@ class ReportInput:
     def is_whole(self) -> bool:
         """True if the values of all demos are read."""
         return len(self.sample) == len(self.demos)
+
+    @cached_property
+    def names(self) -> dict[str, list[str]]:
+        """Names of vectors' numbers by array; {} if the file has none."""
+        return names_in(self.file)
 
     @cached_property
     def masks(self) -> dict[str, list[str]]:
