@@ -69,7 +69,7 @@ def corrected(method: str, seed: int, args: argparse.Namespace) -> Points:
     folder = args.out / method / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     command = [*IMITATE, "dagger", "--config", args.config, "--dataset", str(args.dataset)]
-    command += ["--demos", str(BEGIN), "--rounds", str(args.rounds), "--seed", str(1000 * seed)]
+    command += ["--first", str(BEGIN), "--rounds", str(args.rounds), "--seed", str(1000 * seed)]
     command += ["--out", str(folder / "run"), *METHODS[method]]
     settings = (f"train.seed={seed}", HORIZON)
     run([*command, *_set(settings)], folder / "dagger.log")

@@ -54,9 +54,9 @@ def command(
     episodes: Annotated[
         int, typer.Option("--episodes", min=1, help="Number of episodes per round.")
     ] = 10,
-    demos: Annotated[
+    first: Annotated[
         int | None,
-        typer.Option("--demos", min=1, help="Number of demonstrations to use; default: all."),
+        typer.Option("--first", min=1, help="Number of demonstrations to use; default: all."),
     ] = None,
     expert: Annotated[
         str,
@@ -144,7 +144,7 @@ def command(
         episodes=episodes,
         seed=seed,
         horizon=loaded.experiment.rollout.horizon or _horizon(dataset),
-        demos=demos,
+        demos=first,
         label_every=label_every,
     )
     with Progress(rounds * episodes, "episode", "dagger") as bar:

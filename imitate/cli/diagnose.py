@@ -42,10 +42,10 @@ def command(
             help="Recorded episodes in which the policy failed: imitate run --record FILE.",
         ),
     ] = None,
-    demos: Annotated[
+    max_demos: Annotated[
         int,
         typer.Option(
-            "--demos",
+            "--max-demos",
             min=2,
             help="Number of demonstrations to examine, evenly spread over the file.",
         ),
@@ -79,8 +79,8 @@ def command(
             subject,
             data,
             failed,
-            demos=() if data is None else _spread(data.demos(), demos),
-            failures=() if failed is None else _spread(failed.demos(), demos),
+            demos=() if data is None else _spread(data.demos(), max_demos),
+            failures=() if failed is None else _spread(failed.demos(), max_demos),
             rename=parse_rename(rename or ()),
         )
     report.causes = [_with_paths(cause, run, dataset) for cause in report.causes]

@@ -19,12 +19,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "imitate dataset merge own.hdf5 LEROBOT_FOLDER --out both.hdf5 --common-keys --any-env",
     ),
     "dataset shard": (
-        "imitate dataset shard demos.hdf5 --out demos/ --demos 1000",
-        "imitate dataset shard monday.hdf5 tuesday.hdf5 --out s3://bucket/week --demos 200",
+        "imitate dataset shard demos.hdf5 --out demos/ --per-shard 1000",
+        "imitate dataset shard monday.hdf5 tuesday.hdf5 --out s3://bucket/week --per-shard 200",
     ),
     "dataset index": ("imitate dataset index demos/",),
     "dataset delete": (
-        "imitate dataset delete demos.hdf5 --demos demo_3,demo_7 --out kept.hdf5",
+        "imitate dataset delete demos.hdf5 --demos demo_3,demo_7-demo_9 --out kept.hdf5",
         "imitate dataset delete demos.hdf5 --keys next_obs --out smaller.hdf5",
     ),
     "dataset rename-key": (
@@ -67,7 +67,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "imitate dataset render demos.hdf5 --out images.hdf5 --cameras agentview --size 84 --workers 2",
     ),
     "dataset playback": (
-        "imitate dataset playback demos.hdf5 --demos 5 --video demos.mp4",
+        "imitate dataset playback demos.hdf5 --first 5 --video demos.mp4",
         "imitate dataset playback own.hdf5 --by obs-images --video demos.mp4",
     ),
     "dataset recover": ("imitate dataset recover demos.hdf5",),

@@ -100,7 +100,7 @@ VERBS = {
         "command",
         "Interactive imitation learning: DAgger, HG-DAgger.",
         (
-            "imitate dagger --config robosuite/lift/bc --dataset demos.hdf5 --demos 5 --out runs/dagger",
+            "imitate dagger --config robosuite/lift/bc --dataset demos.hdf5 --first 5 --out runs/dagger",
             "imitate dagger --config robosuite/lift/bc --dataset demos.hdf5 --take-over my_robot:hand --out runs/hg",
         ),
     ),
@@ -240,7 +240,7 @@ VERBS = {
         "Examine, edit, convert and play back demonstrations.",
         (
             "imitate dataset doctor datasets/lift/scripted.hdf5",
-            "imitate dataset playback datasets/lift/scripted.hdf5 --demos 5 --video demos.mp4",
+            "imitate dataset playback datasets/lift/scripted.hdf5 --first 5 --video demos.mp4",
         ),
     ),
     "convert-checkpoint": Verb(

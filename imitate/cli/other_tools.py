@@ -17,7 +17,7 @@ robomimic | --camera_names --render_image_names | dataset playback | --camera {a
 robomimic | --debug | train | --epochs 1 --set experiment.epoch_every_n_steps=3
 robomimic | --download_dir | dataset download | --out {datasets}
 robomimic | --exclude-next-obs | dataset render | --no-next-obs
-robomimic | --n | dataset playback | --demos {5}
+robomimic | --n | dataset playback | --first {5}
 robomimic | --n | dataset render | --first {5}
 robomimic | --n_rollouts | eval | --episodes {50}
 robomimic | --num_demos | dataset subset | --first {50}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from imitate.collect.recorded import RecordedDemo, recorded_demo
 from imitate.crew import Crew, Limits, Lost, Reports
 from imitate.crew.backend import Backend
 from imitate.data import DatasetFile
+from imitate.data.edit.selection import Selection, select
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array, ever, watched
 from imitate.envs.make import check_description, is_real, is_robot
@@ -53,7 +54,8 @@ def playback(
     path: str | Path,
     video: str | Path,
     *,
-    demos: int | list[str] | None = None,
+    demos: Sequence[str] | None = None,
+    first: int | None = None,
     by: str | None = None,
     env_meta: dict[str, Any] | None = None,
     camera: str | None = None,
@@ -69,7 +71,8 @@ def playback(
     Args:
         path: the HDF5 file.
         video: the mp4 to write.
-        demos: number of demos from the beginning, or names; None for all.
+        demos: names of demos, or ranges such as ``demo_3-demo_7``; None for all.
+        first: largest number of demos.
         by: ``states`` sets the simulator to each recorded state, ``actions`` plays the actions from the first state,
             ``obs-images`` shows the recorded images. None for states, or for images if the file is of a real robot.
         env_meta: env_args of the environment, or None for those of the file.
@@ -92,7 +95,7 @@ def playback(
         raise DatasetError(f"{target}: videos are written as .mp4; give the file that ending")
     report = PlaybackReport(video=str(target))
     with DatasetFile(path) as file:
-        chosen = _choose(file, demos)
+        chosen = select(file, Selection(demos=demos, first=first))
         if on_count is not None:
             on_count(len(chosen))
         meta = file.env_meta if env_meta is None else env_meta
@@ -241,18 +244,6 @@ def _video(target: Path, rate_hz: float) -> Iterator[Callable[[Array], None]]:
         writer: Any = imageio.get_writer(str(cleared(part)), fps=rate_hz, macro_block_size=1)
         with writer:
             yield writer.append_data
-
-
-def _choose(file: DatasetFile, demos: int | list[str] | None) -> list[str]:
-    names = file.demos()
-    if demos is None:
-        return names
-    if isinstance(demos, int):
-        return names[:demos]
-    for demo in demos:
-        if demo not in names:
-            raise DatasetError(f"{file.path}: there is no demo '{demo}'; {nearest(demo, names)}")
-    return demos
 
 
 def _by_states(demo: RecordedDemo, env: Env, outcome: _Outcome) -> Iterator[None]:

@@ -51,7 +51,7 @@ def test_the_checkpoint_knows_what_it_was_trained_on(trained):
 
 def test_the_right_data_are_ok(trained, tmp_path):
     seen = written(tmp_path / "seen.hdf5", seed=1)
-    text = check(trained[0], seen, "--demos", 3)
+    text = check(trained[0], seen, "--max-demos", 3)
     assert "3 demos, 90 steps; training: the checkpoint" in text
     assert text.endswith("verdict: ok\n")
     told = json.loads(check(trained[0], seen, "--json"))
@@ -98,7 +98,7 @@ def test_through_a_server(trained, preloaded_commands, tmp_path):
     )
     try:
         url = json.loads(server.stdout.readline())["url"]
-        words = (url, seen, "--demos", 1, "--training", trained[1])
+        words = (url, seen, "--demos", "demo_0", "--training", trained[1])
         told = json.loads(check(*words, "--json"))
         assert told["verdict"] in ("ok", "warnings")  # a busy machine may make a call late
         assert told["training"] == f"the file {trained[1]}"

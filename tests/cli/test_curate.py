@@ -134,6 +134,7 @@ def test_filter_keys_are_not_written_under_a_reader(data, file):
     [
         ("--first 2", "01"),
         ("--demos demo_3,demo_0", "03"),
+        ("--demos demo_3,demo_0-demo_1", "013"),
         ("--success", "013"),
         ("--failure", "2"),
         ("--min-length 10 --max-length 15", "12"),
@@ -309,7 +310,7 @@ def test_stats_of_a_file_and_of_its_shards(call, file):
     lines = call("dataset stats demos.hdf5 --keys rewards --filter-key mine").stdout.splitlines()
     assert lines[0].split() == ["key", "mean", "std", "min", "max"]
     assert lines[1].split() == ["rewards", "0", "0.2", "0.4", "0", "1"]  # 1 of 10 and 5 of 20
-    call("dataset shard demos.hdf5 --out shards --demos 2")
+    call("dataset shard demos.hdf5 --out shards --per-shard 2")
     of_file, of_shards = (
         call.json(f"dataset stats {path} --filter-key mine") for path in ("demos.hdf5", "shards")
     )
@@ -320,7 +321,9 @@ def test_stats_of_a_file_and_of_its_shards(call, file):
 
 
 def test_shards_and_their_index(data, file):
-    assert data("shard demos.hdf5 --out shards --demos 2").stdout.startswith("shards: 2 shards, ")
+    assert data("shard demos.hdf5 --out shards --per-shard 2").stdout.startswith(
+        "shards: 2 shards, "
+    )
     names = sorted(path.name for path in Path("shards").iterdir())
     assert names == ["000.hdf5", "001.hdf5", "index.json"]
     assert "exists already" in data("index shards", code=2).output

@@ -127,6 +127,8 @@ dataset stats demos.hdf5 --keys obs/objekt | did you mean 'object'?
 dataset stats none.hdf5 | no such file
 dataset stats demos.hdf | demos.hdf: there is no such file; did you mean 'demos.hdf5'?
 dataset subset demos.hdf5 --demos demo_9 -o new.hdf5 | no demo 'demo_9'
+dataset subset demos.hdf5 --demos demo_1-demo_9 -o new.hdf5 | no demo 'demo_9'
+dataset playback demos.hdf5 --demos 2 --video new.mp4 | --first 2 takes the first 2
 dataset subset demos.hdf5 --min-length 99 -o new.hdf5 | no demo fulfils
 dataset subset none.hdf5 -o new.hdf5 | no such file
 eval --agent none.pth | none.pth

@@ -56,10 +56,12 @@ def test_recorded_images_every_second_step(image_file, tmp_path):
     assert [path.name for path in tmp_path.glob("*.mp4")] == ["v.mp4"]
 
 
-@pytest.mark.parametrize(("demos", "skip", "frames"), [(["demo_1"], 1, 5), (1, 5, 1)])
-def test_chosen_demos(image_file, tmp_path, demos, skip, frames):
+@pytest.mark.parametrize(
+    ("chosen", "skip", "frames"), [({"demos": ["demo_1"]}, 1, 5), ({"first": 1}, 5, 1)]
+)
+def test_chosen_demos(image_file, tmp_path, chosen, skip, frames):
     how = {"by": "obs-images", "size": 16, "skip": skip}
-    assert playback(image_file, tmp_path / "v.mp4", demos=demos, **how).frames == frames
+    assert playback(image_file, tmp_path / "v.mp4", **chosen, **how).frames == frames
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_errors_name_file_demo_and_remedy(image_file, tmp_path, how, words):
 @pytest.mark.render
 @pytest.mark.slow("draws the simulator in a process of its own")
 def test_actions_lead_to_the_recorded_states(lift_file, tmp_path):
-    report = playback(lift_file[0], tmp_path / "v.mp4", demos=1, by="actions", size=32, skip=20)
+    report = playback(lift_file[0], tmp_path / "v.mp4", first=1, by="actions", size=32, skip=20)
     assert report.success == {"demo_0": True}
     assert report.divergence == {"demo_0": 0.0}
     assert imageio.imread(tmp_path / "v.mp4").shape[0] == report.frames
@@ -95,7 +97,7 @@ def test_states_show_the_cube_going_up(lift_file, tmp_path):
     with DatasetFile(lift_file[0]) as file:
         length = file.length("demo_0")
     report = playback(
-        lift_file[0], tmp_path / "v.mp4", demos=1, by="states", size=64, skip=length - 1
+        lift_file[0], tmp_path / "v.mp4", first=1, by="states", size=64, skip=length - 1
     )
     first, last = imageio.imread(tmp_path / "v.mp4").astype(int)
     assert report.frames == 2

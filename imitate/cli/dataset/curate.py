@@ -42,10 +42,12 @@ ReplaceMasks = Annotated[
         "--overwrite", help="Replace filter keys of the same name, and the file named by --out."
     ),
 ]
-Names = Annotated[str | None, typer.Option("--demos", help="Names: demo_3,demo_7.")]
+Names = Annotated[
+    str | None, typer.Option("--demos", help="Names and ranges: demo_3,demo_7-demo_9.")
+]
 Without = Annotated[
     str | None,
-    typer.Option("--without", help="Names of demos to leave out, such as demo_3,demo_7."),
+    typer.Option("--without", help="Demos to leave out, such as demo_3,demo_7-demo_9."),
 ]
 First = Annotated[
     int | None,

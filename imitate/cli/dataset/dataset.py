@@ -11,6 +11,7 @@ import typer
 
 from imitate.cli.dataset import actions, curate, doctor, migrate_env, report, set_env, shard
 from imitate.cli.dataset.convert import convert
+from imitate.cli.dataset.curate import First, Names, names_of
 from imitate.cli.dataset.download import download
 from imitate.cli.dataset.render import render
 from imitate.cli.options import Overwrite, Quiet, StepTimeout
@@ -153,13 +154,8 @@ app.command()(render)
 def playback(
     file: Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")],
     video: Annotated[Path, typer.Option("--video", help="Video file (.mp4) to write.")],
-    demos: Annotated[
-        str | None,
-        typer.Option(
-            "--demos",
-            help="Number of demos from the beginning, or names: demo_3,demo_7. Default: all.",
-        ),
-    ] = None,
+    demos: Names = None,
+    first: First = None,
     by: Annotated[
         FrameSource | None,
         typer.Option(
@@ -194,7 +190,8 @@ def playback(
         report = play(
             file,
             video,
-            demos=_wanted(demos),
+            demos=names_of(demos),
+            first=first,
             by=None if by is None else by.value,
             env_meta=env_meta,
             camera=camera,
@@ -214,12 +211,6 @@ def _environment(file: Path, env: str) -> dict[str, Any]:
     with DatasetFile(file) as read:
         own = read.env_meta
     return named_env(env, own)
-
-
-def _wanted(demos: str | None) -> int | list[str] | None:
-    if demos is None:
-        return None
-    return int(demos) if demos.isdigit() else [name.strip() for name in demos.split(",")]
 
 
 def _summary(report: PlaybackReport) -> str:

@@ -23,7 +23,9 @@ def mount(app: typer.Typer) -> None:
 def shard(
     files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards, or its URL.")],
-    demos: Annotated[int, typer.Option("--demos", min=1, help="Number of demos per shard.")] = 1000,
+    per_shard: Annotated[
+        int, typer.Option("--per-shard", min=1, help="Number of demos per shard.")
+    ] = 1000,
     quiet: Quiet = False,
 ) -> None:
     """Split files into shards with an index: a folder that can be used as one dataset.
@@ -34,7 +36,7 @@ def shard(
 
     with Progress(None, "demo", "shard", quiet=quiet) as bar:
         made = shard_files(
-            files, out, demos, on_demo=lambda done, total: bar.reach(done, total=total)
+            files, out, per_shard, on_demo=lambda done, total: bar.reach(done, total=total)
         )
     typer.echo(f"{url_of(out) or out}: {_words(made)}")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from imitate.cli.dataset.curate import progress
+from imitate.cli.dataset.curate import Names, names_of, progress
 from imitate.cli.options import ActingDevice, ActingPrecision, AsJson, FilterKey, RenameObs
 from imitate.cli.reports.layout import number, table
 from imitate.cli.robot.policies import (
@@ -42,10 +42,11 @@ def command(
             metavar="FILE", help="Demonstrations, ideally recorded on the robot itself."
         ),
     ],
-    demos: Annotated[
+    demos: Names = None,
+    max_demos: Annotated[
         int,
         typer.Option(
-            "--demos", min=1, help="Number of demos to check, evenly spread over the file."
+            "--max-demos", min=1, help="Number of demos to check, evenly spread over the file."
         ),
     ] = 5,
     filter_key: FilterKey = None,
@@ -89,15 +90,16 @@ def command(
     Exit codes: 0 ok or warnings; 1 a problem was found; 2 invalid input.
     """
     from imitate.data.dataset_file import DatasetFile
+    from imitate.data.edit.selection import Selection, select
     from imitate.deploy.check.deploy_check import check
     from imitate.deploy.check.statistics import training_of, training_of_schema
 
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(DatasetFile(file))
-        names = data.demos(filter_key)
+        names = select(data, Selection(filter_key, names_of(demos)))
         if not names:
             raise UserError(f"{file}: has no demos" + (f" in '{filter_key}'" if filter_key else ""))
-        spread = np.linspace(0, len(names) - 1, min(demos, len(names))).round().astype(int)
+        spread = np.linspace(0, len(names) - 1, min(max_demos, len(names))).round().astype(int)
         found = PolicyOpener(
             token_file, timeout_s, device, None, tls_ca, resize, rename or (), precision
         ).open(policy, stack)

@@ -10,7 +10,7 @@ import numpy as np
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.rewrite import FileChanges, check_keys, rewrite
-from imitate.data.edit.selection import Selection, check_demos, select
+from imitate.data.edit.selection import Selection, named_demos, select
 from imitate.data.edit.summary import summarize
 from imitate.data.edit.target import Target
 from imitate.data.file.action_scale import NO_ATTRIBUTES, ActionScale, recorded_scale
@@ -53,10 +53,10 @@ def delete(
     if not demos and not keys:
         raise DatasetError(f"{source}: nothing to delete: name demos or keys")
     with DatasetFile(source) as file:
-        check_demos(file, demos)
+        unwanted = named_demos(file, demos)
         if keys:
             check_keys(file, keys)
-        left = set(file.demos()).difference(demos)
+        left = set(file.demos()).difference(unwanted)
     if "actions" in keys:
         raise DatasetError(f"{source}: a demo has 'actions': they can be renamed, not deleted")
     with target.writing() as part:

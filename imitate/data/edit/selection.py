@@ -17,14 +17,14 @@ class Selection:
 
     Attributes:
         filter_key: select only demos of this mask.
-        demos: select only these demos.
+        demos: select only these demos: names, or ranges such as ``demo_3-demo_7``.
         success: true: demos that solve their task, see :func:`outcomes`; false: others.
         min_length: smallest number of steps.
         max_length: largest number of steps.
         min_return: smallest sum of rewards.
         max_return: largest sum of rewards.
         first: largest number of demos that are selected.
-        without: demos that are not selected.
+        without: demos that are not selected, likewise.
         seed: draw ``first`` demos at random with this seed; None: take the first ones.
     """
 
@@ -48,11 +48,10 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
     """
     names = file.demos(selection.filter_key)
     if selection.demos is not None:
-        check_demos(file, selection.demos)
-        wanted = set(selection.demos)
+        wanted = named_demos(file, selection.demos)
         names = [name for name in names if name in wanted]
-    check_demos(file, selection.without)
-    names = [name for name in names if name not in set(selection.without)]
+    without = named_demos(file, selection.without)
+    names = [name for name in names if name not in without]
     if selection.success is not None:
         names = with_outcome(file, names, selection.success)
     names = [name for name in names if _fits(file, name, selection)]
@@ -64,16 +63,25 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
     return [names[i] for i in sorted(drawn.tolist())]
 
 
-def check_demos(file: DemoFile, demos: Sequence[str]) -> None:
-    """Refuse names that are not demos of the file.
+def named_demos(file: DemoFile, words: Sequence[str]) -> set[str]:
+    """Return the demos that names, or ranges such as ``demo_3-demo_7`` with both ends, select.
 
     Raises:
         DatasetError: a demo does not exist; the message names the nearest one.
     """
-    known = file.demos()
-    for name in demos:
-        if name not in known:
-            raise DatasetError(f"{file.path}: there is no demo '{name}'; {nearest(name, known)}")
+    known = {name: place for place, name in enumerate(file.demos())}
+    found = set[str]()
+    for word in words:
+        ends = [word] if word in known else word.split("-", 1)
+        for name in ends:
+            if name not in known:
+                hint = f"; --first {word} takes the first {word}" if word.isdecimal() else ""
+                raise DatasetError(
+                    f"{file.path}: there is no demo '{name}'; {nearest(name, known)}{hint}"
+                )
+        first, last = known[ends[0]], known[ends[-1]]
+        found.update(list(known)[first : last + 1])
+    return found
 
 
 def _fits(file: DemoFile, demo: str, selection: Selection) -> bool:
