@@ -34,6 +34,7 @@ from imitate.algo.slots.memory import (
     state_shapes,
 )
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
+from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
 from imitate.errors import DatasetError
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor
@@ -233,7 +234,11 @@ class ActorCritic(Algo[RLConfigT]):
             self.nets[source.network] = source.net
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
-        """Replace the rewards of the batch by those of :attr:`reward_source`, after an update of the source."""
+        """Replace the rewards of the batch by those of a slot, after an update of the slot."""
+        weights = self.reward_weights
+        if weights is not None:
+            update.step(REWARD_WEIGHTS, weights.loss())
+            return {**batch, "rewards": weights.combined(batch["signals"])}
         source = self.reward_source
         if source is not None:
             if source.needs_log_prob:
@@ -322,6 +327,8 @@ class ActorCritic(Algo[RLConfigT]):
             part = batch.get("part", torch.ones_like(selected["discounts"]))
             selected["expert"] = (part > 0).to(selected["discounts"])
             selected["terminals"] = (selected["discounts"] == 0).to(selected["discounts"])
+        if self.reward_weights is not None:
+            selected["signals"] = batch["n_step_signals"]
         if "dynamics" in self.nets:
             selected["index"] = batch["index"]
         if "next_actions" in batch:
@@ -362,7 +369,7 @@ class ActorCritic(Algo[RLConfigT]):
         return {"Action_Error": (self.actor.head.act(features) - batch["actions"]).abs().mean()}
 
     def _max_grad_norm(self, name: str) -> float | None:
-        if name in self.auxiliaries or name == "dynamics":
+        if name in self.auxiliaries or name in ("dynamics", REWARD_WEIGHTS):
             return super()._max_grad_norm(name)
         section = self.config["actor" if name == "actor" else "critic"]
         own: float | None = section.get("max_gradient_norm", None)

@@ -21,7 +21,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, Literal, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import NamedTuple, TypeVar
 
@@ -52,6 +54,8 @@ from imitate.algo.base.policy_state import (
 from imitate.algo.base.relative import no_memory, recalled
 from imitate.algo.slots.auxiliary import Auxiliary
 from imitate.algo.slots.auxiliary import built as auxiliaries_of
+from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
+from imitate.algo.slots.reward_weights import RewardWeights, reward_weights_of
 from imitate.config import Config, Section
 from imitate.functional.kernels import with_fast_linears
 from imitate.models.actor import GroupEncoder, Obs
@@ -185,6 +189,21 @@ class Algo(ABC, Generic[ConfigT]):
         make_encoder = partial(self.encoding.encoder, goals=False)
         configs: Any = self.config.get("auxiliary", None) or {}
         self.nets.update(auxiliaries_of(configs, make_encoder, self.ac_dim))
+        weights = reward_weights_of(self.config)
+        if weights is not None:
+            self.nets[REWARD_WEIGHTS] = weights
+
+    @property
+    def reward_weights(self) -> RewardWeights | None:
+        """Slot: weights of the named rewards of ``algo.rewards``; None without any."""
+        return (
+            cast(RewardWeights, self.nets[REWARD_WEIGHTS]) if REWARD_WEIGHTS in self.nets else None
+        )
+
+    def after_collection(self, signals: NDArray[np.float32]) -> None:
+        """Called with the named rewards (n, S) of each collection of n steps in an environment."""
+        if self.reward_weights is not None:
+            self.reward_weights.observe(signals)
 
     @property
     def auxiliaries(self) -> dict[str, Auxiliary]:

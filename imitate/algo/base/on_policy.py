@@ -39,6 +39,8 @@ from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.auxiliary import AuxiliariesConfig
 from imitate.algo.slots.memory import MemoryConfig, RolloutMemory, one_step
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
+from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
+from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig, refusals
 from imitate.config import AlgoSection, BaseConfig, Section
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.policy_gradient import generalized_advantages
@@ -140,11 +142,15 @@ class OnPolicyConfig(AlgoSection):
     auxiliary: AuxiliariesConfig = Field(
         AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
     )
+    rewards: RewardsConfig = Field(
+        RewardsConfig(), description="named rewards, which replace the environment's one"
+    )
+    reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained."""
         online = config.train.online
-        problems = self.rnn.problems(config) + wants_online(config)
+        problems = self.rnn.problems(config) + wants_online(config) + refusals(self, config)
         if self.rnn.enabled and self.auxiliary:
             problems.append(
                 "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "
@@ -241,6 +247,9 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         They are the environment's or the reward source's, plus the rewards of auxiliaries.
         """
         source, rewards = self.reward_source, cast(Rewards, rollout["rewards"])
+        if self.reward_weights is not None:
+            signals = torch.from_numpy(rollout["signals"]).to(self.device)
+            rewards = self.reward_weights.combined(signals).cpu().numpy()
         giving = [aux for aux in self.auxiliaries.values() if aux.config.reward > 0]
         if source is None and not giving:
             return rewards
@@ -418,7 +427,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Update policy and value once, then each auxiliary, then the reward source."""
+        """Update policy and value once, then the networks of the slots."""
         info = super().train_on_batch(batch, epoch, validate)
         for name, auxiliary in self.auxiliaries.items():
             with torch.set_grad_enabled(not validate):
@@ -427,6 +436,12 @@ class OnPolicy(Algo[OnPolicyConfigT]):
                 self._gradient_step(name, auxiliary.config.loss * loss)
                 auxiliary.follow(batch)
             info |= {f"{name}/{key}": value.detach() for key, value in scalars.items()}
+        if self.reward_weights is not None:
+            with torch.set_grad_enabled(not validate):
+                loss, scalars = self.reward_weights.loss()
+            if not validate:
+                self._gradient_step(REWARD_WEIGHTS, loss)
+            info |= scalars
         if self.reward_source is not None and "expert" in batch:
             info |= self._train_source(self.reward_source, batch, validate)
         return info

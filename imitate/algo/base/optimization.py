@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from imitate.algo.slots.auxiliary import Auxiliary
 from imitate.algo.slots.dynamics import Dynamics
+from imitate.algo.slots.reward_weights import RewardWeights
 from imitate.config import Config
 from imitate.errors import ConfigError
 from imitate.models.optim import EMA, ShareGradients, backward, make_optimizer, make_scheduler
@@ -141,7 +142,7 @@ def sections_of(config: Any, nets: nn.ModuleDict) -> dict[str, Any]:
     return own | {
         name: net.config.optimizer
         for name, net in nets.items()
-        if isinstance(net, Auxiliary | Dynamics)
+        if isinstance(net, Auxiliary | Dynamics | RewardWeights)
     }
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from imitate.algo.base.sections import GMMConfig, LayerDims, VAEConfig
 from imitate.algo.slots.auxiliary import AuxiliariesConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
+from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig, refusals
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transitions
 from imitate.config.optimizer import Networks, networks
 
@@ -142,6 +143,11 @@ class ActorCriticConfig(AlgoSection):
     auxiliary: AuxiliariesConfig = Field(
         AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
     )
+    rewards: RewardsConfig = Field(
+        RewardsConfig(),
+        description="named rewards, which replace the environment's one in online training",
+    )
+    reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """Transitions, and images of the frames up to the sample's step; later images come with the transition.
@@ -185,7 +191,7 @@ class ActorCriticConfig(AlgoSection):
         rnn = self._memory()
         if rnn is not None:
             problems += rnn.problems(config)
-        return problems + self._auxiliary_conflicts(config)
+        return problems + self._auxiliary_conflicts(config) + refusals(self, config)
 
     def _auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
         """List settings that cannot be combined with ``auxiliary``."""

@@ -197,3 +197,32 @@ class Ledge(gymnasium.Env[Any, Any]):
 
 
 gymnasium.register("Ledge-v0", f"{__name__}:Ledge")
+
+
+class SpeedLimit(gymnasium.Env[Any, Any]):
+    """A speed in [-1, 1], which is the reward; its square is a cost, ``info["cost"]``.
+
+    If the mean cost may be at most 0.25, the best constant speed is 0.5. The observation is noise.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def _observe(self) -> NDArray[np.float32]:
+        return self.np_random.uniform(-1, 1, 1).astype(np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Move."""
+        speed = float(np.clip(action[0], -1.0, 1.0))
+        return self._observe(), speed, False, False, {"cost": speed * speed}
+
+
+gymnasium.register("SpeedLimit-v0", f"{__name__}:SpeedLimit", max_episode_steps=50)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.algo.slots.reward_weights import INFO
 from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import Env, Outcome, lanes_of, one_reward, success_in
-from imitate.errors import EnvError, RewardError, RobotError
+from imitate.errors import EnvError, RewardError, RobotError, nearest
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
 
 MEAN, GREATEST = "@step", "@max"
@@ -39,6 +40,7 @@ class EnvGroup:
         horizon: steps after which an episode ends by timeout.
         discount: discount of the episodes' discounted returns.
         end_at_success: true if success of all agents ends an episode as a terminal.
+        signals: sources of the named rewards that steps have: "reward", or "info:KEY".
 
     Attributes:
         obs: (N, ...) current observations by key.
@@ -57,7 +59,9 @@ class EnvGroup:
         horizon: int,
         discount: float = 1.0,
         end_at_success: bool = False,
+        signals: tuple[str, ...] = (),
     ) -> None:
+        self._signals = signals
         self.lanes, self.obs = lanes, Obs()
         self.finished: list[EpisodeRecord] = []
         self.messages: list[str] = []
@@ -139,9 +143,40 @@ class EnvGroup:
             next_obs,
             lost if lost.any() else None,
             intervened=_intervened(infos),
+            signals=self._named_rewards(rewards, infos, lost) if self._signals else None,
         )
         self.obs = self._next_obs(step, next_obs, infos, broken)
         return step
+
+    def _named_rewards(
+        self, rewards: Array, infos: list[Mapping[str, Any]], lost: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """Return (N, S) named rewards, 0 where a step is lost.
+
+        Raises:
+            RewardError: an environment does not report one.
+        """
+        columns = []
+        for source in self._signals:
+            key = source.removeprefix(INFO)
+            if source == key:
+                columns.append(rewards)
+                continue
+            lacking = [n for n, info in enumerate(infos) if key not in info and not lost[n]]
+            if lacking:
+                known = sorted(k for k, x in infos[lacking[0]].items() if isinstance(x, _NUMBERS))
+                raise RewardError(
+                    f"algo.rewards: the environment's info has no '{key}' in a step; {nearest(key, known)}"
+                )
+            columns.append(
+                np.array(
+                    [0.0 if lost[n] else one_reward(info[key], key) for n, info in enumerate(infos)]
+                )
+            )
+        signals = np.stack(columns, axis=1).astype(np.float32)
+        if not np.isfinite(signals).all():
+            raise RewardError(f"algo.rewards: {', '.join(self._signals)}: a number is NaN or inf")
+        return signals
 
     def _outcomes(self, actions: Array) -> tuple[list[Outcome | None], set[int]]:
         """Step all copies; return each lane's outcome (None if its agent has left) and the failed copies."""

@@ -48,6 +48,13 @@ class Learner(ABC):
             counted: steps of this collection over all ranks, or None for a single process.
         """
 
+    def _tell_signals(self, collected: Collected) -> None:
+        """Pass the named rewards of a collection to the algorithm."""
+        signals = [step.taken_signals for step in collected.steps]
+        found = [each for each in signals if each is not None]
+        if found:
+            self.algo.after_collection(np.concatenate(found))
+
     @abstractmethod
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
         """Yield prepared batches for the updates that the steps so far allow, at most ``most``.
@@ -174,6 +181,7 @@ class ReplayLearner(Learner):
         self.memory.drop_episodes(collected.lost_lanes)
         for step in collected.steps:
             self.memory.add(step, collected.lanes)
+        self._tell_signals(collected)
         counted = collected.num_steps if counted is None else counted
         self._observe(collected, counted)
         steps = counted - self._warmup_left
@@ -259,6 +267,7 @@ class RolloutLearner(Learner):
     def take(self, collected: Collected, counted: int | None = None) -> None:
         """Gather steps."""
         self._waiting.append(collected)
+        self._tell_signals(collected)
 
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
         """Yield prepared minibatches of a complete rollout; ``most`` does not limit their number."""
@@ -334,6 +343,7 @@ def stacked(steps: Sequence[Step]) -> dict[str, Any]:
                 timeouts[number, lane] = True
     cut = timeouts.copy()
     cut[-1] = True
+    signals = [step.signals for step in steps if step.signals is not None]
     rows = np.flatnonzero(cut)
     ends = [divmod(int(row), count) for row in rows]
     return {
@@ -347,6 +357,7 @@ def stacked(steps: Sequence[Step]) -> dict[str, Any]:
         "terminals": np.stack([step.terminals for step in steps]),
         "timeouts": timeouts,
         "mask": mask,
+        **({"signals": np.stack(signals)} if signals else {}),
         **_stack_by_key([step.extras for step in steps]),
     }
 

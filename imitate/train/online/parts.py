@@ -8,6 +8,7 @@ import numpy as np
 
 from imitate.algo.base.actor_critic import ActorCritic
 from imitate.algo.base.on_policy import OnPolicy
+from imitate.algo.slots.reward_weights import sources_of
 from imitate.config.data_needs import Transitions
 from imitate.config.online import OnlineConfig
 from imitate.crew.places import open_backend
@@ -145,6 +146,7 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         "frame_stack": config.train.frame_stack,
         "reward": fixed_rewards(config),
         "seed": ranks.seed(config.train.seed),
+        "num_signals": len(sources_of(config.algo)),
     }
     if config.train.online.hindsight.enabled:
         settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
@@ -237,6 +239,7 @@ def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
         "horizon": online.horizon or config.experiment.rollout.horizon,
         "discount": config.algo.get("discount", 1.0),
         "end_at_success": online.end_at_success,
+        "signals": sources_of(config.algo),
     }
     lanes = np.arange(setup.num_lanes).reshape(online.num_envs, -1)
     parts = np.array_split(lanes[ranks.rank :: ranks.world], max(1, num_workers))

@@ -35,7 +35,14 @@ from imitate.data.batches.rewards import RewardTransform
 from imitate.data.file.episode import Episode
 from imitate.system.ranks import ALONE, Ranks
 from imitate.train.online.goals import Gathered, Hindsight
-from imitate.train.online.ring import StepRing, n_step_sums, restore_ring, returns_to_go, ring_state
+from imitate.train.online.ring import (
+    StepRing,
+    n_step_signals,
+    n_step_sums,
+    restore_ring,
+    returns_to_go,
+    ring_state,
+)
 from imitate.train.online.steps import Array, Step
 
 _ONE_STEP = Transitions()
@@ -61,6 +68,7 @@ class ReplayBuffer(StepRing):
         reward: transform of the rewards in samples; the environment's own are stored.
         hindsight: relabelling of the goals of some samples; needs samples of one step, without ``returns``.
         seed: seed of the sampling.
+        num_signals: number S of named rewards; samples then have their n-step sums ``n_step_signals`` (B, S).
     """
 
     def __init__(
@@ -77,10 +85,16 @@ class ReplayBuffer(StepRing):
         reward: RewardTransform = _AS_GIVEN,
         hindsight: Hindsight | None = None,
         seed: int = 0,
+        num_signals: int = 0,
     ) -> None:
-        least = transitions.n_step + 2
         super().__init__(
-            obs_shapes, action_dim, capacity, num_envs=num_envs, images=images, least=least
+            obs_shapes,
+            action_dim,
+            capacity,
+            num_envs=num_envs,
+            images=images,
+            least=transitions.n_step + 2,
+            num_signals=num_signals,
         )
         self.transitions, self.frame_stack = transitions, frame_stack
         self.reward, self.returns, self.hindsight = reward, returns, hindsight
@@ -150,6 +164,8 @@ class ReplayBuffer(StepRing):
         if sums is None or factors is None:
             sums, factors = rewards[:, -1], self._one_step_discounts.take(terminals[:, -1])
         batch["n_step_rewards"] = torch.from_numpy(sums)
+        if self.signals.size:
+            batch["n_step_signals"] = torch.from_numpy(n_step_signals(self, rows, wanted))
         batch["discounts"] = torch.from_numpy(factors)
         if self.returns is not None:
             returns = torch.from_numpy(returns_to_go(self, rows, self.returns, self.reward))

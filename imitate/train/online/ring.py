@@ -37,6 +37,7 @@ class StepRing:
         num_envs: number N of environments.
         images: the keys among ``obs_shapes`` that are stored as uint8.
         least: smallest number of positions.
+        num_signals: number S of named rewards.
 
     Attributes:
         length: number L of positions; there are L * N rows.
@@ -45,6 +46,7 @@ class StepRing:
         images: (L * N, H, W, C) uint8 by key.
         actions: (L * N, A) float32.
         rewards: (L * N,) float32.
+        signals: (L * N, S) float32, named rewards.
         terminals, timeouts: (L * N,) bool.
         live: (L * N,) true if a row contains a step.
         intervened: (L * N,) true if a person acted in the step.
@@ -63,6 +65,7 @@ class StepRing:
         num_envs: int = 1,
         images: tuple[str, ...] = (),
         least: int = 3,
+        num_signals: int = 0,
     ) -> None:
         self.num_envs = num_envs
         self.obs_shapes = {key: tuple(obs_shapes[key]) for key in sorted(obs_shapes)}
@@ -82,6 +85,7 @@ class StepRing:
         }
         self.actions = np.zeros((rows, action_dim), dtype=np.float32)
         self.rewards = np.zeros(rows, dtype=np.float32)
+        self.signals = np.zeros((rows, num_signals), dtype=np.float32)
         self._marks = np.zeros((4, rows), dtype=np.bool_)
         self.terminals, self.timeouts, self.live, self.intervened = self._marks
         self.number = np.zeros(rows, dtype=np.int32)
@@ -110,7 +114,7 @@ class StepRing:
     def stored(self) -> dict[str, Array]:
         """Return by name the arrays with a value per row."""
         steps = ("vectors", "actions", "rewards", "terminals", "timeouts", "number")
-        names = (*steps, "live", "intervened")
+        names = (*steps, "live", "intervened", *(("signals",) if self.signals.size else ()))
         arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
         return arrays | {f"images/{key}": images for key, images in self.images.items()}
 
@@ -147,6 +151,8 @@ class StepRing:
         self._remember(row, len(running))
         if step.intervened is not None:
             self.intervened[row] = step.intervened
+        if step.signals is not None:
+            self.signals[row] = step.signals
         ended = np.count_nonzero(step.terminals) or np.count_nonzero(step.timeouts)
         if ended:
             self.terminals[row], self.timeouts[row] = step.terminals, step.timeouts
@@ -351,6 +357,7 @@ def _part(step: Step, kept: Array) -> Step:
         {key: value[kept] for key, value in step.next_obs.items()},
         extras={key: value[kept] for key, value in step.extras.items()},
         intervened=None if step.intervened is None else step.intervened[kept],
+        signals=None if step.signals is None else step.signals[kept],
     )
 
 
@@ -406,6 +413,20 @@ def n_step_sums(
         rewards = np.where(ring.terminals[steps], rewards / (1.0 - wanted.discount), rewards)
     sums = (rewards * wanted.discount**offsets * counts).sum(1).astype(np.float32)
     return last, sums, (wanted.discount**number * ~ring.terminals[last]).astype(np.float32)
+
+
+def n_step_signals(ring: StepRing, rows: Array, wanted: Transitions) -> NDArray[np.float32]:
+    """Return (B, S) sums of the named rewards over the steps of :func:`n_step_sums`."""
+    if wanted.n_step == 1:
+        one: NDArray[np.float32] = ring.signals.take(rows, axis=0)
+        return one
+    offsets = np.arange(wanted.n_step)
+    steps = ring.later(rows[:, None], offsets)
+    weights = wanted.discount**offsets * np.cumprod(ring.live[steps], axis=1)
+    sums: NDArray[np.float32] = np.einsum("bn,bns->bs", weights, ring.signals[steps]).astype(
+        np.float32
+    )
+    return sums
 
 
 def returns_to_go(

@@ -342,6 +342,7 @@ def _side_by_side(steps: Sequence[Step]) -> Step:
         lost=_joined_marks(steps, "lost"),
         extras=joined("extras"),
         intervened=_joined_marks(steps, "intervened"),
+        signals=None if steps[0].signals is None else joined("signals"),
     )
 
 

@@ -28,6 +28,7 @@ class Step:
             agent has ended its episode before the others and waits for the next one. None if all are steps.
         extras: (N, ...) outputs of the policy besides its actions, such as ``log_prob``.
         intervened: (N,) bool, true if a person acted, whose actions are in ``actions``. None if no person acted.
+        signals: (N, S) float32, the named rewards of ``algo.rewards``; None without any.
     """
 
     obs: Obs
@@ -39,12 +40,20 @@ class Step:
     lost: NDArray[np.bool_] | None = None
     extras: dict[str, Array] = field(default_factory=dict)
     intervened: NDArray[np.bool_] | None = None
+    signals: NDArray[np.float32] | None = None
 
     @property
     def ends(self) -> NDArray[np.bool_]:
         """(N,) bool, true where an episode ended, by a terminal, a timeout or a failure."""
         ends: NDArray[np.bool_] = self.terminals | self.timeouts
         return ends if self.lost is None else ends | self.lost
+
+    @property
+    def taken_signals(self) -> NDArray[np.float32] | None:
+        """Return the signals (n, S) of the n steps that are not lost, or None without any."""
+        return (
+            self.signals if self.signals is None or self.lost is None else self.signals[~self.lost]
+        )
 
     @property
     def taken_obs(self) -> Obs:

@@ -1,0 +1,194 @@
+"""Slot of algorithms that learn from rewards: several named rewards, with constraints on some of them.
+
+    "algo": {"rewards": {"task": {"source": "reward"}, "cost": {"source": "info:cost", "weight": 0, "at_most": 0.25}}}
+
+Chen Tessler, Daniel J. Mankowitz, Shie Mannor, "Reward Constrained Policy Optimization", ICLR 2019 (arXiv:1805.11074).
+With named rewards s_k, their fixed weights w_k, and a multiplier m_c >= 0 per constraint c:
+
+    reward      r = (sum_k w_k s_k - sum_c sign_c m_c s_c) / (1 + sum_c m_c)            -> RewardWeights.combined
+                sign_c is 1 for "at most" and -1 for "at least"
+    multiplier  rises while the mean of s_c per step breaks its bound, falls while it keeps it:
+                it follows the gradient of -m_c sign_c (mean(s_c) - bound_c)             -> RewardWeights.loss
+
+The means are moving means over collected steps, with the policy of their time; rewards in a replay buffer are combined
+anew for each batch, with the multipliers of now. Departures: the divisor, which keeps the values' scale while
+multipliers grow; a multiplier is the softplus of what is learned, so that it is positive without a projection; it
+follows the mean per step in place of the expected return.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from imitate.config import OptimizerConfig, Section
+from imitate.config.base_config import BaseConfig
+from imitate.config.optimizer import adam
+
+NETWORK = "reward_weights"
+"""Name of the slot's network."""
+REWARD, INFO = "reward", "info:"
+"""Sources of a named reward: the environment's own, or a number in ``info``."""
+
+
+class NamedReward(Section):
+    """One entry of ``algo.rewards``."""
+
+    source: str = Field(
+        REWARD,
+        pattern=r"^(reward|info:.+)$",
+        description="'reward', the environment's, or 'info:KEY', a number in the info of each step",
+    )
+    weight: float = Field(1.0, description="weight in the reward that is maximized")
+    at_least: float | None = Field(None, description="lower bound of its mean per step")
+    at_most: float | None = Field(None, description="upper bound of its mean per step")
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> NamedReward:
+        if self.at_least is not None and self.at_most is not None:
+            raise ValueError("give at_least or at_most, or two names with the same source")
+        return self
+
+
+class RewardsConfig(Section):
+    """Named rewards by user-chosen names."""
+
+    model_config = ConfigDict(extra="allow")
+    entry_type: ClassVar[type[Section] | None] = NamedReward
+
+    __pydantic_extra__: dict[str, NamedReward] = Field(init=False)
+
+
+class RewardWeightsConfig(Section):
+    """How multipliers of constraints are learned."""
+
+    initial: float = Field(1.0, gt=0, description="first value of each multiplier")
+    memory_steps: float = Field(
+        500.0, ge=1, description="time constant of the moving means, in steps of all environments"
+    )
+    optimizer: OptimizerConfig = Field(adam(2e-3), description="optimizer of the multipliers")
+
+
+class RewardWeights(nn.Module):
+    """Weights of S named rewards, of which C have a bound.
+
+    Args:
+        rewards: section ``algo.rewards``.
+        config: section ``algo.reward_weights``.
+
+    Attributes:
+        names: names of the rewards.
+        mean: (S,) moving means per step.
+    """
+
+    mean: Tensor
+    steps: Tensor
+    _fixed: Tensor
+    _bounds: Tensor
+    _signs: Tensor
+
+    def __init__(self, rewards: RewardsConfig, config: RewardWeightsConfig) -> None:
+        super().__init__()
+        self.config = config
+        named: dict[str, NamedReward] = dict(rewards.items())
+        self.names = tuple(named)
+        bounded = {
+            name: (1.0, reward.at_most) if reward.at_most is not None else (-1.0, reward.at_least)
+            for name, reward in named.items()
+            if reward.at_most is not None or reward.at_least is not None
+        }
+        self._rows = [self.names.index(name) for name in bounded]
+        raw = torch.full((len(bounded),), float(config.initial)).expm1().log()
+        self.raw = nn.Parameter(raw)
+        for name, values in {
+            "_fixed": [reward.weight for reward in named.values()],
+            "_signs": [sign for sign, _ in bounded.values()],
+            "_bounds": [bound for _, bound in bounded.values()],
+        }.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
+        self.register_buffer("mean", torch.zeros(len(named)))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def multipliers(self) -> Tensor:
+        """(C,) multipliers of the constraints."""
+        return nn.functional.softplus(self.raw)
+
+    def weights(self) -> Tensor:
+        """Return the weights (S,) of the rewards, without gradient."""
+        multipliers = self.multipliers.detach()
+        total = self._fixed.clone()
+        total[self._rows] -= self._signs * multipliers
+        return total / (1.0 + multipliers.sum())
+
+    def combined(self, signals: Tensor) -> Tensor:
+        """Return the reward (*B,) of named rewards (*B, S)."""
+        return signals @ self.weights()
+
+    def observe(self, signals: NDArray[np.float32]) -> None:
+        """Move the means with the named rewards (n, S) of n collected steps."""
+        if not len(signals):
+            return
+        before, memory = float(self.steps), float(self.config.memory_steps)
+        self.steps += len(signals)
+        # The first steps count alike: a mean that began at 0 would keep all upper bounds.
+        is_young = before + len(signals) <= memory
+        kept = (
+            before / (before + len(signals)) if is_young else (1.0 - 1.0 / memory) ** len(signals)
+        )
+        now = torch.as_tensor(signals.mean(0), dtype=torch.float32, device=self.mean.device)
+        self.mean.lerp_(now, 1.0 - kept)
+
+    def breaks(self) -> Tensor:
+        """Return (C,) by how much each mean breaks its bound; negative where it keeps it."""
+        return self._signs * (self.mean[self._rows] - self._bounds)
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the multipliers' loss, and scalars to log."""
+        info = {
+            f"Rewards/{name}": mean
+            for name, mean in zip(self.names, self.mean.clone(), strict=True)
+        }
+        for row, value in zip(self._rows, self.multipliers.detach(), strict=True):
+            info[f"Rewards/{self.names[row]}_Multiplier"] = value
+        return -(self.multipliers * self.breaks()).sum(), info
+
+
+def reward_weights_of(config: Any) -> RewardWeights | None:
+    """Create the slot's network, or return None if the section names no rewards."""
+    rewards = config.get("rewards", None)
+    return RewardWeights(rewards, config.reward_weights) if rewards else None
+
+
+def refusals(config: Any, whole: BaseConfig) -> list[str]:
+    """List settings of a configuration that do not fit the named rewards of its section ``config``."""
+    if not config.rewards:
+        return []
+    online, reward, rnn = whole.train.online, whole.train.reward, config.get("rnn", None)
+    replays = config.data_needs(whole).transitions is not None
+    demos = online.demo_ratio > 0 or online.pretrain_updates > 0
+    transformed = reward != type(reward)()
+    own = getattr(config, "reward_free", False) or getattr(config, "reward_source", None)
+    found = {
+        "train.online.enabled is false, but files have no named rewards: train in an "
+        "environment": not online.enabled,
+        "demonstrations have no named rewards: set train.online.demo_ratio and pretrain_updates to 0": demos,
+        "hindsight computes one reward: set train.online.hindsight.enabled to false": online.hindsight.enabled,
+        "train.reward transforms one reward: leave it out, and set weights": replays
+        and transformed,
+        "sequences have no named rewards: set algo.rnn.enabled to false": replays
+        and rnn is not None
+        and rnn.enabled,
+        f"{whole.algo_name} computes its own rewards: leave it out": bool(own),
+    }
+    return [f"algo.rewards: {words}" for words, holds in found.items() if holds]
+
+
+def sources_of(config: Any) -> tuple[str, ...]:
+    """Return the sources of the named rewards of an algorithm's section; empty without any."""
+    return tuple(reward.source for _, reward in (config.get("rewards", None) or {}).items())

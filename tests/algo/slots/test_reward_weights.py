@@ -1,0 +1,235 @@
+"""Named rewards: weights, means and multipliers by hand, and a speed that keeps to its limit."""
+
+import numpy as np
+import pytest
+import torch
+
+from imitate.algo.base.actor_critic import Update
+from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeights, RewardWeightsConfig
+from imitate.config.data_needs import Transitions
+from imitate.data.batches.rewards import RewardTransform
+from imitate.errors import ConfigError, RewardError
+from imitate.train.online.collector import LocalCollector
+from imitate.train.online.env_group import EnvGroup
+from imitate.train.online.learners import ReplayLearner, RolloutLearner
+from imitate.train.online.normalization import RewardScaler
+from imitate.train.online.replay import ReplayBuffer
+from imitate.train.online.seats import merged_parts
+from imitate.train.online.steps import Collected
+from tests.refusals import refused
+from tests.tiny import tiny_algo, tiny_config
+
+SPEED = {
+    "speed": {"source": "reward"},
+    "cost": {"source": "info:cost", "weight": 0, "at_most": 0.25},
+}
+
+
+class Speed:
+    """The reward is the action a; its cost is a^2."""
+
+    name, action_dim = "speed", 1
+    action_low, action_high = np.array([-1.0]), np.array([1.0])
+
+    def reset(self, *, seed=None):
+        return {"s": np.zeros(1, np.float32)}, {}
+
+    def step(self, action):
+        a = float(action[0])
+        return {"s": np.zeros(1, np.float32)}, a, False, False, {"cost": a * a}
+
+    def close(self):
+        pass
+
+
+def weights_of(rewards, **settings):
+    return RewardWeights(RewardsConfig(**rewards), RewardWeightsConfig(**settings))
+
+
+def test_weights_by_hand():
+    made = weights_of(
+        {
+            "task": {"weight": 2.0},
+            "cost": {"source": "info:cost", "weight": 0.0, "at_most": 0.25},
+            "height": {"source": "info:z", "weight": 1.0, "at_least": 3.0},
+        }
+    )
+    made.raw.data = torch.tensor([3.0, 1.0]).expm1().log()
+    # The cost has weight -3, the height 1 + 1, all divided by 1 + 3 + 1.
+    assert made.weights().tolist() == pytest.approx([0.4, -0.6, 0.4])
+    assert made.combined(torch.tensor([[1.0, 1.0, 2.0]])).item() == pytest.approx(0.6)
+    made.mean.copy_(torch.tensor([0.0, 0.35, 2.5]))
+    assert made.breaks().tolist() == pytest.approx([0.1, 0.5])
+    loss, info = made.loss()
+    assert loss.item() == pytest.approx(-(3 * 0.1 + 1 * 0.5))
+    assert info["Rewards/cost_Multiplier"].item() == pytest.approx(3.0)
+    loss.backward()
+    assert (made.raw.grad < 0).all()  # both bounds are broken, so both multipliers rise
+
+
+def test_means_by_hand():
+    made = weights_of(SPEED, memory_steps=4)
+    made.observe(np.array([[1.0, 0.5], [3.0, 1.5]], np.float32))
+    made.observe(np.zeros((2, 2), np.float32))
+    assert made.mean.tolist() == pytest.approx([1.0, 0.5])  # up to 4 steps all count alike
+    made.observe(np.zeros((2, 2), np.float32))  # then 3/4 are kept at each step
+    assert made.mean.tolist() == pytest.approx([9 / 16, 9 / 32])
+    made.observe(np.zeros((0, 2), np.float32))
+    restored = weights_of(SPEED)
+    restored.load_state_dict(made.state_dict())
+    assert torch.equal(restored.mean, made.mean) and restored.steps == 6
+
+
+def test_the_multiplier_finds_its_value():
+    """The best action for the reward (a - m a^2) / (1 + m) is a = 1 / (2 m), which is 0.5 for m = 1."""
+    made = weights_of(SPEED, initial=0.2, memory_steps=20)
+    for _ in range(800):
+        speed, cost = made.weights().tolist()
+        best = min(1.0, -speed / (2 * cost))
+        made.observe(np.array([[best, best**2]], np.float32))
+        made.zero_grad()
+        made.loss()[0].backward()
+        made.raw.data -= 0.2 * made.raw.grad
+    assert made.multipliers.item() == pytest.approx(1.0, abs=0.05)
+    assert best == pytest.approx(0.5, abs=0.03)
+
+
+def collected(steps, **changes):
+    group = EnvGroup(
+        Speed, np.arange(2), seed=0, horizon=3, signals=("reward", "info:cost"), **changes
+    )
+    group.reset()
+    return [group.step(np.full((2, 1), a)) for a in steps]
+
+
+def test_named_rewards_are_stored_and_summed_over_steps():
+    steps = collected([0.5, 1.0, -1.0, 0.0])
+    np.testing.assert_allclose(steps[0].signals, [[0.5, 0.25]] * 2)
+    memory = ReplayBuffer(
+        {"s": (1,)}, 1, 20, num_envs=2, num_signals=2, transitions=Transitions(0.5, 2)
+    )
+    for step in steps:
+        memory.add(step)
+    found = {
+        (int(memory.number[row]), row % 2): memory.at(np.array([row]))["n_step_signals"][0].tolist()
+        for row in np.flatnonzero(memory.live)
+    }
+    assert found[0, 1] == pytest.approx([0.5 + 0.5, 0.25 + 0.5]) or found[0, 1] == [0.0, 0.0]
+    assert found[1, 0] == pytest.approx([1.0 - 0.5, 1.0 + 0.5])
+    assert found[2, 0] == pytest.approx([-1.0, 1.0])  # the episode's last step
+    other = ReplayBuffer({"s": (1,)}, 1, 20, num_envs=2, num_signals=2)
+    other.load_state_dict(memory.state_dict())
+    assert np.array_equal(other.signals, memory.signals)
+
+
+def test_workers_steps_are_joined():
+    (one,), (two,) = collected([0.5]), collected([1.0])
+    parts = [Collected([step], np.arange(2) + 2 * n, []) for n, step in enumerate((one, two))]
+    assert merged_parts(parts, [], []).steps[0].signals[:, 1].tolist() == [0.25, 0.25, 1.0, 1.0]
+
+
+def test_what_the_environment_does_not_report_is_refused():
+    group = EnvGroup(Speed, np.arange(1), seed=0, horizon=3, signals=("info:csot",))
+    group.reset()
+    with refused("info has no 'csot'|did you mean 'cost'", error=RewardError):
+        group.step(np.zeros((1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("iql", {}, "train in an environment"),
+        ("sac", {"online": {"demo_ratio": 0.5}}, "demonstrations have no named rewards"),
+        ("sac", {"reward": {"scale": 2.0}}, "train.reward transforms one reward"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, changes, words):
+    online = {"enabled": name != "iql", "env": "x", **changes.pop("online", {})}
+    with refused(f"algo.rewards: |{words}", error=ConfigError):
+        tiny_config(
+            name, obs={"s": 1}, algo={"rewards": SPEED}, train={"online": online, **changes}
+        )
+
+
+def test_batches_get_the_combined_rewards_of_now():
+    algo = tiny_algo(
+        "sac",
+        obs={"s": 1},
+        hidden=(8,),
+        algo={"rewards": SPEED},
+        train={"online": {"enabled": True, "env": "x"}},
+    )
+    memory = ReplayBuffer({"s": (1,)}, 1, 100, num_envs=2, num_signals=2)
+    learner = ReplayLearner(algo, memory, memory, batch_size=4, update_ratio=1, warmup_steps=0)
+    learner.take(Collected(collected([0.5, 1.0]), np.arange(2), []))
+    assert algo.reward_weights.mean.tolist() == pytest.approx([0.75, 0.625])
+    before = algo.reward_weights.multipliers.item()
+    for batch in learner.batches_due():
+        rewards = algo._rewarded(batch, Update(algo, 1, learn=False))["rewards"]
+        torch.testing.assert_close(rewards, batch["signals"] @ algo.reward_weights.weights())
+        info = algo.train_on_batch(batch, 1)
+    assert info["Rewards/cost"].item() == pytest.approx(0.625)
+    assert algo.reward_weights.multipliers.item() > before  # 0.625 is above the bound
+
+
+def test_an_algorithm_with_rewards_of_its_own_refuses_others():
+    online = {"enabled": True, "env": "x"}
+    with pytest.raises(ConfigError, match=r"algo.rewards: dac computes its own rewards"):
+        tiny_config("dac", obs={"s": 1}, algo={"rewards": SPEED}, train={"online": online})
+
+
+def speed_of(name, updates, **section):
+    """Mean actions and costs per step of the latest 200 steps after so many updates."""
+    rates = {net: {"learning_rate": {"initial": 3e-3}} for net in section.pop("nets")}
+    multiplier = {"optimizer": {"learning_rate": {"initial": 0.004}}, "memory_steps": 200}
+    algo = tiny_algo(
+        name,
+        obs={"s": 1},
+        hidden=(16,),
+        algo={
+            "rewards": SPEED,
+            "reward_weights": multiplier,
+            "discount": 0.0,
+            "optim_params": rates,
+            **section,
+        },
+        train={"online": {"enabled": True, "env": "x"}},
+    )
+    group = EnvGroup(Speed, np.arange(4), seed=0, horizon=10, signals=("reward", "info:cost"))
+    collector = LocalCollector(group, algo, Speed.action_low, Speed.action_high)
+    if name == "ppo":
+        scaler = RewardScaler(RewardTransform(), 4)
+        learner = RolloutLearner(algo, rollout_steps=32, batch_size=32, reward_scaler=scaler)
+    else:
+        memory = ReplayBuffer({"s": (1,)}, 1, 10_000, num_envs=4, num_signals=2)
+        learner = ReplayLearner(
+            algo, memory, memory, batch_size=32, update_ratio=0.5, warmup_steps=40
+        )
+    seen = []
+    while learner.updates < updates:
+        new = collector.collect(32 if name == "ppo" else 2)
+        seen += [step.signals for step in new.steps]
+        learner.take(new)
+        algo.set_train()
+        for _ in learner.updates_due(1):
+            pass
+    return np.concatenate(seen[-50:]).mean(0)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "updates", "section"),
+    [
+        (
+            "sac",
+            1500,
+            {"nets": ("actor", "critic"), "temperature": {"tuned": False, "initial": 0.02}},
+        ),
+        ("ppo", 1500, {"nets": ("policy",)}),
+    ],
+)
+def test_a_speed_keeps_to_its_limit(name, updates, section):
+    """The greatest mean action with a mean square of 0.25 is 0.5; without the constraint it is 1."""
+    speed, cost = speed_of(name, updates, **section)
+    assert 0.2 < cost < 0.3
+    assert speed > 0.35
