@@ -28,20 +28,19 @@ from torch import Tensor, nn
 
 from imitate.config import OptimizerConfig, Section
 from imitate.config.base_config import BaseConfig
+from imitate.config.online import INFO
 from imitate.config.optimizer import adam
 
 NETWORK = "reward_weights"
 """Name of the slot's network."""
-REWARD, INFO = "reward", "info:"
-"""Sources of a named reward: the environment's own, or a number in ``info``."""
 
 
 class NamedReward(Section):
     """One entry of ``algo.rewards``."""
 
     source: str = Field(
-        REWARD,
-        pattern=r"^(reward|info:.+)$",
+        "reward",
+        pattern=rf"^(reward|{INFO}.+)$",
         description="'reward', the environment's, or 'info:KEY', a number in the info of each step",
     )
     weight: float = Field(1.0, description="weight in the reward that is maximized")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.algo.slots.reward_weights import INFO
 from imitate.config.observation import ACTION_MASK
+from imitate.config.online import INFO
 from imitate.envs.env import Env, Outcome, lanes_of, one_reward, success_in
 from imitate.errors import EnvError, RewardError, RobotError, nearest
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
