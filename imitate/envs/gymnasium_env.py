@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -146,6 +147,12 @@ class GymnasiumEnv:
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action."""
         raw, reward, terminated, truncated, info = self._env.step(self._actions.native(action))
+        if not isinstance(terminated, bool | np.bool_) and math.prod(np.shape(terminated)) > 1:
+            raise EnvError(
+                f"{self.name}: the environment returns a batch (terminated has shape {tuple(np.shape(terminated))}, "
+                f"the reward {tuple(np.shape(reward))}); expected one environment: make it with one copy, such as "
+                "num_envs=1 in env_kwargs, and take the first dimension off in a wrapper"
+            )
         self._info = dict(info)
         return (
             self._seen.observe(raw, self._info),

@@ -1,5 +1,6 @@
 import functools
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -49,6 +50,39 @@ def test_words_of_gymnasiums_checker_have_no_colours():
     words = [f.words for f in check_env(functools.partial(make_env, meta), meta)]
     assert any("symmetric and normalized" in word for word in words)
     assert not any("\x1b" in word for word in words)
+
+
+class OfMany(gymnasium.Env):
+    """A gymnasium environment with its own generator; with several copies its values are batches."""
+
+    def __init__(self, num_envs=1):
+        self.many = num_envs
+        self.observation_space = gymnasium.spaces.Box(-9, 9, (num_envs * 2,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1, 1, (num_envs,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.random = np.random.default_rng(seed)
+        return self.seen(), {}
+
+    def seen(self):
+        return self.random.normal(size=2 * self.many).clip(-9, 9).astype(np.float32)
+
+    def step(self, action):
+        over = np.zeros(self.many, bool) if self.many > 1 else False
+        return self.seen(), action if self.many > 1 else 0.5, over, over, {"success": False}
+
+
+def test_batches_are_named_and_a_generator_of_its_own_is_no_error():
+    gymnasium.register("OfMany-v0", OfMany)
+    meta = {"env_name": "OfMany-v0", "type": 2, "env_kwargs": {}}
+    found = {f.name: f for f in check_env(functools.partial(make_env, meta), meta)}
+    assert found["gymnasium's checker"].verdict == "warning" and found["seeding"].verdict == "ok"
+    assert "seeds work all the same" in found["gymnasium's checker"].words
+    meta["env_kwargs"]["num_envs"] = 3
+    words = [f.words for f in check_env(functools.partial(make_env, meta), meta)]
+    batch = "returns a batch (terminated has shape (3,), the reward (3,)); expected one environment"
+    assert any(batch in said for said in words)
+    del gymnasium.registry["OfMany-v0"]
 
 
 class Unseeded(Complete):
