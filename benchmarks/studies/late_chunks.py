@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from imitate.functional.statistics import wilson_interval
+from imitate.train.style import PANEL_INCHES, STYLE, color
 
 CONFIG = "robosuite/stack/flow_policy"
 MAX_DELAY = 5
@@ -187,37 +188,36 @@ def steps_to_success(numbers: dict[str, Any]) -> float:
 
 def draw(cells: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw success, steps to success and jumps at chunk borders over the latency, a line per mode of inference."""
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    success, steps, jump = figure.subplots(1, 3)
     names = list(dict.fromkeys(cell["inference"] for cell in cells))
-    for number, name in enumerate(names):
-        line = [cell for cell in cells if cell["inference"] == name]
-        latency = np.array([cell["latency_ms"] for cell in line]) + 3.0 * number - 6.0
-        wins = [sum(cell["success"]) for cell in line]
-        totals = [len(cell["success"]) for cell in line]
-        rate = np.divide(wins, totals)
-        bounds = np.array([wilson_interval(*pair) for pair in zip(wins, totals, strict=True)]).T
-        style: Any = {"color": f"C{number}", "marker": "o", "markersize": 4, "label": name}
-        reach = 100 * np.abs(bounds - rate)
-        success.errorbar(latency, 100 * rate, yerr=reach, capsize=2, **style)
-        steps.plot(latency, [steps_to_success(cell) for cell in line], **style)
-        jump.plot(latency, [np.nanmean(cell["at_borders"]) for cell in line], **style)
-    for panel, words in (
-        (success, "success, %"),
-        (steps, "control steps to success, median"),
-        (jump, "jump at chunk borders"),
-    ):
-        panel.set(xlabel="latency, ms", ylabel=words)
-        panel.grid(alpha=0.3)
-    figure.legend(
-        *success.get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(PANEL_INCHES[0] * 3, PANEL_INCHES[1]), layout="constrained")
+        FigureCanvasAgg(figure)
+        success, steps, jump = figure.subplots(1, 3)
+        for number, name in enumerate(names):
+            line = [cell for cell in cells if cell["inference"] == name]
+            latency = np.array([cell["latency_ms"] for cell in line]) + 3.0 * number - 6.0
+            wins = [sum(cell["success"]) for cell in line]
+            totals = [len(cell["success"]) for cell in line]
+            rate = np.divide(wins, totals)
+            bounds = np.array([wilson_interval(*p) for p in zip(wins, totals, strict=True)]).T
+            style: Any = {"color": color(number, len(names)), "marker": "o", "label": name}
+            success.errorbar(latency, rate, yerr=np.abs(bounds - rate), **style)
+            steps.plot(latency, [steps_to_success(cell) for cell in line], **style)
+            jump.plot(latency, [np.nanmean(cell["at_borders"]) for cell in line], **style)
+        for panel, words in (
+            (success, "success rate"),
+            (steps, "control steps to success, median"),
+            (jump, "jump at chunk borders"),
+        ):
+            panel.set(xlabel="latency, ms", ylabel=words)
+        success.set_ylim(-0.03, 1.03)
+        figure.legend(*success.get_legend_handles_labels(), loc="outside right upper")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
 
 
 def main() -> None:

@@ -24,6 +24,8 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.studies.results import IMITATE, run
+from imitate.config.algorithms import available
+from imitate.train.style import PANEL_INCHES, STYLE, algorithm_name, color
 
 Curve = list[tuple[int, float]]
 
@@ -157,33 +159,40 @@ def row(name: str, cells: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def draw(cells: Iterable[dict[str, Any]], target: Path) -> None:
-    """Draw curves of the evaluations, one panel per metric, one colour per case."""
-    import matplotlib
+def title(case: str) -> str:
+    """Return the name of a case in a legend, such as "SAC, inverted pendulum"."""
+    algo, _, task = case.replace("_", " ").partition(" ")
+    return f"{algorithm_name(algo)}, {task}" if algo in available() else f"{algo} {task}"
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+
+def draw(cells: Iterable[dict[str, Any]], target: Path) -> None:
+    """Draw curves of the evaluations: a panel per metric, a colour per case, a line per seed."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     cells = list(cells)
     metrics = sorted({numbers["metric"] for numbers in cells}, reverse=True)
     names = list(dict.fromkeys(numbers["case"] for numbers in cells))
-    figure, panels = pyplot.subplots(
-        1, len(metrics), figsize=(5.5 * len(metrics), 3.6), squeeze=False
-    )
-    for panel, metric in zip(panels[0], metrics, strict=True):
+    with matplotlib.rc_context(STYLE):
+        width, height = PANEL_INCHES
+        figure = Figure(figsize=(width * len(metrics), height), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(1, len(metrics), squeeze=False)[0]
         for numbers in cells:
-            if numbers["metric"] != metric:
-                continue
-            steps, values = zip(*numbers["curve"], strict=True)
-            name = numbers["case"]
-            label = None if name in {line.get_label() for line in panel.get_lines()} else name
-            panel.plot(steps, values, color=f"C{names.index(name)}", label=label, linewidth=1.2)
-        panel.set_xlabel("environment steps")
-        panel.set_ylabel(metric.lower().replace("_", " "))
-        panel.legend(frameon=False)
-        panel.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(target, dpi=110)
+            panel = panels[metrics.index(numbers["metric"])]
+            label = title(numbers["case"])
+            number = names.index(numbers["case"])
+            known = {line.get_label() for line in panel.get_lines()}
+            panel.plot(
+                *zip(*numbers["curve"], strict=True),
+                color=color(number, len(names)),
+                label=None if label in known else label,
+            )
+        for panel, metric in zip(panels, metrics, strict=True):
+            panel.set(xlabel="environment steps", ylabel=metric.lower().replace("_", " "))
+            panel.legend()
+        figure.savefig(target, dpi=150)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

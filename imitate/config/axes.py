@@ -138,7 +138,7 @@ def combinations(tree: Mapping[str, Any], axes: Axes, alone: str = "only") -> li
         try:
             config = load_config(base).with_overrides(chosen)
         except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from None
+            raise ConfigError(f"{name}: {error}" if name else str(error)) from None
         made.append(Combination(name or alone, config, tuple(leaves)))
     if changed and _without_algorithm(tree) != {k: v for k, v in tree.items() if k != "algo_name"}:
         names = ", ".join(sorted(changed))

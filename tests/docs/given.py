@@ -11,6 +11,7 @@ import numpy as np
 import trustme
 
 from imitate.data.formats.convert import convert
+from tests.docs.pages import blocks
 from tests.docs.shortened import shortened
 from tests.loading import load
 
@@ -130,6 +131,7 @@ rl_with_demonstrations: trained/lift_bc/* runs/lift_bc/20260101120000, trained/l
 policies: trained/lift_bc/* runs/a/20260101120000
 environments: image.hdf5 lift_84.hdf5
 training: image.hdf5 datasets/lift/image_84.hdf5, trained/lift_bc/* runs/lift_flow/20260101120000
+training: trained/lift_bc/* runs/lift/bc,seed=1/20260101120000
 training: lift.hdf5 failed.hdf5, trained/lift_bc/* runs/one/20260101120000
 """
 """Page of docs/: file or folder of `fill` and its place on this page, which others do not take as given."""
@@ -156,10 +158,13 @@ def _curation():
 
 
 def _sweep():
-    """A configuration with values to try."""
-    tree = json.loads(Path("ready.json").read_text())
-    tree["train"]["seed"] = [1, 2, 3]
-    Path("my_sweep.json").write_text(json.dumps(tree))
+    """The configuration with values to try that docs/training.md shows."""
+    (text,) = (text for text in blocks("docs/training.md", "json") if "my_sweep" in text)
+    Path("my_sweep.json").write_text(text)
+    axes = {"config": ["bc", "bc_rnn_gmm", "flow_policy"], "train.seed": [1, 2, 3]}
+    runs = [f"{config},seed={seed}" for config in axes["config"] for seed in axes["train.seed"]]
+    Path("runs/lift").mkdir(parents=True, exist_ok=True)
+    Path("runs/lift/sweep.json").write_text(json.dumps({"axes": axes, "runs": runs}))
 
 
 def _formats():

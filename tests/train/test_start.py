@@ -169,7 +169,7 @@ def test_each_alone_is_taken(demos, tmp_path):
     ("algo", "key"), [("gl", "experiment.rollout.enabled"), ("bc", "experiment.validate")]
 )
 def test_robomimics_templates_are_trained_with_a_line_for_each_change(demos, caplog, algo, key):
-    """Their folder lies beside its package; gl.json rolls out a planner, bc_transformer.json names no demos."""
+    """Their folder is beside its package; gl.json rolls out a planner, bc_transformer.json names no demos."""
     tree = tiny_tree(algo, obs={"goal": 2, "pos": 2})
     put(tree, key, True)
     put(tree, "train.output_dir", f"../{algo}_trained_models")

@@ -30,12 +30,13 @@ def labelled(settings: Sequence[Setting]) -> list[Setting]:
     alone = len(set(bases)) == 1 and all(curve.sweep for s in settings for curve in s.curves)
     labels = []
     for setting, base in zip(settings, bases, strict=True):
-        fellows = [s for s, other in zip(settings, bases, strict=True) if other == base]
-        if len(fellows) == 1:
+        cell = _cell(setting)
+        if alone and cell:
+            labels.append(cell)
+        elif bases.count(base) == 1:
             labels.append(base or _of_algorithm(setting))
-            continue
-        words = _cell(setting) or value_words(setting.values)
-        labels.append(words or base if alone or not base else f"{base} {words}")
+        else:
+            labels.append(f"{base} {cell or value_words(setting.values)}".strip())
     return told_apart(settings, labels)
 
 

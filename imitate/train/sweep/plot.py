@@ -11,7 +11,7 @@ from imitate.functional.statistics import Statistic
 from imitate.system.plain_files import cleared, replaced
 from imitate.train.style import PANEL_INCHES, STYLE, color
 from imitate.train.sweep.over_seeds import Band, Curve, Setting, band, each_run, read_curves
-from imitate.train.sweep.results_table import INTERVALS, NAMES
+from imitate.train.sweep.results_table import NAMES
 
 __all__ = ["AXES", "Curve", "draw", "draw_settings", "read_curves"]
 
@@ -179,6 +179,8 @@ def _line(axes: Any, line: Band, paint: Any, metric: Metric, aside: float) -> bo
     else:
         marker = "o" if metric.tag.startswith("Rollout/") else ""
         axes.plot(line.x, line.value, metric.style, color=paint, marker=marker)
+        if metric.style == ":":
+            return False
         axes.fill_between(line.x, line.low, line.high, color=paint, alpha=0.18, linewidth=0)
     return line.low != line.value or line.high != line.value
 
@@ -195,8 +197,8 @@ def _label(
         axes.set_ylim(-0.03, 1.03)
     if statistic is not None:
         several = any(len(setting.curves) > 1 for setting in settings)
-        mean = f"{NAMES[statistic]}, 95 % {INTERVALS[statistic]}"
-        axes.set_title(mean if several else "95 % interval of its episodes")
+        mean = f"{NAMES[statistic]}, 95 % interval over seeds"
+        axes.set_title(mean if several else "95 % interval of the episodes")
     if not axes.lines:
         axes.text(
             0.5, 0.5, PANELS[name].nothing, ha="center", va="center", transform=axes.transAxes
