@@ -113,6 +113,30 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"valid names: {', '.join(names)}" if names else "there are none"
 
 
+class Problems:
+    """Mistakes that are reported together, although each alone would end the command."""
+
+    def __init__(self) -> None:
+        self._words: list[str] = []
+
+    def add(self, words: str) -> None:
+        """Note a mistake."""
+        self._words.append(words)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the mistake that the body raises, and go on after it."""
+        try:
+            yield
+        except UserError as error:
+            self.add(str(error))
+
+    def check(self) -> None:
+        """Raise a UserError with a line for each mistake, if there are any."""
+        if self._words:
+            raise UserError("\n".join(self._words))
+
+
 class WorkerError(UserError):
     """Worker processes that cannot begin to work."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from imitate.errors import UserError
+from imitate.system.user_code import error_words
 
 Verdict = Literal["ok", "warning", "error", "untried"]
 
@@ -73,5 +74,5 @@ class Trials:
         except (ContractError, UserError) as error:
             return CheckFinding(name, "error", str(error))
         except Exception as error:  # a user's algorithm or environment may raise any error
-            words = f"raised {type(error).__name__}: {error}"
+            words = f"raised {error_words(error)}"
             return CheckFinding(name, "error", words.splitlines()[0])

@@ -21,6 +21,7 @@ from imitate.envs.env import Env, has_team, success_in
 from imitate.errors import EnvError
 from imitate.functional.statistics import rate_of
 from imitate.system.text import counted
+from imitate.system.user_code import error_words
 
 GYMNASIUM = 2
 TRIED_STEPS = 20
@@ -80,7 +81,7 @@ def _tried(trial: Trial, env: Env, other: Env, steps: int) -> CheckFinding:
         return trial(env, other, steps)
     except Exception as error:  # an environment may raise any error
         name = trial.__name__.strip("_").replace("_", " ")
-        return CheckFinding(name, "error", f"raised {type(error).__name__}: {error}")
+        return CheckFinding(name, "error", f"raised {error_words(error)}")
 
 
 def _gymnasium(meta: Mapping[str, Any]) -> list[CheckFinding]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from imitate.cli.mistakes import UsageError, as_typed, mistakes
 from imitate.cli.options import with_trust
 from imitate.errors import UserError, nearest, offering, printable
 from imitate.system.missing import no_such
+from imitate.system.user_code import error_words, place_in_user_code
 from imitate.system.version import __version__
 
 USER_ERROR = 2
@@ -375,7 +378,9 @@ class _Verbs(TyperGroup):
             cure = f"pip install {name}{why}"
             typer.echo(f"error: the package '{name}' is not installed: {cure}", err=True)
             raise typer.Exit(USER_ERROR) from None
-        except (MemoryError, RuntimeError) as error:
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
             code = _told(error)
             if code is None:
                 raise
@@ -407,7 +412,7 @@ def _refuse(error: Any, args: Sequence[str]) -> NoReturn:
 
 
 def _told(error: Exception) -> int | None:
-    """Print a known failure (robot stopped, out of memory) in one line; return its exit code, or None if unknown."""
+    """Print a known failure in one line; return its exit code, or None if it is a fault of the program."""
     robots = sys.modules.get("imitate.deploy.robot.robot")  # imported only if a robot is used
     if robots is not None and isinstance(error, robots.RobotError):
         typer.echo(f"error: {printable(str(error))}", err=True)
@@ -423,7 +428,17 @@ def _told(error: Exception) -> int | None:
             err=True,
         )
         return USER_ERROR
+    if place_in_user_code(error):
+        typer.echo(printable(f"error: {error_words(error)}; traceback: {_kept(error)}"), err=True)
+        return STOPPED
     return None
+
+
+def _kept(error: Exception) -> str:
+    """Write the traceback of an error to a file of its own; return its path."""
+    with tempfile.NamedTemporaryFile("w", prefix="imitate-", suffix=".log", delete=False) as log:
+        log.writelines(traceback.format_exception(error))
+    return log.name
 
 
 def _of_a_file(error: OSError) -> str:

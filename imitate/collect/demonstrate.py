@@ -29,6 +29,7 @@ from imitate.envs.experts import (
 )
 from imitate.errors import EnvError, UserError
 from imitate.system.processes import Beat
+from imitate.system.user_code import error_words
 
 MAX_ATTEMPTS = 25
 DESCRIBE = "env_args"
@@ -222,7 +223,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
             Exception
         ) as error:  # a simulator that failed: the attempt is lost, a new simulator is made
             _worker_env.cache_clear()
-            problems.append(f"episode {index}, attempt {attempt}: {type(error).__name__}: {error}")
+            problems.append(f"episode {index}, attempt {attempt}: {error_words(error)}")
             continue
         if episode.success or plan.keep_failures:
             episode.attempts, episode.problems, episode.quality = attempt + 1, problems, quality

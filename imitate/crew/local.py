@@ -207,6 +207,10 @@ class LocalMember:
                 self._connection.send_bytes(part)
         except OSError:
             return False
+        except TypeError:  # another thread closed the connection in the midst of this message
+            if not self._connection.closed:
+                raise
+            return False
         return True
 
     def _read(self) -> None:
@@ -215,6 +219,10 @@ class LocalMember:
             try:
                 message = self._connection.recv_bytes()
             except (EOFError, OSError):
+                message = None
+            except TypeError:  # another thread closed it while this one was waiting
+                if not self._connection.closed:
+                    raise
                 message = None
             self._inbox.append(message)
             self._news.set()

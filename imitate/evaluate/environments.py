@@ -34,6 +34,7 @@ from imitate.errors import ConfigError, EnvError, UserError
 from imitate.system.plain_files import read_json
 from imitate.system.processes import Beat
 from imitate.system.recognition import recognise
+from imitate.system.user_code import error_words
 
 if TYPE_CHECKING:
     from imitate.algo.base.algo import Algo
@@ -317,7 +318,7 @@ class EnvTrial:
             raise EnvError(f"{error}; to train without rollouts: {NO_ROLLOUTS}") from error
         except (Exception, SystemExit) as error:  # an environment may raise any exception
             raise EnvError(
-                f"environment '{name}' fails ({type(error).__name__}: {error}); see what imitate check-env says of it; "
+                f"environment '{name}' fails ({error_words(error)}); see what imitate check-env says of it; "
                 f"to train without rollouts: {NO_ROLLOUTS}"
             ) from error
 

@@ -35,6 +35,7 @@ from imitate.policy.chunks import ChunkCounts, ChunkPlayer, Ticket
 from imitate.policy.rollout_policy import RolloutPolicy, not_trained
 from imitate.system.processes import Beat, cpu_model
 from imitate.system.seeding import preserved_rng, seed_everything, torch_threads
+from imitate.system.user_code import error_words
 
 Vector = NDArray[np.float64]
 _ROBOSUITE = 1
@@ -436,7 +437,7 @@ def describe_error(error: BaseException) -> str:
     """Describe an error of a simulator or a policy."""
     if isinstance(error, SystemExit):
         return f"the environment or the policy called sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {error}"
+    return error_words(error)
 
 
 def check_fit(policy: RolloutPolicy, env: Any, obs: Mapping[str, Any]) -> None:

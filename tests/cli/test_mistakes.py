@@ -164,9 +164,9 @@ run b.zip --robot sim --env Pendulum-v1 --async --join rtc | --join rtc: a bundl
 run b.zip --robot sim --env Pendulum-v1 --device cuda | bundles run on the CPU
 run good.pth --robot OWN | takes actions of 2 numbers, but the policy returns
 run good.pth --robot nobody.py:Arm | nobody.py: no such file
-run policy.pth --robot nobody.py:Arm --record demos.hdf5 | demos.hdf5: exists already: choose another name
+run policy.pth --robot nobody.py:Arm --rate-hz 10 --record demos.hdf5 | demos.hdf5: exists already: choose another name
 run policy.pth --robot sim | give --rate-hz
-run policy.pth --robot sim --dry-run --record new.hdf5 | --record writes the sent actions
+run policy.pth --robot sim --rate-hz 10 --dry-run --record new.hdf5 | --record writes the sent actions
 run policy.pth --robot sim --rate-hz 10 --async --join prefix | not trained for planned actions
 run policy.pth --robot sim --rate-hz 10 --async --join rtcc | expected replace, blend, fade, rtc, rtc-vjp or prefix
 run policy.pth --robot sim --rate-hz 10 --limits none.json | cannot be read

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -266,6 +267,15 @@ def test_a_policy_of_another_size_is_refused_before_connecting(call, checkpoint)
     assert "takes actions of 2 numbers, but the policy returns 1" in told
 
 
+def test_all_mistakes_of_a_run_are_told_together(call, checkpoint):
+    line = "run none.pth --robot so101_follower --take-over mouse --dry-run --record a.hdf5"
+    record, robot, device, policy = call(line, code=2).stderr.splitlines()
+    assert record.startswith("error: --record writes the sent actions, but --dry-run")
+    assert robot.endswith("did you mean 'lerobot:so101_follower'?")
+    assert "there is no teleoperator 'mouse'" in device
+    assert policy == "error: none.pth: there is no such checkpoint"
+
+
 def test_the_reason_of_a_stop_survives_a_driver_that_cannot_answer_any_more(
     call, checkpoint, monkeypatch
 ):
@@ -275,7 +285,7 @@ def test_the_reason_of_a_stop_survives_a_driver_that_cannot_answer_any_more(
     monkeypatch.setattr(SimulatedRobot, "success", send)
     monkeypatch.setattr(SimulatedRobot, "send", send)
     told = call("run policy.pth --robot sim --rate-hz 20", code=1).output
-    assert "error: send() failed (OSError: the bus is gone)" in told
+    assert "error: send() failed (OSError: the bus is gone; " in told
 
 
 def test_an_episode_that_did_not_begin_is_no_success(call, checkpoint, monkeypatch):
@@ -291,7 +301,8 @@ def test_an_episode_that_did_not_begin_is_no_success(call, checkpoint, monkeypat
     told = call(f"run policy.pth {SIM} --episodes 2 --steps 3 --json", code=1)
     first, second = json.loads(told.stdout)
     assert first["success"] and second["success"] is None
-    assert second["failure"] == "reset() failed (OSError: homing failed); the robot was stopped"
+    words = r"reset\(\) failed \(OSError: homing failed; \S+, line \d+\); the robot was stopped"
+    assert re.fullmatch(words, second["failure"])
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), OSError("no arm")])

@@ -1,5 +1,6 @@
 """No worker outlives its parent, whatever it does and however the parent ends."""
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from imitate.crew.lifeline import Lifeline, hold
-from imitate.crew.local import LocalBackend
+from imitate.crew.local import LocalBackend, LocalMember
 from tests import fork_server
 
 pytestmark = pytest.mark.usefixtures("spawned_workers")
@@ -223,3 +224,23 @@ def test_join_does_not_wait_for_what_an_ended_process_has_started():
         time.sleep(0.01)
     member.join()
     member.stop()
+
+
+def test_a_connection_that_another_thread_closes_in_a_message_is_the_end_of_it():
+    """Python then works on a handle that is None: no message, and no traceback of a thread."""
+    member = LocalMember.__new__(LocalMember)
+    member._connection = connection = multiprocessing.Pipe()[0]
+    member._inbox, member._news = [], threading.Event()
+
+    def closed_in_the_midst(*_):
+        connection.close()
+        raise TypeError("'NoneType' object cannot be interpreted as an integer")
+
+    connection.send_bytes = connection.recv_bytes = closed_in_the_midst
+    assert member._write([b"a", b"b"]) is False
+    member._read()
+    assert member._inbox == [None] and member._news.is_set()
+    member._connection = multiprocessing.Pipe()[0]
+    with pytest.raises(TypeError):
+        member._write([3])
+    member._connection.close()

@@ -104,10 +104,11 @@ def robot_of(
         any_limits: allow limits that are looser than the robot's own.
         check: called before the robot is connected; raises UserError if the robot does not fit.
     """
-    from imitate.deploy.robot.driver import called, words_of
+    from imitate.deploy.robot.driver import called
     from imitate.deploy.robot.robot import check_declared, make_robot
     from imitate.deploy.robot.watchdog import stop_robot
     from imitate.errors import RobotError
+    from imitate.system.user_code import error_words
 
     options = options_of(words)
     robot: Robot
@@ -138,7 +139,7 @@ def robot_of(
                 release()
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
-        words = str(error) if isinstance(error, RobotError) else words_of(error)
+        words = str(error) if isinstance(error, RobotError) else error_words(error)
         raise UserError(f"the robot '{name}' cannot be connected: {words}") from error
     return robot
 

@@ -44,7 +44,7 @@ from imitate.cli.robot.robots import (
     Slow,
     released,
 )
-from imitate.errors import UserError
+from imitate.errors import Problems, UserError
 
 if TYPE_CHECKING:
     from imitate.deploy.robot.loop import ControlLoop
@@ -120,14 +120,16 @@ def command(
     from imitate.cli.robot.robots import robot_of, safety_of, teleoperator_of
     from imitate.deploy.robot.fitting import check_sizes
     from imitate.deploy.robot.loop import ControlLoop
+    from imitate.deploy.robot.robot import ROBOTS, TELEOPERATORS, check_named
 
-    rules = safety_of(robot, safety or ())
-    if dry_run and record is not None:
-        raise UserError(
-            "--record writes the sent actions, but --dry-run sends none: leave one of them out"
-        )
-    if record is not None and record.exists():
-        raise UserError(f"--record {record}: exists already: choose another name")
+    problems = Problems()
+    with problems.noted():
+        rules = safety_of(robot, safety or ())
+    with problems.noted():
+        _check_record(record, dry_run=dry_run)
+    for group, named in ((ROBOTS, robot), (TELEOPERATORS, take_over)):
+        with problems.noted():
+            check_named(group, named)
     with contextlib.ExitStack() as stack:
         source = PolicyOpener(
             token_file,
@@ -139,8 +141,10 @@ def command(
             rename or (),
             precision,
         )
-        found = source.open(policy, stack)
-        rate = rate_of(found.actor, rate_hz)
+        with problems.noted():
+            found = source.open(policy, stack)
+            rate = rate_of(found.actor, rate_hz)
+        problems.check()
         body = robot_of(
             robot,
             robot_arg or [],
@@ -188,6 +192,15 @@ def command(
     if failure is not None:
         typer.echo(f"error: {failure}", err=True)
         raise typer.Exit(STOPPED)
+
+
+def _check_record(path: Path | None, *, dry_run: bool) -> None:
+    if path is not None and dry_run:
+        raise UserError(
+            "--record writes the sent actions, but --dry-run sends none: leave one of them out"
+        )
+    if path is not None and path.exists():
+        raise UserError(f"--record {path}: exists already: choose another name")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
+from imitate.system.user_code import error_words
 
 Vector = NDArray[np.float64]
 
@@ -34,16 +35,7 @@ def called(function: Callable[..., Any], *args: Any) -> Any:
     except (RobotError, UserError, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit() in a driver must not end the process silently
-        raise DriverError(f"{_name(function)}() failed ({words_of(error)})") from error
-
-
-def words_of(error: BaseException) -> str:
-    """Return the type and the first line of an error, even if its text cannot be read."""
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:
-        lines = []
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise DriverError(f"{_name(function)}() failed ({error_words(error)})") from error
 
 
 def observed(robot: Robot) -> Observation:

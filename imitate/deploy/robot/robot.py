@@ -35,6 +35,7 @@ from imitate.deploy.robot.limits import ActionLimits
 from imitate.envs.trust import typed_object
 from imitate.errors import RobotError, UserError, nearest
 from imitate.system.extras import installed_points
+from imitate.system.user_code import error_words
 
 ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
 """Names of the groups of entry points."""
@@ -52,6 +53,12 @@ _BUILT_IN = {
 }
 _WITH_TYPE = "lerobot"
 """Name that is followed by a type, as in ``lerobot:so101_follower``."""
+_LEROBOT_TYPES = frozenset(
+    f"{arm}_{part}"
+    for arm in ("so100", "so101", "koch", "omx", "openarm", "bi_so100", "bi_so101")
+    for part in ("follower", "leader")
+) | {"lekiwi", "stretch3", "reachy2", "unitree_g1", "viperx", "widowx", "hope_jr_arm"}
+"""Types of LeRobot, which are named with the prefix."""
 _EXPERT = "imitate.deploy.robot.simulated:ExpertTeleoperator"
 
 
@@ -225,6 +232,23 @@ def names_of(group: str) -> dict[str, str]:
     return {**_BUILT_IN[group], **{p.name: p.value for p in sorted(installed_points(group))}}
 
 
+def check_named(group: str, name: str | None) -> None:
+    """Check that a name could be that of a robot or device, if one is given, without importing it.
+
+    Raises:
+        UserError: it is neither installed nor a place such as ``module:Class``.
+    """
+    installed, word = names_of(group), group.rpartition(".")[2].removesuffix("s")
+    if name is None or name in installed or ":" in name:
+        return
+    typed = f"{_WITH_TYPE}:{name}"
+    near = f"did you mean '{typed}'?" if name in _LEROBOT_TYPES else nearest(name, installed)
+    raise UserError(
+        f"there is no {word} '{name}' (name your own as module:Class, file.py:Class, or by an entry point in the "
+        f"group {group}); {near}"
+    )
+
+
 def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
     """Create an object of the class named by an entry point or ``module:Class``."""
     installed = names_of(group)
@@ -234,11 +258,7 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
     place = installed.get(name, name)
     if group == TELEOPERATORS and name.startswith("expert:"):
         place = _EXPERT
-    if name not in installed and ":" not in name:
-        raise UserError(
-            f"there is no {word} '{name}' (name your own as module:Class, file.py:Class, or by an entry point in the "
-            f"group {group}); {nearest(name, installed)}"
-        )
+    check_named(group, name)
     try:
         maker = typed_object(place)
     except (ImportError, AttributeError, ValueError, OSError) as error:
@@ -248,7 +268,7 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
     except (RobotError, UserError):
         raise
     except (Exception, SystemExit) as error:  # a driver may raise any error
-        words = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        words = str(error) if isinstance(error, TypeError) else error_words(error)
         raise UserError(f"the {word} '{name}' ({place}) cannot be made: {words}") from error
 
 

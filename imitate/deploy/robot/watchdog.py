@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.robot.driver import DriverError, called, checked, words_of
+from imitate.deploy.robot.driver import DriverError, called, checked
 from imitate.deploy.robot.robot import Observation, Robot
 from imitate.errors import RobotError
 from imitate.system import clock
 from imitate.system.processes import in_main_thread
+from imitate.system.user_code import error_words
 
 STOP_S = 0.3
 """Seconds after which a ``stop()`` that has not returned is reported: the robot may still move."""
@@ -57,7 +58,7 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
     returned.set()
     if failure is not None:
         raise RobotError(
-            f"stop() failed {attempts} times ({words_of(failure)}): PRESS THE EMERGENCY STOP"
+            f"stop() failed {attempts} times ({error_words(failure)}): PRESS THE EMERGENCY STOP"
         ) from failure
     if interrupted:
         raise KeyboardInterrupt

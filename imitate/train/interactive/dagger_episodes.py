@@ -25,6 +25,7 @@ from imitate.errors import EnvError, RobotError, TrainingError, UserError
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.policy.source import CheckpointFile, PolicySource
 from imitate.system.processes import STEP_TIMEOUT_S, Beat
+from imitate.system.user_code import error_words
 from imitate.train.interactive.supervision import DiscardedError, Supervisor, supervised_episode
 
 MAX_FAILURES = 10
@@ -125,7 +126,7 @@ class SupervisedPlayer:
                 _log.info("round %d, episode %d: discarded by a person", number, index)
             except Exception as error:  # a simulator may raise any exception
                 failures += 1
-                words = f"{type(error).__name__}: {error}"
+                words = error_words(error)
                 _log.warning("round %d, episode %d: %s", number, index, words)
                 self._env = None
         raise EnvError(

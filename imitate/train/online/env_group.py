@@ -19,6 +19,7 @@ from imitate.config.observation import ACTION_MASK
 from imitate.config.online import INFO
 from imitate.envs.env import Env, Outcome, lanes_of, one_reward, success_in
 from imitate.errors import EnvError, RewardError, RobotError, nearest
+from imitate.system.user_code import error_words
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
 
 MEAN, GREATEST = "@step", "@max"
@@ -342,7 +343,7 @@ class EnvGroup:
 
     def _say(self, n: int, error: Exception) -> None:
         self._failures += 1
-        words = f"{self._name(n)} failed ({type(error).__name__}: {error})"
+        words = f"{self._name(n)} failed ({error_words(error)})"
         if self._failures >= MAX_FAILURES:
             raise EnvError(
                 f"{words}; {MAX_FAILURES} failures without a complete episode between them: run imitate check-env"

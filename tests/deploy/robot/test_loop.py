@@ -178,7 +178,8 @@ def test_a_lost_frame_holds_and_a_lost_camera_stops():
     robot.faults["observe"] = lose
     lost = {3}
     report = loop(robot).run(4)
-    assert report.held == {"observe() failed (RuntimeError: no frame within 5 ms)": 1}
+    ((held, times),) = report.held.items()
+    assert held.startswith("observe() failed (RuntimeError: no frame within 5 ms; ") and times == 1
     assert robot.last_calls() == ["send", "hold", "send", "send", "stop"]
     lost = range(8, 1000)
     with pytest.raises(RobotError, match=r"no action for 0.095 s .observe.. failed .RuntimeError"):
@@ -215,7 +216,9 @@ def test_observations_with_other_keys_or_shapes_hold(values, what, before, after
 
 def test_a_driver_that_raises_stops_the_robot_in_one_line():
     robot = failing("send", OSError("bus error"))
-    with pytest.raises(RobotError, match=r"^send\(\) failed \(OSError: bus error\); the robot was"):
+    with pytest.raises(
+        RobotError, match=r"^send\(\) failed \(OSError: bus error; .*, line \d+\); the robot was"
+    ):
         loop(robot).run(4)
     assert robot.last_calls() == ["send", "stop"]
 

@@ -113,7 +113,7 @@ def test_a_copy_that_fails_loses_the_episodes_of_its_agents_alone():
     assert envs.step(ONES).lost.tolist() == [False, False, True, True]
     assert made[1].closed and len(made) == 3
     assert (
-        "environment of lanes [2, 3] failed (RuntimeError: the floor is gone)" in envs.messages[0]
+        "environment of lanes [2, 3] failed (RuntimeError: the floor is gone; " in envs.messages[0]
     )
     assert envs.obs["place"].tolist() == [[0.0], [2.0], [0.0], [0.0]]
 
