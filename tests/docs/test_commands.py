@@ -1,6 +1,7 @@
 """Commands in the documentation: each exists and takes the options and values that a page gives it."""
 
 import re
+import shlex
 from collections import Counter
 from itertools import groupby
 
@@ -66,6 +67,16 @@ def test_commands_of_a_page_are_accepted(page, subtests):
     for command in BY_PAGE[page]:
         with subtests.test(str(command)):
             CHECKS[command.words[0]](*command.words)
+
+
+def test_lines_beside_robomimics_are_accepted(subtests):
+    page = (ROOT / "docs/from_robomimic.md").read_text()
+    rows = page[page.index("## Commands") : page.index("<!-- options")]
+    lines = re.findall(r"`(imitate [^`]+)`", rows)
+    assert len(lines) > 15
+    for line in lines:
+        with subtests.test(line):
+            imitate(*shlex.split(line))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from imitate.system.plain_files import read_json
 from imitate.system.recognition import diagnosis
 from imitate.system.run_folder import open_run_folder
 from imitate.train.online.batches import read_whole
-from imitate.train.sweep.over_seeds import read_curves
+from imitate.train.sweep.curves import read_curves
 from tests.tiny import tiny_algo
 
 # ---- messages ----------------------------------------------------------------------------------------

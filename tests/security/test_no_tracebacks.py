@@ -24,7 +24,7 @@ from imitate.policy.structure import _is_object
 from imitate.system.run_folder import RunFolder
 from imitate.train.interactive.dagger_file import RoundFiles
 from imitate.train.metrics import MetricsFile
-from imitate.train.sweep.over_seeds import Curve, read_curves
+from imitate.train.sweep.curves import Curve, read_curves
 from imitate.train.sweep.state import read_run, table_rows
 from tests import fork_server
 from tests.data.formats import samples

@@ -10,13 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from imitate.errors import ConfigError
+from imitate.train.sweep.curves import Curve, read_curves
 from imitate.train.sweep.over_seeds import (
     MEASURES,
-    Curve,
     Setting,
     band,
     estimate_of,
-    read_curves,
     settings_of,
 )
 from imitate.train.sweep.plot import default_panels, draw_settings

@@ -10,10 +10,9 @@ from imitate.errors import UserError, nearest
 from imitate.functional.statistics import Statistic
 from imitate.system.plain_files import cleared, replaced
 from imitate.train.style import PANEL_INCHES, STYLE, color
-from imitate.train.sweep.over_seeds import Band, Curve, Setting, band, each_run, read_curves
+from imitate.train.sweep.curves import Curve
+from imitate.train.sweep.over_seeds import Band, Setting, band
 from imitate.train.sweep.results_table import NAMES
-
-__all__ = ["AXES", "Curve", "draw", "draw_settings", "read_curves"]
 
 AXES = {"epoch": "epoch", "step": "updates", "cpu": "CPU seconds of training"}
 """Horizontal axes of curves, and their labels."""
@@ -57,11 +56,6 @@ LEGEND_ROW = 0.18
 """Height of a line of the legend, in inches."""
 APART = 0.012
 """Distance between lone points of two settings, as a share of the axis."""
-
-
-def draw(curves: Sequence[Curve], path: Path, over: str = "step") -> Path:
-    """Draw a line per run."""
-    return draw_settings(each_run(curves), [path], over)[0]
 
 
 def draw_settings(
