@@ -81,6 +81,7 @@ class MBRL(Algo[MBRLConfig]):
     def _create_networks(self) -> None:
         model = dynamics_of(self.config.dynamics, self.obs_shapes, self.ac_dim)
         self.nets = nn.ModuleDict({"dynamics": model})
+        self.random_needs_act = self.frame_stack > 1
 
     @property
     def dynamics(self) -> Dynamics:
@@ -146,11 +147,6 @@ class MBRL(Algo[MBRLConfig]):
 
     def _initial_policy_state(self, batch_size: int) -> InnerState:
         return {"plan": self.planner.initial_plan(batch_size, self.device)}
-
-    @property
-    def random_needs_act(self) -> bool:
-        """True for stacked frames; a plan is not needed."""
-        return self.global_config.train.frame_stack > 1
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without the last plan."""

@@ -35,6 +35,7 @@ from imitate.algo.slots.memory import (
 )
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
+from imitate.algo.slots.reward_weights import add_reward_weights, reward_weights_in
 from imitate.errors import DatasetError
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor
@@ -223,6 +224,8 @@ class ActorCritic(Algo[RLConfigT]):
 
     def _add_slots(self) -> None:
         super()._add_slots()
+        add_reward_weights(self.nets, self.config)
+        self.random_needs_act = self.memory is not None or self.frame_stack > 1
         model = self.config.get("dynamics", None)
         if model is not None:
             self.nets["dynamics"] = dynamics_of(model, self.obs_shapes, self.ac_dim)
@@ -235,7 +238,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
         """Replace the rewards of the batch by those of a slot, after an update of the slot."""
-        weights = self.reward_weights
+        weights = reward_weights_in(self.nets)
         if weights is not None:
             update.step(REWARD_WEIGHTS, weights.loss())
             return {**batch, "rewards": weights.combined(batch["signals"])}
@@ -327,7 +330,7 @@ class ActorCritic(Algo[RLConfigT]):
             part = batch.get("part", torch.ones_like(selected["discounts"]))
             selected["expert"] = (part > 0).to(selected["discounts"])
             selected["terminals"] = (selected["discounts"] == 0).to(selected["discounts"])
-        if self.reward_weights is not None:
+        if REWARD_WEIGHTS in self.nets:
             selected["signals"] = batch["n_step_signals"]
         if "dynamics" in self.nets:
             selected["index"] = batch["index"]
@@ -430,11 +433,6 @@ class ActorCritic(Algo[RLConfigT]):
         if self.memory is not None:
             state |= self.memory.initial_state(self.recurrent("critic").rnn, batch_size)
         return state
-
-    @property
-    def random_needs_act(self) -> bool:
-        """True for recurrent networks and stacked frames."""
-        return self.memory is not None or self.global_config.train.frame_stack > 1
 
     def _act(
         self,

@@ -21,9 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, Literal, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import NamedTuple, TypeVar
 
@@ -54,8 +52,6 @@ from imitate.algo.base.policy_state import (
 from imitate.algo.base.relative import no_memory, recalled
 from imitate.algo.slots.auxiliary import Auxiliary
 from imitate.algo.slots.auxiliary import built as auxiliaries_of
-from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
-from imitate.algo.slots.reward_weights import RewardWeights, reward_weights_of
 from imitate.config import Config, Section
 from imitate.functional.kernels import with_fast_linears
 from imitate.models.actor import GroupEncoder, Obs
@@ -120,6 +116,8 @@ class Algo(ABC, Generic[ConfigT]):
     ranks: Ranks = ALONE
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""
+    random_needs_act = True
+    """True if :meth:`act` is also called where random actions are taken: its state or extras are learned from."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -186,24 +184,8 @@ class Algo(ABC, Generic[ConfigT]):
 
     def _add_slots(self) -> None:
         """Add the networks of the slots that the section enables, after :meth:`_create_networks`."""
-        make_encoder = partial(self.encoding.encoder, goals=False)
-        configs: Any = self.config.get("auxiliary", None) or {}
-        self.nets.update(auxiliaries_of(configs, make_encoder, self.ac_dim))
-        weights = reward_weights_of(self.config)
-        if weights is not None:
-            self.nets[REWARD_WEIGHTS] = weights
-
-    @property
-    def reward_weights(self) -> RewardWeights | None:
-        """Slot: weights of the named rewards of ``algo.rewards``; None without any."""
-        return (
-            cast(RewardWeights, self.nets[REWARD_WEIGHTS]) if REWARD_WEIGHTS in self.nets else None
-        )
-
-    def after_collection(self, signals: NDArray[np.float32]) -> None:
-        """Called with the named rewards (n, S) of each collection of n steps in an environment."""
-        if self.reward_weights is not None:
-            self.reward_weights.observe(signals)
+        configs, encoder = self.config.get("auxiliary", None), self.encoding.encoder
+        self.nets.update(auxiliaries_of(configs, partial(encoder, goals=False), self.ac_dim))
 
     @property
     def auxiliaries(self) -> dict[str, Auxiliary]:
@@ -370,11 +352,6 @@ class Algo(ABC, Generic[ConfigT]):
         None: the policy predicts single actions.
         """
         return None
-
-    @property
-    def random_needs_act(self) -> bool:
-        """True if :meth:`act` is also called where random actions are taken: its state or extras are learned from."""
-        return True
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without planned actions; remembered observations are kept.

@@ -40,7 +40,13 @@ from imitate.algo.slots.auxiliary import AuxiliariesConfig
 from imitate.algo.slots.memory import MemoryConfig, RolloutMemory, one_step
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
-from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig, refusals
+from imitate.algo.slots.reward_weights import (
+    RewardsConfig,
+    RewardWeightsConfig,
+    add_reward_weights,
+    refusals,
+    reward_weights_in,
+)
 from imitate.config import AlgoSection, BaseConfig, Section
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.policy_gradient import generalized_advantages
@@ -222,6 +228,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     def _add_slots(self) -> None:
         super()._add_slots()
+        add_reward_weights(self.nets, self.config)
         self.reward_source = source = reward_source_of(
             self.config, self._create_encoder, self.ac_dim
         )
@@ -247,9 +254,10 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         They are the environment's or the reward source's, plus the rewards of auxiliaries.
         """
         source, rewards = self.reward_source, cast(Rewards, rollout["rewards"])
-        if self.reward_weights is not None:
+        weights = reward_weights_in(self.nets)
+        if weights is not None:
             signals = torch.from_numpy(rollout["signals"]).to(self.device)
-            rewards = self.reward_weights.combined(signals).cpu().numpy()
+            rewards = weights.combined(signals).cpu().numpy()
         giving = [aux for aux in self.auxiliaries.values() if aux.config.reward > 0]
         if source is None and not giving:
             return rewards
@@ -436,9 +444,10 @@ class OnPolicy(Algo[OnPolicyConfigT]):
                 self._gradient_step(name, auxiliary.config.loss * loss)
                 auxiliary.follow(batch)
             info |= {f"{name}/{key}": value.detach() for key, value in scalars.items()}
-        if self.reward_weights is not None:
+        weights = reward_weights_in(self.nets)
+        if weights is not None:
             with torch.set_grad_enabled(not validate):
-                loss, scalars = self.reward_weights.loss()
+                loss, scalars = weights.loss()
             if not validate:
                 self._gradient_step(REWARD_WEIGHTS, loss)
             info |= scalars

@@ -91,10 +91,10 @@ class AuxiliariesConfig(Section):
 
 
 def built(
-    configs: AuxiliariesConfig, make_encoder: Callable[[], GroupEncoder], ac_dim: int
+    configs: AuxiliariesConfig | None, make_encoder: Callable[[], GroupEncoder], ac_dim: int
 ) -> dict[str, Auxiliary]:
-    """Create the auxiliaries of a section, by the names of their networks."""
+    """Create the auxiliaries of a section, by the names of their networks; none without a section."""
     return {
         PREFIX + name: AUXILIARIES.find(config.type)[0](config, make_encoder, ac_dim)
-        for name, config in configs.items()
+        for name, config in (configs or {}).items()
     }

@@ -18,7 +18,7 @@ follows the mean per step in place of the expected return.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -158,10 +158,15 @@ class RewardWeights(nn.Module):
         return -(self.multipliers * self.breaks()).sum(), info
 
 
-def reward_weights_of(config: Any) -> RewardWeights | None:
-    """Create the slot's network, or return None if the section names no rewards."""
-    rewards = config.get("rewards", None)
-    return RewardWeights(rewards, config.reward_weights) if rewards else None
+def add_reward_weights(nets: nn.ModuleDict, config: Any) -> None:
+    """Create the slot's network if the section names rewards."""
+    if config.rewards:
+        nets[NETWORK] = RewardWeights(config.rewards, config.reward_weights)
+
+
+def reward_weights_in(nets: nn.ModuleDict) -> RewardWeights | None:
+    """Return the slot's network of an algorithm, or None if its section names no rewards."""
+    return cast(RewardWeights, nets[NETWORK]) if NETWORK in nets else None
 
 
 def refusals(config: Any, whole: BaseConfig) -> list[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from imitate.algo.base.actor_critic import ActorCritic
 from imitate.algo.base.algo import Algo, Batch, Info
 from imitate.algo.base.on_policy import OnPolicy
+from imitate.algo.slots.reward_weights import reward_weights_in
 from imitate.train.online.normalization import ObsNormalizer, RewardScaler
 from imitate.train.online.replay import Memory, ReplayBuffer, SampleSource
 from imitate.train.online.steps import Collected, Step
@@ -48,12 +49,13 @@ class Learner(ABC):
             counted: steps of this collection over all ranks, or None for a single process.
         """
 
-    def _tell_signals(self, collected: Collected) -> None:
-        """Pass the named rewards of a collection to the algorithm."""
+    def _show_signals(self, collected: Collected) -> None:
+        """Show the named rewards of a collection to their weights."""
+        weights = reward_weights_in(self.algo.nets)
         signals = [step.taken_signals for step in collected.steps]
         found = [each for each in signals if each is not None]
-        if found:
-            self.algo.after_collection(np.concatenate(found))
+        if weights is not None and found:
+            weights.observe(np.concatenate(found))
 
     @abstractmethod
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
@@ -181,7 +183,7 @@ class ReplayLearner(Learner):
         self.memory.drop_episodes(collected.lost_lanes)
         for step in collected.steps:
             self.memory.add(step, collected.lanes)
-        self._tell_signals(collected)
+        self._show_signals(collected)
         counted = collected.num_steps if counted is None else counted
         self._observe(collected, counted)
         steps = counted - self._warmup_left
@@ -267,7 +269,7 @@ class RolloutLearner(Learner):
     def take(self, collected: Collected, counted: int | None = None) -> None:
         """Gather steps."""
         self._waiting.append(collected)
-        self._tell_signals(collected)
+        self._show_signals(collected)
 
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
         """Yield prepared minibatches of a complete rollout; ``most`` does not limit their number."""

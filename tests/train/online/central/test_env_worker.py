@@ -5,6 +5,7 @@ import pytest
 
 from imitate.train.online.central.env_worker import EnvPlan, EnvWork, Stalled, StepsWanted
 from imitate.train.online.central.policy_worker import PolicyPlan, PolicyWork, Weights
+from imitate.train.online.central.requests import PolicyChannel
 from imitate.train.online.seats import Publisher
 
 from ..test_teams import Walkers
@@ -138,13 +139,17 @@ def test_random_actions_lie_within_limits():
     assert (np.ptp(actions, axis=0) > [0.8, 1.6, 1.6]).all()
 
 
-def test_random_steps_are_taken_without_the_policy_and_it_begins_anew_after_them(policies):
+def test_random_steps_are_taken_without_the_policy_and_it_begins_anew(policies, monkeypatch):
     _, address = policies(make_algo(), version=3)
+    asked, ask = [], PolicyChannel.ask
+
+    def noted(own, request):
+        asked.extend(request.get("fresh", ()))
+        ask(own, request)
+
+    monkeypatch.setattr(PolicyChannel, "ask", noted)
     work = env_work()
-    policy, asked = work._connected(address), []
-    ask = policy.ask
-    policy.ask = lambda request: asked.append(request) or ask(request)
     (part,) = work(StepsWanted(2, True, address, unasked=4)).parts
     assert (len(part.steps), part.version, asked) == (2, 4, [])
     work(StepsWanted(1, False, address))
-    assert asked[0]["fresh"].all()
+    assert asked == [True, True]
