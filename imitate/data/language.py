@@ -47,6 +47,16 @@ class Instructions:
     are_texts: bool = False
     encoder: str | None = None
 
+    @property
+    def words(self) -> str:
+        """Description for the log: what the policy receives as an instruction."""
+        kind = "vectors of a table" if self.encoder is None else f"vectors of {self.encoder}"
+        if self.are_texts:
+            kind = "UTF-8 bytes"
+        elif np.array_equal(self.vectors, np.eye(len(self.names), dtype=np.float32)):
+            kind = "one-hot"
+        return f"{LANGUAGE_KEY}: {kind} of {counted(len(self.names), 'instruction')}"
+
     @classmethod
     def one_hot(cls, names: Iterable[str]) -> Self:
         """Make a table without a language model: one-hot vectors of the sorted instructions."""

@@ -25,6 +25,7 @@ from imitate.data.formats.lerobot_names import unusual_names
 from imitate.data.quality.doctor.useless import useless_observations
 from imitate.errors import ConfigError, nearest
 from imitate.system.memory import gigabytes
+from imitate.system.recognition import LEROBOT_ALGOS, recognise
 from imitate.system.text import counted
 from imitate.train.image_memory import LARGE, image_memory, image_seconds, smaller
 
@@ -152,6 +153,7 @@ def first_config(
         ("actions", _action_words(contents)),
         ("control rate", _rate_words(contents.rate_hz)),
         ("rollouts", play_words),
+        ("robots", _robot_words(Path(path), str(tree["algo_name"]))),
         (
             "updates",
             f"{updates:,} of {batch} samples, {passes:.0f} passes over the training steps",
@@ -162,6 +164,17 @@ def first_config(
 
 
 # ---- the file ------------------------------------------------------------------------------------------------------
+
+
+def _robot_words(path: Path, algo_name: str) -> str:
+    """Return where a policy of LeRobot's data can go; '' for other data."""
+    found = recognise(path)
+    if found is None or found.kind != "lerobot-dataset":
+        return ""
+    own = ""
+    if algo_name in LEROBOT_ALGOS.values():
+        own = f"; LeRobot's own {algo_name} needs the keys of docs/from_lerobot.md and --to lerobot"
+    return f"LeRobot runs it after imitate convert-checkpoint RUN FOLDER --to lerobot-plugin{own}"
 
 
 def _contents(path: Path, skip_incomplete: bool) -> _Contents:

@@ -111,6 +111,15 @@ class Setup:
         return TrainingData.of(self.shares, self.shape_metadata["raw_shapes"], self.algo)
 
     @property
+    def language_words(self) -> tuple[str, ...]:
+        """Lines to print on the instructions that the policy receives."""
+        return (
+            ()
+            if self.language is None or self.train_set is None
+            else (self.train_set.instructions.words,)
+        )
+
+    @property
     def storage_words(self) -> tuple[str, ...]:
         """Lines to print on the storage of images."""
         return () if self.train_set is None else tuple(self.train_set.storage_words)

@@ -148,6 +148,7 @@ def train(
             data.words,
             *choice_warnings(config, data),
             *setup.storage_words,
+            *setup.language_words,
             *notes,
         ):
             console.say(line)

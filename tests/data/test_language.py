@@ -30,6 +30,12 @@ def test_one_hot_is_the_sorted_distinct_instructions():
     table = Instructions.one_hot(["push", "lift", "push"])
     assert (table.names, table.vector("push").tolist()) == (("lift", "push"), [0.0, 1.0])
     assert table.size == 2
+    assert table.words == "lang_emb: one-hot of 2 instructions"
+    assert Instructions.texts(["go"], 4).words == "lang_emb: UTF-8 bytes of 1 instruction"
+    rows = np.ones((2, 3), np.float32)
+    assert Instructions(("a", "b"), rows, encoder="clip").words.startswith(
+        "lang_emb: vectors of clip"
+    )
 
 
 def test_an_unknown_instruction_is_answered_with_the_known_ones():

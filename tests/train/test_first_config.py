@@ -102,7 +102,10 @@ def test_a_folder_of_lerobot_is_not_to_be_changed_in_place(tmp_path, monkeypatch
     file = own(tmp_path / "own.hdf5", masks=False)
     assert "--success --in-place`" in made_for(file)[2]["data"]
     convert(file, tmp_path / "lr", to_format="lerobot")
-    words = made_for(tmp_path / "lr", images="none")[2]["data"]
+    _, _, reasons = made_for(tmp_path / "lr", images="none")
+    words = reasons["data"]
+    assert reasons["robots"].endswith("RUN FOLDER --to lerobot-plugin")
+    assert "robots" not in made_for(file)[2]
     assert "1 of them failed" in words and "--success --out NEW.hdf5`" in words
     assert "--in-place" not in words
 

@@ -1,6 +1,7 @@
 """Several files, several tasks: from training to a policy that acts, in every environment of the data."""
 
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -166,6 +167,8 @@ def test_instructions_by_a_table_of_vectors(files, tmp_path):
     data = [files[0], {"path": str(files[2]), "lang": "wait"}]
     table = {"language_embeddings": str(tmp_path / "clip.npz"), "obs_normalization": "min_max"}
     result = start(data, tmp_path, LANGUAGE, train=table)
+    log = (Path(result.run_dir) / "log.txt").read_text()
+    assert "lang_emb: vectors of a table of 3 instructions" in log
     (tmp_path / "clip.npz").unlink()
     policy, ckpt = policy_of(result)
     assert ckpt["shape_metadata"]["raw_shapes"]["lang_emb"] == [8]

@@ -49,7 +49,9 @@ def test_what_ends_a_reset_stops_the_robot(error):
 @pytest.mark.parametrize("error", [OSError("bus error"), SystemExit(0), MemoryError()])
 def test_a_driver_that_raises_or_exits_in_a_reset_is_told_in_one_line(error):
     robot, name = Resetting(error), type(error).__name__
-    with pytest.raises(RobotError, match=rf"^reset\(\) failed \({name}(: .*)?\); .* stopped$"):
+    with pytest.raises(
+        RobotError, match=rf"^reset\(\) failed \({name}(: .*)?; .*, line \d+\); .* stopped$"
+    ):
         reset_robot(robot)
     assert robot.last_calls() == ["stop"]
 
