@@ -10,6 +10,7 @@ from imitate.cli.reports.layout import Report, pairs, shape_words, table
 from imitate.data.file.features import dimension_names
 from imitate.errors import DatasetError
 from imitate.system.plain_files import read_json
+from imitate.system.recognition import diagnosis
 from imitate.system.text import counted
 
 _AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
@@ -24,9 +25,10 @@ def describe(path: Path) -> Report:
         raise DatasetError(
             f"{file}: 'features' is not an object of features: download the dataset again"
         )
+    from imitate.data.formats.base import first_pointer
     from imitate.data.formats.lerobot_names import keys_of, unusual_names
 
-    keys = keys_of(features)
+    keys, pointer = keys_of(features), first_pointer(path)
     return {
         "kind": "lerobot",
         "path": str(path),
@@ -49,6 +51,7 @@ def describe(path: Path) -> Report:
             if name not in _AUTOMATIC
         ],
         "unusual_names": unusual_names(keys.items()),
+        "pointer": None if pointer is None else diagnosis(pointer),
     }
 
 
@@ -88,6 +91,10 @@ def lay_out(report: Report) -> Iterator[str]:
             for f in report["features"]
         ],
     )
+    if report["pointer"]:
+        yield ""
+        yield f"missing        {report['pointer']}"
+        return
     if report["unusual_names"]:
         yield ""
         yield f"names          not LeRobot's own, so taken for {report['unusual_names']}"

@@ -283,9 +283,9 @@ def reading(path: Path) -> Iterator[None]:
             raise
         raise DatasetError(f"{path}: {error}") from error
     except Exception as error:
-        for file in files_below(path) if path.is_dir() else ():
-            if is_lfs_pointer(file):
-                raise DatasetError(diagnosis(file)) from error
+        pointer = first_pointer(path)
+        if pointer is not None:
+            raise DatasetError(diagnosis(pointer)) from error
         if isinstance(error, UserError):
             raise
         raise DatasetError(
@@ -318,6 +318,13 @@ def files_below(folder: Path) -> Iterator[Path]:
             continue
         seen.add((status.st_dev, status.st_ino))
         yield from (Path(parent, name) for name in names)
+
+
+def first_pointer(folder: Path) -> Path | None:
+    """Return a file of a folder that is a pointer of Git LFS, one with data rather than text; None if there is none."""
+    found = [file for file in files_below(folder) if is_lfs_pointer(file)]
+    data = (".parquet", ".hdf5", ".h5", ".mp4", ".json")
+    return min(found, key=lambda file: (file.suffix not in data, str(file)), default=None)
 
 
 @contextmanager

@@ -271,7 +271,11 @@ class VideoCameras:
                 f"{path}: two episodes begin at {start_s:.3f} s, one of them episode {episode}: 'meta/episodes' "
                 "is damaged; download it again"
             )
-        ends = [float(row.get(f"videos/{key}/to_timestamp") or np.inf), *starts[after : after + 1]]
+        period = (
+            1 / self._tables.fps
+        )  # some writers give the time of the last frame, not of its end
+        stop_s = float(row.get(f"videos/{key}/to_timestamp") or np.inf) + period
+        ends = [stop_s, *starts[after : after + 1]]
         return path, start_s, min(ends) if np.isfinite(min(ends)) else None
 
     def _file(self, key: str, episode: int) -> Path:

@@ -450,6 +450,17 @@ def test_other_names_of_features_are_taken_for_observations_and_actions(converte
         convert(root, tmp_path / "c.hdf5", options=Options(action="ctrl"))
 
 
+def test_a_part_of_a_video_may_end_at_the_time_of_its_last_frame(converted, tmp_path, made):
+    root = shutil.copytree(made, tmp_path / "l")
+    rows = pq.read_table(root / EPISODES).to_pylist()
+    for row in rows:
+        last = row[f"videos/{CAMERA}/from_timestamp"] + (row["length"] - 1) / FPS
+        row[f"videos/{CAMERA}/to_timestamp"] = last
+    pq.write_table(pa.Table.from_pylist(rows), root / EPISODES)
+    _, file = converted(root)
+    assert file.read("demo_2", "obs/top_image")[:, 0, 0, 0].tolist() == [40, 44, 48, 52, 56]
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return make(tmp_path_factory.mktemp("made") / "l", "v3.0")

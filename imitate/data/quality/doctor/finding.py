@@ -97,7 +97,9 @@ class Finding:
             words += ["doctor", str(path), "--fix", "--only", self.code]
         else:
             words += ["delete", str(path)]
-            words += ["--demos", ",".join(remedy.drop_demos)] if remedy.drop_demos else []
+            words += (
+                ["--demos", ",".join(ranges_of(remedy.drop_demos))] if remedy.drop_demos else []
+            )
             words += ["--keys", ",".join(remedy.drop_keys)] if remedy.drop_keys else []
         return shlex.join([*words, "--out", str(fixed)])
 
@@ -106,7 +108,7 @@ class Finding:
         remedy = self.remedy
         if self.advice or remedy is None:
             return self.advice
-        names = ",".join(remedy.drop_demos)
+        names = ",".join(ranges_of(remedy.drop_demos))
         if names and len(remedy.drop_demos) <= _MOST_NAMES and not remedy.drop_keys:
             key = f"without_{self.code}"
             words = ["imitate", "dataset", "filter", str(path), key, "--without", names]
@@ -170,6 +172,23 @@ class DoctorReport:
             "counts": {level.value: counts[level] for level in Level},
             "findings": [finding.to_dict(self.path) for finding in self.findings],
         }
+
+
+def ranges_of(demos: Sequence[str]) -> list[str]:
+    """Join three or more demos whose names have successive numbers to a range, such as ``demo_3-demo_7``."""
+    found: list[list[str]] = []
+    for name in demos:
+        if found and name == _following(found[-1][-1]):
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return [word for run in found for word in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else run)]
+
+
+def _following(name: str) -> str:
+    """Return the name with the next number, such as demo_8 after demo_7."""
+    head = name.rstrip("0123456789")
+    return f"{head}{int(name[len(head) :]) + 1}" if name != head else ""
 
 
 def _is_own(path: Path) -> bool:

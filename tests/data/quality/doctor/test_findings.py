@@ -8,7 +8,7 @@ from imitate.data import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.data.quality.doctor import survey
 from imitate.data.quality.doctor.diagnosis import diagnose, fix
-from imitate.data.quality.doctor.finding import runs_of
+from imitate.data.quality.doctor.finding import ranges_of, runs_of
 from imitate.data.quality.doctor.useless import useless_observations
 from tests.demo_files import episode, write_demos
 
@@ -159,6 +159,11 @@ def test_copies_of_actions_are_named_and_a_state_that_follows_them_is_informatio
     with DatasetFile(path) as file:
         useless = useless_observations(file, file.demos(), ["actions", "same", "state", "else"])
     assert useless.keys() == {"actions", "same"}
+
+
+def test_successive_demos_are_ranges_in_commands():
+    names = [f"demo_{number}" for number in (0, 1, 3, 4, 5, 10)] + ["last"]
+    assert ranges_of(names) == ["demo_0", "demo_1", "demo_3-demo_5", "demo_10", "last"]
 
 
 def test_constant_and_nearly_constant_dimensions_are_information(write, random):
