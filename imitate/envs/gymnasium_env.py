@@ -46,6 +46,23 @@ _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError,
 """Errors of constructors for invalid arguments."""
 
 
+def check_registered(name: str) -> None:
+    """Check that gymnasium knows a name without a module, before a process tries it.
+
+    Raises:
+        EnvError: it does not; the nearest name is named.
+    """
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise _not_registered(name, error) from error
+
+
+def _not_registered(name: str, error: Exception) -> EnvError:
+    near = nearest(name, gymnasium.registry)[:200]
+    return EnvError(f"gymnasium has no environment '{name}' ({_first_line(error)}); {near}")
+
+
 class GymnasiumEnv:
     """A gymnasium environment, made by its registered name.
 
@@ -106,10 +123,7 @@ class GymnasiumEnv:
             what = install_command(extra) if extra else "install it, or correct the name"
             raise EnvError(f"{self.name}: cannot be imported ({error}); do: {what}") from error
         except gymnasium.error.Error as error:
-            raise EnvError(
-                f"gymnasium has no environment '{self.name}' ({_first_line(error)}); "
-                + nearest(self.name, gymnasium.registry)[:200]
-            ) from error
+            raise _not_registered(self.name, error) from error
         except _REFUSALS as error:
             is_own = not self._kwargs or (module and module not in EXTRAS)
             if is_own and not isinstance(error, TypeError):

@@ -17,7 +17,7 @@ from imitate.envs.make import check_description, is_real, is_robot, is_team
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
-from imitate.evaluate.environments import label
+from imitate.evaluate.environments import GYMNASIUM, label
 from imitate.evaluate.result import EpisodeResult, EvalResult
 from imitate.evaluate.settings import EpisodePlan, EvalSettings, Mode
 from imitate.evaluate.video import FrameFolder, OnFrames, write_mosaic
@@ -314,6 +314,11 @@ def _check(
         raise EnvError(f"{subject.path}: the checkpoint names no environment; give one with --env")
     if is_real(description) and not is_robot(description):
         check_description(description)  # refused before worker processes start
+    name = str(description.get("env_name"))
+    if description.get("type") == GYMNASIUM and ":" not in name:
+        from imitate.envs.gymnasium_env import check_registered
+
+        check_registered(name)
 
 
 def _check_robot(name: str, settings: EvalSettings) -> None:

@@ -15,7 +15,12 @@ _GROUPS = (
     *("auxiliaries", "dynamics", "planners"),
 )
 """Groups of entry points by which other packages extend this one."""
-_LIBRARIES = tuple({str(Path(path)) for path in sysconfig.get_paths().values()})
+_LIBRARIES = tuple(
+    str(place)
+    for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+    for path in (Path(sysconfig.get_path(kind)),)
+    for place in (path, path.resolve())
+)
 
 
 def place_in_user_code(error: BaseException) -> str:
@@ -45,7 +50,7 @@ def _place(trace: TracebackType) -> str:
     if file.startswith("<"):
         return ""
     path = str(Path(file).resolve())
-    is_library = path.startswith((_OWN, *_LIBRARIES))
+    is_library = path.startswith((_OWN, *_LIBRARIES)) or file.startswith(_LIBRARIES)
     module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
     if is_library and (path.startswith(_OWN) or module not in _plug_ins()):
         return ""

@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import imitate
 from imitate.cli import main as cli
 from imitate.errors import DatasetError
 from tests.demo_files import episode, write_demos
@@ -80,10 +81,9 @@ def test_how_a_command_ends(extra_verb, error, code, printed):
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(extra_verb):
-    def probe() -> None:
-        raise ZeroDivisionError("a bug")
-
-    extra_verb(probe)
+    text = "def probe() -> None:\n    raise ZeroDivisionError('a bug')\n"
+    exec(compile(text, imitate.__file__, "exec"), found := {})  # as code of this package
+    extra_verb(found["probe"])
     done = invoke("probe")
     assert done.exit_code == 1
     assert isinstance(done.exception, ZeroDivisionError)
