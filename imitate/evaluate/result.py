@@ -178,11 +178,20 @@ class EvalResult:
 
     @cached_property
     def over_episodes(self) -> Estimate:
-        """Mean return of the episodes that were played, with Student's t interval and standard deviation."""
+        """Mean return of the episodes that were played, with Student's t interval and standard deviation.
+
+        A return that is each episode's success, 0 or 1, has neither: the success rate has an interval.
+        """
         returns = [episode.episode_return for episode in self._played]
-        if returns and all(map(math.isfinite, returns)):
+        if returns and all(map(math.isfinite, returns)) and not self.repeats_success:
             return estimate(returns)
-        return Estimate(math.nan, None, None, None, len(returns))
+        mean = fmean(returns) if returns else math.nan
+        return Estimate(mean, None, None, None, len(returns))
+
+    @property
+    def repeats_success(self) -> bool:
+        """True if the return of each episode is its success, 0 or 1."""
+        return all(episode.episode_return == episode.success for episode in self._played)
 
     @property
     def mean_return(self) -> float:

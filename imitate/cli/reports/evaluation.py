@@ -101,16 +101,17 @@ class Comparison(NamedTuple):
 
     Attributes:
         success: comparison of the success rates, or None if success is unknown.
-        returns: estimate of the difference of the returns, first minus second.
+        returns: estimate of the difference of the returns, first minus second; None if they repeat the success.
     """
 
     success: PairedComparison | None
-    returns: Estimate
+    returns: Estimate | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         rates = None if self.success is None else self.success._asdict()
-        return {**(rates or {}), "return_difference": self.returns._asdict()}
+        returns = None if self.returns is None else self.returns._asdict()
+        return {**(rates or {}), "return_difference": returns}
 
 
 def comparison_lines(comparison: Comparison | None) -> list[str]:
@@ -128,7 +129,7 @@ def comparison_lines(comparison: Comparison | None) -> list[str]:
             f"p = {c.p_value:.3g} (exact McNemar test)"
         ]
     )
-    if returns.low is not None and returns.high is not None:
+    if returns is not None and returns.low is not None:
         lines.append(
             f"return on {returns.n} seeds: first - second = {returns.value:+.4g} "
             f"(95 % interval {returns.low:+.4g} to {returns.high:+.4g}, Student's t of the paired differences)"
@@ -158,8 +159,8 @@ def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> Comparison 
         rates = compare_paired(
             [bool(one.success) for one, _ in pairs], [bool(other.success) for _, other in pairs]
         )
-    none = Estimate(math.nan, None, None, None, len(gaps))
-    return Comparison(rates, estimate(gaps) if finite else none)
+    is_other = not all(result.repeats_success for result in results)
+    return Comparison(rates, estimate(gaps) if finite and is_other else None)
 
 
 def cpu_warning(results: Sequence[EvalResult]) -> str | None:

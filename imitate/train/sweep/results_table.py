@@ -171,7 +171,10 @@ def _compared(settings: Sequence[Setting]) -> dict[str, Measure]:
 
 
 def _present(settings: Sequence[Setting]) -> dict[str, Measure]:
-    """Return the measures that some run has; the best return is shown only if no success is known."""
+    """Return the measures that some run has; returns that repeat the success rate are left out.
+
+    The best return is shown only if no success is known.
+    """
     curves = [curve for setting in settings for curve in setting.curves]
     found = {
         name: measure
@@ -180,6 +183,9 @@ def _present(settings: Sequence[Setting]) -> dict[str, Measure]:
     }
     if "success_best" in found:
         found.pop("return_best", None)
+        rate, returned = MEASURES["success_last"], MEASURES["return_last"]
+        if all(rate.of(curve) == returned.of(curve) for curve in curves):
+            found.pop("return_last", None)
     return found
 
 

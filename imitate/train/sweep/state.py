@@ -153,7 +153,8 @@ def _outcome(entry: dict[str, Any]) -> str:
 
 
 def _return(entry: dict[str, Any]) -> str:
-    """Return the return of an evaluation whose success is known, which is otherwise its outcome."""
-    if not {"success_rate", "mean_return"} <= set(entry):
+    """Return the return, unless it is the outcome or repeats it."""
+    rate, mean = entry.get("success_rate"), entry.get("mean_return")
+    if rate is None or mean is None or rate == mean:
         return "-"
     return mean_text(entry["mean_return"], entry.get("return_std"), entry.get("mean_return_95"))
