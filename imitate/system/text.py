@@ -41,9 +41,25 @@ def mean_text(
     """
     if mean is None or not math.isfinite(mean):
         return "not finite"
+    text = (
+        significant(mean, 4) if std is None else f"{significant(mean, 4)} ± {significant(std, 2)}"
+    )
+    ends = interval_text(interval)
+    return text if ends is None else f"{text} ({label}{ends})"
+
+
+def interval_text(interval: Sequence[float | None] | None) -> str | None:
+    """Return an interval, ``160 - 184`` or ``-12 to 3``; None if it is unknown."""
     low, high = interval or (None, None)
-    text = f"{mean:.4g}" if std is None else f"{mean:.4g} ± {std:.2g}"
-    return text if low is None or high is None else f"{text} ({label}{low:.4g} - {high:.4g})"
+    if low is None or high is None:
+        return None
+    return f"{significant(low, 4)} {'to' if low < 0 else '-'} {significant(high, 4)}"
+
+
+def significant(value: float, digits: int) -> str:
+    """Format a number with so many significant digits, without an exponent below a million."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]

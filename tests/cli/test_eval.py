@@ -1,13 +1,14 @@
 """`imitate eval`: numbers, comparison, exit codes."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imitate.cli import eval_jobs
-from imitate.cli.reports.evaluation import cpu_warning, short_name
+from imitate.cli.reports.evaluation import compare, comparison_lines, cpu_warning, short_name, table
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.result import EpisodeResult, EvalResult
 from imitate.policy import checkpoint
@@ -197,6 +198,33 @@ def test_a_comparison_over_several_models_of_processors_is_warned_of():
     assert cpu_warning(results[:1]) is None and cpu_warning(results[2:]) is None
     assert "on 2 CPU models (a; b)" in cpu_warning([results[0], results[2]])
     assert "on 2 CPU models (a; b)" in cpu_warning(results[1:2])
+
+
+def evaluation(checkpoint, *episodes, env="Hopper-v5"):
+    """An evaluation with these outcomes and returns."""
+    played = (EpisodeResult(i, i, *pair, 9, pair[0]) for i, pair in enumerate(episodes))
+    return EvalResult(env, checkpoint, tuple(played), len(episodes), 9, 0, "m", 1, 1.0)
+
+
+def test_returns_take_the_place_of_a_success_that_is_unknown():
+    # Returns 1000 and 2000: mean 1500, deviation 707.1; 12.7062 * 500 = 6353. D4RL: 1520.27 / 3254.57.
+    silent = evaluation("a.pth", (None, 1000.0), (None, 2000.0))
+    header, row, *_ = table([silent])
+    assert header.split("  ")[-1] == "seconds" and "success" not in header
+    words = ["a.pth", "Hopper-v5", "1500 ± 710", "-4853 to 7853", "46.7", "9.0", "1.0"]
+    assert re.split(" {2,}", row) == words
+    compared = compare([Path("a"), Path("b")], [silent, evaluation("b", (True, 0.0), (True, 1.0))])
+    assert compared.success is None and compared.returns.value == 1499.5
+    (line,) = comparison_lines(compared)
+    assert line.startswith("return on 2 seeds: first - second = +1500 (95 % interval")
+
+
+def test_a_return_that_is_the_success_is_not_repeated():
+    one, other = (evaluation(name, (True, 1.0), (False, 0.0)) for name in "ab")
+    assert "±" not in "\n".join(table([one])) and one.to_dict()["return_std"] is None
+    compared = compare([Path("a"), Path("b")], [one, other])
+    assert compared.returns is None and compared.to_dict()["n"] == 2
+    assert len(comparison_lines(compared)) == 1
 
 
 def test_an_evaluation_that_fails_is_named_and_the_others_go_on(play):

@@ -1,11 +1,27 @@
-"""Progress bars of processes that are forked and killed."""
+"""Progress bars of processes that are forked and killed; numbers with their intervals."""
 
 import io
 import signal
 import threading
 
-from imitate.system.text import ProgressBar
+import pytest
+
+from imitate.system.text import ProgressBar, mean_text
 from tests.forked import Forked, die
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((172.04, 41.2, (160.01, 184.0)), "172 ± 41 (160 - 184)"),
+        ((-1757.2, 131.0, (-1957.0, 3.5)), "-1757 ± 130 (-1957 to 3.5)"),
+        ((12345.6, 1234.5), "12350 ± 1200"),
+        ((0.5, None, (None, None)), "0.5"),
+        ((float("nan"), 1.0), "not finite"),
+    ],
+)
+def test_a_mean_has_deviation_and_interval_where_they_are_known(numbers, text):
+    assert mean_text(*numbers) == text
 
 
 def draw():

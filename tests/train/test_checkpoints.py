@@ -52,7 +52,7 @@ def test_a_state_is_written_once_whatever_its_names(make):
 def test_only_wanted_bests_are_kept(make):
     checkpoints, folder = make(on_best_rollout_return=True)
     checkpoints.write_last(1)
-    checkpoints.keep_best(checkpoints.last, {"valid", "return", "success"})
+    checkpoints.keep_best(checkpoints.last, {"valid", "return", "best"})
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["best.pth", "best_return.pth", "last.pth"]
 

@@ -185,6 +185,13 @@ def test_steps_are_counted_from_the_stage_s_beginning():
     assert judged == [True, False, True]
 
 
+def test_a_stage_whose_success_is_never_reported_is_refused():
+    unknown = {"Curriculum/Return": 9.0}
+    assert curriculum({"mean_return": 5.0}).judge(1, 10, unknown)
+    with refused("until.success_rate, but its environment reports no success", error=ConfigError):
+        curriculum({"success_rate": 0.5}).judge(1, 10, unknown)
+
+
 def test_an_evaluation_is_judged_once():
     made, again = (curriculum({"success_rate": 0.5}, {"success_rate": 0.5}) for _ in range(2))
     assert made.judge(1, 10, numbers(success=1.0))

@@ -17,10 +17,13 @@ from imitate.functional.statistics import (
     estimate,
     wilson_interval,
 )
-from imitate.system.text import mean_text, rate_text
+from imitate.system.text import interval_text, mean_text, rate_text
 
 if TYPE_CHECKING:
     from imitate.evaluate.result import EvalResult
+
+
+UNKNOWN = "-"
 
 
 def table(results: Sequence[EvalResult]) -> list[str]:
@@ -30,12 +33,15 @@ def table(results: Sequence[EvalResult]) -> list[str]:
         "env": [result.env_name for result in results],
         "success": [_success(result.rate) for result in results],
         "95 % interval": [
-            _interval(result.rate and result.rate.interval, 100) for result in results
+            UNKNOWN if result.rate is None else _percents(*result.rate.interval)
+            for result in results
         ],
         "return": [
             mean_text(result.over_episodes.value, result.over_episodes.std) for result in results
         ],
-        "95 % interval ": [_interval(result.over_episodes[1:3]) for result in results],
+        "95 % interval ": [
+            interval_text(result.over_episodes[1:3]) or UNKNOWN for result in results
+        ],
         "D4RL score": [
             UNKNOWN if result.d4rl_score is None else f"{result.d4rl_score:.1f}"
             for result in results
@@ -57,9 +63,6 @@ def table(results: Sequence[EvalResult]) -> list[str]:
     return lines
 
 
-UNKNOWN = "-"
-
-
 def _success(rate: Rate | None) -> str:
     return (
         UNKNOWN
@@ -68,11 +71,8 @@ def _success(rate: Rate | None) -> str:
     )
 
 
-def _interval(ends: Sequence[float | None] | None, percent: int = 0) -> str:
-    low, high = ends or (None, None)
-    if low is None or high is None:
-        return UNKNOWN
-    return f"{100 * low:.1f} - {100 * high:.1f} %" if percent else f"{low:.4g} - {high:.4g}"
+def _percents(low: float, high: float) -> str:
+    return f"{100 * low:.1f} - {100 * high:.1f} %"
 
 
 def mean_lines(results: Sequence[EvalResult]) -> list[str]:

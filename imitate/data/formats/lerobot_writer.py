@@ -194,7 +194,7 @@ class _Writer:
         timeouts = arrays["timeouts"].astype(bool)
         rows = to_features(arrays, self._layout, self._known)
         length = len(timeouts)
-        rows.update(self._ends(timeouts, bool(demo.episode.attrs.get("success", False))))
+        rows.update(self._ends(timeouts, demo.episode.attrs.get("success")))
         task = str(demo.episode.attrs.get("language", self._source.env_meta.get("env_name", "")))
         index = self._tasks.setdefault(task, len(self._tasks))
         numbers = np.arange(length)
@@ -211,11 +211,14 @@ class _Writer:
         assert self._sidecar is not None
         self._sidecar.append(demo, arrays)
 
-    def _ends(self, timeouts: NDArray[np.bool_], success: bool) -> dict[str, NDArray[Any]]:
-        """Return the columns that describe the end of an episode; for a dataset from LeRobot, the original ones."""
+    def _ends(self, timeouts: NDArray[np.bool_], success: Any) -> dict[str, NDArray[Any]]:
+        """Return the columns that describe the end of an episode; for a dataset from LeRobot, the original ones.
+
+        There is no ``next.success`` if that of the first episode is unknown (None).
+        """
         last = np.arange(len(timeouts)) == len(timeouts) - 1
-        found = dict(zip(ENDS, (last, last & timeouts, last & success), strict=True))
-        wanted = self._known or ENDS
+        found = dict(zip(ENDS, (last, last & timeouts, last & bool(success)), strict=True))
+        wanted = self._known or self._features or ENDS[: 2 if success is None else 3]
         return {key: values[:, None] for key, values in found.items() if key in wanted}
 
     def _begin(self, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from imitate.errors import UserError, nearest
 from imitate.functional.statistics import Estimate, Statistic
 from imitate.system.run_folder import to_json, write_text
-from imitate.system.text import mean_text, rate_text
+from imitate.system.text import mean_text, rate_text, significant
 from imitate.train.sweep.labels import LONGEST, words
 from imitate.train.sweep.over_seeds import MEASURES, Measure, Setting, estimate_of
 
@@ -201,11 +201,13 @@ def _for_people(made: Estimate, measure: Measure) -> str:
 
 
 def _for_latex(made: Estimate, measure: Measure) -> str:
-    value, _, interval = _for_people(made, measure).partition(" (")
+    value = _for_people(made._replace(low=None, high=None), measure)
     value = value.replace(" %", r"\,\%").replace("±", r"\pm")
-    if not interval:
+    ends = [end for end in made[1:3] if end is not None]
+    if not ends:
         return f"${value}$"
-    return f"${value}\\ [{interval.rstrip(')').replace(' - ', ', ')}]$"
+    words = [f"{100 * end:.1f}" if measure.is_rate else significant(end, 4) for end in ends]
+    return f"${value}\\ [{', '.join(words)}]$"
 
 
 def _escaped(text: str) -> str:

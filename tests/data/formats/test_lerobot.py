@@ -526,6 +526,15 @@ def test_tables_and_statistics_are_as_lerobot_wants_them(tmp_path):
     assert (first["dataset_from_index"], first["dataset_to_index"]) == (0, 40)
 
 
+def test_a_success_that_is_unknown_has_no_column(tmp_path):
+    demos(tmp_path / "a.hdf5", [3])
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        del file["data/demo_0"].attrs["success"]
+    convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot")
+    ends = [key for key in info_of(tmp_path / "l")["features"] if key.startswith("next.")]
+    assert ends == ["next.reward", "next.done", "next.truncated"]
+
+
 def test_a_rate_that_is_not_whole_is_rounded_and_told(tmp_path):
     demos(tmp_path / "a.hdf5", [3], frequency=29.97)
     report = convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot")
