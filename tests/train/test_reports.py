@@ -289,6 +289,7 @@ def test_the_lines_are_python():
 
 def test_curves_need_an_epoch(tmp_path):
     folder = create_run_folder(tmp_path, "x")
+    folder.config.write_text('{"experiment": {"name": "x"}}')
     assert draw_curves(folder) is None
     metrics = MetricsFile(folder.metrics)
     metrics.append({"kind": "epoch", "epoch": 1, "Train/Loss": 1.0})
