@@ -191,6 +191,7 @@ def _diffusion_policy():
 
 def _lerobot():
     load("tests/interop/lerobot/conftest.py").Recorded("act_images_0.6.1", Path("FOLDER"))
+    convert("lift.hdf5", "DATASET_FOLDER", to_format="lerobot")
 
 
 def _robots():
