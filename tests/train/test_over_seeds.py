@@ -153,8 +153,12 @@ def test_lines_are_called_by_their_sweeps_and_their_values(make_run, settings_in
     for sweep, names in sweeps.items():
         for name in names:
             cell, _, seed = name.rpartition("seed=")
-            make_run(name, int(seed), sweep=sweep, batch_size=sum(map(ord, cell)))
-    assert [setting.label for setting in settings_in()] == labels
+            algo = re.findall("algo_name=([^,]+)", cell)
+            varied = {"algo_name": algo[0]} if algo else {"batch_size": sum(map(ord, cell))}
+            make_run(name, int(seed), sweep=sweep, **varied)
+    settings = settings_in()
+    assert [setting.label for setting in settings] == labels
+    assert "algo_name" not in cells(settings, "mean")[0]
 
 
 def test_final_numbers_over_seeds_by_hand(three_seeds, settings_in):
@@ -414,6 +418,9 @@ def test_sweep_takes_trains_options(sweep_config, call):
     other.write_text(sweep_config.read_text())
     twice = call(f"sweep {options} --name both", sweep_config, other).stdout.split()
     assert twice[:3] == ["config", "train.seed", "status"] and twice.count("other") == 2
+    algos = """--grid 'algo_name=["bc","iql"]' --set algo.gmm.enabled=true"""
+    wrong = call(f"sweep {options} {algos}", sweep_config, code=2).output
+    assert "seed=1,algo_name=iql: --set algo.gmm.enabled=true: algo.gmm: unknown key" in wrong
     assert not (sweep_config.parent / "runs").exists(), "a list of the runs writes nothing"
 
 

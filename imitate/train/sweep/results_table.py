@@ -12,6 +12,7 @@ from imitate.errors import UserError, nearest
 from imitate.functional.statistics import Estimate, Statistic
 from imitate.system.run_folder import to_json, write_text
 from imitate.system.text import mean_text, rate_text, significant
+from imitate.train.style import algorithm_name
 from imitate.train.sweep.labels import LONGEST, words
 from imitate.train.sweep.over_seeds import MEASURES, Measure, Setting, estimate_of
 
@@ -158,7 +159,10 @@ def _keys(settings: Sequence[Setting]) -> list[str]:
     pairs = [(s.label, key, words(s.values.get(key, ""))) for s in settings for key in texts]
     if len(texts) > MOST_COLUMNS or any(len(text) > LONGEST for _, _, text in pairs):
         return []
-    said = all("=" in label and text in label for label, _, text in pairs)
+    said = all(
+        ("=" in label and text in label) or (key == "algo_name" and algorithm_name(text) in label)
+        for label, key, text in pairs
+    )
     return [] if said else list(texts)
 
 

@@ -80,15 +80,18 @@ class Sweep:
                 'no list of values to try: write "seed": [1, 2, 3] in the configuration, or --grid train.seed=[1,2,3]'
             )
         said: dict[str, None] = {}
-        self._runs = {
-            one.name: replace(
-                one,
-                config=load_resolved(
+        algorithms = {one.config.algo_name for one in combinations}
+        self._runs = {}
+        for one in combinations:
+            try:
+                config = load_resolved(
                     one.config, overrides, dataset, output_dir, one.keys, said.setdefault
-                ),
-            )
-            for one in combinations
-        }
+                )
+            except ConfigError as error:
+                if len(algorithms) == 1:
+                    raise
+                raise ConfigError(f"{one.name}: {error}") from None
+            self._runs[one.name] = replace(one, config=config)
         for line in said:
             logger.warning(line)
         self._configs = {name: one.config for name, one in self._runs.items()}
