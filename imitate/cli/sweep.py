@@ -206,7 +206,7 @@ class Over(str, Enum):
     cpu = "cpu"
 
 
-class Panel(str, Enum):
+class PanelName(str, Enum):
     """A panel of the picture."""
 
     loss = "loss"
@@ -231,7 +231,7 @@ def plot(
     ] = Over.step,
     statistic: StatisticOption = "mean",
     show: Annotated[
-        list[Panel] | None,
+        list[PanelName] | None,
         typer.Option(
             "--show",
             help="Panel to draw; may be repeated. Default: loss and success, for online RL "

@@ -228,19 +228,21 @@ def test_join_does_not_wait_for_what_an_ended_process_has_started():
 
 def test_a_connection_that_another_thread_closes_in_a_message_is_the_end_of_it():
     """Python then works on a handle that is None: no message, and no traceback of a thread."""
+    connection, news = multiprocessing.Pipe()[0], threading.Event()
     member = LocalMember.__new__(LocalMember)
-    member._connection = connection = multiprocessing.Pipe()[0]
-    member._inbox, member._news = [], threading.Event()
+    inbox = []
+    vars(member).update(_connection=connection, _inbox=inbox, _news=news)
+    write, read = (getattr(member, name) for name in ("_write", "_read"))
 
     def closed_in_the_midst(*_):
         connection.close()
         raise TypeError("'NoneType' object cannot be interpreted as an integer")
 
     connection.send_bytes = connection.recv_bytes = closed_in_the_midst
-    assert member._write([b"a", b"b"]) is False
-    member._read()
-    assert member._inbox == [None] and member._news.is_set()
-    member._connection = multiprocessing.Pipe()[0]
-    with pytest.raises(TypeError):
-        member._write([3])
-    member._connection.close()
+    assert write([b"a", b"b"]) is False
+    read()
+    assert inbox == [None] and news.is_set()
+    with multiprocessing.Pipe()[0] as other:
+        vars(member).update(_connection=other)
+        with pytest.raises(TypeError):
+            write([3])

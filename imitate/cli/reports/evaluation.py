@@ -96,8 +96,8 @@ def _mean(results: Sequence[EvalResult]) -> str:
     return rate_text(value, wilson_interval(value * n, n), digits=1)
 
 
-class Comparison(NamedTuple):
-    """Comparison of two checkpoints on the same seeds of the same environments, over all episodes.
+class PairedResults(NamedTuple):
+    """PairedResults of two checkpoints on the same seeds of the same environments, over all episodes.
 
     Attributes:
         success: comparison of the success rates, or None if success is unknown.
@@ -114,7 +114,7 @@ class Comparison(NamedTuple):
         return {**(rates or {}), "return_difference": returns}
 
 
-def comparison_lines(comparison: Comparison | None) -> list[str]:
+def comparison_lines(comparison: PairedResults | None) -> list[str]:
     """Return the lines of a comparison of two checkpoints on the same seeds."""
     if comparison is None:
         return []
@@ -137,7 +137,7 @@ def comparison_lines(comparison: Comparison | None) -> list[str]:
     return lines
 
 
-def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> Comparison | None:
+def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedResults | None:
     """Compare two checkpoints, if two were evaluated in the same environments and some episodes were played by both."""
     half = len(results) // 2
     first, second = results[:half], results[half:]
@@ -160,7 +160,7 @@ def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> Comparison 
             [bool(one.success) for one, _ in pairs], [bool(other.success) for _, other in pairs]
         )
     is_other = not all(result.repeats_success for result in results)
-    return Comparison(rates, estimate(gaps) if finite and is_other else None)
+    return PairedResults(rates, estimate(gaps) if finite and is_other else None)
 
 
 def cpu_warning(results: Sequence[EvalResult]) -> str | None:
