@@ -142,7 +142,7 @@ def names_its_command(text, option):
 
 @pytest.mark.slow("reads the texts of every module")
 def test_options_in_messages_exist_in_the_commands_that_print_them():
-    """Those of a module without a row exist in some command."""
+    """Options of a module without a row exist in some command."""
     table, wrong = modules(), []
     for path in sorted(ROOT.rglob("*.py")):
         name = path.relative_to(ROOT).with_suffix("").as_posix()
