@@ -173,7 +173,8 @@ def _robot_words(path: Path, algo_name: str) -> str:
         return ""
     own = ""
     if algo_name in LEROBOT_ALGOS.values():
-        own = f"; LeRobot's own {algo_name} needs the keys of docs/from_lerobot.md and --to lerobot"
+        keys = "with the keys of docs/from_lerobot.md"
+        own = f"; {keys} also as its own {algo_name}: imitate convert-checkpoint --to lerobot"
     return f"LeRobot runs it after imitate convert-checkpoint RUN FOLDER --to lerobot-plugin{own}"
 
 
