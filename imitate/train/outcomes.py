@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from imitate.envs.d4rl_score import d4rl_score
 from imitate.functional.statistics import mean_over_seeds, wilson_interval
 from imitate.system.text import counted, mean_text, rate_text
 from imitate.train.console import duration
@@ -48,14 +49,19 @@ def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
 
 
 def _numbers(result: EvalResult) -> dict[str, float]:
-    returns = result.over_episodes
+    returns, score = result.over_episodes, result.d4rl_score
+    score_std = None
+    if score is not None and returns.std is not None:
+        above = d4rl_score(result.env_name, returns.value + returns.std) or 0.0
+        score_std = above - score
     numbers = {
         SUCCESS: result.success_rate,
         f"{SUCCESS}_At_End": result.success_rate_at_end,
         "Rollout/Return": returns.value,
         "Rollout/Return_Std": returns.std,
         "Rollout/Horizon": result.mean_length,
-        "Rollout/D4RL_Score": result.d4rl_score,
+        "Rollout/D4RL_Score": score,
+        "Rollout/D4RL_Score_Std": score_std,
     }
     return {tag: value for tag, value in numbers.items() if value is not None}
 

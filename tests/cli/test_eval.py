@@ -12,6 +12,7 @@ from imitate.cli.reports.evaluation import compare, comparison_lines, cpu_warnin
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.result import EpisodeResult, EvalResult
 from imitate.policy import checkpoint
+from imitate.train.outcomes import rollout_numbers
 from tests.loading import load
 
 ground = load("tests/train/conftest.py")
@@ -213,6 +214,9 @@ def test_returns_take_the_place_of_a_success_that_is_unknown():
     assert header.split("  ")[-1] == "seconds" and "success" not in header
     words = ["a.pth", "Hopper-v5", "1500 ± 710", "-4853 to 7853", "46.7", "9.0", "1.0"]
     assert re.split(" {2,}", row) == words
+    logged = rollout_numbers([silent])
+    scores = [logged[f"Rollout/D4RL_Score{end}"] for end in ("", "_Std")]
+    assert "Rollout/Success_Rate" not in logged and scores == pytest.approx([46.7119, 21.7266])
     compared = compare([Path("a"), Path("b")], [silent, evaluation("b", (True, 0.0), (True, 1.0))])
     assert compared.success is None and compared.returns.value == 1499.5
     (line,) = comparison_lines(compared)
