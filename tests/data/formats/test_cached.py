@@ -132,7 +132,7 @@ def test_training_and_the_doctor_name_the_folder(lerobot):
 
 def test_unfinished_conversions_leave_nothing(lerobot, monkeypatch):
     next(lerobot.glob("data/*/*.parquet")).unlink()
-    with pytest.raises(DatasetError, match="incomplete; download it again"):
+    with pytest.raises(DatasetError, match="is missing: download it again"):
         DatasetFile(lerobot)
     assert [f for f in cache_folder("datasets").iterdir() if f.suffix != ".lock"] == []
 
