@@ -123,8 +123,7 @@ def _number(value: float | None) -> str:
 
 def draw_curves(folder: RunFolder) -> Path | None:
     """Draw learning curves of `metrics.jsonl` as an image; return None if there is nothing to draw."""
-    from imitate.train.sweep.curves import read_curves
-    from imitate.train.sweep.over_seeds import Setting
+    from imitate.train.sweep.curves import Setting, read_curves
     from imitate.train.sweep.plot import draw_settings
 
     if not any(r.get("kind") == "epoch" for r in MetricsFile(folder.metrics).read()):

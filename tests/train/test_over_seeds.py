@@ -9,10 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from imitate.errors import ConfigError
-from imitate.train.sweep.curves import Curve, read_curves
+from imitate.train.sweep.curves import Curve, Setting, read_curves
 from imitate.train.sweep.over_seeds import (
     MEASURES,
-    Setting,
     band,
     estimate_of,
     settings_of,

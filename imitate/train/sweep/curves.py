@@ -1,4 +1,4 @@
-"""Metrics of runs, read from their folders."""
+"""Metrics of runs, read from their folders, and runs of one setting."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from imitate.system.run_folder import RunFolder, open_run_folder
 from imitate.train.metrics import MetricsFile
 
 Record = Mapping[str, Any]
+SEED = "train.seed"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,39 @@ class Curve:
     def is_online(self) -> bool:
         """True for online RL, whose steps are environment steps."""
         return any("Metrics/EnvironmentSteps" in record for record in self.epochs)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs of one configuration, one per seed.
+
+    Attributes:
+        label: name in legends and tables.
+        values: by dotted key, the values in which it differs from the other settings.
+        curves: its runs, in the order of their seeds.
+        wanted: number of seeds in the sweep; without a sweep the number of runs.
+    """
+
+    label: str
+    values: Mapping[str, Any]
+    curves: tuple[Curve, ...]
+    wanted: int
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Return the training seeds, in order."""
+        return tuple(seed_of(curve) for curve in self.curves)
+
+    @property
+    def title(self) -> str:
+        """The label, with the number of seeds if there are several."""
+        return self.label if len(self.curves) == 1 else f"{self.label} ({len(self.curves)} seeds)"
+
+
+def seed_of(curve: Curve) -> int:
+    """Return the training seed of a run, 0 if its configuration names none."""
+    seed = curve.config.get("train", {}).get("seed", 0)
+    return seed if type(seed) is int else 0
 
 
 def read_curves(paths: Iterable[str | Path]) -> list[Curve]:

@@ -12,8 +12,7 @@ from imitate.errors import UserError, nearest
 from imitate.train.style import algorithm_name
 
 if TYPE_CHECKING:
-    from imitate.train.sweep.curves import Curve
-    from imitate.train.sweep.over_seeds import Setting
+    from imitate.train.sweep.curves import Curve, Setting
 
 LONGEST = 30
 """Letters of a label, and of a value that has a column in a table."""

@@ -22,10 +22,9 @@ from imitate.functional.statistics import (
     rate_over_seeds,
 )
 from imitate.train.outcomes import SUCCESS
-from imitate.train.sweep.curves import Curve, Record
+from imitate.train.sweep.curves import SEED, Curve, Record, Setting, seed_of
 from imitate.train.sweep.labels import labelled, origin, told_apart
 
-SEED = "train.seed"
 NOT_OF_THE_SETTING = (
     "experiment.name",
     "experiment.logging",
@@ -43,33 +42,6 @@ NOT_OF_THE_SETTING = (
 )
 """Configuration keys for name, folder and machine, which do not change the training."""
 MISSING = object()
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Runs of one configuration, one per seed.
-
-    Attributes:
-        label: name in legends and tables.
-        values: by dotted key, the values in which it differs from the other settings.
-        curves: its runs, in the order of their seeds.
-        wanted: number of seeds in the sweep; without a sweep the number of runs.
-    """
-
-    label: str
-    values: Mapping[str, Any]
-    curves: tuple[Curve, ...]
-    wanted: int
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Return the training seeds, in order."""
-        return tuple(_seed(curve) for curve in self.curves)
-
-    @property
-    def title(self) -> str:
-        """The label, with the number of seeds if there are several."""
-        return self.label if len(self.curves) == 1 else f"{self.label} ({len(self.curves)} seeds)"
 
 
 @dataclass(frozen=True)
@@ -180,7 +152,7 @@ def settings_of(
         if runs is not None:
             swept = runs[part[0].folder.parent.name]
             own = {key: value for key, value in swept.items() if key not in (SEED, CONFIG)}
-        made.append(Setting("", own, tuple(sorted(part, key=_seed)), len(seeds) or len(part)))
+        made.append(Setting("", own, tuple(sorted(part, key=seed_of)), len(seeds) or len(part)))
     return labelled(made)
 
 
@@ -283,11 +255,6 @@ def _finite(value: Any) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _seed(curve: Curve) -> int:
-    seed = curve.config.get("train", {}).get("seed", 0)
-    return seed if type(seed) is int else 0
-
-
 def _compared(curve: Curve) -> dict[str, Any]:
     """Return the configuration without the keys that do not distinguish settings."""
     tree: dict[str, Any] = json.loads(json.dumps(curve.config))
@@ -303,11 +270,11 @@ def _compared(curve: Curve) -> dict[str, Any]:
 
 
 def _a_run_per_seed(group: Sequence[Curve]) -> list[list[Curve]]:
-    if len({_seed(curve) for curve in group}) == len(group):
+    if len({seed_of(curve) for curve in group}) == len(group):
         return [list(group)]
     named: dict[tuple[str, str], dict[int, Curve]] = {}
     for curve in sorted(group, key=lambda curve: curve.folder.name):
-        named.setdefault(origin(curve), {})[_seed(curve)] = curve
+        named.setdefault(origin(curve), {})[seed_of(curve)] = curve
     return [list(part.values()) for part in named.values()]
 
 

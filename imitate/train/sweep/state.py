@@ -13,8 +13,8 @@ from imitate.system.run_folder import RunFolder, runs_in
 from imitate.system.text import mean_text
 from imitate.train.outcomes import outcome_words
 from imitate.train.state import PAUSED
+from imitate.train.sweep.curves import Setting
 from imitate.train.sweep.labels import words
-from imitate.train.sweep.over_seeds import Setting
 
 PRUNED = "pruned"
 

@@ -19,9 +19,9 @@ from imitate.system.plain_files import read_json
 from imitate.system.processes import available_cores
 from imitate.system.run_folder import RunFolder, runs_in, to_json, write_text
 from imitate.train.setup import load_resolved
-from imitate.train.sweep.curves import read_curves
+from imitate.train.sweep.curves import SEED, Setting, read_curves
 from imitate.train.sweep.order import Halving, InTurn, Order, halving_of
-from imitate.train.sweep.over_seeds import SEED, Setting, settings_of
+from imitate.train.sweep.over_seeds import settings_of
 from imitate.train.sweep.plot import draw_settings
 from imitate.train.sweep.results_table import save_table
 from imitate.train.sweep.state import (
