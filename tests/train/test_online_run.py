@@ -180,7 +180,7 @@ def test_workers_collect(tmp_path):
 
 @pytest.mark.slow("workers of two kinds start, twice")
 def test_policy_workers_act_and_a_run_resumes(tmp_path):
-    online = {"acting": "central", "ring": 2, **WORKER}
+    online = {"acting": "central", "ring": 2, "warmup_steps": 4, **WORKER}
     result = run(tmp_path, online=online, train={"num_epochs": 1})
     numbers = records(result)[-1]
     assert numbers["Metrics/EnvironmentSteps"] >= EPOCH and 1 <= numbers["Metrics/ActingBatch"] <= 2
