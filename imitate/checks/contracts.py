@@ -9,7 +9,8 @@ from typing import Literal
 from imitate.errors import UserError
 from imitate.system.user_code import error_words
 
-Verdict = Literal["ok", "warning", "error", "untried"]
+Verdict = Literal["ok", "warning", "error", "untried", "absent"]
+"""untried: depends on a contract that does not hold. absent: not offered, and not needed to learn and to act."""
 
 
 @dataclass(frozen=True)

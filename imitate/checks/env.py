@@ -218,7 +218,7 @@ def _states(env: Env, other: Env, steps: int) -> CheckFinding:
         state = env.get_state()
     except EnvError:
         words = "can be neither read nor set: actions are played back, not states"
-        return CheckFinding("states", "untried", words)
+        return CheckFinding("states", "absent", words)
     list(_random_steps(env, TRIED_STEPS))
     env.reset_to(state)
     again = env.get_state()

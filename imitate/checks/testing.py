@@ -139,7 +139,7 @@ def _tried(
 def _passed(
     subject: str, findings: Sequence[CheckFinding], warnings: bool
 ) -> tuple[CheckFinding, ...]:
-    good = ("ok", "warning") if warnings else ("ok",)
+    good = ("ok", "absent", *(("warning",) if warnings else ()))
     if any(finding.verdict not in good for finding in findings):
         raise CheckFailedError(subject, findings)
     return tuple(findings)

@@ -12,7 +12,13 @@ from imitate.cli.options import AsJson
 from imitate.errors import printable
 
 FOUND = 1
-MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  ", "untried": "-      "}
+MARKS = {
+    "ok": "ok     ",
+    "warning": "WARNING",
+    "error": "ERROR  ",
+    "untried": "-      ",
+    "absent": "-      ",
+}
 
 
 def command(
