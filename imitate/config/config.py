@@ -103,11 +103,15 @@ def _plain_problem(detail: ErrorDetails, keys: Keys, root: type[Section], tree: 
     return f"{path}: {detail['msg'].removeprefix('Value error, ')}"
 
 
+DEEPEST = 2
+"""Dots in the path of a key that may belong into another section; deeper ones belong to a kind of component."""
+
+
 def _instead(path: str, section: type[Section], tree: Any) -> str:
     """Name the key that an unknown one probably means: by another toolkit's name, near it, or in another section."""
     last = path.rpartition(".")[2]
     near = nearest(last, section.model_fields)
-    if last not in SYNONYMS and near.startswith("did you"):
+    if last not in SYNONYMS and (near.startswith("did you") or path.count(".") > DEEPEST):
         return near
     meant = keys_that_mean(path, keys_of(tree.get("algo_name")))
     return f"did you mean {' or '.join(map(repr, meant))}?" if meant else near

@@ -316,7 +316,7 @@ NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
     ("name", "sections", "words"),
     [
         ("sac", NO_STEPS, "environment steps of an epoch"),
-        ("sac", BY_STD, "not to a replay buffer: set it to null"),
+        ("sac", BY_STD, "not to a replay buffer: add --set train.reward.normalization=null"),
         ("sac", {"obs": ["flaat"]}, "flaat"),
         ("td3", {"env": "CartPole-v1"}, "td3 needs continuous actions, but CartPole-v1"),
         (
