@@ -127,7 +127,7 @@ def combinations(tree: Mapping[str, Any], axes: Axes, alone: str = "only") -> li
         chosen: dict[str, Any] = {}
         for path, value in zip(axes, values, strict=True):
             chosen |= _chosen(path, value)
-        leaves = dict(_leaves(chosen))
+        leaves = dict(leaves_of(chosen))
         name = ",".join(
             f"{short_name(path, leaves)}={_word(leaf)}" for path, leaf in leaves.items()
         )
@@ -180,12 +180,12 @@ def _chosen(path: str, value: Any) -> dict[str, Any]:
     return dict(zip(keys, value, strict=True)) if len(keys) > 1 else {path: value}
 
 
-def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves_of(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys below which there is no further object, with their values."""
     for key, value in tree.items():
         here = f"{path}.{key}" if path else key
         if isinstance(value, dict) and value:
-            yield from _leaves(value, here)
+            yield from leaves_of(value, here)
         else:
             yield here, value
 

@@ -32,7 +32,7 @@ def no_such(path: str | Path, what: str = "file", remedy: str = "") -> str:
 
 
 def nearest_path(path: str | Path) -> str | None:
-    """Return the existing path whose first differing part is near that of a missing one; None if there is none."""
+    """Return the existing path whose first differing part is near a missing one's, or None if none is near."""
     place = Path(path).expanduser()
     with suppress(OSError, ValueError):
         parts = [place, *place.parents]

@@ -197,7 +197,7 @@ def existing(path: str | Path, what: str) -> Path:
 
 
 def _only_name(path: Path) -> Path:
-    """Return the folder of the only name that has runs in an output folder; the path itself if there is none.
+    """Return the folder of the only name that has runs in an output folder, or the path itself if no name has runs.
 
     Raises:
         CheckpointError: several names have runs.

@@ -321,7 +321,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def first_pointer(folder: Path) -> Path | None:
-    """Return a file of a folder that is a pointer of Git LFS, one with data rather than text; None if there is none."""
+    """Return a pointer of Git LFS among the files of a folder, data before text, or None if it has no pointer."""
     found = [file for file in files_below(folder) if is_lfs_pointer(file)]
     data = (".parquet", ".hdf5", ".h5", ".mp4", ".json")
     return min(found, key=lambda file: (file.suffix not in data, str(file)), default=None)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imitate.config.axes import CONFIG
+from imitate.config.axes import CONFIG, leaves_of
 from imitate.errors import UserError
 from imitate.functional.statistics import (
     FEWEST_SEEDS,
@@ -143,7 +143,7 @@ def settings_of(
     for curve in curves:
         groups.setdefault(json.dumps(_compared(curve), sort_keys=True), []).append(curve)
     parted = [part for group in groups.values() for part in _a_run_per_seed(group)]
-    flat = [dict(_flat(_compared(part[0]))) for part in parted]
+    flat = [dict(leaves_of(_compared(part[0]))) for part in parted]
     seeds = {values.get(SEED) for values in (runs or {}).values()}
     keys = _differing(flat)
     made = []
@@ -276,15 +276,6 @@ def _a_run_per_seed(group: Sequence[Curve]) -> list[list[Curve]]:
     for curve in sorted(group, key=lambda curve: curve.folder.name):
         named.setdefault(origin(curve), {})[seed_of(curve)] = curve
     return [list(part.values()) for part in named.values()]
-
-
-def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        here = f"{path}.{key}" if path else key
-        if isinstance(value, dict) and value:
-            yield from _flat(value, here)
-        else:
-            yield here, value
 
 
 def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
