@@ -21,15 +21,14 @@ class PointArm(Robot):
     def __init__(self, seed=0):
         self.random = np.random.default_rng(seed)
         self.position, self.goal = self.random.uniform(-1, 1, (2, 2))
-        self.ticks = 0
 
     def observe(
         self,
     ):  # newest observation and its time; keys, units and sizes as in the data
-        stamp, self.ticks = time.monotonic(), self.ticks + 1
-        image = np.full(
-            (32, 32, 3), self.ticks % 8, dtype=np.uint8
-        )  # a real camera's image always changes
+        stamp = time.monotonic()
+        image = self.random.integers(
+            0, 8, (32, 32, 3), dtype=np.uint8
+        )  # a real camera's image has noise
         row, column = np.clip(16 * (self.position + 1), 0, 31).astype(int)
         image[row, column] = 255
         return Observation(

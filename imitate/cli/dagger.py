@@ -37,7 +37,7 @@ def command(
         typer.Option(
             "--init",
             metavar="CKPT",
-            help="Initial policy. Each round then starts from the weights of the previous one.",
+            help="Initial policy, or its run folder. Each round then starts from the weights of the previous one.",
         ),
     ] = None,
     env: Annotated[

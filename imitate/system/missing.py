@@ -36,7 +36,7 @@ def nearest_path(path: str | Path) -> str | None:
     place = Path(path).expanduser()
     with suppress(OSError, ValueError):
         parts = [place, *place.parents]
-        missing = [one for one in parts if not one.exists()][-1]
+        missing = ([one for one in parts if not one.exists()] or parts)[-1]
         rest = place.relative_to(missing)
         beside = [one.name for one in islice(missing.parent.iterdir(), _MOST_ENTRIES)]
         for name in get_close_matches(missing.name, beside, n=3, cutoff=_NEAR):

@@ -314,19 +314,27 @@ def look_before_motion(
     """
     if found.schema is None:
         return None
-    from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
+    from imitate.deploy.check.first_look import (
+        LaterLook,
+        first_look,
+        look_at_actions,
+        look_at_pose,
+    )
     from imitate.deploy.check.inputs import Severity
     from imitate.deploy.check.statistics import training_of, training_of_schema
-    from imitate.deploy.robot.driver import first_seen
+    from imitate.deploy.robot.driver import first_seen, pose_of
 
     later = None
-    findings = look_at_actions(found.schema.action_low, found.schema.action_high, body.limits)
+    low, high, seen = found.schema.action_low, found.schema.action_high, first_seen(body)
+    findings = look_at_actions(low, high, body.limits) + look_at_pose(
+        pose_of(body, seen), low, high
+    )
     kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
     training = training_of_schema(found.schema.ranges, kinds)
     if found.checkpoint is not None:
         training = training_of(found.checkpoint, None, kinds, reads_files=False)
     if training.ranges:
-        findings += first_look(first_seen(body).values, kinds, training)
+        findings += first_look(seen.values, kinds, training)
         later = None if unlike_training else LaterLook(kinds, training)
     for finding in findings:
         if finding.level is Severity.problem and not unlike_training:

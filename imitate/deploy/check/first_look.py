@@ -26,6 +26,9 @@ _OTHERS = 0.2
 """Only numbers with at least this fraction of their vector's largest deviation are checked during an episode."""
 _NEAR = 3.0
 """Largest distance from an index's mean, in standard deviations, at which a number fits the index."""
+_ODD = 2.5
+"""Distance from its mean, in standard deviations, from which one number outside the range indicates another order or
+sign, if these bring it within one."""
 _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")
 
 
@@ -116,6 +119,26 @@ def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> li
     return [DeployFinding(Severity.problem, "actions", "", words)]
 
 
+def look_at_pose(
+    pose: NDArray[np.float64] | None, low: ArrayLike, high: ArrayLike
+) -> list[DeployFinding]:
+    """Report a pose of zeros, as of relative actions, for a policy of position targets.
+
+    Args:
+        pose: (A,) action that keeps the robot at rest, or None if it is unknown.
+        low, high: (A,) range of the policy's actions.
+    """
+    room = OUTSIDE * (np.asarray(high, dtype=np.float64) - np.asarray(low, dtype=np.float64))
+    odd = (np.asarray(low) > room) | (np.asarray(high) < -room)
+    if pose is None or pose.any() or odd.sum() < 2:
+        return []
+    words = (
+        "pose() gives zeros, which keep a robot of relative actions at rest, but no action in training was near 0 in "
+        f"dimension {', '.join(map(str, np.flatnonzero(odd)))}; let it return the measured position targets"
+    )
+    return [DeployFinding(Severity.problem, "pose", "", words)]
+
+
 def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFinding]:
     found = [f for f in vector_findings(key, x[None], known) if f.kind in _VECTORS]
     room = OUTSIDE * np.where(np.isfinite(known.high - known.low), known.high - known.low, 0.0)
@@ -126,13 +149,33 @@ def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFin
     if outside.any() and not x.any():
         words = f"'{key}' is exactly 0 in all numbers, unlike in training; check that the sensor was read"
         return [DeployFinding(Severity.problem, "zeros", key, words)]
-    if outside.sum() >= 2 and (order := _order(x, known, std)) is not None:
+    several = outside.sum() >= 2
+    order = _order(x, known, std) if several else _exchange(x, known, std, outside)
+    if order is not None:
         words = (
             f"'{key}': its numbers fit the training only in the order "
             f"{', '.join(map(str, order))}; check the order of joints"
         )
         return [DeployFinding(Severity.problem, "order", key, words)]
+    turned = outside & (np.abs(x - known.mean) > _ODD * std) & (np.abs(x + known.mean) <= std)
+    if outside.any() and (turned == outside).all():
+        dims = ", ".join(map(str, np.flatnonzero(turned)))
+        words = f"{key}[{dims}] fit the training only with the opposite sign; check the direction of joints"
+        return [DeployFinding(Severity.problem, "sign", key, words)]
     return found
+
+
+def _exchange(
+    x: NDArray[np.float64], known: Range, std: NDArray[np.float64], outside: NDArray[np.bool_]
+) -> list[int] | None:
+    """Return the order in which a single value outside the range and another one are both near their means, or None."""
+    for a in np.flatnonzero(outside & (np.abs(x - known.mean) > _ODD * std)):
+        near = (np.abs(x[a] - known.mean) <= std) & (np.abs(x - known.mean[a]) <= std[a])
+        if near.any():
+            order, b = list(range(len(x))), int(np.flatnonzero(near)[0])
+            order[a], order[b] = b, int(a)
+            return order
+    return None
 
 
 def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> list[int] | None:

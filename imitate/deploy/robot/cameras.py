@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +36,13 @@ class CameraWatch:
     """Checks each picture of an episode.
 
     Args:
-        frozen: number of repetitions that is an error; 0 allows any number.
+        frozen: number of steps without a new picture that is an error, also where a few repeat in turn; 0 allows any.
         least_s: shortest duration of the repetitions that is an error, in seconds.
     """
 
     def __init__(self, frozen: int, least_s: float) -> None:
         self._frozen, self._least_s = frozen, least_s
-        self._last: dict[str, NDArray[Any]] = {}
+        self._recent: dict[str, list[int]] = {}
         self._since_s: dict[str, float] = {}
         self._repeated: Counter[str] = Counter()
         self._grids: dict[str, Grid] = {}
@@ -50,7 +51,7 @@ class CameraWatch:
         """Return the reason why a picture is unusable, or ''.
 
         Raises:
-            RobotError: a picture has not changed for too long.
+            RobotError: a camera has given no new picture for too long.
         """
         pictures = {key: value for key, value in observation.values.items() if _is_picture(value)}
         for key, value in pictures.items():
@@ -64,17 +65,21 @@ class CameraWatch:
     def _count(self, key: str, value: NDArray[Any], now_s: float) -> None:
         if not self._frozen:
             return
-        last = self._last.get(key)
-        same = last is not None and np.array_equal(last, value)
-        self._repeated[key] = self._repeated[key] + 1 if same else 0
+        recent, picture = self._recent.setdefault(key, []), crc32(np.ascontiguousarray(value).data)
+        is_new = picture not in recent
+        self._repeated[key] = 0 if is_new else self._repeated[key] + 1
         lasted_s = now_s - self._since_s.setdefault(key, now_s)
-        if self._repeated[key] >= self._frozen and lasted_s >= self._least_s - 1e-6:
+        count = self._repeated[key]
+        if count >= self._frozen and lasted_s >= self._least_s - 1e-6:
+            words = "been the same" if picture == recent[-1] else "only repeated earlier pictures"
             raise RobotError(
-                f"the image '{key}' has been the same for {self._repeated[key]} steps, so the camera is frozen; "
-                "the robot was stopped"
+                f"the image '{key}' has {words} for {count} steps, so the camera is frozen; the robot was stopped"
             )
-        if not same:
-            self._last[key], self._since_s[key] = np.array(value), now_s
+        if is_new:
+            self._since_s[key] = now_s
+        else:
+            recent.remove(picture)
+        self._recent[key] = [*recent, picture][-self._frozen :]
 
 
 def _changed(now: dict[str, Grid], before: dict[str, Grid]) -> str:

@@ -28,6 +28,7 @@ from imitate.envs.make import is_robot
 from imitate.errors import ConfigError, EnvError, TrainingError, UserError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
+from imitate.system.run_folder import find_checkpoint
 from imitate.system.text import counted
 from imitate.train.interactive.dagger_episodes import (
     Players,
@@ -91,7 +92,7 @@ def dagger(
         env_meta: the environment.
         folder: output folder; an existing one is resumed.
         dataset: demonstrations.
-        init: a checkpoint to begin with, or None.
+        init: a checkpoint or run folder to begin with, or None.
         labels_all: true if the supervisor labels steps; otherwise the steps in which it acted are learned.
         on_round: called after each round.
         on_episode: called with the round and the number of its episodes so far.
@@ -110,6 +111,7 @@ def dagger(
         raise ConfigError(
             "interactive imitation begins with a policy: give demonstrations (--dataset) or a checkpoint (--init)"
         )
+    init = None if init is None else find_checkpoint(init)
     if tuple(config.train.action_keys) != ("actions",):
         raise ConfigError(
             f"train.action_keys: {list(config.train.action_keys)}; supervisors give 'actions': set it to ['actions']"

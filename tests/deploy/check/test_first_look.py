@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
+from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions, look_at_pose
 from imitate.deploy.check.inputs import Severity
 from imitate.deploy.check.statistics import Range, TrainingObservations
 from imitate.deploy.robot.limits import ActionLimits
@@ -49,6 +49,8 @@ def test_a_scene_as_in_training_is_without_findings():
         ({"joints": 1000.0 * MEAN}, "millimetres instead of metres"),
         ({"joints": (MEAN + STD)[[1, 0, 2, 5, 4, 3, 6]]}, "fit the training only in the order 1, 0, 2, 5, 4, 3, 6"),
         ({"joints": MEAN[::-1]}, "check the order of joints"),
+        ({"joints": MEAN[[6, 1, 2, 3, 4, 5, 0]]}, "only in the order 6, 1, 2, 3, 4, 5, 0;"),  # one is in its range
+        ({"joints": MEAN * [1, -1, 1, 1, 1, -1, 1]}, "joints[1, 5] fit the training only with the opposite sign"),
         ({"front": picture(WRIST), "wrist": picture(FRONT)}, "'front' and 'wrist' look exchanged"),
         ({"wrist": picture(WRIST[::-1])}, "'wrist': red and blue seem to be swapped"),
         ({"joints": np.zeros(7)}, "'joints' is exactly 0 in all numbers"),
@@ -64,6 +66,9 @@ def test_what_the_robot_must_not_move_with(changed, words):
     "changed",
     [
         {"joints": MEAN + [0, 0, 0.4, 0, 0, 0, 0]},  # outside of the range, and no unit explains it
+        {
+            "joints": MEAN + [0, 1.2, 0, 0, 0, 0, 0]
+        },  # nor is it the value of another or its own with another sign
         {"front": picture(FRONT + 0.3)},  # another light
     ],
 )
@@ -96,6 +101,21 @@ def test_actions_of_another_unit_are_a_problem_and_smaller_motions_or_no_limits_
     assert "34.6 times as large as the robot's limits in dimension 0;" in told[0].words
     assert look_at_actions([-0.1, -2.0, 0.0], [0.1, 2.0, 1.0], arm) == []
     assert look_at_actions([-np.inf] * 3, [np.inf] * 3, arm) == []
+
+
+@pytest.mark.parametrize(
+    ("pose", "low", "high", "words"),
+    [
+        ([0, 0, 0], [0.2, -0.6, -1], [1.2, -0.2, 1], "pose() gives zeros"),
+        ([0, 0.01, 0], [0.2, -0.6, -1], [1.2, -0.2, 1], ""),  # measured
+        ([0, 0, 0], [0.2, -1, -1], [1.2, 1, 1], ""),  # one that is only pushed forward
+        ([0, 0, 0], [0.01, -0.6, -1], [1.2, -0.01, 1], ""),
+        (None, [0.2, -0.6, -1], [1.2, -0.2, 1], ""),
+    ],
+)
+def test_a_pose_of_zeros_is_none_of_position_targets(pose, low, high, words):
+    told = look_at_pose(None if pose is None else np.array(pose), low, high)
+    assert len(told) == bool(words) and all(entry.words.startswith(words) for entry in told)
 
 
 def test_what_has_no_statistics_or_is_not_finite_is_not_judged():

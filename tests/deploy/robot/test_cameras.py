@@ -5,6 +5,7 @@ import pytest
 
 from imitate.deploy.robot.cameras import CameraWatch
 from imitate.deploy.robot.robot import Observation
+from imitate.errors import RobotError
 
 
 def pictures(tick, as_float=False):
@@ -61,3 +62,18 @@ def test_cameras_that_are_one_and_blank_from_the_beginning_are_no_fault():
     for tick in range(3):
         one, blank = pictures(tick)["top"], np.full((4, 4, 3), tick, np.uint8)
         assert not cameras.fault(Observation({"a": one, "b": one, "c": blank}), tick / 10)
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"), [(1, "been the same"), (3, "only repeated earlier pictures")]
+)
+def test_a_camera_without_new_pictures_is_frozen(kept, words):
+    cameras, shown = CameraWatch(10, 0.5), [pictures(tick)["top"] for tick in range(20)]
+    for tick in range(40):  # each picture twice: a slow camera
+        assert not cameras.fault(Observation({"top": shown[tick // 2]}), tick / 20)
+    with pytest.raises(
+        RobotError, match=f"'top' has {words} for 10 steps, so the camera is frozen"
+    ):
+        for tick in range(11):
+            cameras.fault(Observation({"top": shown[19 - tick % kept]}), 2 + tick / 20)
+    assert tick == 8  # the last one had been shown twice

@@ -172,11 +172,12 @@ def test_episodes_that_are_gone_are_noticed(finished, tmp_path):
 
 
 def test_after_a_take_over_only_the_steps_by_hand_count(tmp_path):
-    policy = write_expert(tmp_path / "wrong.pth", gain=-1.0)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    policy = write_expert(tmp_path / "run" / "checkpoints" / "best.pth", gain=-1.0)
     plan = DaggerPlan(rounds=1, episodes=3, horizon=12)
     linear = config(algo={"actor_layer_dims": []})  # as its network is
     settings = (linear, plan, held, env_meta(), tmp_path / "out")
-    progress = dagger(*settings, init=policy, labels_all=False)
+    progress = dagger(*settings, init=tmp_path / "run", labels_all=False)
     before, after = progress.rounds
     assert before.checkpoint == str(policy)
     assert 0 < after.interventions == after.labels < after.steps

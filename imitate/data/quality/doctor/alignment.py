@@ -53,6 +53,8 @@ class Motions:
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Array, Array]] = []
+        self.columns: list[tuple[str, int]] = []
+        """Key and index of each column of the positions in the first pair."""
         self.steps = 0
 
     def see(self, piece: DemoSteps) -> None:
@@ -66,6 +68,9 @@ class Motions:
         q = np.concatenate([piece.small[key][:length].reshape(length, -1) for key in keys], axis=1)
         q = q[:, :_MAX_COLUMNS].astype(np.float64)
         if np.isfinite(u).all() and np.isfinite(q).all():
+            sizes = [(key, piece.small[key][0].size) for key in keys]
+            columns = [(key, i) for key, size in sizes for i in range(size)]
+            self.columns = self.columns or columns[:_MAX_COLUMNS]
             self.pairs.append((u, q))
             self.steps += length
 
@@ -91,17 +96,26 @@ def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
     """
     if not pairs:
         return {}
-    spread = np.maximum(np.concatenate([q for _, q in pairs]).var(axis=0), _TINY)
+    nearest = target_errors(pairs)
+    columns = nearest.argmin(axis=1)
+    return {a: int(v) for a, v in enumerate(columns) if nearest[a, v] < _OWN}
+
+
+def target_errors(pairs: list[tuple[Array, Array]]) -> Array:
+    """Return the least squared distance (A, V) of each position from each target a few steps before.
+
+    It is a fraction of the position's variance; infinite for a position that does not vary.
+    """
+    spread = np.concatenate([q for _, q in pairs]).var(axis=0)
     errors = []
     for delay in range(DELAYS[-1] + 1):
         squares = [
             ((q[delay:, None, :] - u[: len(u) - delay, :, None]) ** 2).mean(axis=0)
             for u, q in pairs
         ]
-        errors.append(np.mean(squares, axis=0) / spread)
-    nearest = np.min(errors, axis=0)  # (A, V)
-    columns = nearest.argmin(axis=1)
-    return {a: int(v) for a, v in enumerate(columns) if nearest[a, v] < _OWN and spread[v] > _TINY}
+        errors.append(np.mean(squares, axis=0) / np.maximum(spread, _TINY))
+    nearest: Array = np.where(spread > _TINY, np.min(errors, axis=0), np.inf)
+    return nearest
 
 
 def fits(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> list[Fit]:

@@ -116,6 +116,26 @@ def test_a_late_recording_of_targets_is_shifted_once(write, tmp_path, late, cons
     assert after.exit_code == 0, [f.what for f in after.findings]
 
 
+@pytest.mark.parametrize(
+    ("order", "signs", "words"),
+    [
+        ([0, 1, 2], [1, 1, 1], None),
+        ([1, 0, 2], [1, 1, 1], "obs/joint_pos[1, 0] reach the targets of actions[0, 1]: the driver reads"),
+        ([2, 0, 1], [1, 1, 1], "joint_pos[1, 2, 0] reach the targets of actions[0, 1, 2]"),
+        ([0, 1, 2], [1, -1, 1], "joint_pos[1] are the negatives of the targets in actions[1]: the driver reads"),
+        ([0, 1, 2], [1, 0, 1], None),  # one joint is blocked
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("constant", [0.0, 0.2])
+def test_joints_in_another_order_than_their_targets_are_found(
+    write, random, order, signs, words, constant
+):
+    pairs = [first_order(random, 20, constant, "reach") for _ in range(8)]
+    pairs = [(u, {"joint_pos": obs["joint_pos"][:, order] * signs}) for u, obs in pairs]
+    found = findings(write(pairs)).get("joint_order")
+    assert found is None if words is None else words in found.what
+
+
 def test_no_shift_is_offered_where_it_would_not_be_the_last(write):
     found = findings(recording(write, late=14, constant=0.0, kind="steps", count=20)).get("lag")
     assert found is None or found.remedy is None
