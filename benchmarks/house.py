@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.imports import Graph, circles
+from benchmarks.imports import Graph, circles, statements
 
 SMALL = 60
 """Code lines below which a file is small."""
@@ -94,7 +94,7 @@ def _total(folder: Path) -> int:
 def _code_lines(text: str, tree: ast.Module) -> set[int]:
     prose = {
         line
-        for node in ast.walk(tree)
+        for node in [tree, *statements(tree)]
         if isinstance(node, _DOCUMENTED)
         for part in node.body
         if isinstance(part, ast.Expr)
@@ -109,7 +109,7 @@ def _code_lines(text: str, tree: ast.Module) -> set[int]:
 def _import_lines(tree: ast.Module) -> set[int]:
     return {
         line
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }

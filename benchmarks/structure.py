@@ -201,6 +201,9 @@ def _isinstance_calls(package: Path, names: set[str]) -> Iterator[str]:
 
 def _private_uses(path: Path) -> int:
     """Return uses of attributes with a leading underscore, except of ``self``, ``cls``, ``super()``, torch, Python."""
+    text = path.read_text()
+    if "._" not in text:
+        return 0
     return sum(
         isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
@@ -209,7 +212,7 @@ def _private_uses(path: Path) -> int:
         and _name(node.value) not in {"self", "cls"}
         and _root(node) not in {"torch", "aten", "threading", "atexit"}
         and not (isinstance(node.value, ast.Call) and _name(node.value.func) == "super")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(text))
     )
 
 

@@ -93,25 +93,40 @@ step_tests() {
     run_pytest --dist worksteal -n "$(processes)" --durations=10 ${MARKS[@]+"${MARKS[@]}"} "$@"
 }
 
-# Steps that use one core run beside the tests, which come first where both need it, and are printed behind them.
-step_all() {
-    local printed checks compiled tests=0
-    step_format
+step_checks() {
+    step_words && step_types && step_layers && step_docs
+}
+
+# beside CHECKS TESTS [ARGUMENTS...]: a step that uses one core runs beside the tests, which come first where both need
+# it, and is printed behind them.
+beside() {
+    local step="$1" printed checks tests=0
+    shift
     printed="$(mktemp)"
-    { renice -n 10 "$BASHPID" >/dev/null && step_words && step_types && step_layers && step_docs; } >"$printed" 2>&1 &
+    { renice -n 10 "$BASHPID" >/dev/null && "$step"; } >"$printed" 2>&1 &
     checks=$!
-    say "Collection of the tests; words, types, import layers and documentation beside them"
-    # What is compiled once is compiled here, rather than in each process that runs tests: assertions by pytest, functions
-    # of robosuite by numba, which takes 20 s.
-    "$PY" -c "$ONE_STEP" >/dev/null 2>&1 &
-    compiled=$!
-    run_pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
-    wait "$compiled" || true
-    step_tests || tests=$?
-    wait "$checks" || { cat "$printed"; fail "words, types, import layers or the documentation: see above"; }
+    "$@" || tests=$?
+    wait "$checks" || { cat "$printed"; fail "a check failed beside the tests: see above"; }
     cat "$printed"
     rm -f "$printed"
     return "$tests"
+}
+
+step_all() {
+    step_format
+    beside step_checks compile_and_test
+}
+
+# What is compiled once is compiled first, rather than in each process that runs tests: in a new checkout all assertions
+# by pytest, and functions of robosuite by numba, which takes 20 s.
+compile_and_test() {
+    local compiled
+    say "Words, types, import layers and documentation beside the tests"
+    "$PY" -c "$ONE_STEP" >/dev/null 2>&1 &
+    compiled=$!
+    [ -d tests/__pycache__ ] || run_pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
+    wait "$compiled" || true
+    step_tests
 }
 
 step_nightly() {
@@ -137,7 +152,7 @@ step_quick() {
         [ "${#chosen[@]}" != 0 ] || { note "no test reaches what has changed"; return; }
         set -- "${chosen[@]}" "$@"
     fi
-    run_pytest --set quick --alone without --dist worksteal -n "$(processes)" "$@"
+    run_pytest --set quick --alone without --dist worksteal -n "$(getconf _NPROCESSORS_ONLN)" "$@"
 }
 
 step_times() {
@@ -165,8 +180,8 @@ main() {
             say "All passed"
             ;;
         quick)
-            step_lint
-            step_quick "$@"
+            step_format
+            beside step_words step_quick "$@"
             ;;
         *) "step_$step" "$@" ;;
     esac

@@ -24,6 +24,9 @@ from tests import fork_server, preloaded, sets
 from tests import virtual_time as virtual
 from tests.device import simulated_gpu
 
+# Until all tests are collected: their objects stay, and each garbage collection would pass through all of them.
+gc.disable()
+
 # Two threads that fight for one core are many times slower than one.
 torch.set_num_threads(1)
 
@@ -56,6 +59,10 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_ignore_collect(collection_path, config):
+    return sets.without_tests(collection_path, config) or None
+
+
 def pytest_collection_modifyitems(config, items):
     sets.select(config, items)
     seed = config.getoption("--random-order")
@@ -71,12 +78,18 @@ def pytest_collection_modifyitems(config, items):
     )
 
 
-def pytest_collection_finish(session):
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
     """Let garbage collections pass by the hundreds of thousands of objects that the collected tests are made of."""
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
+
+
+def pytest_collection_finish(session):
     if any(item.get_closest_marker("robosuite") for item in session.items):
         fork_server.PRELOADED.append("tests.simulator")
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,12 @@ SETS = ("fast", "quick", "nightly", "all")
 NOT_QUICK = ("slow", "ray", "robosuite", "render", "browser", "alone")
 """Marks of tests that start clusters, simulators or browsers."""
 QUICK_ROOMS = (
-    *("algo/slots/dynamics", "config", "data", "deploy", "functional", "models", "policy"),
-    *("system", "train/online"),
+    *("algo/slots/dynamics/", "config/", "data/", "deploy/", "functional/", "models/", "policy/"),
+    *("system/", "train/online/"),
 )
 """Folders of tests/ with units that start no training; `--changed` adds what reaches a change from others."""
+QUICK_CONTRACTS = "algo/test_contract.py"
+"""The file of tests/ whose configurations are marked 'quick' where they belong to that set."""
 
 
 def add_options(parser):
@@ -32,10 +34,18 @@ def add_options(parser):
     )
 
 
+def without_tests(path, config):
+    """Tell whether the chosen set has no test in a file, which is then not imported."""
+    node = path.relative_to(config.rootpath).as_posix()
+    quick = config.getoption("--set") == "quick" and path.name.startswith("test_")
+    named = any(name.startswith(node) for name in _named(config))
+    return quick and not named and not _in_quick_room(node)
+
+
 def select(config, items):
     """Leave out the tests that are not in the chosen set."""
     chosen, alone = config.getoption("--set"), config.getoption("--alone")
-    named = tuple(_node(argument, config) for argument in config.args if ".py" in argument)
+    named = _named(config)
     kept, left_out = [], []
     for item in items:
         wanted = item.nodeid.startswith(named) or _in_set(item, chosen)
@@ -43,6 +53,11 @@ def select(config, items):
         (kept if keep else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+def _named(config):
+    """Return the beginnings of ids that files and tests on the command line have."""
+    return tuple(_node(argument, config) for argument in config.args if ".py" in argument)
 
 
 def _node(argument, config):
@@ -60,10 +75,13 @@ def _in_set(item, chosen):
 
 
 def _is_quick(item):
-    if item.path.name == "test_contract.py":
+    if item.nodeid.startswith(f"tests/{QUICK_CONTRACTS}"):
         return item.get_closest_marker("quick") is not None
-    in_room = item.nodeid.startswith(tuple(f"tests/{room}/" for room in QUICK_ROOMS))
-    return in_room and not any(map(item.get_closest_marker, NOT_QUICK))
+    return _in_quick_room(item.nodeid) and not any(map(item.get_closest_marker, NOT_QUICK))
+
+
+def _in_quick_room(node):
+    return node.startswith(tuple(f"tests/{room}" for room in (*QUICK_ROOMS, QUICK_CONTRACTS)))
 
 
 def _at_its_time(item, alone):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from imitate.functional.statistics import Estimate, estimate, student_t_quantile
 
@@ -12,7 +12,7 @@ from imitate.functional.statistics import Estimate, estimate, student_t_quantile
 @pytest.mark.parametrize("dof", [1, 2, 3, 4, 5, 6, 9, 20, 101])
 @pytest.mark.parametrize("probability", [0.5, 0.6, 0.95, 0.975, 0.995])
 def test_the_t_quantile_is_scipys(dof, probability):
-    expected = stats.t.ppf(probability, dof)
+    expected = scipy.stats.t.ppf(probability, dof)
     assert student_t_quantile(probability, dof) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
@@ -32,14 +32,14 @@ def test_the_mean_of_three_seeds_by_hand():
 
 def test_the_interval_of_the_mean_is_scipys():
     values = [3.0, 1.5, -2.0, 8.0, 4.0]
-    expected = stats.t.interval(0.9, 4, np.mean(values), stats.sem(values))
+    expected = scipy.stats.t.interval(0.9, 4, np.mean(values), scipy.stats.sem(values))
     assert estimate(values, confidence=0.9)[1:3] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n", [4, 5, 7, 8, 9])
 def test_the_interquartile_mean_is_scipys_trimmed_mean(n):
     values = np.random.default_rng(n).normal(size=n).tolist()
-    assert estimate(values, "iqm").value == pytest.approx(stats.trim_mean(values, 0.25))
+    assert estimate(values, "iqm").value == pytest.approx(scipy.stats.trim_mean(values, 0.25))
 
 
 def test_the_interquartile_mean_and_the_median_leave_one_bad_seed_out():
@@ -55,9 +55,9 @@ def test_the_bootstrap_of_two_seeds_by_hand():
 def test_the_bootstrap_agrees_with_scipys():
     values = [0.2, 0.9, 0.5, 0.7, 0.65, 0.8]
     low, high = estimate(values, "iqm")[1:3]
-    expected = stats.bootstrap(
+    expected = scipy.stats.bootstrap(
         (values,),
-        lambda x, axis: stats.trim_mean(x, 0.25, axis=axis),
+        lambda x, axis: scipy.stats.trim_mean(x, 0.25, axis=axis),
         method="percentile",
         n_resamples=20_000,
         rng=np.random.default_rng(1),

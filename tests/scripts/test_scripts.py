@@ -134,7 +134,8 @@ build_docs() { [ "${DOCS:-0}" = 0 ] || fail "the documentation does not build"; 
 """
 PYTEST = """
 echo "$*" >>calls
-case "$*" in "-m pytest"*"--alone without"*) exit "$TOGETHER";; "-m pytest"*) exit "$ALONE";; esac
+case "$*" in "-m pytest"*"--alone without"*) exit "$TOGETHER";; "-m pytest"*) exit "$ALONE";;
+*words*) exit "${WORDS:-0}";; esac
 """
 
 
@@ -205,18 +206,21 @@ def test_each_step_chooses_its_tests(tmp_path, step, chosen):
 
 
 @pytest.mark.parametrize(
-    ("codes", "code", "said"),
+    ("step", "codes", "code", "said"),
     [
-        ({}, 0, "All passed"),
-        ({"RUFF": "1"}, 1, "ruff"),
-        ({"ALONE": "4"}, 4, "lint-imports"),
-        ({"MYPY": "1"}, 1, "import layers or the documentation: see above"),
-        ({"LINT_IMPORTS": "1"}, 1, "import layers or the documentation: see above"),
-        ({"DOCS": "1"}, 1, "the documentation does not build"),
+        ("all", {}, 0, "All passed"),
+        ("all", {"RUFF": "1"}, 1, "ruff"),
+        ("all", {"ALONE": "4"}, 4, "lint-imports"),
+        ("all", {"MYPY": "1"}, 1, "failed beside the tests"),
+        ("all", {"LINT_IMPORTS": "1"}, 1, "failed beside the tests"),
+        ("all", {"DOCS": "1"}, 1, "the documentation does not build"),
+        ("quick", {}, 0, "Structure"),
+        ("quick", {"WORDS": "1"}, 1, "failed beside the tests"),
+        ("quick", {"TOGETHER": "4"}, 4, "Structure"),
     ],
 )
-def test_all_of_it_fails_where_one_step_does(tmp_path, codes, code, said):
-    done, _ = run_tests_step(tmp_path, step="all", **{"TOGETHER": "0", "ALONE": "0", **codes})
+def test_all_of_it_fails_where_one_step_does(tmp_path, step, codes, code, said):
+    done, _ = run_tests_step(tmp_path, step=step, **{"TOGETHER": "0", "ALONE": "0", **codes})
     assert done.returncode == code
     assert said in done.stdout + done.stderr
 
