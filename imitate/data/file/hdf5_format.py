@@ -144,8 +144,10 @@ class DemoFile:
         with self.reading("mask"):
             masks = self._file.get("mask", {})
             if filter_key not in masks:
+                remedy = f"write train and valid with: imitate dataset split {self.path} --in-place"
                 raise DatasetError(
-                    f"{self.path}: there is no filter key '{filter_key}' under 'mask'; {nearest(filter_key, masks)}"
+                    f"{self.path}: there is no filter key '{filter_key}' under 'mask'; "
+                    f"{nearest(filter_key, masks) if masks else remedy}"
                 )
             return [
                 name.decode(errors="surrogateescape") if isinstance(name, bytes) else str(name)

@@ -106,10 +106,19 @@ def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> li
         low, high: (A,) range of the policy's actions.
         limits: limits of the robot.
     """
-    span = np.asarray(high, dtype=np.float64) - np.asarray(low, dtype=np.float64)
-    span = np.where(np.isfinite(span), span, 0.0)
-    ratio = span / (np.asarray(limits.high) - np.asarray(limits.low))
+    low, high = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    span = np.where(np.isfinite(high - low), high - low, 0.0)
+    least, most = np.asarray(limits.low), np.asarray(limits.high)
+    ratio = span / (most - least)
     odd = ratio > FAR
+    room = OUTSIDE * span
+    beyond = (span > 0) & ((low < least - room) | (high > most + room))
+    if not odd.any() and beyond.any():
+        words = (
+            f"the demonstrations' actions exceed the robot's limits in dimension "
+            f"{', '.join(map(str, np.flatnonzero(beyond)))}, so the policy's will be cut"
+        )
+        return [DeployFinding(Severity.warning, "actions", "", words)]
     if not odd.any():
         return []
     words = (

@@ -302,8 +302,9 @@ class LimitFilter:
         outside = (low - pose > noise) | (pose - high > noise)
         if outside.any():
             raise LimitError(
-                f"the robot is at {_shown(pose)}, outside its limits in dimension "
-                f"{', '.join(map(str, np.flatnonzero(outside)))}: move it back by hand before a policy moves it"
+                f"the robot is outside its limits in dimension {', '.join(map(str, np.flatnonzero(outside)))} (at "
+                f"{_shown(pose[outside])}, limits {_shown(low[outside])} to {_shown(high[outside])}): move it back by "
+                "hand before a policy moves it, or correct pose()"
             )
         self._rest_at(np.clip(pose, low, high))
 
@@ -471,4 +472,4 @@ def _least(first: ArrayLike | None, second: Vector | None) -> Vector | None:
 
 
 def _shown(values: ArrayLike) -> str:
-    return np.array2string(np.asarray(values), precision=4, separator=", ", threshold=20)
+    return np.array2string(np.asarray(values), 10_000, 4, separator=", ", threshold=20)

@@ -214,7 +214,7 @@ class MeasuredPoses:
 
 
 class SensorNoise:
-    """Detects a number that repeats its last reading although its sensor has noise.
+    """Detects a number that keeps one or two readings although its sensor has noise.
 
     Args:
         limits: limits of the robot.
@@ -225,17 +225,16 @@ class SensorNoise:
         self._frozen, self._rest = frozen, _REST * limits.ranges()
         self._readings: list[Vector] = []
         self._is_noisy = np.zeros(limits.size, dtype=bool)
-        self._repeated = np.zeros(limits.size, dtype=int)
 
     def silent(self, pose: Vector) -> NDArray[np.bool_]:
-        """Return (A,) True where this pose repeats for too long a reading that had noise before."""
-        if self._readings:
-            self._repeated = np.where(pose == self._readings[-1], self._repeated + 1, 0)
-        self._readings = [*self._readings, pose][-_NOISY:]
-        if len(self._readings) == _NOISY:
-            self._is_noisy |= _has_noise(np.array(self._readings), self._rest)
-        found: NDArray[np.bool_] = self._is_noisy & (self._repeated >= self._frozen)
-        return found & bool(self._frozen)
+        """Return (A,) True where a number that had noise has had at most two values for too long."""
+        size = self._frozen + 2
+        self._readings = [*self._readings, pose][-max(size, _NOISY) :]
+        if len(self._readings) >= _NOISY:
+            self._is_noisy |= _has_noise(np.array(self._readings[-_NOISY:]), self._rest)
+        last = np.sort(self._readings[-size:], axis=0)
+        found: NDArray[np.bool_] = self._is_noisy & ((np.diff(last, axis=0) > 0).sum(axis=0) <= 1)
+        return found & bool(self._frozen and len(last) == size)
 
 
 def _has_noise(readings: NDArray[np.float64], rest: Vector) -> NDArray[np.bool_]:

@@ -287,6 +287,14 @@ def test_wrong_names_come_with_the_nearest_one(demo_file, arguments, words):
         SequenceDataset(path, **{"obs_keys": KEYS, **arguments})
 
 
+def test_where_there_are_no_filter_keys_the_command_that_writes_them_is_named(demo_file):
+    path = demo_file()
+    with refused(
+        f"'train'|write train and valid with: imitate dataset split {path} --in-place", path
+    ):
+        SequenceDataset(path, obs_keys=KEYS, filter_by_attribute="train")
+
+
 def test_a_wrong_modality_is_told_with_the_right_one(demo_file):
     path = demo_file(image=True)
     words = f"'demo_0'|{IMAGE}|declared low_dim|observation.modalities.obs.rgb"

@@ -101,6 +101,12 @@ def test_actions_of_another_unit_are_a_problem_and_smaller_motions_or_no_limits_
     assert "34.6 times as large as the robot's limits in dimension 0;" in told[0].words
     assert look_at_actions([-0.1, -2.0, 0.0], [0.1, 2.0, 1.0], arm) == []
     assert look_at_actions([-np.inf] * 3, [np.inf] * 3, arm) == []
+    for low, dims in (([-2.9, -3.5, -0.2], "1, 2"), ([-3.2, -2.6, 0.0], "0")):
+        (told,) = look_at_actions(low, [2.6, 2.6, 1.0], arm)
+        assert (
+            told.level is Severity.warning
+            and f"robot's limits in dimension {dims}, so" in told.words
+        )
 
 
 @pytest.mark.parametrize(

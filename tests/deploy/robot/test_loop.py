@@ -298,7 +298,9 @@ def test_a_first_action_that_the_margin_alone_changes_is_not_too_far():
 
 def test_a_robot_outside_of_its_limits_is_not_moved():
     robot = FakeRobot(pose=np.array([1.5, 0.0]))
-    with pytest.raises(RobotError, match="outside its limits"):
+    with pytest.raises(
+        RobotError, match=r"in dimension 0 \(at \[1.5\], limits \[-1.\] to \[1.\]\): move"
+    ):
         loop(robot).run(3)
     assert robot.last_calls() == ["stop"]
 

@@ -169,28 +169,29 @@ def test_an_object_contact_and_coarse_encoders_are_no_fault(sees, act):
     assert report.steps == 60 and not report.held
 
 
-def noisy(frozen=(), since=1000):
-    """Readings with a sensor's noise, of which some numbers are those of a step before."""
+def noisy(frozen=(), since=1000, bit=0.0):
+    """Readings with a sensor's noise, of which some numbers are those of a step before, up to the lowest bit."""
     kept, draw = [], np.random.default_rng(0)
 
     def sees(n, pose):
         pose = pose + draw.normal(0, 3e-4, 3)
         kept.extend([pose] if n >= since and not kept else [])
-        pose[list(frozen)] = kept[0][list(frozen)] if kept else pose[list(frozen)]
+        if kept:
+            pose[list(frozen)] = kept[0][list(frozen)] + bit * (n % 3 == 0)
         return pose
 
     return sees
 
 
-@pytest.mark.parametrize("frozen", [(0, 1, 2), (1,)])
-def test_a_sensor_whose_noise_ends_is_no_sensor_also_where_nothing_is_asked_to_move(frozen):
+@pytest.mark.parametrize(("frozen", "bit"), [((0, 1, 2), 0.0), ((1,), 0.0), ((1,), 1e-4)])
+def test_a_sensor_whose_noise_ends_is_no_sensor_also_where_nothing_is_asked_to_move(frozen, bit):
     still, names = Constant(HOME), ("yaw", "lift", "grip")
-    robot = Arm(noisy(frozen, since=15))
+    robot = Arm(noisy(frozen, since=15, bit=bit))
     robot.action_names = names
     stop = run(robot, 100, still)
     assert "the measured pose repeats itself exactly, without the sensor's noise: " in stop
     assert [name in stop for name in names] == [place in frozen for place in range(3)]
-    assert len(robot.sent) == 25
+    assert len(robot.sent) == 25 + bool(bit)
     assert run(Arm(noisy()), 60, still).steps == 60
     assert run(Arm(noisy(frozen, 15)), 60, still, Safety(frozen_pose=0)).steps == 60
 
