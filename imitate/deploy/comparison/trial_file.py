@@ -77,6 +77,24 @@ class Redo:
     stopped: str = ""
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("version", "pair", "position", "pairs"), (int,)),
+    **dict.fromkeys(("name", "sha256", "order", "judge", "note", "stopped", "reason"), (str,)),
+    **dict.fromkeys(("policies", "settings", "pictures"), (dict,)),
+    **{"success": (bool,), "alpha": (float,), "report": (dict, type(None))},
+}
+"""Types of the values in a line that are used."""
+
+
+def _check_types(record: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError for a value that no trial has."""
+    for name, value in record.items():
+        if type(value) not in _TYPES.get(name, (type(value),)):
+            raise TypeError(f"{name} is {json.dumps(value)[:50]}")
+    if record.get("position", 0) not in (0, 1) or record.get("progress") not in (None, *range(10)):
+        raise ValueError("position is 0 or 1, and progress from 0 to 9")
+
+
 def first_of_pair(order: str, pair: int) -> str:
     """Return the policy that acts first in a pair, by a fair coin that the random ``order`` determines.
 
@@ -170,10 +188,14 @@ class TrialFile:
         try:
             record = json.loads(line)
             kind = record.pop("kind")
+            _check_types(record)
             if number == 0:
                 self._read_head(kind, record)
             elif kind == "trial":
-                self.trials.append(Trial(**record))
+                trial = Trial(**record)
+                if (trial.pair, trial.position) != self.next:
+                    raise ValueError(f"expected pair and position {self.next}")
+                self.trials.append(trial)
             elif kind == "redo":
                 self.redos.append(Redo(**record))
             elif kind == "revealed":
@@ -194,6 +216,13 @@ class TrialFile:
         self._head = {
             name: record[name] for name in ("version", "imitate", "policies", "settings", "order")
         }
+        for letter in POLICIES:
+            _check_types(self.policies[letter])
+            if set(self.policies[letter]) != {"name", "sha256"}:
+                raise ValueError(f"policy {letter} needs name and sha256")
+        _check_types(self.settings)
+        if not 0 < self.settings["alpha"] <= 0.5 or "judge" not in self.settings:
+            raise ValueError("settings need alpha, from 0 to 0.5, and judge")
 
     def _check(self, policies: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         """Raise UserError if the file was begun with other policies or settings."""

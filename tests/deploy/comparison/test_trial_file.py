@@ -123,6 +123,36 @@ def test_a_file_that_is_something_else_stays_as_it_is(tmp_path, content):
     assert path.read_text() == content
 
 
+FIRST = {
+    "kind": "comparison",
+    "version": 1,
+    "imitate": "1",
+    "policies": POLICIES,
+    "settings": SETTINGS,
+    "order": "5",
+}
+TRIAL = {"kind": "trial", "pair": 0, "position": 0, "success": True}
+
+
+@pytest.mark.parametrize("line", [
+    *({**FIRST, key: value} for key in ("version", "policies", "settings", "order") for value in (None, [], {})),
+    *({**FIRST, "policies": {**POLICIES, "A": odd}} for odd in (None, {"name": "a"}, {"name": 1, "sha256": "a"})),
+    *({**FIRST, "settings": {**SETTINGS, "alpha": odd}} for odd in (0.0, 1, "x", 1e999)),
+    *({**TRIAL, **odd} for odd in (
+        {"success": "x"}, {"success": 1}, {"progress": "../x"}, {"progress": 10**400}, {"stopped": [[]]},
+        {"note": None}, {"pair": "0"}, {"pair": 3}, {"position": 1}, {"pictures": 3}, {"report": 3},
+    )),
+    *({"kind": "redo", "pair": 0, "position": 0, "reason": "fell", **odd} for odd in ({"reason": 3}, {"position": 2})),
+    {"kind": "revealed", "pairs": "all"},
+], ids=json.dumps)  # fmt: skip
+def test_a_line_with_what_no_comparison_has_is_refused(path, line):
+    path.parent.mkdir()
+    lines = [line] if line["kind"] == "comparison" else [FIRST, line]
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    with refused(f"line {len(lines)}: is not a line of a comparison", error=UserError):
+        TrialFile(path)
+
+
 def test_a_damaged_line_and_a_file_that_is_not_there_are_named(path):
     with begun(path) as file:
         file.add(Trial(0, 0, True))
@@ -157,7 +187,7 @@ from imitate.errors import UserError
 path = Path(sys.argv[1])
 policies = {"A": {"name": "a", "sha256": "1"}, "B": {"name": "b", "sha256": "2"}}
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-with TrialFile(path, policies, {"alpha": 0.05}) as file:
+with TrialFile(path, policies, {"alpha": 0.05, "judge": "person"}) as file:
     file.add(Trial(0, 0, True))
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20,) * 2)
     try:
