@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -96,7 +96,6 @@ def command(
         from imitate.system.run_folder import find_checkpoint
 
         init = find_checkpoint(init)
-        config = config or _own_config(init)
         overrides.append(f"experiment.ckpt_path={init.resolve()}")
     for key, value in (
         ("experiment.name", name),
@@ -107,13 +106,14 @@ def command(
         if value is not None:
             overrides.append(f"{key}={value}")
 
+    own = None if init is None or config is not None else _own_config(init, overrides)
     from imitate.errors import TrainingError
     from imitate.system.run_folder import to_json
     from imitate.train.trainer import train
 
     try:
         result = train(
-            config,
+            config or own,
             dataset=dataset,
             output_dir=output_dir,
             env=env,
@@ -133,12 +133,18 @@ def command(
         raise typer.Exit(result.exit_code)
 
 
-def _own_config(path: Path) -> str:
-    """Return a checkpoint's own configuration, whose environments' modules must be trusted."""
+def _own_config(path: Path, typed: list[str]) -> dict[str, Any]:
+    """Return a checkpoint's own configuration, which does not choose where a run is written.
+
+    Raises:
+        EnvError: it names a module or a cluster that the user does not trust.
+    """
     from imitate.config import load_config
     from imitate.evaluate.environments import check_named
     from imitate.policy.checkpoint import load_checkpoint
 
-    text = str(load_checkpoint(path)["config"])
-    check_named(load_config(text))
-    return text
+    config = load_config(str(load_checkpoint(path)["config"]))
+    check_named(config, typed)
+    tree = config.to_dict()
+    del tree["train"]["output_dir"]
+    return tree

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from imitate.config.section import OpenSection, Section
 
@@ -170,3 +171,12 @@ with warnings.catch_warnings():
             description="Networks of ckpt_path, or parts of them by dotted names (policy.encoder), whose weights are "
             "loaded; all else, normalization included, begins anew. null: everything is loaded.",
         )
+
+        @field_validator("name")
+        @classmethod
+        def _stays_below(cls, name: str) -> str:
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ValueError(
+                    "leads out of train.output_dir: give a name without '..' or a first '/'"
+                )
+            return name

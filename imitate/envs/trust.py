@@ -35,6 +35,8 @@ from imitate.system.extras import installed_points
 VARIABLE = "IMITATE_TRUST_MODULES"
 ROBOT, SIMULATED = "robot:", "robot:sim"
 """Prefix of the names of robots, and the name of the simulated robot."""
+RAY = "ray:"
+"""Prefix of the address of a cluster: ``ray:HOST:PORT``."""
 PETTINGZOO = "pettingzoo:"
 """Prefix of the names of environments with several agents; the module follows it."""
 PARALLEL = "parallel_env"
@@ -66,7 +68,7 @@ class Named(NamedTuple):
 
     Attributes:
         name: value for ``--trust``.
-        kind: "module", or "robot", "device", "reward", "factory", "argument".
+        kind: "module", or "robot", "device", "reward", "factory", "argument", "cluster".
         where: description of the place in the file.
     """
 
@@ -121,8 +123,7 @@ def check_trusted(env_meta: Mapping[str, Any]) -> None:
     if kwargs and not isinstance(kwargs, Mapping):
         raise EnvError(f"env_args['env_kwargs'] is a {type(kwargs).__name__}; expected a dict")
     missing = untrusted(env_meta)
-    if missing:
-        _refuse(str(env_meta.get("env_name") or ""), missing)
+    refuse(str(env_meta.get("env_name") or ""), missing)
 
 
 def untrusted(env_meta: Mapping[str, Any], *, lasting: bool = False) -> list[Named]:
@@ -132,9 +133,7 @@ def untrusted(env_meta: Mapping[str, Any], *, lasting: bool = False) -> list[Nam
         env_meta: of a file.
         lasting: true to count only the user's own list, not the trust of this process.
     """
-    return _unknown(
-        [named for named in names_in(env_meta) if not _comes_with_trust(named)], lasting
-    )
+    return unknown([named for named in names_in(env_meta) if not _comes_with_trust(named)], lasting)
 
 
 def check_paths(env_name: str, where: str, paths: Iterable[str]) -> None:
@@ -145,12 +144,16 @@ def check_paths(env_name: str, where: str, paths: Iterable[str]) -> None:
         where: description of the place in the file.
         paths: paths outside the simulator's folder.
     """
-    missing = _unknown([Named(path, "argument", where) for path in dict.fromkeys(paths)])
-    if missing:
-        _refuse(env_name, missing)
+    refuse(env_name, unknown([Named(path, "argument", where) for path in dict.fromkeys(paths)]))
 
 
-def _unknown(found: list[Named], lasting: bool = False) -> list[Named]:
+def in_cluster(on: str) -> list[Named]:
+    """Return the name of a Ray cluster at an address, whose head can run code in the processes that connect to it."""
+    return [Named(on, "cluster", "cluster.on")] if on.startswith(RAY) else []
+
+
+def unknown(found: list[Named], lasting: bool = False) -> list[Named]:
+    """Return the names that are not trusted; see :func:`untrusted`."""
     known = (set() if lasting else _of_variable()) | _of_file(trust_file()) if found else set()
     return [named for named in found if not _is_known(named, known)]
 
@@ -261,7 +264,10 @@ def trust_options(missing: Iterable[Named]) -> list[str]:
     return [word for name in names for word in ("--trust", name)]
 
 
-def _refuse(env_name: str, missing: list[Named]) -> None:
+def refuse(env_name: str, missing: list[Named]) -> None:
+    """Raise EnvError for the first of these names, if there is any."""
+    if not missing:
+        return
     first, name, env_name = missing[0], _shown(missing[0].name), _shown(env_name)
     options = shlex.join(_shown(word) for word in trust_options(missing))
     listed = f"or add a line '{name}' to {trust_file()}"
@@ -270,6 +276,12 @@ def _refuse(env_name: str, missing: list[Named]) -> None:
         raise EnvError(
             f"{env_name}: a file names this robot, and making it would move it; if you want that, {itself}add "
             f"{options}, {listed}"
+        )
+    if first.kind == "cluster":
+        itself = f"add --on {env_name} or " if offered("--on") else "add "
+        raise EnvError(
+            f"cluster.on: a file names the cluster {name}, and connecting would let it run code here; if you want "
+            f"that, {itself}{options}, {listed}"
         )
     if first.kind == "module":
         raise EnvError(

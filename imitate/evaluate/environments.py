@@ -6,7 +6,7 @@ One rule: ``--env`` wins, then ``experiment.env_meta_update_dict``, then the ``e
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,12 @@ from imitate.envs.trust import (
     SIMULATED,
     Named,
     check_trusted,
+    in_cluster,
     is_simulated,
+    refuse,
+    trust,
     trust_env,
+    unknown,
     untrusted,
 )
 from imitate.errors import ConfigError, EnvError, UserError
@@ -216,21 +220,34 @@ def trust_named(config: Config, env: str | None = None) -> None:
     """Trust the modules of environments named by ``--env`` and by the configuration that the user gives."""
     for named in (env, *_named(config)):
         trust_env(named)
+    trust(*(named.name for named in in_cluster(config.cluster.on)))
 
 
-def check_named(config: Config) -> None:
-    """Check the environments of a configuration from a file, such as a checkpoint, before training.
+def check_named(config: Config, typed: Iterable[str] = ()) -> None:
+    """Check the environments and the cluster of a configuration from a file, such as a checkpoint, before training.
+
+    Args:
+        config: the configuration.
+        typed: changes of it by the user, as ``key=value``, whose cluster is trusted.
 
     Raises:
-        EnvError: one of them names a module that the user does not trust.
+        EnvError: it names a module or cluster that the user does not trust.
     """
     for named in _named(config):
         check_trusted(_described(named))
+    check_cluster(config, typed)
+
+
+def check_cluster(config: Config, typed: Iterable[str] = ()) -> None:
+    """Check the cluster of a configuration from a file; see :func:`check_named`."""
+    if not any(text.partition("=")[0].strip() in ("cluster", "cluster.on") for text in typed):
+        refuse(config.cluster.on, unknown(in_cluster(config.cluster.on)))
 
 
 def untrusted_in(config: Config) -> list[Named]:
     """Return the names in a configuration that are not in the user's own list."""
-    return [name for env in _named(config) for name in untrusted(_described(env), lasting=True)]
+    found = [name for env in _named(config) for name in untrusted(_described(env), lasting=True)]
+    return found + unknown(in_cluster(config.cluster.on), lasting=True)
 
 
 def _described(named: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
