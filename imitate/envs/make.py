@@ -52,7 +52,7 @@ def check_description(env_meta: Mapping[str, Any]) -> None:
             "--env module:Name-v0, or a robot with --env robot:NAME (train, dagger, eval, dataset playback), or add it "
             "to the file: imitate dataset set-env FILE --env module:Name-v0"
         )
-    if kind not in _TYPES:
+    if kind not in list(_TYPES):  # it may be a list, which has no hash
         known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())
         raise EnvError(
             f"env_args['type'] is {kind!r}; environments that can be made here have {known}; "

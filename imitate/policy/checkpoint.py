@@ -143,9 +143,7 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
     if theirs is not None:
         return _from_lerobot(theirs)
     if not path.is_file():
-        raise CheckpointError(
-            (diagnosis(path) if path.exists() else None) or no_such(path, "checkpoint file")
-        )
+        raise CheckpointError(no_such(path, "checkpoint file"))
     if not is_archive(path):
         raise CheckpointError(
             diagnosis(path)

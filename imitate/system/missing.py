@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from difflib import get_close_matches
 from itertools import islice
@@ -15,13 +16,15 @@ _MOST_ENTRIES = 5000
 
 
 def no_such(path: str | Path, what: str = "file", remedy: str = "") -> str:
-    """Return one line about a path that does not exist.
+    """Return one line about a path that does not exist, or is no regular file where one was wanted.
 
     Args:
         path: as the user wrote it.
         what: the kind of file or folder that was wanted.
         remedy: what to do if no name is near.
     """
+    if os.path.exists(Path(path).expanduser()):
+        return diagnosis(path) or f"{path}: is no regular file, so it is no {what}"
     near = nearest_path(path)
     if near is None:
         known = diagnosis(path)

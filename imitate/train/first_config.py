@@ -23,7 +23,7 @@ from imitate.data.file.observed import FileObservations, observed
 from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE
 from imitate.data.formats.lerobot_names import unusual_names
 from imitate.data.quality.doctor.useless import useless_observations
-from imitate.errors import ConfigError, nearest
+from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.system.memory import gigabytes
 from imitate.system.recognition import LEROBOT_ALGOS, recognise
 from imitate.system.text import counted
@@ -188,6 +188,7 @@ def _contents(path: Path, skip_incomplete: bool) -> _Contents:
             raise no_demos(file, mask)
         found = observed([(file, chosen[0])])
         lengths = [file.length(demo) for demo in chosen]
+        _check_shapes(file, chosen[:ACTION_DEMOS], found.keys("low_dim"))
         actions = np.concatenate([file.read(demo, "actions") for demo in chosen[:ACTION_DEMOS]])
         success = [file.success(demo) for demo in chosen]
         return _Contents(
@@ -208,6 +209,17 @@ def _contents(path: Path, skip_incomplete: bool) -> _Contents:
             action_dim=int(actions.shape[-1]),
             found=found,
         )
+
+
+def _check_shapes(file: DatasetFile, demos: Sequence[str], keys: Sequence[str]) -> None:
+    """Raise DatasetError if the actions or a vector of two demos differ in the shape of a step."""
+    for name in ("actions", *(f"obs/{key}" for key in keys)):
+        shapes = {file.shape(demo, name)[1:]: demo for demo in demos if file.has(demo, name)}
+        if len(shapes) > 1:
+            words = " and ".join(f"{shape} in '{demo}'" for shape, demo in list(shapes.items())[:2])
+            raise DatasetError(
+                f"{file.path}: '{name}' has steps of shape {words}; see imitate dataset doctor"
+            )
 
 
 def _other_names(file: DatasetFile) -> str:

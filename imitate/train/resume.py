@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from imitate.config import Config, load_config
 from imitate.config.data_paths import MissingFileError, located_data
 from imitate.envs.trust import trust_options
 from imitate.errors import CheckpointError, ConfigError, UserError
-from imitate.evaluate.environments import untrusted_in
+from imitate.evaluate.environments import check_cluster, untrusted_in
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.run_folder import RunFolder
 from imitate.system.text import counted
@@ -62,6 +62,7 @@ def resumed_config(
                 f"change: {', '.join(CHANGEABLE)}. Start a new run to change others"
             )
     config = load_config(folder.config, overrides)
+    check_cluster(config, overrides)
     entries = config.train.data or ()
     if dataset is not None:
         if len(entries) != 1:
@@ -99,6 +100,21 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
             with contextlib.suppress(CheckpointError):
                 return load_checkpoint(path)
         raise
+
+
+@contextlib.contextmanager
+def restored(path: Path) -> Iterator[None]:
+    """Report in one line that a checkpoint's state cannot be restored: its values may have any type and shape."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        words = (str(error).strip().splitlines() or [""])[-1].strip()
+        raise CheckpointError(
+            f"{path}: no run can be resumed from it ({type(error).__name__}: {words}): replace it by another "
+            "checkpoint of the run"
+        ) from error
 
 
 def resuming(folder: RunFolder) -> str:

@@ -26,6 +26,7 @@ from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
 from imitate.train.metrics import EpochMeans, MetricsFile, RunLogger
 from imitate.train.outcomes import rollout_entry
+from imitate.train.resume import restored
 from imitate.train.rollouts import EvalRequest, Rollouts
 from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
@@ -89,8 +90,9 @@ class Run:
             Validation(self.config, setup.valid_set, setup.device) if setup.valid_set else None
         )
         if ckpt is not None:
-            self._restore(ckpt)
-            set_rng_state(ckpt["train_state"]["rng"])
+            with restored(folder.last):
+                self._restore(ckpt)
+                set_rng_state(ckpt["train_state"]["rng"])
             self.checkpoints.saved_elsewhere(self.state.step)
         else:  # the process may have been killed between its first lines and its first checkpoint
             MetricsFile(folder.metrics).truncate(0)

@@ -37,7 +37,7 @@ from imitate.train.metrics import import_wandb
 from imitate.train.online.batches import batch_source
 from imitate.train.online.setup import build_online
 from imitate.train.ranks import GradientAverage, joined_ranks
-from imitate.train.resume import check_same_data, last_state, resumed_config, resuming
+from imitate.train.resume import check_same_data, last_state, restored, resumed_config, resuming
 from imitate.train.run import Run
 from imitate.train.setup import (
     Setup,
@@ -155,12 +155,12 @@ def train(
         if config.experiment.render:
             console.say("experiment.render: no window is opened; watch the videos instead")
         if ckpt is not None:
-            check_same_data(
-                ckpt["provenance"]["datasets"], setup.provenance["datasets"], console.say
-            )
-            console.say(
-                f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
-            )
+            with restored(folder.last):
+                check_same_data(
+                    ckpt["provenance"]["datasets"], setup.provenance["datasets"], console.say
+                )
+                state = ckpt["train_state"]
+                console.say(f"resumed at epoch {state['epoch']}, step {state['step']}")
         write_text(folder.config, config.to_json() + "\n")
         # Even a rank that writes no run has its own file beside those of rank 0: its replay buffer.
         shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))

@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from benchmarks import fuzz
@@ -64,6 +65,7 @@ def env_args(**changes):
     return attr("env_args", json.dumps({**PENDULUM, **changes}), "data")
 
 
+ZARR = "dataset convert d.hdf5 o.zarr --to diffusion-policy"
 INIT, MERGE = "config init d.hdf5 --out c.json", "dataset merge d.hdf5 --out m.hdf5"
 TRAIN, REPORT = "train --config cfg.json -q", "dataset report d.hdf5 --out r.html"
 TYPED = np.zeros(5, [("a", "f4")])
@@ -81,15 +83,85 @@ PLACES = {
     "float16 at its end": (array("data/demo_0/obs/flat", np.full((5, 3), 65504, "f2")), [REPORT], None),
     "rate an array": (attr("control_freq", np.ones(3), "data"), [REPORT], 0),
     "attribute without a name": (attr(b"\xff", 1), [MERGE], 2),
+    "wider actions in one demo": (array("data/demo_1/actions", np.ones((5, 2))), [INIT, ZARR], 2),
+    "a wider vector in one demo": (array("data/demo_1/obs/flat", np.ones((5, 4))), [INIT, ZARR], 2),
     "endless and empty": (array("data/demo_0/actions", np.zeros((0, 0))), [TRAIN], 2),
 }  # fmt: skip
 
 
-def test_links_in_a_circle_are_one_line(place):
+def one_line(words):
+    done = CliRunner().invoke(app, words.split())
+    assert isinstance(done.exception, SystemExit) and done.exit_code == 2, (words, done.exception)
+    assert done.output.count("\n") == done.output.count("error: ") == 1, done.output
+    return done.output
+
+
+def test_links_in_a_circle_and_pipes_are_one_line(place):
     Path("c.pth").symlink_to("c.pth")
     for words in ("info c.pth", f"{TRAIN} --init c.pth"):
-        done = CliRunner().invoke(app, words.split())
-        assert done.exit_code == 2 and "error: " in done.output, (words, done.exception)
+        one_line(words)
+    os.mkfifo("p.pth")
+    for words in ("export p.pth --out b.zip", "eval --agent p.pth", f"{TRAIN} --init p.pth"):
+        assert "is no regular file" in one_line(words)
+    Path("e.json").write_text(json.dumps({**PENDULUM, "type": [[]]}))
+    done = CliRunner().invoke(app, ["check-env", "e.json"])
+    assert (done.exit_code, "is [[]]; environments" in done.output) == (1, True), done.exception
+
+
+def odd_shape(ckpt):
+    ckpt["model"]["nets"] = {key: value.t() for key, value in ckpt["model"]["nets"].items()}
+
+
+RESUMED = {
+    "size mismatch": odd_shape,
+    "object has no attribute": lambda ckpt: ckpt["model"]["optimizers"].update(policy=2**63),
+    "KeyError": lambda ckpt: ckpt["train_state"].pop("step"),
+    "position 1000000 in 624 numbers": lambda ckpt: ckpt["train_state"]["rng"].update(
+        numpy=(*ckpt["train_state"]["rng"]["numpy"][:2], 10**6, 0, 0.0)
+    ),
+    "'datasets'": lambda ckpt: ckpt["provenance"].pop("datasets"),
+}
+
+
+def test_a_run_is_resumed_from_no_state_that_does_not_fit(place):
+    assert CliRunner().invoke(app, TRAIN.split()).exit_code == 0
+    (last,) = place.glob("runs/t/*/checkpoints/last.pth")
+    kept = last.read_bytes()
+    for words, change in RESUMED.items():
+        last.write_bytes(kept)
+        ckpt = torch.load(last, weights_only=True)
+        change(ckpt)
+        torch.save(ckpt, last)
+        said = one_line(f"train --resume {last.parents[1]} -q --epochs 2")
+        assert f"{last}: no run can be resumed from it" in said and words in said
+
+
+def test_a_checkpoint_chooses_neither_where_a_run_is_written_nor_its_cluster(place):
+    assert CliRunner().invoke(app, TRAIN.split()).exit_code == 0
+    (last,) = place.glob("runs/t/*/checkpoints/last.pth")
+
+    def changed(section, key, value):
+        ckpt = torch.load(last, weights_only=True)
+        tree = json.loads(ckpt["config"])
+        tree[section][key] = value
+        torch.save({**ckpt, "config": json.dumps(tree)}, "c.pth")
+
+    changed("train", "output_dir", str(place / "outside"))
+    assert CliRunner().invoke(app, ["train", "--init", "c.pth", "-q"]).exit_code == 0
+    assert not (place / "outside").exists() and len(list(place.glob("runs/t/*"))) == 2
+    for name in ("../../outside", str(place / "outside")):
+        changed("experiment", "name", name)
+        assert "experiment.name: leads out of" in one_line("train --init c.pth -q")
+    place_of = "ray:127.0.0.1:9"
+    changed("cluster", "on", place_of)
+    config = last.parents[1] / "config.json"
+    config.write_text(json.dumps(json.loads(torch.load("c.pth", weights_only=True)["config"])))
+    for words in ("train --init c.pth -q", f"train --resume {config.parent} -q --epochs 2"):
+        assert f"a file names the cluster {place_of}" in one_line(words)
+        for trusted in (f"--on {place_of}", f"--trust {place_of}"):
+            done = CliRunner().invoke(app, f"{words} {trusted}".split())
+            assert done.exit_code == 0, done.output  # a training without workers connects to none
+            os.environ.pop("IMITATE_TRUST_MODULES", None)
 
 
 @pytest.mark.parametrize("name", PLACES)

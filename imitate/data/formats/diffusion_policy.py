@@ -191,6 +191,11 @@ def _write(
             )
         for key, values in chosen.items():
             made[key] = made.get(key) or _empty(data, key, values)
+            if values.shape[1:] != made[key].shape[1:]:
+                raise DatasetError(
+                    f"{path}: demo '{demo.name}': a step of '{key}' has shape {values.shape[1:]}, in earlier demos "
+                    f"{made[key].shape[1:]}; see imitate dataset doctor"
+                )
             made[key].append(values)
         sidecar.append(demo, arrays)
         ends.append((ends[-1] if ends else 0) + len(chosen["action"]))
