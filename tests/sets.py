@@ -6,15 +6,13 @@ from pathlib import Path
 import torch
 
 SETS = ("fast", "quick", "nightly", "all")
-NOT_QUICK = ("slow", "ray", "robosuite", "render", "browser", "alone")
-"""Marks of tests that start clusters, simulators or browsers."""
+NOT_QUICK = ("later", "slow", "ray", "robosuite", "render", "browser", "alone")
+"""Marks of tests that start clusters, simulators or browsers, or take long for what they show."""
 QUICK_ROOMS = (
-    *("algo/slots/dynamics/", "config/", "data/", "deploy/", "functional/", "models/", "policy/"),
-    *("system/", "train/online/"),
+    *("algo/test_contract.py", "algo/slots/dynamics/", "config/", "data/", "deploy/"),
+    *("functional/", "models/", "policy/", "system/", "train/online/"),
 )
-"""Folders of tests/ with units that start no training; `--changed` adds what reaches a change from others."""
-QUICK_CONTRACTS = "algo/test_contract.py"
-"""The file of tests/ whose configurations are marked 'quick' where they belong to that set."""
+"""Folders and files of tests/ that start no training; `--changed` adds what reaches a change from others."""
 
 
 def add_options(parser):
@@ -75,13 +73,13 @@ def _in_set(item, chosen):
 
 
 def _is_quick(item):
-    if item.nodeid.startswith(f"tests/{QUICK_CONTRACTS}"):
-        return item.get_closest_marker("quick") is not None
+    if item.get_closest_marker("quick") is not None:
+        return True
     return _in_quick_room(item.nodeid) and not any(map(item.get_closest_marker, NOT_QUICK))
 
 
 def _in_quick_room(node):
-    return node.startswith(tuple(f"tests/{room}" for room in (*QUICK_ROOMS, QUICK_CONTRACTS)))
+    return node.startswith(tuple(f"tests/{room}" for room in QUICK_ROOMS))
 
 
 def _at_its_time(item, alone):

@@ -317,6 +317,7 @@ STATES = [
 """Kinds of state beside the weights: warm starts, turns of networks, averages, codes, parts."""
 
 
+@pytest.mark.later
 @pytest.mark.parametrize(("name", "changes"), STATES)
 @pytest.mark.parametrize("stop", [2, 3])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(name, changes, stop):

@@ -12,8 +12,8 @@ from tests import sets, times
 TESTS = {
     "tests/cli/test_a.py::plain": (),
     "tests/cli/test_a.py::rare": ("nightly",),
-    "tests/algo/test_contract.py::bc": ("quick",),
-    "tests/algo/test_contract.py::other": (),
+    "tests/algo/test_contract.py::bc": ("slow", "quick"),
+    "tests/algo/test_contract.py::other": ("later",),
     "tests/data/test_b.py::unit": (),
     "tests/data/test_b.py::dear": ("slow",),
     "tests/data/test_b.py::at_its_own_time": ("alone",),

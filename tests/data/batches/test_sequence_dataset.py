@@ -23,26 +23,22 @@ CACHE_MODES = ("all", "low_dim", None)
 every_mode = pytest.mark.parametrize("cache_mode", CACHE_MODES)
 
 
-def naive_window(path, index, obs_keys, frame_stack, seq_length):
-    """Sample ``index`` of all-padded windows, read step by step from the file."""
-    with h5py.File(path) as file:
-        for name in sorted(file["data"], key=lambda name: int(name[5:])):
-            demo = file["data"][name]
-            length = len(demo["actions"])
-            if index < length:
-                break
-            index -= length
-        steps = range(index - frame_stack + 1, index + seq_length)
-        at = [min(max(step, 0), length - 1) for step in steps]
-        return {
-            "obs": {key: [demo["obs"][key][i] for i in at] for key in obs_keys},
-            "next_obs": {key: [demo["next_obs"][key][i] for i in at] for key in obs_keys},
-            "goal_obs": {key: demo["next_obs"][key][length - 1] for key in obs_keys},
-            "actions": [demo["actions"][i] for i in at],
-            "rewards": [demo["rewards"][i] for i in at],
-            "dones": [demo["dones"][i] for i in at],
-            "pad_mask": [0 <= step < length for step in steps],
-        }
+def naive_window(demos, index, obs_keys, frame_stack, seq_length):
+    """Sample ``index`` of all-padded windows, taken step by step from the arrays of the demos."""
+    for demo in demos:
+        length = len(demo["actions"])
+        if index < length:
+            break
+        index -= length
+    steps = range(index - frame_stack + 1, index + seq_length)
+    at = [min(max(step, 0), length - 1) for step in steps]
+    return {
+        "obs": {key: [demo[f"obs/{key}"][i] for i in at] for key in obs_keys},
+        "next_obs": {key: [demo[f"next_obs/{key}"][i] for i in at] for key in obs_keys},
+        "goal_obs": {key: demo[f"next_obs/{key}"][length - 1] for key in obs_keys},
+        **{key: [demo[key][i] for i in at] for key in ("actions", "rewards", "dones")},
+        "pad_mask": [0 <= step < length for step in steps],
+    }
 
 
 def assert_same(got, wanted):
@@ -80,13 +76,18 @@ def test_samples_equal_a_naive_reader(
     sizes = {"robot0_eef_pos": 3, "object": 2}
     make_demo_file(path, len(lengths), lengths, obs_dims=sizes, image=True)
     keys = (*KEYS, "agentview_image")
+    names = [f"{group}/{key}" for group in ("obs", "next_obs") for key in keys]
+    names += ["actions", "rewards", "dones"]
+    with h5py.File(path) as file:
+        groups = [file[f"data/demo_{number}"] for number in range(len(lengths))]
+        demos = [{name: group[name][:] for name in names} for group in groups]
     window = {"frame_stack": frame_stack, "seq_length": seq_length, "get_pad_mask": True}
     loaded = {"goal_mode": "last", "hdf5_cache_mode": cache_mode, "load_next_obs": True}
     dataset = SequenceDataset(path, keys, **window, **loaded)
     assert len(dataset) == sum(lengths)
     batch = dataset[list(range(len(dataset)))]
     for index in range(len(dataset)):
-        wanted = naive_window(path, index, keys, frame_stack, seq_length)
+        wanted = naive_window(demos, index, keys, frame_stack, seq_length)
         assert_same(dataset[index], wanted)
         assert_same(tree_map(lambda value, at=index: value[at], dict(batch)), wanted)
 

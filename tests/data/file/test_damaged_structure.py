@@ -120,6 +120,7 @@ def base(tmp_path_factory, make_demo_file):
     return make_demo_file(path, num_demos=3, image=True, filter_keys={"train": [0, 1]})
 
 
+@pytest.mark.later
 @pytest.mark.parametrize("case", list(changes()), ids=lambda case: case[0].replace("/", "-"))
 def test_every_command_ends_in_words(base, tmp_path, case):
     path = tmp_path / "a.hdf5"

@@ -50,6 +50,7 @@ ATTRS = st.dictionaries(
 )
 
 
+@pytest.mark.later
 @pytest.mark.parametrize("name", TARGETS)
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

@@ -147,8 +147,9 @@ def configurations():
             seen.add(text)
             name = f"{path.parent.name}/{path.stem}"
             is_dear = path.parent.name in FOLDERS or path.stem in DEAR
-            marks = pytest.mark.nightly if is_dear and not {path.stem, name} & CHEAP else ()
-            yield pytest.param(ready(path), None, id=name, marks=marks)
+            is_nightly = is_dear and not {path.stem, name} & CHEAP
+            mark = pytest.mark.nightly if is_nightly else pytest.mark.later
+            yield pytest.param(ready(path), None, id=name, marks=mark)
 
 
 SAMPLE = {"num_train_timesteps": 20, "num_inference_timesteps": 7, "prediction_type": "sample"}

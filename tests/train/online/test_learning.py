@@ -9,6 +9,7 @@ from imitate.train.online.normalization import RewardScaler
 from .told import SOFT, learns, told_algo, told_collector, told_memory
 
 NIGHTLY = pytest.mark.nightly
+pytestmark = pytest.mark.later
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def rollout_learner(algo, demos, steps=32, batch_size=64):
     )
 
 
+@pytest.mark.later
 @pytest.mark.parametrize("name", ["gail", pytest.param("airl", marks=pytest.mark.nightly)])
 def test_adversarial_imitation(name, files):
     algo = choosing(name)
@@ -82,6 +83,7 @@ def test_adversarial_imitation(name, files):
     assert learns(algo, collector, learner, rounds=32, within=0.5, steps=32)
 
 
+@pytest.mark.later
 @pytest.mark.parametrize(
     ("name", "rounds"), [("sqil", 160), pytest.param("dac", 400, marks=pytest.mark.nightly)]
 )
