@@ -49,13 +49,10 @@ from imitate.train.setup import build, resolve
 NO_GPU = 2
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
+    "step by step": {"train.cuda_graph": False},
     "data on device": {"train.data_on_device": True},
     "and bf16": {"train.data_on_device": True, "train.precision": "bf16"},
-    "and compiled": {
-        "train.data_on_device": True,
-        "train.precision": "bf16",
-        "train.compile": True,
-    },
+    "compiled": {"train.compile": True},
 }
 
 

@@ -251,6 +251,8 @@ class ACTNetwork(nn.Module):
 class ACT(ChunkPolicy[ACTConfig]):
     """Action chunking with transformers."""
 
+    recordable = True
+
     @property
     def policy(self) -> ACTNetwork:
         """The network that learns and acts."""

@@ -176,6 +176,7 @@ class BC(Algo[BCConfig]):
 
     form: ClassVar[tuple[str, ...] | None] = None
     """Members of :data:`PARTS` of which the policy consists; None: the enabled ones."""
+    recordable = True
 
     @property
     def policy(self) -> Actor | RecurrentActor | TransformerActor:
@@ -342,12 +343,16 @@ class BC_VAE(BC):  # noqa: N801 - the name users know
 
     form = ("vae",)
 
+    recordable = True
+
     @property
     def vae_policy(self) -> VAEActor:
         """The network that learns and acts."""
         return cast(VAEActor, self.active_nets["policy"])
 
     def _create_policy(self) -> nn.Module:
+        # the temperature of a categorical prior changes with the epoch
+        self.recordable = not self.config.vae.prior.use_categorical
         encoder = self._create_encoder()
         return VAEActor(
             encoder, VAE.from_config(encoder.output_dim, self._head_dim, self.config.vae)

@@ -108,6 +108,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     chunk_key = "horizon"
     aligned_with_oldest_frame = True
+    recordable = True
 
     @property
     def policy(self) -> Denoiser:

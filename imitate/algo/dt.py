@@ -183,6 +183,8 @@ class DT(Algo[DTConfig]):
         target_return: return that rollouts are conditioned on; it may be set, and is used from the next episode on.
     """
 
+    recordable = True
+
     @property
     def policy(self) -> DecisionTransformer:
         """The network that learns and acts."""

@@ -145,6 +145,7 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
 
     chunk_key = "horizon"
     aligned_with_oldest_frame = True
+    recordable = True
 
     @property
     def policy(self) -> Denoiser:

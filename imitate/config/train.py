@@ -304,6 +304,11 @@ class TrainConfig(Section):
         "supports it and it is precise enough for the algorithm, else fp32.",
     )
     compile: bool = Field(False, description="Compile the training step with torch.compile.")
+    cuda_graph: bool = Field(
+        True,
+        description="On an NVIDIA GPU: record an update once and repeat it as a whole, where the "
+        "algorithm allows it. Several times as fast for small networks; takes more GPU memory.",
+    )
     device: str | None = Field(
         None,
         pattern=r"^(cpu|cuda(:\d+)?|mps)$",

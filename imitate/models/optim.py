@@ -83,7 +83,12 @@ class _ContiguousViews(torch.optim.Optimizer):
 
     The kernel copies tensors that are not contiguous, which takes three times as long as the step itself for
     convolutions with channels last. The views share the memory of the weights.
+
+    Attributes:
+        rates: learning rates on the device by group of weights, in place of the groups' numbers, or None.
     """
+
+    rates: Sequence[Tensor] | None = None
 
     def _init_group(self, group: dict[str, Any], params: list[Tensor], *others: Any) -> Any:
         found = super()._init_group(group, params, *others)  # type: ignore[misc]
@@ -118,14 +123,14 @@ class _ContiguousViews(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _step(self, closure: Callable[[], float] | None = None) -> float | None:
-        if closure is None and all(map(_is_plain, self.param_groups)):
-            for group in self.param_groups:
-                self._fused_step(group)
+        if closure is None and is_plain(self):
+            for number, group in enumerate(self.param_groups):
+                self._fused_step(group, group["lr"] if self.rates is None else self.rates[number])
             return None
         loss: float | None = _undecorated(super().step)(self, closure)
         return loss
 
-    def _fused_step(self, group: dict[str, Any]) -> None:
+    def _fused_step(self, group: dict[str, Any], rate: float | Tensor) -> None:
         """Call the kernel directly, because torch's code before it takes longer than the kernel for a small network."""
         lists: list[list[Tensor]] = [[] for _ in range(6)]
         self._init_group(group, *lists)
@@ -145,7 +150,7 @@ class _ContiguousViews(torch.optim.Optimizer):
             squares,
             largest,
             steps,
-            lr=group["lr"],
+            lr=rate,
             beta1=beta1,
             beta2=beta2,
             weight_decay=group["weight_decay"],
@@ -175,6 +180,11 @@ def _undecorated(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _ONE = torch.ones(())
+
+
+def is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Return True if the kernel of this optimizer is called directly: for all groups of weights."""
+    return all(map(_is_plain, optimizer.param_groups))
 
 
 def _is_plain(group: Mapping[str, Any]) -> bool:

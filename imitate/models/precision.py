@@ -60,7 +60,7 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 
 def compile_networks(nets: Iterable[nn.Module], device: torch.device) -> None:
-    """Compile networks in place; on CUDA with graphs, which speed up small networks."""
+    """Compile networks in place that are not compiled yet; on CUDA with graphs, which speed up small networks."""
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
         warnings.warn(
             "train.compile needs a C++ compiler on the CPU, but none was found; networks are not compiled",
@@ -69,7 +69,8 @@ def compile_networks(nets: Iterable[nn.Module], device: torch.device) -> None:
         return
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     for net in nets:
-        net.compile(mode=mode)
+        if net._compiled_call_impl is None:
+            net.compile(mode=mode)
 
 
 def begin_compiled_step(device: torch.device) -> None:

@@ -26,6 +26,7 @@ CHANGEABLE = (
     "train.num_threads",
     "train.cuda",
     "train.device",
+    "train.cuda_graph",
     "train.data_on_device",
     "train.cache_features",
     "train.hdf5_cache_mode",

@@ -35,10 +35,10 @@ from imitate.algo.base.optimization import (
     updates_per_epoch,
 )
 from imitate.algo.base.overrides import (
+    adapt,
     check_networks,
     checked_batch,
     checked_loss,
-    with_validation,
     wrong_step,
 )
 from imitate.algo.base.policy_state import (
@@ -49,6 +49,7 @@ from imitate.algo.base.policy_state import (
     where_state,
     without_plan,
 )
+from imitate.algo.base.recorded import detached, update_of
 from imitate.algo.base.relative import no_memory, recalled
 from imitate.algo.slots.auxiliary import Auxiliary
 from imitate.algo.slots.auxiliary import built as auxiliaries_of
@@ -116,12 +117,18 @@ class Algo(ABC, Generic[ConfigT]):
     ranks: Ranks = ALONE
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""
+    recordable = False
+    """True if an update makes the same operations for all batches of one shape, and can be a CUDA graph.
+
+    It may then read no number that changes from update to update, and no random numbers of the processor. A subclass
+    with methods of its own says it again.
+    """
     random_needs_act = True
     """True if :meth:`act` is also called where random actions are taken: its state or extras are learned from."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        with_validation(cls)
+        adapt(cls)
 
     def __init__(
         self,
@@ -146,15 +153,13 @@ class Algo(ABC, Generic[ConfigT]):
         self.action_mask = ActionMask(obs_config.mask_key())
         self.autocast = autocast(global_config.train.precision, self.device)
         self._own_state = OwnState()
-        self._compiled = False
         self.ema: EMA | None = None
         self.counters: dict[str, int] = {}
         self._create_networks()
         check_networks(self)
         self._add_slots()
         self.nets = with_fast_linears(self.nets.float().to(self.device))
-        if ema is not None:
-            self.ema = EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
+        self.ema = ema and EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
 
     @property
     def learners(self) -> tuple[Algo, ...]:
@@ -283,17 +288,20 @@ class Algo(ABC, Generic[ConfigT]):
         Returns:
             detached scalars on the device, not yet synchronized; see :meth:`log_info`.
         """
-        with torch.set_grad_enabled(not validate):
-            loss, info = checked_loss(self, self._loss(batch))
-            info |= self._validation_info(batch) if validate else {}
         if not validate:
-            info["Policy_Grad_Norms"] = self._gradient_step("policy", loss)
-        return {name: torch.as_tensor(value).detach() for name, value in info.items()}
+            return self.recorded_update(batch)
+        with torch.no_grad():
+            _, info = checked_loss(self, self._loss(batch))
+            return detached(info | self._validation_info(batch))
+
+    @cached_property
+    def recorded_update(self) -> Callable[[Batch], Info]:
+        """Function that makes an update of network ``policy`` on a prepared batch, as one CUDA graph if possible."""
+        return update_of(self)
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         """Convert the scalars of :meth:`train_on_batch` (or their mean over an epoch) to floats; add learning rates."""
-        log = {name: float(value) for name, value in info.items()}
-        return log | self.optimization.learning_rates()
+        return {k: float(v) for k, v in info.items()} | self.optimization.learning_rates()
 
     def on_epoch_end(self, epoch: int) -> None:  # noqa: B027 - a hook, empty by default
         """Called by the trainer after each epoch, counted from 1."""
@@ -307,8 +315,7 @@ class Algo(ABC, Generic[ConfigT]):
         Compiles if ``train.compile`` is set.
         """
         set_mode(self.nets, training=True)
-        if self.global_config.train.compile and not self._compiled:
-            self._compiled = True
+        if self.global_config.train.compile:
             compile_networks(self.nets.values(), self.device)
 
     def set_eval(self) -> None:
@@ -333,6 +340,7 @@ class Algo(ABC, Generic[ConfigT]):
         if load_optimizers:
             self.counters = {name: int(model_dict[name]) for name in self.counters}
             self.optimization.load_state_dict(model_dict)
+            vars(self).pop("recorded_update", None)  # graphs use the former state of the optimizers
 
     # ---- test time -----------------------------------------------------------------------------------------------
 

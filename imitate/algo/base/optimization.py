@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,14 @@ from imitate.algo.slots.dynamics import Dynamics
 from imitate.algo.slots.reward_weights import RewardWeights
 from imitate.config import Config
 from imitate.errors import ConfigError
-from imitate.models.optim import EMA, ShareGradients, backward, make_optimizer, make_scheduler
+from imitate.models.optim import (
+    EMA,
+    ShareGradients,
+    backward,
+    is_plain,
+    make_optimizer,
+    make_scheduler,
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ class Optimization:
         self._average, self._averaged = average, averaged
         self._accumulate = accumulate
         self._parts = dict.fromkeys(rules, 0)
+        self._recorded: list[str] | None = None
 
     def step(self, name: str, loss: Tensor) -> Tensor:
         """Make a step of one network: backward, clip, optimizer and schedule.
@@ -102,10 +111,40 @@ class Optimization:
         if self._parts[name] > 0:
             return norm
         optimizer.step()
+        if self._recorded is None:
+            self.advance(name)
+        else:
+            self._recorded.append(name)
+        return norm
+
+    def advance(self, name: str) -> None:
+        """Move on the schedule of a network, and the average, after a step of its optimizer."""
         self.schedulers[name].step()
         if self._average is not None and self._averaged == name:
             self._average.update(self._nets)
-        return norm
+
+    @contextmanager
+    def recording(self, rates: Sequence[Sequence[Tensor]]) -> Iterator[list[str]]:
+        """Let steps read learning rates from tensors; yield a list of the networks that :meth:`advance` is due for.
+
+        Args:
+            rates: learning rates on the device by optimizer and group of weights.
+        """
+        self._recorded = []
+        for optimizer, own in zip(self.optimizers.values(), rates, strict=True):
+            optimizer.rates = own  # type: ignore[attr-defined]
+        try:
+            yield self._recorded
+        finally:
+            self._recorded = None
+            for optimizer in self.optimizers.values():
+                optimizer.rates = None  # type: ignore[attr-defined]
+
+    @property
+    def can_be_recorded(self) -> bool:
+        """True if each call of :meth:`step` does the same: one process, one part, and kernels that take tensors."""
+        alone = self.share_gradients is None and self._accumulate == 1
+        return alone and all(map(is_plain, self.optimizers.values()))
 
     def learning_rates(self) -> dict[str, float]:
         """Return the current learning rate of each network under its logged name."""

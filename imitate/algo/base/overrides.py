@@ -45,7 +45,18 @@ HOOKS = {
 """Hooks without a default, and the methods that call them. A class has to define one of the two."""
 
 
-def with_validation(algo_class: Any) -> None:
+def adapt(algo_class: Any) -> None:
+    """Prepare a new subclass of ``Algo``: see :func:`_add_validation`.
+
+    Updates of a class with methods of its own are recorded only if the class itself says that they can be.
+    """
+    own = vars(algo_class)
+    if any(map(inspect.isfunction, own.values())) and "recordable" not in own:
+        algo_class.recordable = False
+    _add_validation(algo_class)
+
+
+def _add_validation(algo_class: Any) -> None:
     """Add validation by ``_loss`` to a class whose own ``train_on_batch`` takes only ``(batch, epoch)``."""
     own = vars(algo_class).get("train_on_batch")
     if own is None or not _takes(own, ("batch", "epoch")) or _takes(own, ("batch", "epoch", True)):
