@@ -7,8 +7,9 @@ durations of its calls with the control period.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -241,6 +242,33 @@ def limit_findings(
     return [DeployFinding(Severity.warning, "limits", "", words)]
 
 
+_HALF, _MOST_PAIRS = 0.6, 6
+"""Fraction of its error to which a policy's error falls if observations were exchanged; largest number of trials."""
+
+
+def exchange_findings(
+    policy: LoopPolicy, demos: Sequence[CheckedDemo], overall: float
+) -> Iterator[DeployFinding]:
+    """Find two observations of one shape with which the policy errs much less after they are exchanged.
+
+    Args:
+        policy: the policy.
+        demos: recorded demonstrations.
+        overall: relative error of the policy with the observations as they are.
+    """
+    seen = demos[0].obs
+    alike = [(a, b) for a, b in combinations(seen, 2) if seen[a].shape == seen[b].shape]
+    for a, b in alike[:_MOST_PAIRS]:
+        other = [replace(demo, obs={**demo.obs, a: demo.obs[b], b: demo.obs[a]}) for demo in demos]
+        error = ActionErrors(predict(policy, other)).overall
+        if error < _HALF * overall:
+            words = (
+                f"'{a}' and '{b}' look exchanged: with each in the other's place the policy's action error falls from "
+                f"{overall:.2f} to {error:.2f}"
+            )
+            yield DeployFinding(Severity.problem, "exchanged", f"{a}, {b}", words)
+
+
 _UNUSABLE = frozenset({"missing", "shape", "not finite", "goals"})
 """Kinds of findings after which the policy cannot be called or its actions cannot be compared."""
 
@@ -394,7 +422,10 @@ def _act(
         report.findings.append(DeployFinding(Severity.problem, "refused", "", words))
         return
     report.errors = ActionErrors(predictions, names)
-    report.findings += report.errors.findings(tolerance)
+    large = report.errors.findings(tolerance)
+    report.findings += large
+    if large:
+        report.findings += exchange_findings(policy, demos, report.errors.overall)
     low, high = (np.array(limit, dtype=float) for limit in (schema.action_low, schema.action_high))
     report.findings += limit_findings(predictions, low, high, names=names)
     report.first_ms = predictions.first_ms

@@ -253,3 +253,24 @@ def test_it_is_json(checked):
     told = json.loads(json.dumps(checked(policy=Expert(gain=-1.0)).to_dict()))
     assert (told["verdict"], told["findings"][-1]["level"]) == ("fails", "problem")
     assert told["actions"]["worst_step"]["demo"].startswith("demo_")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [(True, "'left' and 'right' look exchanged"), (False, None)]
+)
+def test_exchanged_observations_are_found_by_what_the_policy_makes_of_them(checked, wrong, words):
+    class Follows(Expert):
+        def __call__(self, ob):
+            return (1 if wrong else 3) * np.tanh(ob["left"][:2]).astype(np.float64)
+
+    def change(obs, actions):
+        other, mine = np.sin(np.arange(90)).reshape(30, 3), obs["joints"]
+        left, right = (other, mine) if wrong else (mine, other)
+        return {"left": left, "right": right, "camera": obs["camera"]}, actions
+
+    keys = {key: ObservedKey((3,)) for key in ("left", "right")}
+    nothing = TrainingObservations({}, "the file")
+    report = checked(change, Follows(), replace(SCHEMA, observations=keys), nothing)
+    told = [entry.words for entry in report.findings if entry.kind == "exchanged"]
+    assert len(told) == wrong and all(entry.startswith(words) for entry in told)
+    assert report.errors.overall > 1
