@@ -172,11 +172,13 @@ def read_safetensors(path: Path) -> Weights:
     """Read the tensors of a .safetensors file.
 
     Raises:
-        ValueError: the file is truncated or damaged.
+        ValueError: there is no regular file, or it is truncated or damaged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError("is no regular file")
     try:
         return dict(load_file(path))
     except SafetensorError as error:

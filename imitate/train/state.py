@@ -39,7 +39,12 @@ class TrainState:
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> TrainState:
         """Read the counters from a checkpoint's train_state; ignore its other entries."""
-        return cls(**{name: state[name] for name in cls.__dataclass_fields__ if name in state})
+        known = {name: state[name] for name in cls.__dataclass_fields__ if name in state}
+        for name, value in known.items():
+            wanted = (int, float) if name.endswith("_s") else (int,)
+            if type(value) not in wanted or not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}")
+        return cls(**known)
 
 
 @dataclass

@@ -270,6 +270,16 @@ class ShardIndex(_Record):
                 raise ValueError(f"{what} '{twice}' is there twice")
         return self
 
+    @model_validator(mode="after")
+    def _mergeable(self) -> Self:
+        sizes: dict[str, int] = {}
+        for shard in self.shards:
+            for known in shard.statistics.values():
+                for key, stats in known.items():
+                    if sizes.setdefault(key, len(stats.mean)) != len(stats.mean):
+                        raise ValueError(f"statistics of '{key}' differ in length")
+        return self
+
     @classmethod
     def parse(cls, text: str | bytes, place: str) -> Self:
         """Read an index.
@@ -342,11 +352,12 @@ class ShardIndex(_Record):
             )
 
     def statistics(self, filter_key: str | None = None) -> Mapping[str, Moments]:
-        """Compute the statistics of each array over the demos of a mask; None: over all."""
+        """Compute the statistics of each of :attr:`arrays` over the demos of a mask; None: over all."""
         found: dict[str, list[Moments]] = {}
         for shard in self.shards:
             for key, stats in shard.statistics.get(filter_key or ALL, {}).items():
-                found.setdefault(key, []).append(stats.moments)
+                if key in self.arrays:
+                    found.setdefault(key, []).append(stats.moments)
         return {key: Moments.merged(parts) for key, parts in found.items()}
 
     def lengths(self, filter_key: str | None = None) -> Iterator[int]:

@@ -31,7 +31,7 @@ from imitate.errors import ClosedError, UserError, WireError
 from imitate.system.channel.admission import Lobby, same_token
 from imitate.system.channel.frames import Channel
 from imitate.system.channel.messages import MAX_MESSAGE, decode_map, encode
-from imitate.system.channel.stream import Stream
+from imitate.system.channel.stream import Stream, shut
 
 __all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", "ServerStatistics"]
 
@@ -60,8 +60,7 @@ class _Waiting:
 
     def end(self) -> None:
         """Close the connection, so that its thread, which waits for the other side, ends."""
-        with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
+        shut(self.sock)
 
 
 class PolicyServer:

@@ -140,11 +140,18 @@ class Stream:
 
     def end_writing(self) -> None:
         """Tell the other side that no more data follow."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+        shut(self._socket, socket.SHUT_WR)
 
     def abort(self) -> None:
         """Close the connection at once; may be called from any thread."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        shut(self._socket)
         self._socket.close()
+
+
+def shut(sock: socket.socket, how: int = socket.SHUT_RDWR) -> None:
+    """End a connection, also of TLS while another thread uses it.
+
+    ``SSLSocket.shutdown`` would take the encryption from the other thread, which then fails or sends plain text.
+    """
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, how)

@@ -79,6 +79,8 @@ def read_whole(path: Path) -> dict[str, Any]:
     Raises:
         Exception: the file is missing or damaged; torch raises many kinds of errors.
     """
+    if path.exists() and not path.is_file():
+        raise OSError("it is no regular file")  # a pipe would be waited for
     check_archive(path, path, path.stat().st_size)
     state: dict[str, Any] = torch.load(path, weights_only=True)
     return state

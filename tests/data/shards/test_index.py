@@ -135,6 +135,14 @@ def other(change):
             other(lambda _, shard: shard["statistics"][""]["actions"].update(mean=[1.0])),
             "differ in length",
         ),
+        (
+            other(
+                lambda _, shard: shard["statistics"][""]["actions"].update(
+                    {part: [1.0] for part in ("mean", "m2", "min", "max")}
+                )
+            ),
+            "statistics of 'actions' differ in length",
+        ),
         (lambda text: text[: len(text) // 2], "cut short"),
     ],
 )
@@ -142,6 +150,12 @@ def test_a_damaged_index_is_refused_in_one_line(shards, change, words):
     with refused(words) as caught:
         ShardIndex.parse(change(write_index(shards).to_json()), "demos/index.json")
     assert str(caught.value).startswith("demos/index.json")
+
+
+def test_statistics_of_an_array_that_is_not_listed_are_not_used(shards):
+    text = other(lambda tree, _: tree["arrays"].pop("actions"))(write_index(shards).to_json())
+    known = ShardIndex.parse(text, "x").statistics()
+    assert "obs/object" in known and "actions" not in known
 
 
 def test_an_index_of_another_toolkit_is_left_alone(tmp_path):

@@ -79,6 +79,26 @@ def test_a_handshake_of_a_byte_now_and_then_has_an_end(server, monkeypatch):
                 slow.sendall(b"\x01")
 
 
+def test_a_handshake_that_another_connection_takes_the_place_of_ends_without_a_traceback(
+    server, monkeypatch
+):
+    monkeypatch.setattr(server._lobby, "_most", 1)
+    began, failed, secure = threading.Semaphore(0), [], server_module.Stream.secure
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    told = lambda stream, deadline: (began.release(), secure(stream, deadline))  # noqa: E731
+    monkeypatch.setattr(server_module.Stream, "secure", told)
+    before = None
+    for _ in range(5):
+        sock = socket.create_connection((server.host, server.port), timeout=600)
+        began.acquire()
+        if before is not None:
+            assert before.recv(1) == b""
+            before.close()
+        before = sock
+    before.close()
+    assert not failed
+
+
 def test_messages_larger_than_a_record_and_than_all_buffers(policy):
     channel, noise = policy._connection, np.random.default_rng(0).bytes(9_000_000)
     message = {"imitate": {"kind": "predict", "id": 1}, "history": [observation(7)], "x": noise}

@@ -141,6 +141,14 @@ def weights(change):
     return edit
 
 
+def pipe_for(name):
+    def edit(policy):
+        (policy.folder / name).unlink()
+        os.mkfifo(policy.folder / name)
+
+    return edit
+
+
 ACT, WEIGHTS, BIAS = "act_state_0.6.1", "model.safetensors", "model.action_head.bias"
 TOKENIZER = {"registry_name": "tokenizer_processor", "config": {}}
 TORQUE = {"torque": {"type": "ACTION", "shape": [7]}}
@@ -164,6 +172,7 @@ REFUSED = [
     (ACT, bytes_of_weights(1000), "missing, truncated or damaged"),
     (ACT, bytes_of_weights(0), "missing, truncated or damaged"),
     (ACT, lambda policy: (policy.folder / WEIGHTS).unlink(), "missing, truncated or damaged"),
+    (ACT, pipe_for("policy_preprocessor_step_3_normalizer_processor.safetensors"), "is no regular file"),
     (
         ACT,
         edited(
