@@ -38,7 +38,17 @@ from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.system.run_folder import RunFolder, find_checkpoint
 from imitate.train.metrics import MetricsFile
 
-_FIRST = ("missing", "shape", "order", "exchanged", "zeros", "units", "normalization", "rate")
+_FIRST = (
+    "missing",
+    "shape",
+    "order",
+    "sign",
+    "exchanged",
+    "zeros",
+    "units",
+    "normalization",
+    "rate",
+)
 """Causes that explain all others."""
 _LAST = ("outside", "coverage", "other policy", "undertrained", "inconsistent")
 """Causes that others may explain."""
@@ -328,6 +338,7 @@ def _of_recording(
     if data is not None and shown:
         here, there = _motions(recording, episodes, rename), _motions(data, shown)
         yield from _some(recorded.of_order(here, there))
+        yield from _some(recorded.of_reach(here, there))
         yield from _some(
             recorded.of_delay(
                 causes.delays(here, recording.control_freq), causes.delays(there, data.control_freq)
@@ -351,10 +362,18 @@ def _inputs(
     first = [
         found
         for found in first_look({k: v[0] for k, v in episodes[0].obs.items()}, kinds, known)
-        if found.kind in ("order", "exchanged", "zeros")
+        if found.kind in ("order", "sign", "exchanged", "zeros")
     ]
     yield from map(recorded.of_structure, first)
     odd = {key for found in first for key in found.key.split(", ")}
+    if shown:
+        vectors = [key for key, kind in kinds.items() if kind == "low_dim" and key not in odd]
+        here, there = (
+            {key: np.concatenate(_flat(part, key)) for key in vectors} for part in (episodes, shown)
+        )
+        for keys, cause in recorded.of_exchange(here, there):
+            odd |= set(keys.split(", "))
+            yield cause
     for key, kind in kinds.items():
         range_: Range | None = known.ranges.get(key)
         if key in odd:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imitate.checks.causes import MOST, Array, Cause, Neighbours, scored
+from imitate.data.quality.doctor.alignment import own_positions, target_distances
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 from imitate.deploy.check.inputs import (
     FAR,
@@ -185,6 +187,65 @@ def of_order(
         MOST,
         words,
         "give the joints in the order of the demonstrations in the robot's observe()",
+    )
+
+
+def of_exchange(
+    here: Mapping[str, Array], there: Mapping[str, Array]
+) -> Iterator[tuple[str, Cause]]:
+    """Compare the difference of two vectors of one size with the demonstrations': exchanged, it has the other sign.
+
+    Args:
+        here, there: (N, D) values of each vector in the recording, and in the demonstrations.
+
+    Returns:
+        both keys, and the cause.
+    """
+    for a, b in combinations(here, 2):
+        if here[a].shape != here[b].shape or there[a].shape != there[b].shape:
+            continue
+        usual, now = there[a] - there[b], (here[a] - here[b]).mean(axis=0)
+        std = np.maximum(usual.std(axis=0), 1e-9 + 1e-3 * np.abs(usual).max())
+        straight, crossed = (
+            float((np.abs(way * now - usual.mean(axis=0)) / std).max()) for way in (1, -1)
+        )
+        if straight > 2 and 3 * crossed < straight:
+            words = f"'{a}' and '{b}' look exchanged: their difference has the opposite sign in the demonstrations"
+            yield (
+                f"{a}, {b}",
+                Cause("exchanged", MOST, words, "exchange them in the robot's observe()"),
+            )
+
+
+def of_reach(
+    recorded: Sequence[tuple[Array, Array]], trained: Sequence[tuple[Array, Array]]
+) -> Cause | None:
+    """Compare how near the positions come to their targets.
+
+    Args:
+        recorded: actions (T, A) and positions (T, D) of each recorded episode.
+        trained: the same of demonstrations.
+    """
+    own = own_positions(list(trained))
+    if not own or not recorded or recorded[0][1].shape[1] != trained[0][1].shape[1]:
+        return None
+    actions, columns = list(own), list(own.values())
+    here, there = (
+        np.sqrt(target_distances(list(pairs))[actions, columns]) for pairs in (recorded, trained)
+    )
+    size = np.ptp(np.concatenate([u for u, _ in trained]), axis=0)[actions]
+    more = here / np.maximum(there, 0.02 * np.maximum(size, 1e-9))
+    worst = int(more.argmax())
+    words = (
+        f"position {columns[worst]} stays {here[worst]:.3g} away from its target, action {actions[worst]}, on average "
+        f"({there[worst]:.3g} in the demonstrations)"
+    )
+    return scored(
+        "unreached",
+        float(more[worst]),
+        4.0,
+        words,
+        "look for contact, a load, or limits in the driver that cut the commands",
     )
 
 

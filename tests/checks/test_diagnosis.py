@@ -17,7 +17,7 @@ from imitate.checks.causes import (
     of_training,
 )
 from imitate.checks.diagnosis import diagnose, ranked, subject_of
-from imitate.checks.recording_causes import of_coverage
+from imitate.checks.recording_causes import of_coverage, of_exchange, of_reach
 from imitate.cli.main import app
 from imitate.data.dataset_file import DatasetFile
 from imitate.deploy.check.deploy_check import CheckedDemo
@@ -147,6 +147,29 @@ def test_the_fault_of_a_recording_comes_first(fault, healthy, tmp_path):
         episodes.append(episode(rng, policy, **planted))
     report = diagnosed(run, written(tmp_path / "failed.hdf5", episodes, rate))
     assert kinds(report)[:1] == ([] if fault is None else [fault]), report.named
+
+
+def test_exchanged_vectors_are_named_by_their_difference():
+    draw = np.random.default_rng(0)
+    middle, half = draw.normal(size=(200, 3)), 0.02 + 0.02 * draw.random((200, 1)) * [0, 1, 0]
+    there = {"left": middle + half, "right": middle - half, "one": middle[:, :1]}
+    turned = {"left": there["right"], "right": there["left"], "one": there["one"]}
+    ((keys, cause),) = of_exchange(turned, there)
+    assert (keys, cause.kind) == ("left, right", "exchanged") and cause.is_named
+    moved = {**there, "right": there["right"] + 1}
+    for here in (there, moved):
+        assert not list(of_exchange(here, there))
+
+
+@pytest.mark.parametrize(("cut", "named"), [(9.0, False), (0.5, True)])
+def test_commands_that_are_cut_on_their_way_are_unreached(cut, named):
+    wishes = np.sin(np.arange(300)[:, None] * [0.1, 0.07])
+    late = np.concatenate([wishes[:1], wishes[:-1]])
+    trained = [(wishes, late + [0.001, 0.001])]
+    cause = of_reach([(wishes, np.minimum(late, [cut, 9.0]))], trained)
+    assert cause.is_named == named and ("position 0 stays" in cause.words) >= named
+    assert of_reach([], trained) is None
+    assert of_reach(trained, [(wishes, np.sin(late * 9))]) is None  # no targets
 
 
 def test_a_missing_observation_comes_before_all(healthy, tmp_path):

@@ -102,19 +102,23 @@ def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
 
 
 def target_errors(pairs: list[tuple[Array, Array]]) -> Array:
-    """Return the least squared distance (A, V) of each position from each target a few steps before.
-
-    It is a fraction of the position's variance; infinite for a position that does not vary.
-    """
+    """Return the distances as fractions of the position's variance; infinite for a position that does not vary."""
     spread = np.concatenate([q for _, q in pairs]).var(axis=0)
+    errors = target_distances(pairs) / np.maximum(spread, _TINY)
+    nearest: Array = np.where(spread > _TINY, errors, np.inf)
+    return nearest
+
+
+def target_distances(pairs: list[tuple[Array, Array]]) -> Array:
+    """Return the least mean squared distance (A, V) of each position from each target a few steps before."""
     errors = []
     for delay in range(DELAYS[-1] + 1):
         squares = [
             ((q[delay:, None, :] - u[: len(u) - delay, :, None]) ** 2).mean(axis=0)
             for u, q in pairs
         ]
-        errors.append(np.mean(squares, axis=0) / np.maximum(spread, _TINY))
-    nearest: Array = np.where(spread > _TINY, np.min(errors, axis=0), np.inf)
+        errors.append(np.mean(squares, axis=0))
+    nearest: Array = np.min(errors, axis=0)
     return nearest
 
 
