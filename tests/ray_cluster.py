@@ -51,11 +51,7 @@ class TwoNodes:
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
-        self.environ = {
-            **ENVIRONMENT,
-            "RAY_AUTH_MODE": mode,
-            "RAY_AUTH_TOKEN_PATH": str(token),
-        }
+        self.environ = {**ENVIRONMENT, "RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN_PATH": str(token)}
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             env={**os.environ, **self.environ, "RAY_TMPDIR": folder},

@@ -71,10 +71,7 @@ REFUSED = [
         *("flow_policy", f"{FRAME}=1 {HORIZON}=1 algo.prefix.max_delay=16"),
         "max_delay is 16, but a chunk has 16",
     ),
-    (
-        *("flow_policy", f"{FRAME}=3 {HORIZON}=3 algo.prefix.max_delay=14"),
-        "set it to 13 or less",
-    ),
+    (*("flow_policy", f"{FRAME}=3 {HORIZON}=3 algo.prefix.max_delay=14"), "set it to 13 or less"),
     ("gail", "train.frame_stack=2", r"frame_stack is 2.*gail sees single observations"),
     ("gl", "observation.modalities.subgoal.low_dim=[]", r"observation\.modalities\.subgoal"),
     ("gl", "experiment.rollout.enabled=true", r"rollout\.enabled.*gl learns does not act"),

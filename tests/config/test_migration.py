@@ -62,11 +62,7 @@ NOT_BEFORE_05 = (
     *("train.action_keys", "train.action_config", "train.max_grad_norm", "experiment.ckpt_path"),
     *("train.normalize_weights_by_ds_size", "experiment.env_meta_update_dict"),
 )
-ENCODER_SIBLINGS = {
-    "core_kwargs": {},
-    "obs_randomizer_class": None,
-    "obs_randomizer_kwargs": {},
-}
+ENCODER_SIBLINGS = {"core_kwargs": {}, "obs_randomizer_class": None, "obs_randomizer_kwargs": {}}
 
 
 def robomimic_bc(without=()):

@@ -5,15 +5,7 @@ import torch
 
 from imitate import algo_factory, load_config, policy_from_checkpoint
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
-from tests.algo.test_contract import (
-    AC_DIM,
-    PLANNERS,
-    ROOT,
-    SIZES,
-    cases,
-    observation,
-    weights,
-)
+from tests.algo.test_contract import AC_DIM, PLANNERS, ROOT, SIZES, cases, observation, weights
 from tests.tiny import merged, small, tiny_batch
 
 IMAGE = (3, 80, 80)  # as large as the crops of the configurations want

@@ -76,10 +76,7 @@ def test_a_goal_that_does_not_follow_the_hand_is_reached():
     np.testing.assert_allclose(path[-1], [0.2, 0.3, 1.2], atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("frame", "end"),
-    [("world", [0.4, 0.1, 0.9]), ("base", [0.9, 0.4, 0.9])],
-)
+@pytest.mark.parametrize(("frame", "end"), [("world", [0.4, 0.1, 0.9]), ("base", [0.9, 0.4, 0.9])])
 def test_absolute_goals_in_the_frame_of_the_controller(frame, end):
     actions = np.zeros((30, 7))
     actions[:, :3] = [0.4, 0.1, 0.9]

@@ -63,10 +63,7 @@ def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path):
     trust_env(meta)
     agent = write_expert(tmp_path / "a.pth")
     seen = []
-    with (
-        closing(EvalJob(agent, meta, SETTINGS)) as job,
-        EpisodePool(2) as pool,
-    ):
+    with closing(EvalJob(agent, meta, SETTINGS)) as job, EpisodePool(2) as pool:
         episodes = pool.run(job, seen.append)
     sound = evaluate(agent, env_meta(), EvalSettings(episodes=12, horizon=30))
     assert tuple(replace(episode, first_error=None) for episode in episodes) == sound.episodes

@@ -116,10 +116,7 @@ def test_so_it_is_in_lockstep(tmp_path, ways, hung):
 
 @pytest.mark.parametrize(
     ("episodes", "how", "words"),
-    [
-        (9, {"workers": 1}, "all 4 attempts to play an episode failed; .* "),
-        (2, VECTOR, ""),
-    ],
+    [(9, {"workers": 1}, "all 4 attempts to play an episode failed; .* "), (2, VECTOR, "")],
     ids=["one worker", "lockstep"],
 )
 def test_nothing_can_be_played_where_making_hangs(tmp_path, episodes, how, words):

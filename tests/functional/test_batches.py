@@ -53,8 +53,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize(
-    ("device", "non_blocking"),
-    [("cuda", True), ("cuda:1", True), ("mps", False), ("cpu", False)],
+    ("device", "non_blocking"), [("cuda", True), ("cuda:1", True), ("mps", False), ("cpu", False)]
 )
 def test_only_copies_to_devices_that_take_the_memory_at_once_are_not_waited_for(
     device, non_blocking

@@ -130,10 +130,7 @@ def test_generator_decides_ddpm_and_ddim_draws_nothing():
     ("call", "words"),
     [
         (lambda s: noise_schedule("squaredcos_cap", 10), "did you mean 'squaredcos_cap_v2'"),
-        (
-            lambda s: noise_schedule("linear", 0),
-            "num_train_timesteps is 0; expected at least 1",
-        ),
+        (lambda s: noise_schedule("linear", 0), "num_train_timesteps is 0; expected at least 1"),
         (lambda s: make_sampler("dim", s, 5), "did you mean 'ddim'"),
         (lambda s: make_sampler("ddim", s, 11), "num_inference_timesteps is 11; wanted 1 to"),
         (lambda s: make_sampler("ddim", s, 5, prediction="epsilom"), "did you mean 'epsilon'"),

@@ -10,12 +10,7 @@ from matplotlib.figure import Figure
 
 from imitate.errors import ConfigError
 from imitate.train.sweep.curves import Curve, Setting, read_curves
-from imitate.train.sweep.over_seeds import (
-    MEASURES,
-    band,
-    estimate_of,
-    settings_of,
-)
+from imitate.train.sweep.over_seeds import MEASURES, band, estimate_of, settings_of
 from imitate.train.sweep.plot import default_panels, draw_settings
 from imitate.train.sweep.results_table import as_json, cells, csv_text, latex_text, markdown_text
 from imitate.train.sweep.sweep import Sweep, SweepRun, table_rows

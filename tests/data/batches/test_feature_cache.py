@@ -9,12 +9,7 @@ import torch
 
 from imitate.errors import DatasetError
 from imitate.train import features
-from imitate.train.features import (
-    NoRoomError,
-    StoppedError,
-    features_folder,
-    features_once,
-)
+from imitate.train.features import NoRoomError, StoppedError, features_folder, features_once
 from tests.forked import Forked, die
 
 COUNT, SHAPE = 150, (3, 2, 1)
