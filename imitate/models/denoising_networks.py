@@ -131,14 +131,8 @@ class DenoisingMLP(nn.Module):
         of_step = self.step_encoder(steps_like(timestep, sample))
         return self.denoise(sample, self._with_obs(of_step, global_cond))
 
-    def conditions(
-        self, timesteps: Sequence[float], global_cond: Tensor | None
-    ) -> dict[float, Tensor]:
-        """Compute the conditions of all steps of one sampling at once, for :meth:`denoise`."""
-        return dict(zip(timesteps, self.stacked(timesteps, global_cond).unbind(0), strict=True))
-
     def stacked(self, timesteps: Sequence[float], global_cond: Tensor | None) -> Tensor:
-        """Return :meth:`conditions` as one tensor (S, B, D) for S steps."""
+        """Return the conditions of all S steps of one sampling, (S, B, D), for :meth:`denoise`."""
         steps = torch.tensor(list(timesteps), dtype=torch.float32, device=self.enter.weight.device)
         return self._with_obs(self.step_encoder(steps).unsqueeze(1), global_cond)
 
@@ -146,7 +140,7 @@ class DenoisingMLP(nn.Module):
         return of_step if self.condition is None else of_step + self.condition(global_cond)
 
     def denoise(self, sample: Tensor, condition: Tensor) -> Tensor:
-        """Predict from a condition of :meth:`conditions`: ``(B, T, A)`` to ``(B, T, output_dim)``."""
+        """Predict from a condition of :meth:`stacked`: ``(B, T, A)`` to ``(B, T, output_dim)``."""
         x = self.enter(sample.flatten(1)) + condition
         for block in self.blocks:
             x = block(x)

@@ -218,15 +218,8 @@ class ConditionalUnet1D(nn.Module):
         films = [block.cond_encoder(features) for block in self._residuals()]
         return self.denoise(sample, films)
 
-    def conditions(
-        self, timesteps: Sequence[float], global_cond: Tensor | None
-    ) -> dict[float, Condition]:
-        """Compute the conditions of all steps of one sampling at once, for :meth:`denoise`."""
-        per_block = [film.unbind(0) for film in self.films(timesteps, global_cond)]
-        return {t: list(films) for t, *films in zip(timesteps, *per_block, strict=True)}
-
     def films(self, timesteps: Sequence[float], global_cond: Tensor | None) -> list[Tensor]:
-        """Return :meth:`conditions` stacked: (S, B, D) per residual block, for S steps.
+        """Return the conditions of all S steps of one sampling for :meth:`denoise`: (S, B, D) per residual block.
 
         All steps share the observation, and all rows share the step, so this costs about as much as one step in
         :meth:`forward`.
@@ -245,7 +238,7 @@ class ConditionalUnet1D(nn.Module):
         return per_block
 
     def denoise(self, sample: Tensor, condition: Condition) -> Tensor:
-        """Predict from a condition of :meth:`conditions`: ``(B, T, A)`` to ``(B, T, output_dim)``."""
+        """Predict from a condition of :meth:`films`: ``(B, T, A)`` to ``(B, T, output_dim)``."""
         self.check_horizon(sample.shape[1])
         films = iter(condition)
         x = sample.transpose(1, 2).unsqueeze(2)

@@ -5,7 +5,6 @@ import json
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from imitate import policy_from_checkpoint
 from imitate.checks.causes import (
@@ -18,10 +17,10 @@ from imitate.checks.causes import (
 )
 from imitate.checks.diagnosis import diagnose, ranked, subject_of
 from imitate.checks.recording_causes import of_coverage, of_exchange, of_reach
-from imitate.cli.main import app
 from imitate.data.dataset_file import DatasetFile
 from imitate.deploy.check.deploy_check import CheckedDemo
 from imitate.deploy.check.statistics import Range
+from tests.calling import call
 from tests.tiny import tiny_run
 
 STEPS = 40
@@ -309,16 +308,14 @@ def test_explanations_come_before_what_they_explain():
 
 def test_the_command(healthy, tmp_path):
     run, _ = healthy
-    done = CliRunner().invoke(app, ["diagnose", str(run)])
-    assert (done.exit_code, done.output.splitlines()[0]) == (0, "no cause is named")
+    assert call("diagnose", run).output.splitlines()[0] == "no cause is named"
     rng = np.random.default_rng(0)
     failed = written(tmp_path / "failed.hdf5", [episode(rng, expert(rng), sense=degrees)])
-    done = CliRunner().invoke(app, ["diagnose", str(run), "--recording", str(failed)])
-    assert done.exit_code == 1 and done.output.startswith("1. units (score ")
-    assert "next: convert the units" in done.output and "RUN" not in done.output
-    told = json.loads(
-        CliRunner().invoke(app, ["diagnose", str(run), "--recording", str(failed), "--json"]).output
-    )
+    words = (run, "--recording", failed)
+    text = call("diagnose", *words, code=1).output
+    assert text.startswith("1. units (score ")
+    assert "next: convert the units" in text and "RUN" not in text
+    told = call.json("diagnose", *words, code=1)
     assert told["named"][0] == "units" and told["causes"][0]["named"] is True
 
 
@@ -327,10 +324,9 @@ def test_other_names_of_a_recording(healthy, tmp_path):
     obs, actions = episode(rng, healthy[1])
     obs["arm_position"] = obs.pop("joint_pos")
     failed = written(tmp_path / "failed.hdf5", [(obs, actions)])
-    words = ["diagnose", str(healthy[0]), "--recording", str(failed)]
-    assert "1. missing" in CliRunner().invoke(app, words).output
-    done = CliRunner().invoke(app, [*words, "--rename", "arm_position=joint_pos"])
-    assert done.exit_code == 0, done.output
+    words = (healthy[0], "--recording", failed)
+    assert "1. missing" in call("diagnose", *words, code=1).output
+    call("diagnose --rename arm_position=joint_pos", *words)
 
 
 def test_without_data_it_says_what_to_name(healthy, tmp_path):
@@ -340,7 +336,6 @@ def test_without_data_it_says_what_to_name(healthy, tmp_path):
     assert data is not None and not subject.losses
     data.rename(data.with_suffix(".moved"))
     try:
-        done = CliRunner().invoke(app, ["diagnose", str(alone)])
-        assert done.exit_code == 2 and "--dataset" in done.output
+        assert "--dataset" in call("diagnose", alone, code=2).output
     finally:
         data.with_suffix(".moved").rename(data)

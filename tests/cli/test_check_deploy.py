@@ -7,11 +7,10 @@ import subprocess
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.data.dataset_file import DatasetFile
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
+from tests.calling import call
 from tests.demo_files import features
 from tests.deploy.check.test_deploy_check import on, written
 from tests.tiny import tiny_run
@@ -35,9 +34,7 @@ def trained(tmp_path_factory):
 
 
 def check(*words, code=0):
-    done = CliRunner().invoke(app, ["check-deploy", *map(str, words)])
-    assert done.exit_code == code, done.output
-    return done.output
+    return call("check-deploy", *words, code=code).output
 
 
 def test_the_checkpoint_knows_what_it_was_trained_on(trained):

@@ -6,14 +6,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.data import KeyStats
 from imitate.data.edit.shard import shard_files
 from imitate.data.formats.convert import convert
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.calling import call
 from tests.demo_files import episode, features, write_demos
 from tests.loading import load
 from tests.tiny import tiny_algo
@@ -23,14 +22,12 @@ KWARGS = {"robots": ["Panda"], "control_freq": 20}
 ENV = {"env_name": "Lift", "env_version": "1.5.2", "type": 1, "env_kwargs": KWARGS}
 
 
-def info(*args):
-    return CliRunner().invoke(app, ["info", *map(str, args)])
+def info(path):
+    return call("info", path)
 
 
 def report_of(path):
-    done = info(path, "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    return call.json("info", path)
 
 
 def assert_has(report, **wanted):
@@ -83,7 +80,7 @@ def test_names_of_numbers_and_values_of_a_whole_demo(dataset, tmp_path):
     text = info(dataset).stdout
     assert_lines(text, "\n6 (g) ", "initial_state/pose  7, one value a demo  float64  3\n")
     page = tmp_path / "page.html"
-    CliRunner().invoke(app, ["dataset", "report", str(dataset), "--out", str(page)])
+    call("dataset report", dataset, "--out", page)
     assert_lines(page.read_text(), "dimension 6 (g)", "<td>5 (f)")
     assert "&#34;feature&#34;" not in page.read_text()  # no JSON in the head
 
@@ -252,9 +249,6 @@ def test_a_finished_run(run_folder):
     assert "--resume" not in text
 
 
-# ---- everything else -----------------------------------------------------------------------------
-
-
 # ---- datasets of other formats -------------------------------------------------------------------
 
 
@@ -299,15 +293,12 @@ def test_datasets_behind_a_url(dataset, tmp_path, file_server):
         server.put_folder(tmp_path / "shards", "/demos")
         shards = report_of(f"{server.url}/demos")
         file = report_of(f"{server.url}/demos/000.hdf5")
-        done = CliRunner().invoke(app, ["dataset", "stats", f"{server.url}/demos", "--json"])
-
+        stats = call.json(f"dataset stats {server.url}/demos")
     assert (shards["path"], shards["demos"]) == (f"{server.url}/demos", 3)
     assert (file["kind"], file["demos"]) == ("dataset", 2)
-    assert json.loads(done.stdout)["actions"]["max"] == [0.5] * 7
+    assert stats["actions"]["max"] == [0.5] * 7
 
 
 def test_a_zipped_zarr_is_no_checkpoint(tmp_path):
     path = load("tests/data/formats/samples.py").zipped(tmp_path / "d.zarr.zip")
-    done = info(path, "--json")
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["demos"] == 2
+    assert report_of(path)["demos"] == 2

@@ -1,16 +1,15 @@
 """Mistakes of a user are answered by one line and exit code 2, by every command; no file appears or changes."""
 
 import json
-import shlex
 import shutil
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import VERBS, app
+from imitate.cli.main import VERBS
+from tests.calling import call
 from tests.demo_files import make_demo_file
 from tests.deploy.bundle.bundles import small_bundle
 from tests.deploy.comparison_world import constant_checkpoint
@@ -264,8 +263,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(folder, monkeypatch, line, wor
     for name, value in NAMES.items():
         line = line.replace(name, value)
     before = content(folder)
-    done = CliRunner().invoke(app, shlex.split(line))
-    assert done.exit_code == 2, done.output
+    done = call(line, code=2)
     assert words in done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
     assert done.stdout == ""
@@ -295,5 +293,5 @@ def test_every_command_has_a_row():
 def test_options_out_of_range_are_exit_code_2(folder, monkeypatch, line):
     monkeypatch.chdir(folder)
     before = content(folder)
-    assert CliRunner().invoke(app, line.split()).exit_code == 2
+    call(line, code=2)
     assert content(folder) == before

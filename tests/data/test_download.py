@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import shutil
 from collections import namedtuple
 from dataclasses import replace
@@ -10,14 +9,12 @@ from pathlib import PurePosixPath
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.dataset.dataset import app
 from imitate.data.download import download
 from imitate.data.download import download as module
 from imitate.data.download.catalogue import PublicFile, download_public
 from imitate.data.download.download import sha256_of
-from imitate.errors import UserError
+from tests.calling import call
 from tests.refusals import refused
 
 PATH = "/lift.hdf5"
@@ -275,15 +272,10 @@ def test_a_disk_that_fails_keeps_what_came(file, target, content, server, monkey
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, ["download", *map(str, arguments)])
-
-
 def test_the_command_lists():
-    result = run("--list")
-    assert result.exit_code == 0
-    assert "robomimic/lift/ph/low_dim " in result.stdout and "CC-BY-4.0" in result.stdout
-    entries = json.loads(run("--list", "--json", "mimicgen/source/*").stdout)
+    text = call("dataset download --list").stdout
+    assert "robomimic/lift/ph/low_dim " in text and "CC-BY-4.0" in text
+    entries = call.json("dataset download --list mimicgen/source/*")
     assert len(entries) == 12 and {entry["licence"] for entry in entries} == {"CC-BY-4.0"}
 
 
@@ -292,22 +284,21 @@ def test_the_command_downloads_from_a_mirror(server, tmp_path, content):
         server.files[f"/mirror/v1.5/{task}/mh/low_dim_v15.hdf5"] = content
     names = ("robomimic/lift/mh/low_dim", "robomimic/can/mh/low_dim")
     arguments = (*names, "--url", f"{server.url}/mirror", "--out", tmp_path)
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
+    result = call("dataset download", *arguments)
     for name in names:
         assert (tmp_path / f"{name}_v15.hdf5").read_bytes() == content
     words = "no checksum is known for this file: verified by HDF5 structure"
     assert result.stdout.count(words) == 2
     assert "its SHA-256 is " in result.stdout and "licence MIT" in result.stdout
-    again = json.loads(run(*arguments, "--json").stdout)
+    again = call.json("dataset download", *arguments)
     assert [entry["fetched_bytes"] for entry in again] == [0, 0]
 
 
 def test_the_command_refuses_what_the_catalogue_does_not_know(server, tmp_path, content):
     server.files["/v1.5/lift/ph/low_dim_v15.hdf5"] = content
-    with refused("did you mean 'robomimic/lift/ph/low_dim'", error=UserError):
-        raise run("robomimic/lift/ph/lowdim").exception
-    with refused("no files named", error=UserError):
-        raise run().exception
-    with refused("expected 21084088"):
-        raise run("robomimic/lift/ph/low_dim", "--url", server.url, "--out", tmp_path).exception
+    for words, said in (
+        ("robomimic/lift/ph/lowdim", "did you mean 'robomimic/lift/ph/low_dim'"),
+        ("", "no files named"),
+        (f"robomimic/lift/ph/low_dim --url {server.url} --out {tmp_path}", "expected 21084088"),
+    ):
+        assert said in call(f"dataset download {words}", code=2).stderr

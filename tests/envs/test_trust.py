@@ -6,14 +6,13 @@ import sys
 from functools import partial
 
 import pytest
-from typer.testing import CliRunner
 
 from imitate import load_config
-from imitate.cli.main import app
 from imitate.envs import make_env
 from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
 from imitate.errors import EnvError
 from imitate.evaluate.evaluate import EvalSettings, evaluate
+from tests.calling import call
 from tests.tiny import tiny_checkpoint, tiny_demos
 
 SEEN = {"flat": 3}
@@ -183,10 +182,8 @@ def test_the_configuration_of_a_training_is_the_users(nobody):
 )
 def test_the_configuration_in_a_checkpoint_is_not_the_users(place, named):
     tiny_checkpoint(place / "own.pth", env=meta("Pendulum-v1"), obs=SEEN, **named)
-    args = ["train", "--init", str(place / "own.pth"), "--dataset", str(place / "evil.hdf5")]
-    done = CliRunner().invoke(app, [*args, "--output-dir", str(place / "runs")])
-    assert done.exit_code == 2
-    assert "--trust evilmod" in done.stderr
+    words = ("--dataset", place / "evil.hdf5", "--output-dir", place / "runs")
+    assert "--trust evilmod" in call("train --init", place / "own.pth", *words, code=2).stderr
     assert os.environ[VARIABLE] == ""
     assert not (place / "runs").exists()
 

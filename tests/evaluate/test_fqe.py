@@ -8,10 +8,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from imitate import policy_from_checkpoint
-from imitate.cli.main import app
 from imitate.data import DatasetWriter, Episode
 from imitate.errors import CheckpointError, DatasetError
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
@@ -28,6 +26,7 @@ from imitate.train.fqe import (
     ranked,
     refuse_memory,
 )
+from tests.calling import call
 from tests.tiny import tiny_algo
 
 DISCOUNT = 0.9
@@ -261,13 +260,11 @@ def test_the_command_ranks_a_run_folder(line, tmp_path):
         checkpoint(folder / f"epoch_{epoch}.pth", direction)
     checkpoint(folder / "last.pth", 0.5)
     out = tmp_path / "out.json"
-    words = ["eval", "--fqe", "--agent", str(tmp_path / "run"), "--data", str(line)]
-    words += ["--updates", "40", "--discount", "0.9", "--json", str(out)]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
+    words = ("--agent", tmp_path / "run", "--data", line, "--json", out)
+    done = call("eval --fqe --updates 40 --discount 0.9", *words)
     rows = json.loads(out.read_text())["fqe"]
     assert len(rows) == 2
     assert rows[-1]["checkpoint"].endswith("epoch_1.pth")
     assert "the demonstrations themselves" in done.output
-    done = CliRunner().invoke(app, [*words, "--video", "x.mp4"])
-    assert "leave one of them out" in str(done.exception) + done.output
+    done = call("eval --fqe --video x.mp4", *words, code=2)
+    assert "leave one of them out" in done.output

@@ -1,6 +1,5 @@
 """The way of a real robot's data as docs/own_data.md tells it: record, look, train without a simulator, deploy."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,22 +11,17 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from typer.testing import CliRunner
 
 from imitate import SequenceDataset, load_config, policy_from_checkpoint
-from imitate.cli.main import app
 from imitate.data import DatasetFile
 from imitate.deploy import ControlLoop, Safety
 from imitate.train.trainer import train
+from tests.calling import call
 from tests.loading import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 example, own_robot = load("examples/write_own_dataset.py"), load("examples/own_robot.py")
-
-
-def imitate(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +60,8 @@ def test_the_file_loads_with_its_images(own):
 
 
 def test_the_doctor_finds_no_error(own):
-    result = imitate("dataset", "doctor", own, "--json")
-    assert result.exit_code in (0, 1), result.output
-    levels = {finding["level"] for finding in json.loads(result.stdout)["findings"]}
-    assert "error" not in levels
+    found = call.json("dataset doctor", own, code=None)["findings"]
+    assert "error" not in {finding["level"] for finding in found}
 
 
 def test_train_without_a_simulator_and_deploy_at_the_rate(own, tmp_path):
@@ -101,8 +93,7 @@ def test_train_without_a_simulator_and_deploy_at_the_rate(own, tmp_path):
 @pytest.mark.parametrize("images", ["none", "camera_image"])
 def test_config_init_makes_a_configuration_that_trains(own, tmp_path, images):
     path = tmp_path / "my.json"
-    made = imitate("config", "init", own, "--algo", "bc", "--images", images, "--out", path)
-    assert made.exit_code == 0, made.output
+    made = call(f"config init --algo bc --images {images}", own, "--out", path)
     assert "10 Hz" in made.stderr and "about" in made.stderr
     few = ["experiment.epoch_every_n_steps=2", "train.batch_size=4", "train.device=cpu"]
     few += ["experiment.validation_epoch_every_n_steps=1", "experiment.logging.log_tb=false"]
@@ -129,8 +120,7 @@ def test_a_second_session_is_a_second_file(own, tmp_path):
     )
     assert [d["training_demos"] for d in result.results["datasets"]] == [18, 11]
     merged = tmp_path / "both.hdf5"
-    done = imitate("dataset", "merge", own, later, "--out", merged)
-    assert done.exit_code == 0, done.output
+    call("dataset merge", own, later, "--out", merged)
     with DatasetFile(merged) as file:
         assert len(file.demos()) == 23 + 14
         assert len(file.filter_keys()["train"]) == 18 + 11
@@ -167,13 +157,11 @@ def test_kill_9_loses_the_running_episode_and_finish_makes_the_file(tmp_path):
     assert begun == 4
     partial = tmp_path / "own.hdf5.partial"
     assert partial.is_file() and not path.exists()
-    done = imitate("dataset", "finish", partial)
-    assert done.exit_code == 0, done.output
+    done = call("dataset finish", partial)
     with DatasetFile(path) as file:
         count = len(file.demos())
         assert count >= 3
         for demo in file.demos():
             assert np.isfinite(file.read(demo, "obs/position")).all()
     assert done.stdout == f"{path}: {count} episodes\n"
-    again = imitate("dataset", "finish", path)
-    assert again.exit_code != 0
+    call("dataset finish", path, code=2)

@@ -5,13 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.data import DatasetFile
 from imitate.data.formats import registry
 from imitate.errors import DatasetError
 from scripts.tutorials import install
+from tests.calling import call
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "own_format"
 
@@ -39,14 +38,9 @@ def log(tmp_path):
     return path
 
 
-def convert(*arguments):
-    return CliRunner().invoke(app, ["dataset", "convert", *map(str, arguments)])
-
-
 def test_its_files_are_recognised_and_converted(installed, log, tmp_path):
     assert registry.detect(log).name == "joint_log"
-    done = convert(log, tmp_path / "arm.hdf5", "--fps", 10)
-    assert done.exit_code == 0, done.output
+    call("dataset convert --fps 10", log, tmp_path / "arm.hdf5")
     with DatasetFile(tmp_path / "arm.hdf5") as file:
         assert (file.control_freq, file.demos()) == (10, ["demo_0", "demo_1"])
         assert file.read("demo_1", "obs/joints").tolist() == [[1, t] for t in range(4)]
@@ -56,15 +50,14 @@ def test_its_files_are_recognised_and_converted(installed, log, tmp_path):
 
 def test_it_is_in_the_list_of_formats(installed):
     assert "joint_log" in registry.names()
-    assert "a line of JSON per step" in convert("--formats").output
+    assert "a line of JSON per step" in call("dataset convert --formats").output
 
 
 def test_a_damaged_line_is_named(installed, log, tmp_path):
     log.write_text(
         log.read_text().replace('"command"', '"comand"', 5).replace("comand", "command", 4)
     )
-    done = convert(log, tmp_path / "arm.hdf5")
-    assert done.exit_code == 2
+    done = call("dataset convert", log, tmp_path / "arm.hdf5", code=2)
     assert "line 5 has no 'command'" in done.output
 
 

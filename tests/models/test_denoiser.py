@@ -10,11 +10,7 @@ import torch.nn.functional as F
 
 from imitate.errors import ConfigError
 from imitate.functional.realtime import Given
-from imitate.models.denoising_networks import (
-    DenoisingMLP,
-    DiffusionTransformer,
-    SinusoidalEmbedding,
-)
+from imitate.models.denoising_networks import DenoisingMLP, DiffusionTransformer
 from imitate.models.unet import ConditionalUnet1D
 from tests.tiny import tiny_algo
 
@@ -87,35 +83,37 @@ def inputs():
     return torch.randn(6, 4, 3), torch.rand(6) * 100, torch.randn(6, 5)
 
 
+class Written:
+    """Layers from a network's weights by name."""
+
+    def __init__(self, net):
+        self.w = net.state_dict()
+
+    def linear(self, x, name):
+        return x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
+
+    def norm(self, x, name):
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        return x * self.w[f"{name}.weight"] + self.w[f"{name}.bias"]
+
+    def step(self, t, dim, name):
+        """Features of steps (B,): sines and cosines of geometric frequencies, and two layers."""
+        angle = t[:, None] * 10000.0 ** (-torch.arange(dim // 2) / (dim // 2 - 1))
+        x = self.linear(torch.cat([angle.sin(), angle.cos()], -1), f"{name}.1")
+        return self.linear(F.mish(x), f"{name}.3")
+
+
 def test_equals_the_computation_written_out():
     net = make()
     sample, t, observation = inputs()
-    w = net.state_dict()
-
-    def linear(x, name):
-        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-    def norm(x, name):
-        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
-        return x * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-    angle = t[:, None] * 10000.0 ** (-torch.arange(32) / 31)
-    step = linear(torch.cat([angle.sin(), angle.cos()], -1), "step_encoder.1")
-    step = linear(F.mish(step), "step_encoder.3")
-    x = linear(sample.reshape(6, 12), "enter") + step + linear(observation, "condition")
+    w = Written(net)
+    x = w.linear(sample.reshape(6, 12), "enter") + w.step(t, 64, "step_encoder")
+    x = x + w.linear(observation, "condition")
     for i in range(2):
-        h = linear(norm(x, f"blocks.{i}.norm"), f"blocks.{i}.inner")
-        x = x + linear(h * h.sigmoid(), f"blocks.{i}.outer")
-    expected = linear(norm(x, "norm"), "leave").reshape(6, 4, 3)
+        h = w.linear(w.norm(x, f"blocks.{i}.norm"), f"blocks.{i}.inner")
+        x = x + w.linear(h * h.sigmoid(), f"blocks.{i}.outer")
+    expected = w.linear(w.norm(x, "norm"), "leave").reshape(6, 4, 3)
     torch.testing.assert_close(net(sample, t, observation), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_every_weight_and_input_gets_a_gradient():
-    net = make()
-    sample, t, observation = (x.requires_grad_() for x in inputs())
-    net(sample, t, observation).square().sum().backward()
-    for name, p in (*net.named_parameters(), ("sample", sample), ("observation", observation)):
-        assert p.grad.abs().sum() > 0, name
 
 
 @pytest.mark.parametrize("observed", [5, 0])
@@ -124,8 +122,8 @@ def test_conditions_of_all_steps_at_once(observed):
     net = DenoisingMLP(3, 4, observed, hidden_dim=16)
     sample, _, observation = inputs()
     observation = observation if observed else None
-    conditions = net.conditions([0.0, 25.0, 75.0], observation)
-    for step, condition in conditions.items():
+    steps = [0.0, 25.0, 75.0]
+    for step, condition in zip(steps, net.stacked(steps, observation), strict=True):
         torch.testing.assert_close(net.denoise(sample, condition), net(sample, step, observation))
 
 
@@ -134,14 +132,6 @@ def test_observation_is_needed_exactly_if_declared():
     with pytest.raises(TypeError):
         make()(sample, t)
     assert DenoisingMLP(3, 4)(sample, t).shape == (6, 4, 3)
-
-
-def test_dropout_only_in_training():
-    net = make(dropout=0.5)
-    args = inputs()
-    assert not torch.equal(net(*args), net(*args))
-    net.eval()
-    assert torch.equal(net(*args), net(*args))
 
 
 def make_diffusion_transformer(**kwargs):
@@ -159,18 +149,12 @@ def inputs_of_diffusion_transformer(batch=4, steps=6):
     return torch.randn(batch, steps, 3), torch.randint(0, 100, (batch,)), torch.randn(batch, 2, 5)
 
 
-class Reference:
+class Reference(Written):
     """One chunk (T, A) through the weights by name; ``causal`` as in the network."""
 
     def __init__(self, net, causal):
-        self.w, self.causal = net.state_dict(), causal
-
-    def linear(self, x, name):
-        return x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
-
-    def norm(self, x, name):
-        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
-        return x * self.w[f"{name}.weight"] + self.w[f"{name}.bias"]
+        super().__init__(net)
+        self.causal = causal
 
     def attention(self, x, memory, name, offset):
         matrices, biases = (
@@ -228,13 +212,17 @@ def test_causal_attention_sees_no_later_action_and_no_later_observation():
     assert not torch.allclose(after[:, 1], before[:, 1])
 
 
-@pytest.mark.parametrize("layers", [0, 2])
-def test_every_weight_gets_a_gradient(layers):
-    net = make_diffusion_transformer(n_cond_layers=layers).train()
-    net(*inputs_of_diffusion_transformer()).square().sum().backward()
-    for name, p in net.named_parameters():
-        assert p.grad is not None, name
-        assert p.grad.abs().sum() > 0, name
+@pytest.mark.parametrize("network", ["mlp", 0, 2])
+def test_every_weight_and_input_gets_a_gradient(network):
+    if network == "mlp":
+        net, (sample, t, observation) = make(), inputs()
+    else:
+        net = make_diffusion_transformer(n_cond_layers=network).train()
+        sample, t, observation = inputs_of_diffusion_transformer()
+    seen = {"sample": sample.requires_grad_(), "observation": observation.requires_grad_()}
+    net(sample, t, observation).square().sum().backward()
+    for name, p in {**dict(net.named_parameters()), **seen}.items():
+        assert p.grad is not None and p.grad.abs().sum() > 0, name
 
 
 def test_groups_split_matrices_from_the_rest():
@@ -262,10 +250,14 @@ def test_initialization_is_the_originals():
     assert layer.norm1.weight.unique().tolist() == [1.0]
 
 
-def test_dropout_only_in_training_in_diffusion_transformer():
-    net = make_diffusion_transformer().train()
-    args = inputs_of_diffusion_transformer()
-    assert not torch.equal(net(*args), net(*args))
+def test_dropout_only_in_training():
+    for net, args in (
+        (make(dropout=0.5), inputs()),
+        (make_diffusion_transformer().train(), inputs_of_diffusion_transformer()),
+    ):
+        assert not torch.equal(net(*args), net(*args))
+        net.eval()
+        assert torch.equal(net(*args), net(*args))
 
 
 @pytest.mark.parametrize("kind", ["mlp", "transformer", "unet"])
@@ -306,11 +298,11 @@ def inputs_of_unet(batch=4, steps=8):
     return torch.randn(batch, steps, 3), torch.randint(0, 100, (batch,)), torch.randn(batch, 5)
 
 
-class UnetReference:
+class UnetReference(Written):
     """The network written out from its weights by name, one-dimensional throughout."""
 
     def __init__(self, net, kernel, groups, scales=True):
-        self.w = net.state_dict()
+        super().__init__(net)
         self.kernel, self.groups, self.scales = kernel, groups, scales
 
     def conv(self, x, name, **kwargs):
@@ -320,13 +312,11 @@ class UnetReference:
         x = self.conv(x, f"{name}.block.0", padding=self.kernel // 2)
         norm = f"{name}.block.1"
         x = F.group_norm(x, groups, self.w[f"{norm}.weight"], self.w[f"{norm}.bias"])
-        return x * torch.tanh(F.softplus(x))
+        return F.mish(x)
 
     def residual(self, x, name, condition):
         out = self.block(x, f"{name}.blocks.0", self.groups)
-        film = condition * torch.tanh(F.softplus(condition))
-        encoder = f"{name}.cond_encoder.1"
-        film = F.linear(film, self.w[f"{encoder}.weight"], self.w[f"{encoder}.bias"])
+        film = self.linear(F.mish(condition), f"{name}.cond_encoder.1")
         if self.scales:
             scale, bias = film.reshape(len(x), 2, out.shape[1], 1).unbind(1)
             out = scale * out + bias
@@ -337,31 +327,18 @@ class UnetReference:
             x = self.conv(x, f"{name}.residual_conv")
         return out + x
 
-    def step(self, t, dim):
-        half = dim // 2
-        features = torch.zeros(len(t), dim)
-        for row, value in enumerate(t.tolist()):
-            for i in range(half):
-                angle = value * 10000.0 ** (-i / (half - 1))
-                features[row, i] = math.sin(angle)
-                features[row, half + i] = math.cos(angle)
-        name = "diffusion_step_encoder"
-        x = F.linear(features, self.w[f"{name}.1.weight"], self.w[f"{name}.1.bias"])
-        x = x * torch.tanh(F.softplus(x))
-        return F.linear(x, self.w[f"{name}.3.weight"], self.w[f"{name}.3.bias"])
-
-    def __call__(self, sample, t, observation, step_dim=16, levels=3):
-        condition = torch.cat([self.step(t, step_dim), observation], -1)
+    def __call__(self, sample, t, observation):
+        condition = torch.cat([self.step(t, 16, "diffusion_step_encoder"), observation], -1)
         x, skips = sample.transpose(1, 2), []
-        for i in range(levels):
+        for i in range(3):
             x = self.residual(x, f"down_modules.{i}.0", condition)
             x = self.residual(x, f"down_modules.{i}.1", condition)
             skips.append(x)
-            if i + 1 < levels:
+            if i < 2:
                 x = self.conv(x, f"down_modules.{i}.2.conv", stride=2, padding=1)
         for i in range(2):
             x = self.residual(x, f"mid_modules.{i}", condition)
-        for i in range(levels - 1):
+        for i in range(2):
             x = torch.cat([x, skips.pop()], 1)
             x = self.residual(x, f"up_modules.{i}.0", condition)
             x = self.residual(x, f"up_modules.{i}.1", condition)
@@ -417,21 +394,12 @@ def test_names_and_size_are_those_of_robomimic():
     assert "down_modules.2.2.conv.weight" not in state
 
 
-def test_conditions_of_all_steps_equal_one_by_one():
-    net = make_unet().eval()
-    sample, _, observation = inputs_of_unet()
-    with torch.no_grad():
-        conditions = net.conditions([7, 0, 50], observation)
-        for t, condition in conditions.items():
-            torch.testing.assert_close(net.denoise(sample, condition), net(sample, t, observation))
-
-
 def test_without_observation():
     net = ConditionalUnet1D(3, **SMALL)
     sample, t, _ = inputs_of_unet()
     with torch.no_grad():
         expected = net(sample, t)
-        found = net.denoise(sample[:1], net.conditions(t.tolist(), None)[t[0].item()])
+        found = net.denoise(sample[:1], [film[0] for film in net.films(t.tolist(), None)])
     torch.testing.assert_close(found, expected[:1])
 
 
@@ -472,9 +440,3 @@ def test_chunk_that_cannot_be_halved():
 def test_impossible_sizes_are_refused(make, change, words):
     with pytest.raises(ConfigError, match=words):
         make(**change)
-
-
-def test_sinusoidal_embedding_by_hand():
-    # 4 features: frequencies 1 and 1e-4.
-    found = SinusoidalEmbedding(4)(torch.tensor([2.0])).squeeze(0).tolist()
-    assert found == pytest.approx([math.sin(2), math.sin(2e-4), math.cos(2), math.cos(2e-4)])

@@ -9,12 +9,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from imitate import policy_from_checkpoint
-from imitate.cli.main import app
 from imitate.errors import CheckpointError
 from imitate.system.recognition import diagnosis, recognise
+from tests.calling import call
 
 ACT = {"type": "act", "input_features": {}, "output_features": {}, "n_obs_steps": 1}
 OLD_ACT = {"input_shapes": {}, "output_shapes": {}, "input_normalization_modes": {}}
@@ -209,8 +208,7 @@ config check last.pth | is an archive, such as a checkpoint
 def test_commands_name_what_lies_there(world, monkeypatch, line):
     args, _, words = line.partition(" | ")
     monkeypatch.chdir(world)
-    done = CliRunner().invoke(app, args.split())
-    assert done.exit_code == 2
+    done = call(args, code=2)
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.data import DatasetFile, SequenceDataset
 from imitate.errors import UserError, nearest, printable
+from tests.calling import call
 
 DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
 ATTRIBUTES = [
@@ -129,9 +128,7 @@ def test_every_command_ends_in_words(base, tmp_path, case):
         case[1](file)
     for words in COMMANDS:
         places = {"FILE": str(path), "OUT": str(tmp_path / "out.hdf5")}
-        done = CliRunner().invoke(app, [places.get(word, word) for word in words])
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
+        done = call("", *(places.get(word, word) for word in words), code=None)
         assert "\x1b" not in done.output
         assert done.exit_code != 2 or len(done.stderr.splitlines()) == 1
         (tmp_path / "out.hdf5").unlink(missing_ok=True)
@@ -149,7 +146,7 @@ def test_sizes_that_are_only_claimed_are_not_read(demo_file, tmp_path, verb):
     with h5py.File(path, "r+") as file:
         claim("data/demo_0/obs/object", (10**12, 7))(file)
     out = ["--out", str(tmp_path / "page.html")] if verb == "report" else []
-    done = CliRunner().invoke(app, ["dataset", verb, str(path), *out])
+    done = call(f"dataset {verb}", path, *out, code=None)
     said = done.output + (tmp_path / "page.html").read_text() if out else done.output
     assert "claims 2.61e+04 GiB, but 0 MiB are stored" in said
 
@@ -176,11 +173,12 @@ def test_text_for_a_terminal():
 
 def test_a_name_of_a_file_does_not_reach_the_terminal(demo_file):
     path = demo_file(names=["\x1b[31mred", "b", "c", "d"], filter_keys={"\x1b[2Jmask": [0, 1]})
-    for words in (["info", str(path)], ["dataset", "doctor", str(path)]):
-        done = CliRunner().invoke(app, words)
-        assert "\x1b" not in done.output
-    done = CliRunner().invoke(app, ["dataset", "delete", str(path), "--demos", "redd", "-o", "x"])
-    assert done.exit_code == 2 and "\x1b" not in done.output
+    for line, code in (
+        ("info", 0),
+        ("dataset doctor", None),
+        ("dataset delete --demos redd -o x", 2),
+    ):
+        assert "\x1b" not in call(line, path, code=code).output
 
 
 def test_a_disk_that_cannot_be_written_is_one_line(demo_file, tmp_path, monkeypatch):
@@ -191,8 +189,7 @@ def test_a_disk_that_cannot_be_written_is_one_line(demo_file, tmp_path, monkeypa
     for name in ("unlink", "write_text", "write_bytes"):
         monkeypatch.setattr(Path, name, refuse)
     out = tmp_path / "a.html"
-    done = CliRunner().invoke(app, ["dataset", "report", str(path), "-o", str(out)])
-    assert done.exit_code == 2
+    done = call("dataset report", path, "-o", out, code=2)
     assert len(done.stderr.splitlines()) == 1
     assert "a.html" in done.stderr and "Read-only file system" in done.stderr
 
@@ -203,8 +200,7 @@ def test_a_place_that_cannot_be_written_is_one_line_for_every_command(monkeypatc
 
     monkeypatch.setattr("imitate.cli.reports.dataset.describe", refuse)
     monkeypatch.setattr("imitate.cli.info._kind", lambda path: "dataset")
-    done = CliRunner().invoke(app, ["info", "x.hdf5"])
-    assert done.exit_code == 2
+    done = call("info x.hdf5", code=2)
     assert done.stderr.startswith("error: /there/r.json: cannot be read or written (Permission")
 
 

@@ -6,11 +6,10 @@ import time
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.data import DatasetFile, DatasetWriter, finish_partial
 from imitate.errors import ConfigError, DatasetError
+from tests.calling import call
 from tests.demo_files import episode
 from tests.forked import Forked, die
 from tests.refusals import refused
@@ -428,16 +427,11 @@ def test_what_lies_under_another_name_is_named(tmp_path):
     with refused("imitate dataset finish|a b.hdf5'"):
         DatasetFile(path)
 
-    def run(*words):
-        return CliRunner().invoke(app, [*map(str, words)])
-
-    done = run("info", path)
-    assert done.exit_code == 2
+    done = call("info", path, code=2)
     assert "a b.hdf5.partial" in done.stderr and "imitate dataset finish" in done.stderr
-    assert run("dataset", "finish", path).output.endswith("1 episode\n")
+    assert call("dataset finish", path).output.endswith("1 episode\n")
     for name in (path, partial):
-        done = run("dataset", "finish", name)
-        assert done.exit_code == 2 and "is finished already" in done.stderr
+        assert "is finished already" in call("dataset finish", name, code=2).stderr
 
 
 # ---- processes that are killed, disks that are full ----------------------------------------------

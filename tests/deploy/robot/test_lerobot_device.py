@@ -1,20 +1,18 @@
 """LeRobot's devices are found by their type, with plug-ins, options as LeRobot takes them, and clear refusals."""
 
-import json
 import re
 import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.data import DatasetFile
 from imitate.deploy.robot.lerobot_device import make_device, number_names, ranges_of
 from imitate.deploy.robot.lerobot_robot import LeRobotRobot
 from imitate.deploy.robot.lerobot_teleoperator import LeRobotTeleoperator
 from imitate.deploy.robot.robot import make_robot, make_teleoperator
 from imitate.errors import UserError
+from tests.calling import call
 from tests.deploy import lerobot_stand_ins
 from tests.deploy.lerobot_stand_ins import ArmConfig, RobotConfig
 
@@ -118,26 +116,19 @@ def test_names_are_in_the_order_of_the_features():
     assert number_names(features) == ("x", "y")
 
 
-def imitate(*words, code=0):
-    done = CliRunner().invoke(app, list(words))
-    assert done.exit_code == code, done.output
-    return done
-
-
 def test_the_command_line_records_and_replays(lerobot, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "limits.json").write_text('{"low": [-90, -100, 0], "high": [90, 100, 100]}')
     follower = ("--robot", "lerobot:arm_follower", "--robot-arg", "port=p", "--rate-hz", "10")
     limits = ("--limits", "limits.json")
     leader = ("--teleop", "lerobot:arm_leader", "--teleop-arg", "port=q")
-    imitate("record", "a.hdf5", *follower, *leader, *limits, "-n", "1", "--steps", "4")
+    call("record", "a.hdf5", *follower, *leader, *limits, "-n", "1", "--steps", "4")
     with DatasetFile(tmp_path / "a.hdf5") as file:
         assert file.env_meta["env_name"] == "arm_follower"  # as in LeRobot's own datasets
         np.testing.assert_array_equal(file.read("demo_0", "actions"), [[1.0, 2.0, 3.0]] * 4)
         np.testing.assert_array_equal(file.read("demo_0", "obs/state"), [[10.0, -20.0, 40.0]] * 4)
-    replayed = imitate("replay", "a.hdf5", *follower, *limits, "--json")
-    assert json.loads(replayed.stdout)["report"]["steps"] == 4
+    assert call.json("replay a.hdf5", *follower, *limits)["report"]["steps"] == 4
     # Without limits nothing is sent to a joint whose calibration is not known.
     monkeypatch.setattr(lerobot_stand_ins.Bus, "model_resolution_table", {})
-    refused = imitate("replay", "a.hdf5", *follower, code=2)
+    refused = call("replay a.hdf5", *follower, code=2)
     assert "'shoulder.pos' has no limits" in refused.output

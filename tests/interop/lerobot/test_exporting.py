@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from imitate import policy_from_checkpoint
 from imitate.algo.base.factory import algo_factory
-from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot.exporting import LAYOUTS, export
@@ -19,6 +17,7 @@ from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from imitate.policy.export import to_lerobot
 from imitate.policy.rollout_policy import RolloutPolicy
+from tests.calling import call
 
 from .test_importing import READ
 
@@ -206,9 +205,7 @@ def test_the_way_into_a_file_of_ours_is_named_where_robomimic_has_no_such_policy
     recorded, tmp_path
 ):
     policy = recorded("act_state_0.6.1")
-    command = ["convert-checkpoint", str(policy.folder), str(tmp_path / "a.pth")]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 2
+    done = call("convert-checkpoint", policy.folder, tmp_path / "a.pth", code=2)
     assert "; --to imitate writes imitate's own format" in done.output
 
 
@@ -217,17 +214,13 @@ def test_an_existing_folder_is_left_alone(recorded, tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "mine").touch()
-    command = ["convert-checkpoint", str(policy.folder), str(kept), "--to", "lerobot"]
-    done = CliRunner().invoke(app, [*command, "--overwrite"])
-    assert done.exit_code == 1 or done.exception is not None
+    call("convert-checkpoint --to lerobot --overwrite", policy.folder, kept, code=2)
     assert [path.name for path in kept.iterdir()] == ["mine"]
 
 
 def test_conversion_on_the_command_line(recorded, tmp_path):
     policy = recorded("act_state_0.3.3")
-    command = ["convert-checkpoint", str(policy.folder), str(tmp_path / "new"), "--to", "lerobot"]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0
+    done = call("convert-checkpoint --to lerobot", policy.folder, tmp_path / "new")
     assert "act, for lerobot" in done.output
     assert (tmp_path / "new" / "policy_preprocessor.json").is_file()
     assert policy.error(tmp_path / "new") < 1e-4
@@ -239,9 +232,7 @@ def test_names_saved_in_a_checkpoint_stay_out_of_other_layouts_and_the_command_s
     ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
     source, target = tmp_path / "renamed.pth", tmp_path / "plugin"
     save_checkpoint({**ckpt, "rename": {"block": "object"}}, source)
-    command = ["convert-checkpoint", str(source), str(target), "--to", "lerobot-plugin"]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
+    done = call("convert-checkpoint --to lerobot-plugin", source, target)
     assert "with the names of its data; " in done.output
     assert "renamed.pth takes 'block' as 'object'" in done.output
     config = json.loads((target / "config.json").read_text())

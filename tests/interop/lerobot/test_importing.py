@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot.importing import from_lerobot
+from tests.calling import call
 
 from .conftest import FIXTURES
 
@@ -201,10 +200,7 @@ def test_refusals(name, change, words, recorded):
 
 def test_info_and_conversion_on_the_command_line(recorded, tmp_path):
     policy = recorded("diffusion_state_ddim_0.6.1")
-    shown = CliRunner().invoke(app, ["info", str(policy.folder)])
-    assert shown.exit_code == 0
-    assert "diffusion_policy" in shown.output
+    assert "diffusion_policy" in call("info", policy.folder).output
     target = tmp_path / "ours.pth"
-    command = ["convert-checkpoint", str(policy.folder), str(target), "--to", "imitate"]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    call("convert-checkpoint --to imitate", policy.folder, target)
     assert policy.error(target) < 1e-4

@@ -4,10 +4,8 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from imitate import algo_factory, load_config
-from imitate.cli.main import app
 from imitate.errors import CheckpointError
 from imitate.interop.robomimic import exporting
 from imitate.interop.robomimic.exporting import ALGO, OBSERVATION, SHARED, SINCE_0_5
@@ -20,6 +18,7 @@ from imitate.policy.checkpoint import (
     save_checkpoint,
 )
 from imitate.policy.export import to_robomimic
+from tests.calling import call
 
 from .conftest import further, names
 
@@ -185,14 +184,11 @@ def test_the_command(tmp_path, recorded):
     source, target = tmp_path / "ours.pth", tmp_path / "theirs.pth"
     save_checkpoint(recorded("bc_gmm").checkpoint(), source)
 
-    def code(*words):
-        return CliRunner().invoke(app, ["convert-checkpoint", *map(str, words)]).exit_code
-
-    assert code(source, target, "--to", "robomimic-0.3") == 0
+    call("convert-checkpoint --to robomimic-0.3", source, target)
     assert load_checkpoint(target)["provenance"]["imported_from"] == "robomimic"
-    assert code(source, target) == 2
-    assert code(source, tmp_path / "x", "--to", "robomimic-0.4") == 2
-    assert code(target, tmp_path / "back.pth", "--to", "imitate") == 0
+    call("convert-checkpoint", source, target, code=2)
+    call("convert-checkpoint --to robomimic-0.4", source, tmp_path / "x", code=2)
+    call("convert-checkpoint --to imitate", target, tmp_path / "back.pth")
     assert torch.load(tmp_path / "back.pth", weights_only=True)["format_version"] == 1
 
 
@@ -201,6 +197,5 @@ def test_a_run_folder_stands_for_its_checkpoint(tmp_path, recorded):
     folder.mkdir(parents=True)
     save_checkpoint(recorded("bc_gmm").checkpoint(), folder / "last.pth")
     target = tmp_path / "theirs.pth"
-    done = CliRunner().invoke(app, ["convert-checkpoint", str(tmp_path / "run"), str(target)])
-    assert done.exit_code == 0, done.output
+    call("convert-checkpoint", tmp_path / "run", target)
     assert load_checkpoint(target)["provenance"]["imported_from"] == "robomimic"

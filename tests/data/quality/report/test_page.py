@@ -10,9 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from markupsafe import Markup
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.data import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
@@ -24,6 +22,7 @@ from imitate.data.quality.report.section import number, percent, size
 from imitate.data.quality.report.subject import spread, subject_of
 from imitate.data.quality.report.svg import Plot, el, histogram, ticks
 from imitate.errors import DatasetError
+from tests.calling import call
 from tests.demo_files import episode, write_demos
 
 
@@ -272,21 +271,15 @@ def test_faulty_files_have_a_page_too(demo_file, tmp_path, damage):
 def test_command(demo_file, tmp_path):
     path = demo_file(num_demos=2)
 
-    def run(*words):
-        return CliRunner().invoke(app, ["dataset", "report", *map(str, words)])
-
     out = path.with_name("demos_report.html")
-    done = run(path)
-    assert done.exit_code == 0, done.output
-    assert done.stdout.startswith(f"{out}: 2 demos, ")
-    again = run(path)
-    assert (again.exit_code, len(again.output.splitlines())) == (2, 1)
-    assert "--overwrite" in again.output
-    assert run(path, "--overwrite").exit_code == 0
+    assert call("dataset report", path).stdout.startswith(f"{out}: 2 demos, ")
+    again = call("dataset report", path, code=2)
+    assert len(again.output.splitlines()) == 1 and "--overwrite" in again.output
+    call("dataset report --overwrite", path)
     before = path.read_bytes()
-    assert run(path, "--out", path, "--overwrite").exit_code == 2
+    call("dataset report --overwrite", path, "--out", path, code=2)
     assert path.read_bytes() == before
-    assert run("none.hdf5").exit_code == 2
+    call("dataset report none.hdf5", code=2)
 
 
 # ---- drawing -----------------------------------------------------------------------------------------
