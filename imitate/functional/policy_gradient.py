@@ -110,33 +110,3 @@ def generalized_advantages(
         running = errors[step] + factors[step] * running
         advantages[step] = running
     return advantages
-
-
-def lambda_returns(
-    rewards: Numbers,
-    next_values: Numbers,
-    terminals: Flags,
-    timeouts: Flags,
-    discount: float,
-    trace: float,
-) -> Numbers:
-    """TD(lambda): ``G[t] = r[t] + discount ((1 - trace) V(s[t+1]) + trace G[t+1])``.
-
-    At a timeout and at the end of the rollout, G[t+1] is the value of the final state; after a terminal it is 0.
-
-    Args:
-        rewards: (T, N).
-        next_values: (T, N).
-        terminals: (T, N), true where the task ended.
-        timeouts: (T, N), true where the episode was truncated.
-        discount: in [0, 1].
-        trace: the paper's lambda, in [0, 1].
-    """
-    returns = np.empty_like(rewards)
-    following = next_values[-1]
-    for step in range(len(rewards) - 1, -1, -1):
-        after = np.where(timeouts[step], next_values[step], following)
-        mixed = (1.0 - trace) * next_values[step] + trace * after
-        following = rewards[step] + discount * np.where(terminals[step], 0.0, mixed)
-        returns[step] = following
-    return returns

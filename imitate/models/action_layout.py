@@ -106,11 +106,6 @@ class ActionLayout:
         return {name: key.learned for name, key in self.keys.items()}
 
     @property
-    def learned_dim(self) -> int:
-        """Number of values that networks predict."""
-        return sum(key.learned for key in self.keys.values())
-
-    @property
     def sent_dim(self) -> int:
         """Number of values that the robot takes."""
         return sum(key.sent for key in self.keys.values())

@@ -261,22 +261,6 @@ class DiffusionTransformer(nn.Module):
         x = self.decoder(x, memory, hidden, hidden_memory, tgt_is_causal=is_causal)
         return cast(Tensor, self.head(self.ln_f(x)))
 
-    def optim_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """Return parameter groups for an optimizer.
-
-        Weight decay applies only to matrices, not to biases, LayerNorms and positions.
-        """
-        positions = (self.pos_emb, self.cond_pos_emb)
-        decay: list[Tensor] = []
-        keep: list[Tensor] = []
-        for p in self.parameters():
-            matrix = p.dim() > 1 and not any(p is position for position in positions)
-            (decay if matrix else keep).append(p)
-        return [
-            {"params": decay, "weight_decay": weight_decay},
-            {"params": keep, "weight_decay": 0.0},
-        ]
-
     def _init_weights(self) -> None:
         """Initialize matrices and positions with small normal numbers, biases with zeros."""
         for name, p in self.named_parameters():

@@ -139,10 +139,6 @@ class GaussianMixture(ActionDistribution):
         """Mean over the modes, which may be far from every mode."""
         return (self.logits.exp().unsqueeze(-1) * self.means).sum(-2)
 
-    def mode_mean(self) -> Tensor:
-        """Return the mean ``(*B, A)`` of the most likely mode."""
-        return pick_class(self.means, self.logits.argmax(-1))
-
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return log-densities ``(*B,)`` of actions ``(*B, A)``."""
         per_mode = _normal_log_prob(

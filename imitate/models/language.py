@@ -6,7 +6,7 @@ Training and acting need neither this module nor a text encoder.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +22,6 @@ _ADVICE = {
     True: "give one of the policy's own instructions, or first download the text model: hf download {}",
 }
 """Advice if a model cannot be loaded; the key is true if downloads were forbidden."""
-
-
-class TextEncoder(Protocol):
-    """Encoder that embeds texts as vectors."""
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed N texts as ``(N, D)``."""
 
 
 class TransformersText:

@@ -16,7 +16,6 @@ from imitate.functional.policy_gradient import (
     clipped_value_error,
     divergence_of_ratios,
     generalized_advantages,
-    lambda_returns,
 )
 from imitate.models.categorical import FORBIDDEN, masked, uniform_choice
 
@@ -91,30 +90,6 @@ def test_environments_do_not_mix():
     ends = np.concatenate([NONE, flags(0, 1, 0, 0)], axis=1)
     found = generalized_advantages(both, zeros, zeros, ends, np.zeros_like(ends), 0.5, 1.0)
     assert found.tolist() == [[4, 4], [6, 4], [8, 16], [8, 16]]
-
-
-def test_lambda_returns_by_hand():
-    # From behind: 8 + 0.5 * 3; 4 + 0.5 (0.5 * 2 + 0.5 * 9.5); ...
-    last = 9.5
-    third = 4 + 0.5 * (1 + 0.5 * last)
-    second = 2 + 0.5 * (0.75 + 0.5 * third)
-    first = 1 + 0.5 * (0.5 + 0.5 * second)
-    found = lambda_returns(REWARDS, FOLLOWING, NONE, NONE, 0.5, 0.5)
-    assert found[:, 0].tolist() == pytest.approx([first, second, third, last])
-
-
-@pytest.mark.parametrize("trace", [0.0, 0.3, 1.0])
-def test_lambda_returns_are_advantages_plus_values(trace):
-    rng = np.random.default_rng(0)
-    shape = (30, 4)
-    rewards, values = rng.normal(size=(2, *shape)).astype(np.float32)
-    terminals = rng.random(shape) < 0.1
-    timeouts = (rng.random(shape) < 0.1) & ~terminals
-    following = np.concatenate([values[1:], rng.normal(size=(1, 4))]).astype(np.float32)
-    following[timeouts] = 7.0
-    advantages = generalized_advantages(rewards, values, following, terminals, timeouts, 0.9, trace)
-    returns = lambda_returns(rewards, following, terminals, timeouts, 0.9, trace)
-    np.testing.assert_allclose(advantages + values, returns, rtol=1e-4, atol=1e-4)
 
 
 def test_expectile_loss_by_hand():

@@ -225,20 +225,6 @@ def test_every_weight_and_input_gets_a_gradient(network):
         assert p.grad is not None and p.grad.abs().sum() > 0, name
 
 
-def test_groups_split_matrices_from_the_rest():
-    net = make_diffusion_transformer()
-    decay, keep = net.optim_groups(0.001)
-    assert (decay["weight_decay"], keep["weight_decay"]) == (0.001, 0.0)
-    names = {id(p): name for name, p in net.named_parameters()}
-    decayed = {names[id(p)] for p in decay["params"]}
-    kept = {names[id(p)] for p in keep["params"]}
-    assert decayed | kept == set(names.values())
-    assert not decayed & kept
-    assert {"decoder.layers.0.self_attn.in_proj_weight", "input_emb.weight"} <= decayed
-    assert {"pos_emb", "cond_pos_emb", "ln_f.weight", "decoder.layers.1.norm3.weight"} <= kept
-    assert not any(name.endswith("bias") for name in decayed)
-
-
 def test_initialization_is_the_originals():
     torch.manual_seed(0)
     net = DiffusionTransformer(7, 16, 23, 2)

@@ -283,18 +283,6 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> RobomimicImport:
     return RobomimicImport(algo, parts)
 
 
-def algo_from_robomimic(ckpt: Mapping[str, Any]) -> Algo:
-    """Return the algorithm of a checkpoint, with its weights and normalization.
-
-    Args:
-        ckpt: content of a checkpoint file of robomimic.
-
-    Raises:
-        CheckpointError: a part of the checkpoint has no counterpart here; the message names it.
-    """
-    return _algo_and_names(ckpt)[0]
-
-
 def _algo_and_names(ckpt: Mapping[str, Any]) -> tuple[Algo, list[Name]]:
     obs_affine = affine_of(ckpt.get("obs_normalization_stats"), "obs_normalization_stats")
     config = _config(ckpt, bool(obs_affine))
