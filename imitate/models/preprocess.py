@@ -123,16 +123,6 @@ class Preprocess(nn.Module):
     # ---- constructors ---------------------------------------------------------------------------
 
     @classmethod
-    def layout_only(
-        cls,
-        raw_shapes: Mapping[str, Sequence[int]],
-        modalities: Mapping[str, str],
-        action_dims: Mapping[str, int],
-    ) -> Self:
-        """Build a pipeline without normalization."""
-        return cls(raw_shapes, modalities, action_dims)
-
-    @classmethod
     def layout_only_from_processed(
         cls,
         obs_shapes: Mapping[str, Sequence[int]],

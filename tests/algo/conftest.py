@@ -8,6 +8,8 @@ import torch
 
 from tests.tiny import tiny_algo
 
+STATE, BATCH = 3, 6
+
 
 def make_algo(algo_name, section=None, state=1, action=1, hidden=(), seed=0, **train):
     """An algorithm on one observation 's'; without hidden layers its networks are linear maps."""
@@ -44,6 +46,37 @@ def two_transitions(**more):
         "weight": None,
         **more,
     }
+
+
+def prepared(algo, size=BATCH, seed=0):
+    """Transitions of random states, two of which are terminal."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "obs": {"state": torch.randn(size, STATE, generator=generator)},
+        "next_obs": {"state": torch.randn(size, STATE, generator=generator)},
+        "goal_obs": None,
+        "actions": torch.rand(size, algo.ac_dim, generator=generator) - 0.5,
+        "rewards": torch.rand(size, generator=generator),
+        "discounts": torch.tensor([0.99, 0.99, 0.0, 0.9, 0.0, 0.99])[:size],
+        "weight": None,
+        "returns": torch.randn(size, generator=generator),
+    }
+
+
+class Fixed(torch.nn.Module):
+    """Critics that are a linear function of the actions, another for each member; `seen` keeps the actions."""
+
+    def __init__(self, slopes, offsets=(0.0, 0.0)):
+        super().__init__()
+        self.slopes = torch.nn.Parameter(torch.tensor(slopes))
+        self.offsets = torch.tensor(offsets)
+        self.seen = []
+
+    def forward(self, obs, actions, goal=None):
+        self.seen.append(actions.detach())
+        total = actions.sum(-1)
+        shape = (-1, *[1] * total.dim())
+        return self.offsets.view(shape) + self.slopes.view(shape) * total
 
 
 def bandit(size=256, seed=0):

@@ -7,7 +7,7 @@ import torch
 
 from imitate.algo.base.action_mask import ActionMask
 from imitate.errors import ConfigError, EnvError
-from imitate.models.categorical import Categorical, Mixed, masked, uniform_choice
+from imitate.models.categorical import Categorical, Mixed, masked
 from imitate.models.heads import Gaussian, TanhDistribution
 from tests.algo.conftest import losses
 from tests.tiny import tiny_algo
@@ -63,13 +63,6 @@ def test_what_is_forbidden_is_never_drawn():
     policy = Categorical(torch.zeros(5000, 3)).restricted((OBS["action_mask"] > 0).expand(5000, 3))
     drawn = policy.sample().sum(0)
     assert drawn[1] == 0 and 2300 < float(drawn[0]) < 2700
-
-
-def test_uniform_choices_are_those_allowed_in_equal_parts():
-    share = torch.tensor([0.0, 0.49, 0.5, 0.99])
-    mask = torch.tensor([[False, True, False, True]]).expand(4, 4)
-    assert uniform_choice(share, mask, 4).tolist() == [1, 1, 3, 3]
-    assert uniform_choice(share, None, 4).tolist() == [0, 1, 2, 3]
 
 
 def test_a_mixed_action_keeps_the_numbers_of_its_choice():

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from imitate.algo.bcq import BCQ, GMMSampler, VAESampler
-from tests.algo.conftest import learns, moved_by
+from tests.algo.conftest import STATE, Fixed, learns, moved_by, prepared
 from tests.tiny import tiny_algo
 
-STATE, ACTION, BATCH = 3, 2, 6
+ACTION = 2
 ACTOR = ("algo.actor.enabled=true", "algo.actor.layer_dims=[16]")
 GMM = ("algo.action_sampler.gmm.enabled=true", "algo.action_sampler.actor_layer_dims=[16]")
 ATOMS = ("distributional.enabled=true", "distributional.num_atoms=3", "value_bounds=[0.0, 2.0]")
@@ -22,32 +22,6 @@ def make(overrides=(), ac_dim=ACTION, seed=0):
     algo = {"critic": critic, "action_sampler": {"vae": {"latent_dim": 2}}}
     words = {"obs": {"state": STATE}, "hidden": [32], "algo": algo}
     return tiny_algo("bcq", *overrides, action=ac_dim, seed=seed, **words)
-
-
-def prepared(algo, size=BATCH, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        "obs": {"state": torch.randn(size, STATE, generator=generator)},
-        "next_obs": {"state": torch.randn(size, STATE, generator=generator)},
-        "goal_obs": None,
-        "actions": torch.rand(size, algo.ac_dim, generator=generator) - 0.5,
-        "rewards": torch.rand(size, generator=generator),
-        "discounts": torch.tensor([0.99, 0.99, 0.0, 0.9, 0.0, 0.99])[:size],
-        "weight": None,
-    }
-
-
-class Fixed(torch.nn.Module):
-    """Critics that are linear in the action, other for each member."""
-
-    def __init__(self, slopes, offsets=(0.0, 0.0)):
-        super().__init__()
-        self.slopes, self.offsets = torch.tensor(slopes), torch.tensor(offsets)
-
-    def forward(self, obs, actions, goal=None):
-        total = actions.sum(-1)
-        shape = (-1, *[1] * total.dim())
-        return self.offsets.view(shape) + self.slopes.view(shape) * total
 
 
 class Logits(torch.nn.Module):

@@ -7,9 +7,10 @@ import torch
 from torch.utils._pytree import tree_map
 
 from imitate.algo.cql import CQL
+from tests.algo.conftest import BATCH, STATE, Fixed, prepared
 from tests.tiny import tiny_config
 
-STATE, ACTION, BATCH = 3, 2, 6
+ACTION = 2
 
 
 class Sampled(CQL):
@@ -27,36 +28,6 @@ def make(overrides=(), ac_dim=ACTION, algo_name="cql", seed=0):
     config = tiny_config(algo_name, *overrides, **words)
     torch.manual_seed(seed)
     return Sampled(config.algo, config.observation, config, {"state": (STATE,)}, ac_dim, "cpu")
-
-
-def prepared(algo, size=BATCH, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        "obs": {"state": torch.randn(size, STATE, generator=generator)},
-        "next_obs": {"state": torch.randn(size, STATE, generator=generator)},
-        "goal_obs": None,
-        "actions": torch.rand(size, algo.ac_dim, generator=generator) - 0.5,
-        "rewards": torch.rand(size, generator=generator),
-        "discounts": torch.tensor([0.99, 0.99, 0.0, 0.9, 0.0, 0.99])[:size],
-        "weight": None,
-        "returns": torch.randn(size, generator=generator),
-    }
-
-
-class Fixed(torch.nn.Module):
-    """Critics that are a linear function of the actions, another for each member; `seen` keeps the actions."""
-
-    def __init__(self, slopes, offsets=(0.0, 0.0)):
-        super().__init__()
-        self.slopes = torch.nn.Parameter(torch.tensor(slopes))
-        self.offsets = torch.tensor(offsets)
-        self.seen = []
-
-    def forward(self, obs, actions, goal=None):
-        self.seen.append(actions.detach())
-        total = actions.sum(-1)
-        shape = (-1, *[1] * total.dim())
-        return self.offsets.view(shape) + self.slopes.view(shape) * total
 
 
 def policy(algo, obs):

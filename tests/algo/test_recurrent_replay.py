@@ -26,17 +26,17 @@ KINDS = {"numbers": (0, None), "choices": (2, None), "mixed": (2, 1)}
 
 
 class Walk:
-    """Random numbers to be seen; episodes of 3 to 12 steps, which end in either way."""
+    """Random numbers to be seen; episodes of at least 3 steps, which end in either way."""
 
-    name = "walk"
+    name, longest = "walk", 12
 
-    def __init__(self, action_dim):
+    def __init__(self, action_dim=2):
         self.action_dim = action_dim
         self.action_low, self.action_high = -np.ones(action_dim), np.ones(action_dim)
 
     def reset(self, *, seed=None):
         self.rng = np.random.default_rng(seed)
-        self.left = int(self.rng.integers(3, 13))
+        self.left = int(self.rng.integers(3, self.longest + 1))
         return {"s": self.rng.normal(size=3)}, {}
 
     def step(self, action):

@@ -215,11 +215,6 @@ def test_forbidden_choices_have_no_probability_and_entropies_stay_finite():
     torch.testing.assert_close(entropy, torch.tensor([math.log(3), 0.0]))
 
 
-def test_without_a_mask_scores_are_as_they_are():
-    scores = torch.randn(2, 4)
-    assert masked(scores, None) is scores
-
-
 def test_each_allowed_choice_has_its_part_of_the_unit_interval():
     shares = torch.tensor([0.0, 0.33, 0.34, 0.66, 0.67, 0.999])
     rows = MASK[:1].expand(6, -1)
@@ -267,11 +262,3 @@ def test_a_terminal_adds_the_return_of_the_absorbing_state(discount, steps):
     rewards, terminals = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])
     found = with_absorbing_state(rewards, torch.tensor(3.0), terminals, discount)
     assert found.tolist() == pytest.approx([1.0, 2.0 + steps * 3.0], rel=1e-6)
-
-
-def test_where_all_states_have_one_reward_the_length_of_an_episode_does_not_matter():
-    once = torch.tensor(0.7)
-    rewards = with_absorbing_state(torch.full((3,), 0.7), once, torch.tensor([0.0, 0.0, 1.0]), 0.9)
-    short = with_absorbing_state(torch.full((1,), 0.7), once, torch.ones(1), 0.9)
-    long = rewards[0] + 0.9 * rewards[1] + 0.81 * rewards[2]
-    assert long.item() == pytest.approx(short.item())

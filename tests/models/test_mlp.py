@@ -172,17 +172,6 @@ def test_large_layers_are_replaced_and_give_the_same(shape, dtype, tolerance, mo
     assert plain == ([8] if few else [256, 256, 8])
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES[1:], ids=str)
-def test_fewer_digits_are_used_for_one_row_too(dtype, tolerance):
-    net = make_packed_net()
-    packed = copy.deepcopy(net)
-    pack_linears(packed, dtype)
-    x = torch.randn(1, 512)
-    with torch.no_grad():
-        difference = (packed(x) - net(x)).abs().max()
-    assert 0 < difference < tolerance
-
-
 @needs_int8
 def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call(monkeypatch):
     monkeypatch.setattr(products, "FEWEST_WEIGHTS", 1)

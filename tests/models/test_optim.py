@@ -86,13 +86,6 @@ def test_torch_wraps_no_step_for_its_profiler():
     assert not hasattr(type(optimizer).step, "__wrapped__")
 
 
-def test_first_step_of_adam_by_hand():
-    # Whatever the gradient, Adam's first step is the learning rate.
-    p = weight(1.0, 1.0)
-    step((p * torch.tensor([3.0, -0.1])).sum(), [p], make_optimizer([p], config(), "cpu"))
-    torch.testing.assert_close(p.detach(), torch.tensor([0.99, 1.01]), atol=1e-6, rtol=0)
-
-
 def test_fused_on_the_cpu_and_frozen_weights_left_out():
     optimizer = make_optimizer([weight(1.0), weight(1.0).requires_grad_(False)], config(), "cpu")
     assert optimizer.defaults["fused"]
@@ -120,23 +113,6 @@ def test_gradients_do_not_add_up_and_weights_without_one_stay():
         assert step(2.0 * p.sum(), [p, unused], optimizer, 100.0).item() == 2.0
     assert p.item() == -1.0
     assert unused.item() == 7.0
-
-
-def test_clipping_is_torchs():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    other = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    other.load_state_dict(net.state_dict())
-    x = torch.randn(5, 4)
-    ours = torch.optim.SGD(net.parameters(), lr=0.1)
-    theirs = torch.optim.SGD(other.parameters(), lr=0.1)
-    norm = step(net(x).square().sum(), net.parameters(), ours, 0.5)
-    other(x).square().sum().backward()
-    expected = nn.utils.clip_grad_norm_(other.parameters(), 0.5)
-    theirs.step()
-    torch.testing.assert_close(norm, expected)
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p, q)
 
 
 def rates(section, steps, steps_per_epoch=2, num_epochs=4):
@@ -288,11 +264,6 @@ def test_first_steps_at_their_own_rates_under_a_schedule():
         scheduler.step()
         moved = [1 - p.item() for p in (net.w, net.slow.w, net.slow.slower.w)]
         assert moved == pytest.approx([total, 0.1 * total, 0.05 * total], abs=2e-7)
-
-
-def test_a_network_without_such_parts_is_one_group():
-    optimizer = make_optimizer(nn.Linear(2, 3), config(), "cpu")
-    assert [len(group["params"]) for group in optimizer.param_groups] == [2]
 
 
 def test_a_loaded_state_does_not_bring_the_kernel_of_its_machine():

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from imitate.config import load_config
 from imitate.errors import ConfigError, UserError
 from imitate.models.layout import processed_shape, raw_shape_of
 from imitate.models.preprocess import Preprocess
@@ -64,11 +63,11 @@ def fitted(obs_normalization=None, obs_clip=None, **action_modes):
 
 
 def unfitted():
-    return Preprocess.layout_only(RAW_SHAPES, MODALITIES, ACTION_DIMS)
+    return Preprocess(RAW_SHAPES, MODALITIES, ACTION_DIMS)
 
 
 def of_camera(shape):
-    return Preprocess.layout_only({"camera": shape}, {"camera": "rgb"}, {})
+    return Preprocess({"camera": shape}, {"camera": "rgb"}, {})
 
 
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
@@ -100,7 +99,7 @@ def test_prepared_observations_return_to_the_units_of_the_data():
 
 
 def test_float_images_are_taken_as_they_are():
-    preprocess = Preprocess.layout_only({"d": (2, 2, 1)}, {"d": "depth"}, {})
+    preprocess = Preprocess({"d": (2, 2, 1)}, {"d": "depth"}, {})
     depth = np.array([[[0.5], [1.0]], [[0.25], [3.0]]], dtype=np.float32)
     assert preprocess.prepare_obs({"d": depth})["d"].tolist() == [[[0.5, 1.0], [0.25, 3.0]]]
 
@@ -171,16 +170,6 @@ def test_actions_without_normalization_are_themselves():
     assert preprocess.unnormalize_actions(actions) is actions
 
 
-def test_configuration_sections_are_understood():
-    modes = {"action_config": {"actions": {"normalization": "min_max"}}}
-    train = load_config({"algo_name": "bc", "train": modes}).train
-    known = {"obs": {}, "actions": {"actions": STATISTICS["actions"]["arm"]}}
-    chosen = train.obs_normalization, train.action_config
-    preprocess = Preprocess.from_statistics({}, {}, {"actions": 2}, known, *chosen)
-    normalized = preprocess.normalize_actions(torch.tensor([3.0, 0.0]))
-    assert normalized[0].item() == pytest.approx(0.999999)
-
-
 @pytest.mark.parametrize("obs_normalization", [None, "mean_std"])
 def test_clipped_are_numbers_after_their_normalization_and_no_images(obs_normalization):
     clipped, raw = fitted(obs_normalization, obs_clip=0.5), raw_obs(2, 3)
@@ -222,7 +211,7 @@ def test_a_wrong_shape_is_named(key, shape):
 
 
 def of_shape(modality, *shape):
-    return lambda: Preprocess.layout_only({"x": shape}, {"x": modality}, {})
+    return lambda: Preprocess({"x": shape}, {"x": modality}, {})
 
 
 def rotations():
@@ -291,14 +280,6 @@ def test_state_dict_replaces_the_normalization():
     found, wanted = plain.prepare_obs(raw), normalizing.prepare_obs(raw)
     torch.testing.assert_close(found, wanted, atol=0, rtol=0)
     assert plain.normalizes_actions
-
-
-def test_two_preprocesses_stay_themselves():
-    one, other, raw = fitted("mean_std"), fitted("min_max"), raw_obs(2)
-    before = one.prepare_obs(raw)["pos"].clone()
-    other.prepare_obs(raw)
-    assert torch.equal(one.prepare_obs(raw)["pos"], before)
-    assert not torch.equal(other.prepare_obs(raw)["pos"], before)
 
 
 def vectors(elements):
@@ -411,7 +392,7 @@ def test_no_images_at_all_are_no_wrong_images():
 
 def test_another_normalization_of_one_key_holds_at_once():
     kinds = {"a": "low_dim", "b": "low_dim"}
-    preprocess = Preprocess.layout_only({"a": (2,), "b": (1,)}, kinds, {})
+    preprocess = Preprocess({"a": (2,), "b": (1,)}, kinds, {})
     raw = {"a": np.array([[5.0, 9.0]]), "b": np.array([[7.0]])}
     assert preprocess.prepare_obs(raw)["a"].tolist() == [[5.0, 9.0]]
     preprocess.set_obs_normalization("a", torch.tensor([1.0, 3.0]), torch.tensor([2.0, 4.0]))

@@ -93,16 +93,6 @@ def test_torchvisions_numbers(kind, expected):
     assert seen == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "last"), [(ResNet18Conv, "bn2"), (ResNet50Conv, "bn3")])
-def test_residual_block_by_hand(kind, last):
-    # With zero weights in the last normalization a block is the ReLU of its shortcut.
-    block = kind().layer1[1].eval()
-    with torch.no_grad():
-        getattr(block, last).weight.zero_()
-        x = torch.randn(1, 64 * block.expansion, 4, 4)
-        torch.testing.assert_close(block(x), x.relu())
-
-
 def test_first_convolution():
     assert ResNet18Conv(1).conv1.weight.shape == (64, 1, 7, 7)
     trunk = ResNet18Conv(1, input_coord_conv=True)

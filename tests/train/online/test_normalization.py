@@ -28,7 +28,7 @@ def test_moments_of_parts_are_those_of_the_whole():
 def test_networks_see_normalized_observations():
     normalizer = ObsNormalizer({"s": (1,)})
     normalizer.add({"s": np.array([[1.0], [5.0]], np.float32), "other": np.zeros(3)})
-    preprocess = Preprocess.layout_only(
+    preprocess = Preprocess(
         {"s": (1,), "t": (1,)}, {"s": "low_dim", "t": "low_dim"}, {"actions": 1}
     )
     raw = {"s": np.array([[7.0]]), "t": np.array([[7.0]])}
