@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from imitate.config.online import INFO
 from imitate.errors import RewardError
 from imitate.system.processes import MAKE, Beat
 
@@ -103,6 +104,14 @@ def one_reward(reward: Any, name: str) -> float:
             "wrapper, reward @ weights, and return the parts in info, whose sums over an episode are logged"
         )
     return float(np.asarray(reward).item())
+
+
+def named_reward(source: str, reward: float, info: Mapping[str, Any]) -> float | None:
+    """Return the number of a step that ``source`` names: "reward", or "info:KEY"; None if info lacks the key."""
+    key = source.removeprefix(INFO)
+    if key == source:
+        return float(reward)
+    return one_reward(info[key], key) if key in info else None
 
 
 Outcome = tuple[Mapping[str, Any], float, bool, bool, Mapping[str, Any]]

@@ -26,6 +26,7 @@ from imitate.errors import (
     UserError,
     nearest,
 )
+from imitate.evaluate.named_rewards import RewardSums
 from imitate.evaluate.result import EpisodeResult, failed_episode
 from imitate.evaluate.settings import EpisodePlan, Lateness
 from imitate.evaluate.video import FrameRecorder, OnFrames
@@ -128,14 +129,15 @@ class EpisodeRunner:
         )
         success: bool | None = None
         at_end: bool | None = None
-        total, length = 0.0, 0
+        total, length, sums = 0.0, 0, RewardSums(plan.named)
         with recorder:
             over = False
             while length < plan.horizon and not over:
                 action = policy(obs, goal) if late is None else late(obs)
                 recorder.add(env, length, obs)
-                obs, reward, terminated, truncated, _ = env.step(action)
+                obs, reward, terminated, truncated, info = env.step(action)
                 policy.observe(reward)
+                sums.add(reward, info)
                 length += 1
                 total += float(reward)
                 at_end = success_in({"success": env.is_success()["task"]})
@@ -146,7 +148,8 @@ class EpisodeRunner:
             recorder.add(env, length, last=over)
         if success:
             policy.check(obs)  # a broken simulator may report success
-        return self._result(plan, index, recorder, success, total, length, at_end)
+        result = self._result(plan, index, recorder, success, total, length, at_end)
+        return replace(result, rewards=sums.totals())
 
     def _play_team(
         self,

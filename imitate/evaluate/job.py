@@ -18,6 +18,7 @@ from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluate.environments import GYMNASIUM, label
+from imitate.evaluate.named_rewards import RewardSpec, named_rewards
 from imitate.evaluate.result import EpisodeResult, EvalResult
 from imitate.evaluate.settings import EpisodePlan, EvalSettings, Mode
 from imitate.evaluate.video import FrameFolder, OnFrames, write_mosaic
@@ -63,6 +64,7 @@ class EvaluatedPolicy:
     control_freq: float | None = None
     rename: Rename = field(default_factory=dict)
     obs_keys: tuple[str, ...] = ()
+    named: tuple[RewardSpec, ...] = ()
 
     @property
     def file(self) -> Path:
@@ -86,8 +88,9 @@ def subject_of(agent: str | Path | RolloutPolicy | EvaluatedPolicy) -> Evaluated
         return agent
     if isinstance(agent, RolloutPolicy):
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
-        horizon = agent.algo.global_config.experiment.rollout.horizon or DEFAULT_HORIZON
-        return EvaluatedPolicy(None, agent, {}, horizon, weights)
+        config = agent.algo.global_config
+        horizon = config.experiment.rollout.horizon or DEFAULT_HORIZON
+        return EvaluatedPolicy(None, agent, {}, horizon, weights, named=named_rewards(config.algo))
     path = find_checkpoint(agent)
     return subject_in(load_checkpoint(path), path)
 
@@ -95,17 +98,19 @@ def subject_of(agent: str | Path | RolloutPolicy | EvaluatedPolicy) -> Evaluated
 def subject_in(ckpt: Mapping[str, Any], path: Path) -> EvaluatedPolicy:
     """Describe the policy in the content of a checkpoint; ``path`` is its file."""
     own, shapes = dict(ckpt["env_metadata"] or {}), ckpt["shape_metadata"]
+    config = config_of(ckpt)
     return EvaluatedPolicy(
         path,
         None,
         own,
-        horizon=config_of(ckpt).experiment.rollout.horizon or DEFAULT_HORIZON,
+        horizon=config.experiment.rollout.horizon or DEFAULT_HORIZON,
         weights=sum(weight.numel() for weight in ckpt["model"]["nets"].values()),
         longest_demo=shapes.get("longest_demo"),
         environments=tuple(ckpt.get("environments") or [own]),
         control_freq=control_freq_of(ckpt),
         rename=dict(ckpt.get("rename") or {}),
         obs_keys=tuple(shapes["all_shapes"]),
+        named=named_rewards(config.algo),
     )
 
 
@@ -160,6 +165,7 @@ class EvalJob:
             horizon=subject.horizon if settings.horizon is None else settings.horizon,
             step_timeout_s=STEP_TIMEOUT_S if limit_s is None else limit_s,
             shown=settings.video_episodes if drawn else 0,
+            named=subject.named,
         )
 
     def resume(self, earlier: Sequence[EpisodeResult], keep: OnEpisode) -> None:
@@ -282,6 +288,7 @@ class EvalJob:
             video=None if written is None else str(written),
             longest_demo=self.subject.longest_demo,
             late=settings.late,
+            named=self.plan.named,
             warnings=tuple(
                 _warnings(played, wants_video=settings.video is not None, mode=self.mode)
             ),

@@ -16,6 +16,7 @@ from imitate.envs.env import ever
 from imitate.envs.vector import HungCopiesError, make_vector_env
 from imitate.errors import EnvError, NotFiniteError
 from imitate.evaluate.episodes import check_action_size, check_obs_shapes
+from imitate.evaluate.named_rewards import RewardSums
 from imitate.evaluate.result import EpisodeResult, LostEpisodes, failed_episode, hopeless, in_order
 from imitate.evaluate.settings import EpisodePlan
 from imitate.policy.rollout_policy import RolloutPolicy
@@ -28,6 +29,7 @@ class _Slot:
     """Episode that one environment is playing; index -1 if none is left."""
 
     index: int
+    sums: RewardSums
     success: bool | None = None
     total: float = 0.0
     length: int = 0
@@ -110,8 +112,11 @@ class _Lockstep:
         self.policy, self.plan, self.ended, self.tell = policy, plan, ended, tell
         self.numbers = iter(numbers)
         num_envs = min(plan.settings.workers, len(numbers))
-        self.slots = [_Slot(next(self.numbers)) for _ in range(num_envs)]
+        self.slots = [self._slot() for _ in range(num_envs)]
         self.enough = False
+
+    def _slot(self) -> _Slot:
+        return _Slot(next(self.numbers, -1), RewardSums(self.plan.named))
 
     def run(self, venv: Any) -> None:
         obs = self._reset(venv, np.ones(len(self.slots), dtype=bool))
@@ -124,6 +129,8 @@ class _Lockstep:
             obs, rewards, terminated, truncated, info = venv.step(actions)
             self.policy.observe(rewards)
             self.tell("")  # alive: the environment watches its copies
+            for i, slot in enumerate(self.slots):
+                slot.sums.add(rewards[i], _info_of(info, i) if self.plan.named else {})
             success = _successes(info, len(self.slots))
             if any(success):
                 finite = self._finite(obs).tolist()
@@ -172,7 +179,7 @@ class _Lockstep:
     ) -> Mapping[str, Any]:
         """Begin the next episodes in the masked environments; return all environments' observations."""
         for i in np.flatnonzero(over):
-            self.slots[i] = _Slot(next(self.numbers, -1))
+            self.slots[i] = self._slot()
         return self._reset(venv, over)
 
     def _reset(self, venv: Any, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
@@ -194,7 +201,7 @@ class _Lockstep:
             return False
         seed = self.plan.seed_of(slot.index)
         episode = EpisodeResult(slot.index, seed, slot.success, slot.total, slot.length, success)
-        self._record(replace(episode, cpu=cpu_model()))
+        self._record(replace(episode, cpu=cpu_model(), rewards=slot.sums.totals()))
         return True
 
     def _record(self, episode: EpisodeResult) -> None:
@@ -210,6 +217,15 @@ def _check_fit(policy: RolloutPolicy, env_meta: Mapping[str, Any], venv: Any) ->
     check_action_size(policy, name, int(venv.single_action_space.shape[0]))
     spaces = venv.single_observation_space.spaces
     check_obs_shapes(policy, name, {key: space.shape for key, space in spaces.items()})
+
+
+def _info_of(info: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the numbers in the info of one environment."""
+    return {
+        key: value[number]
+        for key, value in info.items()
+        if isinstance(value, np.ndarray) and info.get(f"_{key}", {number: False})[number]
+    }
 
 
 def _successes(info: Mapping[str, Any], num_envs: int) -> list[bool | None]:

@@ -22,6 +22,7 @@ from imitate.envs.d4rl_score import d4rl_score
 from imitate.envs.env import success_in
 from imitate.errors import ConfigError, EvaluationError
 from imitate.evaluate.environments import label
+from imitate.evaluate.named_rewards import RewardMeans, RewardSpec, reward_means
 from imitate.evaluate.settings import EpisodePlan, Lateness
 from imitate.functional.statistics import Estimate, Rate, estimate, rate_of
 from imitate.system.locks import lock
@@ -52,6 +53,7 @@ class EpisodeResult:
         cpu: model of the processor that played it, or None if unknown.
         agents: return and success of each agent if there are several; the episode's return is then their sum, and it
             succeeds if all do.
+        rewards: sums of the named rewards of the policy's training, or None without any.
     """
 
     index: int
@@ -66,6 +68,7 @@ class EpisodeResult:
     first_error: str | None = None
     cpu: str | None = field(default=None, compare=False)
     agents: dict[str, dict[str, float | bool | None]] | None = None
+    rewards: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; null is a success that is unknown."""
@@ -118,6 +121,7 @@ class EvalResult:
         planned: episodes requested; fewer were played if the evaluation was given up as hopeless.
         longest_demo: steps of the longest demonstration that the policy learned from, or None if unknown.
         late: delay of the predictions, or None if there was none.
+        named: named rewards of the policy's training.
     """
 
     env_name: str
@@ -133,6 +137,7 @@ class EvalResult:
     warnings: tuple[str, ...] = ()
     longest_demo: int | None = None
     late: Lateness | None = None
+    named: tuple[RewardSpec, ...] = ()
 
     @property
     def success(self) -> list[bool | None]:
@@ -215,6 +220,13 @@ class EvalResult:
             found[name] = mean, None if rate is None else rate.value
         return found
 
+    @cached_property
+    def rewards(self) -> list[RewardMeans]:
+        """Named rewards of the policy's training, over the episodes that were played."""
+        played = self._played
+        sums = [episode.rewards or {} for episode in played]
+        return reward_means(self.named, sums, [episode.length for episode in played])
+
     @property
     def mean_length(self) -> float:
         """Mean number of steps."""
@@ -274,6 +286,7 @@ class EvalResult:
             name: {"mean_return": mean, "success_rate": rate}
             for name, (mean, rate) in self.agents.items()
         }
+        rewards = {each.spec.name: each.to_dict() for each in self.rewards}
         return {
             "env": self.env_name,
             "checkpoint": self.checkpoint,
@@ -290,6 +303,7 @@ class EvalResult:
             else list(self.over_episodes[1:3]),
             **({} if self.d4rl_score is None else {"d4rl_score": self.d4rl_score}),
             "mean_length": self.mean_length,
+            **({"rewards": rewards} if rewards else {}),
             **({"agents": agents} if agents else {}),
             "horizon": self.horizon,
             "out_of_time": self.out_of_time,
@@ -552,6 +566,10 @@ def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
         warnings=tuple(entry["warnings"]),
         longest_demo=entry["longest_demo"],
         late=Lateness(**own) if own else None,
+        named=tuple(
+            RewardSpec(name, "", each.get("at_least"), each.get("at_most"))
+            for name, each in entry.get("rewards", {}).items()
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from imitate.errors import UserError
+from imitate.evaluate.named_rewards import RewardSpec
 from imitate.policy.loading import Precision
 from imitate.policy.renaming import Rename
 from imitate.policy.source import PolicySource
@@ -123,6 +124,7 @@ class EpisodePlan:
         shown: episodes 0 .. shown - 1 are rendered.
         camera: name of the camera that renders them.
         frame_size: side of a frame in pixels.
+        named: named rewards whose sums are measured.
     """
 
     policy: PolicySource
@@ -134,6 +136,7 @@ class EpisodePlan:
     shown: int = 0
     camera: str | None = "agentview"
     frame_size: int = 256
+    named: tuple[RewardSpec, ...] = ()
 
     def seed_of(self, index: int) -> int:
         """Return the seed from which an episode starts, for every checkpoint and number of workers."""

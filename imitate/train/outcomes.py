@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from imitate.evaluate.result import EvalResult
 
 SUCCESS = "Rollout/Success_Rate"
+KEPT = "Rollout/Bounds_Kept"
+"""Metric: 1 if the policy keeps all bounds of its named rewards, else 0; absent without bounds."""
 INTERVAL = "95 % interval "
 NAMED = (SUCCESS, f"{SUCCESS}_At_End", "Rollout/Return", "Rollout/Horizon")
 """Metrics that are also logged for each of several environments."""
@@ -63,6 +65,9 @@ def _numbers(result: EvalResult) -> dict[str, float]:
         "Rollout/D4RL_Score": score,
         "Rollout/D4RL_Score_Std": score_std,
     }
+    numbers |= {f"Rollout/Rewards/{x.spec.name}": x.per_step.value for x in result.rewards}
+    bounded = [x.meets for x in result.rewards if x.meets is not None]
+    numbers[KEPT] = float(all(bounded)) if bounded else None
     return {tag: value for tag, value in numbers.items() if value is not None}
 
 
@@ -107,6 +112,7 @@ def describe(result: EvalResult) -> str:
     parts.append(f"return {mean_text(returns.value, returns.std, returns[1:3], INTERVAL)}")
     if result.d4rl_score is not None:
         parts.append(f"D4RL score {result.d4rl_score:.1f}")
+    parts += [each.words for each in result.rewards]
     parts += [f"{result.mean_length:.0f} steps", duration(result.wall_s)]
     gave_up = (
         f"; stopped after {counted(len(result.episodes), 'failure')}" if result.gave_up else ""

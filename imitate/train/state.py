@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from imitate.train.outcomes import KEPT
+
 PAUSED = "paused"
 """First word of a run's status if it was paused on request after an epoch."""
 
@@ -52,7 +54,8 @@ class History:
     """Best measurements and early stopping, computed from the records in `metrics.jsonl`, in order.
 
     The best evaluation (``best``: success rate, return, epoch) has the highest success rate, and the highest return of
-    those. Where the environment reports no success the rate is None, and the return alone decides.
+    those. Where the environment reports no success the rate is None, and the return alone decides. An evaluation that
+    keeps all bounds of named rewards is better than any that does not.
 
     A resumed run adds all records again, so checkpoints need not contain the history, and an evaluation that ended
     after the last save is not lost.
@@ -64,6 +67,7 @@ class History:
     best: tuple[float | None, float, int] | None = None
     rollouts: dict[int, dict[str, Any]] = field(default_factory=dict)
     last_epoch: dict[str, Any] = field(default_factory=dict)
+    _rank: tuple[float, float, float] = (-math.inf, -math.inf, -math.inf)
     _stall: int = 0
     _reached: bool = False
 
@@ -108,12 +112,12 @@ class History:
         if mean_return > (-math.inf if self.best_return is None else self.best_return[0]):
             self.best_return = (mean_return, epoch)
             best.add("return")
-        rank = _rank(rate, mean_return)
-        before = (-math.inf, -math.inf) if self.best is None else _rank(*self.best[:2])
-        improved = rank > before if rate is None else rank[0] > before[0]
+        kept = float(record.get(KEPT, 1.0))
+        rank = (kept, -1.0 if rate is None else rate, mean_return)
+        improved = rank > self._rank if rate is None else rank[:2] > self._rank[:2]
         # Of equal results the later one counts, which was trained for longer.
-        if rank >= before:
-            self.best = (rate, mean_return, epoch)
+        if rank >= self._rank:
+            self.best, self._rank = (rate, mean_return, epoch), rank
             best.add("best")
         if self.early_stopping.metric == "success_rate":
             target = self.early_stopping.target
@@ -123,11 +127,6 @@ class History:
     def _watch(self, improved: bool, reached: bool) -> None:
         self._stall = 0 if improved else self._stall + 1
         self._reached = self._reached or reached
-
-
-def _rank(rate: float | None, mean_return: float) -> tuple[float, float]:
-    """Return a key by which evaluations are ordered."""
-    return -1.0 if rate is None else rate, mean_return
 
 
 def _number(value: float | None, worst: float = math.inf) -> float:

@@ -11,7 +11,7 @@ from imitate.system.run_folder import BEST_FIRST, RunFolder, to_json, write_text
 from imitate.system.text import counted, mean_text, rate_text
 from imitate.train.console import duration
 from imitate.train.metrics import MetricsFile
-from imitate.train.outcomes import INTERVAL
+from imitate.train.outcomes import INTERVAL, KEPT
 from imitate.train.state import History
 
 LOW_SUCCESS = 0.6
@@ -210,6 +210,8 @@ def _bests(history: History) -> list[KeptCheckpoint]:
         rate, mean, epoch = history.best
         episodes = history.rollouts.get(epoch, {}).get("Rollout/Episodes")
         of = "" if episodes is None else f" of {int(episodes)} episodes"
+        kept = history.rollouts.get(epoch, {}).get(KEPT)
+        of += "" if kept is None else ", bounds kept" if kept == 1.0 else ", BOUNDS NOT KEPT"
         if rate is None:
             words = f"best by return: {mean_text(mean)}{of}"
         else:

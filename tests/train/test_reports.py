@@ -378,6 +378,13 @@ def test_where_success_is_unknown_the_return_decides():
     )
 
 
+def test_an_evaluation_that_keeps_its_bounds_is_better_than_any_that_does_not():
+    history = History(stopping())
+    for epoch, (kept, value) in enumerate([(0.0, 9.0), (1.0, 2.0), (0.0, 10.0), (1.0, 1.0)]):
+        history.add({**rollout(epoch, None, value), "Rollout/Bounds_Kept": kept})
+    assert history.best == (None, 2.0, 1)
+
+
 @pytest.mark.parametrize(
     ("metric", "worse", "good"), [("valid_loss", 0.3, 0.2), ("success_rate", 0.8, 0.9)]
 )

@@ -59,6 +59,11 @@ def table(results: Sequence[EvalResult]) -> list[str]:
         for result in results
         if result.ended_by_env is not None
     ]
+    lines += [
+        f"{short_name(result.checkpoint)} in {result.env_name}: {each.words}"
+        for result in results
+        for each in result.rewards
+    ]
     lines += [f"video: {result.video}" for result in results if result.video]
     return lines
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from imitate.config.observation import ACTION_MASK
 from imitate.config.online import INFO
-from imitate.envs.env import Env, Outcome, lanes_of, one_reward, success_in
+from imitate.envs.env import Env, Outcome, lanes_of, named_reward, one_reward, success_in
 from imitate.errors import EnvError, RewardError, RobotError, nearest
 from imitate.system.user_code import error_words
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
@@ -157,24 +157,17 @@ class EnvGroup:
         Raises:
             RewardError: an environment does not report one.
         """
-        columns = []
-        for source in self._signals:
-            key = source.removeprefix(INFO)
-            if source == key:
-                columns.append(rewards)
-                continue
-            lacking = [n for n, info in enumerate(infos) if key not in info and not lost[n]]
-            if lacking:
-                known = sorted(k for k, x in infos[lacking[0]].items() if isinstance(x, _NUMBERS))
-                raise RewardError(
-                    f"algo.rewards: the environment's info has no '{key}' in a step; {nearest(key, known)}"
-                )
-            columns.append(
-                np.array(
-                    [0.0 if lost[n] else one_reward(info[key], key) for n, info in enumerate(infos)]
-                )
-            )
-        signals = np.stack(columns, axis=1).astype(np.float32)
+        signals = np.zeros((len(infos), len(self._signals)), np.float32)
+        for column, source in enumerate(self._signals):
+            for n in np.flatnonzero(~lost):
+                value = named_reward(source, rewards[n], infos[n])
+                if value is None:
+                    key = source.removeprefix(INFO)
+                    known = sorted(k for k, x in infos[n].items() if isinstance(x, _NUMBERS))
+                    raise RewardError(
+                        f"algo.rewards: the environment's info has no '{key}' in a step; {nearest(key, known)}"
+                    )
+                signals[n, column] = value
         if not np.isfinite(signals).all():
             raise RewardError(f"algo.rewards: {', '.join(self._signals)}: a number is NaN or inf")
         return signals

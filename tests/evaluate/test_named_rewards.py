@@ -1,0 +1,83 @@
+"""Named rewards of a training in evaluations: sums, means by hand, bounds, and what an environment lacks."""
+
+import math
+
+import pytest
+import torch
+
+from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.named_rewards import RewardSpec, RewardSums, reward_means
+from imitate.evaluate.result import result_from_dict
+from imitate.evaluate.settings import EvalSettings
+from imitate.train.outcomes import rollout_numbers
+from tests.tiny import tiny_checkpoint
+
+SPEED, COST = RewardSpec("speed", "reward", at_least=0.0), RewardSpec("cost", "info:c", at_most=1.0)
+ENV = {"env_name": "imitate.envs.worlds.tasks:SpeedLimit-v0", "type": 2, "env_kwargs": {}}
+
+
+def test_sums_leave_out_what_a_step_lacks():
+    sums = RewardSums([SPEED, COST])
+    sums.add(2.0, {"c": 0.5})
+    sums.add(-1.0, {"c": torch.tensor(0.25).numpy()})
+    assert sums.totals() == {"speed": 1.0, "cost": 0.75}
+    sums.add(1.0, {})
+    assert sums.totals() == {"speed": 2.0}
+    assert RewardSums([]).totals() is None
+
+
+def test_means_by_hand():
+    """Episodes of 2 and 6 steps that cost 4 and 4: 1 per step, deviations 4 - 1 * 2 and 4 - 1 * 6 over 4 steps."""
+    (cost,) = reward_means([COST], [{"cost": 4.0}, {"cost": 4.0}], [2, 6])
+    assert cost.per_step.value == 1.0 and cost.per_episode.value == 4.0
+    assert cost.per_step.std == pytest.approx(math.sqrt(0.5))  # of 1.5 and 0.5
+    assert (cost.meets, cost.is_certain) == (True, False)
+    assert reward_means([COST], [{"cost": 4.0}, {}], [2, 6]) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "meets"),
+    [
+        (RewardSpec("x", "reward", at_most=0.5), 0.4, True),
+        (RewardSpec("x", "reward", at_most=0.5), 0.6, False),
+        (RewardSpec("x", "reward", at_least=0.5), 0.6, True),
+        (RewardSpec("x", "reward", at_least=0.5), 0.4, False),
+        (RewardSpec("x", "reward"), 0.4, None),
+    ],
+)
+def test_bounds(spec, value, meets):
+    (found,) = reward_means([spec], [{"x": 10 * value}, {"x": 10 * value}], [10, 10])
+    assert found.meets is meets and found.is_certain is (meets is not None)
+    assert found.to_dict().get("meets") is meets
+    assert ("NOT KEPT" in found.words, ": kept" in found.words) == (meets is False, meets is True)
+
+
+def speed_policy(path, source):
+    """A checkpoint that was trained for speed with a bound on a number in info."""
+    rewards = {"speed": {}, "cost": {"source": source, "weight": 0, "at_most": 0.25}}
+    online = {"online": {"enabled": True}}
+    return tiny_checkpoint(
+        path, "sac", env=ENV, obs={"flat": 1}, algo={"rewards": rewards}, train=online
+    )
+
+
+@pytest.mark.parametrize("mode", ["processes", "vector"])
+def test_an_evaluation_measures_them(tmp_path, mode):
+    policy = speed_policy(tmp_path / "speed.pth", "info:cost")
+    result = evaluate(policy, None, EvalSettings(episodes=3, horizon=7, workers=2, mode=mode))
+    assert [each.spec.name for each in result.rewards] == ["speed", "cost"]
+    for episode in result.episodes:
+        assert episode.rewards["speed"] == pytest.approx(episode.episode_return)
+        assert 0.0 < episode.rewards["cost"] <= 7.0
+    speed, cost = result.rewards
+    assert cost.per_step.value == pytest.approx(cost.per_episode.value / 7)
+    assert rollout_numbers([result])["Rollout/Bounds_Kept"] == float(cost.meets)
+    again = result_from_dict(result.to_dict())
+    assert again.to_dict()["rewards"] == result.to_dict()["rewards"]
+
+
+def test_what_an_environment_does_not_report_is_left_out(tmp_path):
+    policy = speed_policy(tmp_path / "speed.pth", "info:force")
+    result = evaluate(policy, None, EvalSettings(episodes=1, horizon=3))
+    assert [each.spec.name for each in result.rewards] == ["speed"]
+    assert "Rollout/Bounds_Kept" not in rollout_numbers([result])
