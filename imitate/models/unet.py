@@ -33,7 +33,7 @@ class Conv1d(nn.Conv1d):
     """Convolution over time of (B, C, 1, T)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
-        super().__init__(inputs, outputs, kernel, stride, padding=kernel // 2)
+        super().__init__(inputs, outputs, kernel, stride)
         _store_channels_last(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from imitate.functional.sampling import (
     fill_exponential,
     fill_normal,
     fill_uniform,
+    pick_class,
     split_mix,
 )
 
@@ -38,6 +39,34 @@ def test_a_sample_is_in_the_same_bootstraps_wherever_it_stands():
     assert torch.equal(counts[:, 0], counts[:, 3])
     assert torch.equal(bootstrap_counts(index.flip(0), 4), counts.flip(1))
     assert torch.equal(bootstrap_counts(index, 2), counts[:2])
+
+
+def test_a_seed_has_the_same_draws_in_each_version():
+    generator = RowGenerator(torch.tensor([2**40 + 5, -8]))
+    assert generator.initial_seed() == 5
+    assert generator.uniform((2, 2)).flatten().tolist() == [
+        0.4777773582240222,
+        0.2167475888332811,
+        0.10079347495432628,
+        0.7676330695969844,
+    ]
+    assert bootstrap_counts(torch.arange(6) * 10**12, 3).tolist() == [
+        [2, 0, 2, 0, 2, 1],
+        [1, 3, 4, 3, 2, 0],
+        [0, 2, 0, 1, 0, 0],
+    ]
+
+
+def test_a_class_is_drawn_by_its_probability_and_picked_by_its_index():
+    shares = torch.tensor([[0.5, 0.3, 0.2], [0.0, 0.1, 0.9]])
+    drawn = draw_class(shares.log().expand(20_000, 2, 3), torch.Generator().manual_seed(0))
+    for number, share in enumerate(shares.T):
+        assert ((drawn == number).double().mean(0) - share).abs().max() < 0.015
+    values = torch.arange(24).reshape(2, 1, 3, 4)
+    assert pick_class(values, torch.tensor([[2], [0]])).tolist() == [
+        [[8, 9, 10, 11]],
+        [[12, 13, 14, 15]],
+    ]
 
 
 class NoDoubles(TorchDispatchMode):

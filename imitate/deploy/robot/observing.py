@@ -32,7 +32,7 @@ class Safety:
     Attributes:
         max_age_periods: control periods; an observation is too old for acting if it exceeds these, ``max_age_s``, and
             one and a half periods of the robot's slowest camera (:attr:`Robot.camera_hz`).
-            max_age_s: seconds, see ``max_age_periods``.
+        max_age_s: seconds, see ``max_age_periods``.
         hold_s: seconds without an action of the policy after which the episode ends.
         late: number of late steps among the last ``late_of`` that ends the episode; 0 to allow any number.
         late_of: number of steps among which late ones are counted.

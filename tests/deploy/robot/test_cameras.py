@@ -36,12 +36,22 @@ def held(change, as_float=False):
         (lambda seen: {**seen, "top": seen["top"][..., ::-1]}, "'top' has exchanged red and blue channels"),
         (lambda seen: {**seen, "top": seen["top"][::-1, ::-1]}, "'top' is upside down"),
         (lambda seen: {**seen, "side": seen["side"][:, ::-1]}, "'side' is mirrored"),
-        (lambda seen: {**seen, "side": seen["side"] * 0}, "'side' has a single colour"),
+        (lambda seen: {**seen, "side": seen["side"] * 0 + seen["side"][0, 0]}, "'side' has a single colour"),
     ],
 )  # fmt: skip
 def test_a_camera_that_is_changed_in_mid_episode_is_no_observation(change, words, as_float):
     before, at, after = held(change, as_float)
     assert not before and not after and words in at
+
+
+@pytest.mark.parametrize(
+    ("shade", "words"), [(5, ""), (6, "the image 'top' is upside down, unlike before")]
+)
+def test_a_change_below_a_fiftieth_is_not_judged(shade, words):
+    image, cameras = np.full((8, 8, 3), 90, np.uint8), CameraWatch(0, 0.5)
+    image[:4] += np.uint8(shade)
+    assert not cameras.fault(Observation({"top": image}), 0.0)
+    assert cameras.fault(Observation({"top": image[::-1, ::-1]}), 0.1) == words
 
 
 @pytest.mark.parametrize(
