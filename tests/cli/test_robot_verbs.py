@@ -27,6 +27,7 @@ from imitate.policy import loading
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.policy.source import CheckpointFile
 from tests.cli.conftest import refuse
+from tests.deploy import fake_robot
 from tests.deploy.fake_robot import FakeRobot
 from tests.tiny import tiny_checkpoint
 
@@ -169,11 +170,35 @@ def test_a_demonstration_of_a_robot_with_another_order_of_joints_is_not_replayed
     attrs = {"features": json.dumps(names)}
     with DatasetWriter("two.hdf5", {}, control_freq=50.0, attrs=attrs) as writer:
         writer.start_episode()
-        writer.append(obs={"state": np.zeros(2)}, action=np.zeros(2))
+        for state in ([0.5, -0.3], [0.7, -0.1]):
+            writer.append(obs={"state": np.array(state)}, action=np.array(state))
         writer.finish_episode(success=True)
-    monkeypatch.setattr(FakeRobot, "action_names", ("lift", "yaw"))
-    told = call("replay two.hdf5 --robot tests.deploy.fake_robot:FakeRobot", code=2).output
-    assert "'actions' is (lift, yaw) in the robot, but was (yaw, lift)" in told
+    commands = (
+        "replay two.hdf5",
+        f"record two.hdf5 --append --episodes 2 --rate-hz 50 {PUSHING} action=[0,0]",
+    )
+    told = "bring it to the beginning of a recorded episode"
+    for change, words in (
+        (
+            {"state": [0.6, -0.2], "names": ("lift", "yaw")},
+            "'actions' is (lift, yaw) in the robot, but was (yaw, l",
+        ),
+        (
+            {"state": [-0.2, 0.6]},
+            f"in the order 1, 0; check the order of joints, compared with two.hdf5; .*{told}",
+        ),
+        ({"state": [-0.6, -0.2]}, "state[0] fit the training only with the opposite sign"),
+        ({"state": [0.6, -0.2], "pose": np.zeros(2)}, "pose() gives zeros"),
+        ({"state": np.degrees([0.6, -0.2])}, "degrees instead of radians"),
+    ):
+        robot = FakeRobot(pose=change.get("pose"))
+        robot.values = {"state": np.array(change["state"]), "camera": np.zeros((4, 4, 3), np.uint8)}
+        robot.action_names = change.get("names", ("yaw", "lift"))
+        monkeypatch.setattr(fake_robot, "Made", lambda robot=robot: robot, raising=False)
+        for command in commands:
+            done = call(f"{command} --robot tests.deploy.fake_robot:Made", code=2)
+            assert re.search(re.escape(words).replace(r"\.\*", ".*"), done.output), done.output
+            assert not len(robot.sent)
 
 
 def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(call, checkpoint):

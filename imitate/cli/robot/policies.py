@@ -7,8 +7,10 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from imitate.cli.options import tell_saved_names
@@ -345,6 +347,43 @@ def look_before_motion(
         word = "note" if finding.level is Severity.note else "warning"
         typer.echo(f"{word}: {finding.words}", err=True)
     return later
+
+
+def look_before_replay(path: Path, body: Robot) -> None:
+    """Compare a robot with its recording: names, units, order and signs of its numbers, not its place.
+
+    Args:
+        path: demonstrations that are sent to the robot again, or continued.
+        body: connected robot.
+
+    Raises:
+        UserError: the robot is not the recorded one, or reads its numbers in another way.
+    """
+    from imitate.data import DatasetFile
+    from imitate.data.file.features import names_in
+    from imitate.deploy.check.first_look import first_look, look_at_pose
+    from imitate.deploy.check.inputs import Severity
+    from imitate.deploy.check.statistics import TrainingObservations, measured
+    from imitate.deploy.robot.driver import first_seen, pose_of
+    from imitate.deploy.robot.loop import check_names
+
+    with DatasetFile(path) as file:
+        demo = file.demos()[0]
+        shapes = {key: file.shape(demo, f"obs/{key}")[1:] for key in file.obs_keys(demo)}
+        kinds = {key: "low_dim" for key, shape in shapes.items() if len(shape) == 1}
+        names = {key.removeprefix("obs/"): named for key, named in names_in(file).items()}
+        actions = np.concatenate([file.read(name, "actions") for name in file.demos()])
+    check_names(body, SimpleNamespace(obs_keys=tuple(kinds), number_names=names))
+    seen = first_seen(body)
+    findings = look_at_pose(pose_of(body, seen), actions.min(axis=0), actions.max(axis=0))
+    findings += first_look(seen.values, kinds, TrainingObservations(measured(path, kinds), ""))
+    for finding in findings:
+        is_place = finding.kind == "units" and "instead of" not in finding.words
+        if finding.level is Severity.problem and not is_place:
+            raise UserError(
+                f"{finding.words}, compared with {path}; the robot was not moved: correct its class, or bring it to the "
+                "beginning of a recorded episode"
+            )
 
 
 def rate_of(policy: Any, given: float | None) -> float:

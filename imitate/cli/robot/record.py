@@ -81,6 +81,7 @@ class RecordingSession:
             UserError: the settings do not fit, or the file cannot be written.
             typer.Exit: the robot was stopped for safety.
         """
+        from imitate.cli.robot.policies import look_before_replay
         from imitate.cli.robot.robots import (
             SIMULATED,
             recorded_name,
@@ -105,6 +106,8 @@ class RecordingSession:
                 any_limits=self.any_limits,
             )
             interrupts = stack.enter_context(released(body))
+            if self.append and self.robot != SIMULATED and self.out.exists():
+                look_before_replay(self.out, body)
             rate = self.rate_hz or body.rate_hz
             if rate is None:
                 raise UserError(

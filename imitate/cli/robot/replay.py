@@ -86,7 +86,8 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    from imitate.cli.robot.robots import robot_of, safety_of
+    from imitate.cli.robot.policies import look_before_replay
+    from imitate.cli.robot.robots import SIMULATED, robot_of, safety_of
     from imitate.data import DatasetFile
     from imitate.data.file.features import features_of, number_names
     from imitate.deploy.robot.driver import solved
@@ -120,6 +121,8 @@ def command(
             any_limits=any_limits,
         )
         interrupts = stack.enter_context(released(body))
+        if robot != SIMULATED:
+            look_before_replay(file, body)
         loop = ControlLoop(
             body,
             policy,

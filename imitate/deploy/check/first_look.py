@@ -26,9 +26,9 @@ _OTHERS = 0.2
 """Only numbers with at least this fraction of their vector's largest deviation are checked during an episode."""
 _NEAR = 3.0
 """Largest distance from an index's mean, in standard deviations, at which a number fits the index."""
-_ODD = 2.5
+_ODD, _LITTLE = 2.5, 0.01
 """Distance from its mean, in standard deviations, from which one number outside the range indicates another order or
-sign, if these bring it within one."""
+sign, if these bring it within one; fraction of the mean by which a number has to vary for this, unlike a switch."""
 _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")
 
 
@@ -158,15 +158,17 @@ def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFin
     if outside.any() and not x.any():
         words = f"'{key}' is exactly 0 in all numbers, unlike in training; check that the sensor was read"
         return [DeployFinding(Severity.problem, "zeros", key, words)]
-    several = outside.sum() >= 2
-    order = _order(x, known, std) if several else _exchange(x, known, std, outside)
+    odd = (
+        outside & (known.std > _LITTLE * np.abs(known.mean)) & (np.abs(x - known.mean) > _ODD * std)
+    )
+    order = _order(x, known, std) if outside.sum() >= 2 else _exchange(x, known, std, odd)
     if order is not None:
         words = (
             f"'{key}': its numbers fit the training only in the order "
             f"{', '.join(map(str, order))}; check the order of joints"
         )
         return [DeployFinding(Severity.problem, "order", key, words)]
-    turned = outside & (np.abs(x - known.mean) > _ODD * std) & (np.abs(x + known.mean) <= std)
+    turned = odd & (np.abs(x + known.mean) <= std)
     if outside.any() and (turned == outside).all():
         dims = ", ".join(map(str, np.flatnonzero(turned)))
         words = f"{key}[{dims}] fit the training only with the opposite sign; check the direction of joints"
@@ -175,10 +177,10 @@ def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFin
 
 
 def _exchange(
-    x: NDArray[np.float64], known: Range, std: NDArray[np.float64], outside: NDArray[np.bool_]
+    x: NDArray[np.float64], known: Range, std: NDArray[np.float64], odd: NDArray[np.bool_]
 ) -> list[int] | None:
-    """Return the order in which a single value outside the range and another one are both near their means, or None."""
-    for a in np.flatnonzero(outside & (np.abs(x - known.mean) > _ODD * std)):
+    """Return the order in which one of the odd values and another one are both near their means, or None."""
+    for a in np.flatnonzero(odd):
         near = (np.abs(x[a] - known.mean) <= std) & (np.abs(x - known.mean[a]) <= std[a])
         if near.any():
             order, b = list(range(len(x))), int(np.flatnonzero(near)[0])

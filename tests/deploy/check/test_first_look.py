@@ -124,6 +124,15 @@ def test_a_pose_of_zeros_is_none_of_position_targets(pose, low, high, words):
     assert len(told) == bool(words) and all(entry.words.startswith(words) for entry in told)
 
 
+def test_a_switch_with_its_other_value_has_no_opposite_sign():
+    told = first_look(
+        {"on": np.array([-1.0, 1.0])},
+        {"on": "low_dim"},
+        TrainingObservations({"on": around(np.ones(2), 1e-4)}, ""),
+    )
+    assert [entry.kind for entry in told] != ["sign"]
+
+
 def test_what_has_no_statistics_or_is_not_finite_is_not_judged():
     assert first_look({"joints": np.full(7, 1e9)}, KINDS, TrainingObservations({}, "")) == []
     assert found(joints=np.full(7, np.nan)) == []
