@@ -1,6 +1,7 @@
 """Bounds before memory: messages, connections, checkpoints, small files."""
 
 import contextlib
+import functools
 import os
 import pickle
 import resource
@@ -32,10 +33,10 @@ from imitate.policy.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from imitate.policy.structure import check_extent
+from imitate.policy.structure import check_extent, stored_numbers
 from imitate.system import memory
 from imitate.system.channel.messages import MAX_OBJECTS, Jpeg, decode, encode
-from imitate.system.plain_files import read_json
+from imitate.system.plain_files import MAX_DEPTH, read_json
 from imitate.system.recognition import diagnosis
 from imitate.system.run_folder import open_run_folder
 from imitate.train.online.batches import read_whole
@@ -246,6 +247,12 @@ def test_a_checkpoint_is_scanned_before_it_is_loaded(checkpoint, tmp_path, name)
 def test_values_may_be_repeated_sixteen_times_and_65_536_beside():
     # 1 + 17 (1 + n) values in all, of which 17 + n are stored.
     check_extent([[0] * 65_790] * 17, "a.pth")
+    deep = functools.reduce(lambda inner, _: [inner], range(MAX_DEPTH + 1), 0)
+    check_extent(deep, "a.pth")
+    with pytest.raises(CheckpointError, match=f"deeper than {MAX_DEPTH} levels"):
+        check_extent([deep], "a.pth")
+    weight = torch.zeros(3, 4)
+    assert stored_numbers({"a": weight, "b": {"c": weight.T, "d": torch.zeros(5)}}) == 17
     with pytest.raises(CheckpointError, match="has 65,808 values, repeated to 1,118,465"):
         check_extent([[0] * 65_791] * 17, "a.pth")
 

@@ -381,8 +381,8 @@ def look_before_replay(path: Path, body: Robot) -> None:
         is_place = finding.kind == "units" and "instead of" not in finding.words
         if finding.level is Severity.problem and not is_place:
             raise UserError(
-                f"{finding.words}, compared with {path}; the robot was not moved: correct its class, or bring it to the "
-                "beginning of a recorded episode"
+                f"{finding.words}, compared with {path}; the robot was not moved: correct its class, or bring it to "
+                "the beginning of a recorded episode"
             )
 
 
