@@ -20,7 +20,7 @@ from imitate.data.quality.doctor.alignment import Lag, Motions, NextObs, States
 from imitate.data.quality.doctor.finding import DoctorReport, Finding, Level, Place, Remedy, counted
 from imitate.data.quality.doctor.images import ImageChecks, Orientation
 from imitate.data.quality.doctor.motion import Idle, Jumps, LostSteps
-from imitate.data.quality.doctor.order import Order
+from imitate.data.quality.doctor.order import ObservedOrder
 from imitate.data.quality.doctor.structure import CHECKS, Duplicates, check_masks
 from imitate.data.quality.doctor.survey import Check, DemoLayout, FileLayout, Survey, layout_of
 from imitate.data.quality.doctor.useless import ActionCopies
@@ -102,7 +102,7 @@ def _value_checks(layout: FileLayout) -> list[Check]:
         NextObs(),
         ActionCopies(),
         Lag(layout, motions),
-        Order(motions, names),
+        ObservedOrder(motions, names),
         Idle(),
         Jumps(),
         Representations(names),

@@ -17,7 +17,7 @@ _OPPOSITE = 0.05
 """Fraction of a position's variance by which its negative may differ from a target."""
 
 
-class Order:
+class ObservedOrder:
     """Comparison of position targets with the positions that reach them.
 
     Args:
