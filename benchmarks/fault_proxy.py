@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 import time
-from types import TracebackType
 
 
 class Proxy:
@@ -71,10 +70,5 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -7,7 +7,6 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from benchmarks.measuring import Contestant, Spent
@@ -111,10 +110,5 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from benchmarks.measuring import Contestant, Spent
@@ -52,12 +51,7 @@ class StableBaselines:
     def __enter__(self) -> StableBaselines:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)

@@ -7,7 +7,6 @@ array once, record its shape, type and location, and read it directly.
 from __future__ import annotations
 
 import math
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,12 +49,7 @@ class Extents:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._raw.close()
 
     def of(self, demo: str) -> dict[str, Extent]:

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from imitate.errors import UserError
@@ -312,10 +311,5 @@ class TrialFile:
     def __enter__(self) -> TrialFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

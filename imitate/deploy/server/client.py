@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -242,12 +241,7 @@ class RemotePolicy:
     def __enter__(self) -> RemotePolicy:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # ---- connection ------------------------------------------------------------------------------
