@@ -35,6 +35,14 @@ def make(algo_name="flow_policy", network="mlp", frames=1, max_delay=MAX_DELAY, 
     return tiny_algo(algo_name, obs={"state": 3}, action=2, **words)
 
 
+@pytest.mark.parametrize("network", NETWORKS)
+def test_all_actions_but_one_may_be_given(network):
+    algo = make(network=network, frames=2, max_delay=STEPS - 2)
+    algo.set_eval()
+    seen = {"state": torch.zeros(1, 2, 3)}
+    assert algo.predict_chunk(seen).shape[-1] == 2
+
+
 def batch_of(actions, frames=1):
     size, steps = len(actions), frames - 1 + STEPS
     return {

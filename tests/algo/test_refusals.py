@@ -66,6 +66,10 @@ REFUSED = [
     ("dt", "algo.transformer.num_heads=3", "does not divide"),
     ("flow_policy", "train.frame_stack=1", "set both to the same number"),
     ("flow_policy", "train.seq_length=8", "prediction_horizon 16: set it to 16"),
+    (
+        *("flow_policy", f"{FRAME}=3 {HORIZON}=3 train.seq_length=13"),
+        "seq_length is 13, too short for",
+    ),
     ("flow_policy", "algo.mlp.enabled=false", "exactly one network"),
     (
         *("flow_policy", f"{FRAME}=1 {HORIZON}=1 algo.prefix.max_delay=16"),

@@ -1,17 +1,29 @@
 """Which environments a training is evaluated in, and under which names."""
 
-import pytest
+import json
 
-from imitate import load_config
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from imitate import load_config, policy_from_checkpoint
+from imitate.envs.spaces import ActionSpace
+from imitate.errors import ConfigError, EnvError
+from imitate.evaluate import environments as named_environments
 from imitate.evaluate.environments import (
+    EnvTrial,
+    check_cluster,
     environments,
     file_name,
     label,
     laid_over,
     named_env,
+    opponent_of,
     with_env,
 )
+from tests.tiny import tiny_checkpoint
 
+PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 META = {"env_name": "Toy", "type": 2, "env_kwargs": {}}
 
 
@@ -120,3 +132,71 @@ def test_env_is_where_an_online_training_acts_if_nothing_else_names_one():
     tree = {"algo_name": "sac", "train": {"online": {"enabled": True}}}
     named = with_env(load_config(tree), "Pendulum-v1").train.online.env
     assert named["env_name"] == "Pendulum-v1"
+
+
+def test_a_file_of_env_args_is_an_object(tmp_path):
+    path = tmp_path / "env.json"
+    path.write_text(json.dumps(PENDULUM))
+    assert named_env(str(path)) == PENDULUM
+    path.write_text("[1]")
+    with pytest.raises(ConfigError, match="wanted an object with env_name, type and env_kwargs"):
+        named_env(str(path))
+
+
+@pytest.mark.parametrize(
+    ("env", "shape", "size", "words"),
+    [
+        ("Pendulum-v1", (3,), 1, None),
+        ("Nowhere-v1", (3,), 1, "Nowhere-v1.*; to train without rollouts: "),
+        (
+            "Pendulum-v1",
+            (4,),
+            1,
+            r"observation 'flat' of shape \(3,\), but the data have \(4,\); to train without",
+        ),
+        ("Pendulum-v1", (3,), 2, "takes actions of 1 numbers, but the data have 2"),
+    ],
+)
+def test_an_environment_is_tried_before_a_training(env, shape, size, words):
+    trial = EnvTrial({**PENDULUM, "env_name": env}, {"flat": shape}, size)
+    if words is None:
+        return trial.play()
+    with pytest.raises(EnvError, match=words):
+        trial.play()
+
+
+def test_only_a_cluster_that_is_typed_needs_no_trust(config, monkeypatch):
+    asked = []
+    monkeypatch.setattr(named_environments, "refuse", lambda *words: asked.append(words))
+    for typed in ([], ["train.seed=1"], ["train.seed=1", "cluster.on=ray"], ["cluster={}"]):
+        check_cluster(config(({}, {})), typed)
+    assert len(asked) == 2
+
+
+def test_a_random_opponent_repeats_itself_and_keeps_to_the_mask():
+    agent = opponent_of("random", ActionSpace("game", spaces.Discrete(5)))
+    free = [agent({}).tolist() for _ in range(3)]
+    assert len({tuple(one) for one in free}) == 3
+    agent.start_episode()
+    assert [agent({}).tolist() for _ in range(3)] == free
+    picked = {int(agent({"action_mask": [0, 1, 0, 1, 0]}).argmax()) for _ in range(40)}
+    assert picked == {1, 3}
+    wide = opponent_of("random", ActionSpace("game", spaces.Box(-np.inf, 4.0, (2,))))
+    drawn = np.array([wide({}) for _ in range(200)])
+    assert (drawn.min() < -0.9) and (3.9 < drawn.max() <= 4.0)
+
+
+def test_a_policy_is_an_opponent_where_its_actions_fit(tmp_path):
+    path = tiny_checkpoint(tmp_path / "a.pth", obs={"flat": 3}, env=PENDULUM)
+    agent = opponent_of(str(path), ActionSpace("game", spaces.Box(-1, 1, (1,))))
+    agent.start_episode()
+    policy, _ = policy_from_checkpoint(ckpt_path=path)
+    policy.start_episode()
+    obs = {"flat": np.array([0.1, 0.2, 0.3], np.float32)}
+    assert agent(obs).shape == (1,) and (agent(obs) == policy(obs)).all()
+    for name, words in (
+        (str(path), "gives actions of 1 numbers, its agents take 2"),
+        ("b.pth", "no checkpoint 'b.pth'"),
+    ):
+        with pytest.raises(EnvError, match=words):
+            opponent_of(name, ActionSpace("game", spaces.Box(-1, 1, (2,))))
