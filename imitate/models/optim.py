@@ -165,8 +165,49 @@ class _ContiguousViews(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, as torch does."""
-        _undecorated(super().load_state_dict)(self, state_dict)
+        """Load a state, as torch does.
+
+        Raises:
+            ValueError: a value does not fit its weight: the kernel would read and write beyond the value.
+        """
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise ValueError(f"{len(groups)} groups of weights, not {len(self.param_groups)}")
+        numbers = [number for group in groups for number in group["params"]]
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        moments = {
+            number: _moments(state, weight)
+            for number, weight in zip(numbers, weights, strict=True)
+            if (state := state_dict["state"].get(number))
+        }
+        kept = [
+            {**own, **_settings(group), "params": group["params"]}
+            for own, group in zip(self.param_groups, groups, strict=True)
+        ]
+        _undecorated(super().load_state_dict)(self, {"state": moments, "param_groups": kept})
+
+
+def _moments(state: Mapping[str, Any], weight: Tensor) -> dict[str, Tensor]:
+    """Return the moments of a weight; raise ValueError if their shapes differ from its own."""
+    found: dict[str, Tensor] = {"step": torch.tensor(float(state["step"]), dtype=torch.float32)}
+    for name in ("exp_avg", "exp_avg_sq"):
+        found[name] = torch.as_tensor(state.get(name, ()))
+        if found[name].shape != weight.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(found[name].shape)}, its weight {tuple(weight.shape)}"
+            )
+    return found
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a group of weights; raise ValueError or TypeError for what is none."""
+    found = {
+        name: group[name] for name in ("lr", "eps", "weight_decay", "initial_lr") if name in group
+    }
+    beta1, beta2 = group["betas"]
+    if not all(math.isfinite(number) for number in (*found.values(), beta1, beta2)):
+        raise ValueError(f"settings that are not finite: {found}, {group['betas']}")
+    return {**found, "betas": (beta1, beta2)}
 
 
 def _undecorated(method: Callable[..., Any]) -> Callable[..., Any]:

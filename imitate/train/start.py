@@ -63,7 +63,7 @@ def start_from(algo: Algo, settings: ExperimentConfig) -> None:
         algo.deserialize(ckpt["model"], load_optimizers=False)
         if settings.ckpt_optimizers:
             _load_moments(algo, ckpt["model"].get("optimizers", {}), path)
-    except (RuntimeError, KeyError, ValueError) as error:
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"experiment.ckpt_path: the weights of {path} do not fit this configuration: "
             f"{str(error).splitlines()[-1].strip()}"

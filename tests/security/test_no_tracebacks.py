@@ -112,9 +112,25 @@ def odd_shape(ckpt):
     ckpt["model"]["nets"] = {key: value.t() for key, value in ckpt["model"]["nets"].items()}
 
 
+def moments(**odd):
+    return lambda ckpt: ckpt["model"]["optimizers"]["policy"]["state"][0].update(odd)
+
+
 RESUMED = {
     "size mismatch": odd_shape,
-    "object has no attribute": lambda ckpt: ckpt["model"]["optimizers"].update(policy=2**63),
+    "exp_avg has shape (), its weight (4, 3)": moments(exp_avg=torch.zeros(())),
+    "exp_avg_sq has shape (0,), its": moments(exp_avg_sq=[]),
+    "could not convert string to float": moments(step="x"),
+    "must be real number": lambda ckpt: ckpt["model"]["optimizers"]["policy"]["param_groups"][
+        0
+    ].update(lr="x"),
+    "'last_epoch' of a schedule is 'x'": lambda ckpt: ckpt["model"]["schedulers"]["policy"].update(
+        last_epoch="x"
+    ),
+    "evaluation_s is '1'": lambda ckpt: ckpt["train_state"].update(evaluation_s="1"),
+    "'int' object is not subscriptable": lambda ckpt: ckpt["model"]["optimizers"].update(
+        policy=2**63
+    ),
     "KeyError": lambda ckpt: ckpt["train_state"].pop("step"),
     "position 1000000 in 624 numbers": lambda ckpt: ckpt["train_state"]["rng"].update(
         numpy=(*ckpt["train_state"]["rng"]["numpy"][:2], 10**6, 0, 0.0)
@@ -134,6 +150,17 @@ def test_a_run_is_resumed_from_no_state_that_does_not_fit(place):
         torch.save(ckpt, last)
         said = one_line(f"train --resume {last.parents[1]} -q --epochs 2")
         assert f"{last}: no run can be resumed from it" in said and words in said
+    for odd in (torch.zeros(()), np.float64(3)):
+        last.write_bytes(kept)
+        ckpt = torch.load(last, weights_only=True)
+        ckpt["model"]["optimizers"]["policy"]["state"] = {
+            0: {**dict.fromkeys(("step", "exp_avg", "exp_avg_sq"), odd)}
+        }
+        torch.save(ckpt, last)
+        optimizers = "--set experiment.ckpt_optimizers=true --set experiment.ckpt_path"
+        assert "do not fit this configuration: exp_avg has shape ()" in one_line(
+            f"{TRAIN} {optimizers}={last}"
+        )
 
 
 def test_a_checkpoint_chooses_neither_where_a_run_is_written_nor_its_cluster(place):

@@ -166,7 +166,14 @@ class Optimization:
             # copied, because torch keeps the given tensors and would update them in place
             optimizer.load_state_dict(deepcopy(state["optimizers"][name]))
         for name, scheduler in self.schedulers.items():
-            scheduler.load_state_dict(state["schedulers"][name])
+            own, saved = scheduler.state_dict(), state["schedulers"][name]
+            for key in ("last_epoch", "_step_count"):
+                if type(saved[key]) is not int or not 0 <= saved[key] < 2**53:
+                    raise ValueError(f"'{key}' of a schedule is {saved[key]!r}")
+                own[key] = saved[key]
+            for key in ("base_lrs", "_last_lr"):  # torch would take any key in place of a method
+                own[key] = [float(rate) for rate in saved[key]]
+            scheduler.load_state_dict(own)
 
 
 def sections_of(config: Any, nets: nn.ModuleDict) -> dict[str, Any]:
