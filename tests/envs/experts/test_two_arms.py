@@ -146,3 +146,49 @@ def test_the_second_hand_waits_until_the_hammer_is_between_them():
     assert action[2] > 0.5  # up from the table first
     assert action[13] == OPEN
     np.testing.assert_allclose(action[7:10], 0.0, atol=1e-9)
+
+
+def drawn(random, task):
+    """An observation with hands near to and far from where they decide anew."""
+
+    def turn():
+        quat = random.normal(size=4)
+        return quat / np.linalg.norm(quat)
+
+    def off(least=-2.7):
+        return 10 ** random.uniform(least, -0.7) * random.normal(size=3) / math.sqrt(3)
+
+    if task == "TwoArmPegInHole":
+        obs = peg_and_plate(
+            random.uniform(0.03, 0.3), random.uniform(-0.06, 0.06), random.uniform(-0.5, 0.5)
+        )
+        for arm in (0, 1):
+            obs[f"robot{arm}_eef_quat"] = turn()
+        obs["object"][:3] += off()
+        return obs
+    if task == "TwoArmLift":
+        handles = [0.0, -0.16, 0.93] + off(), [0.0, 0.16, 0.93] + off()
+        parts = [0.0, 0.0, 0.87], [0, 0, 0, 1], *handles
+        places = [handle + off() for handle in handles]
+    else:
+        middle = [0.0, 0.0, 1.05] + off() * [1, 1, 2]
+        parts = middle, tilted(hammer([Y, Y], (0, 0))["object"][3:7], off()), middle
+        places = [middle + side * 0.04 * Y + off() for side in (-1, 1)]
+    widths = np.where(random.random(2) < 0.5, random.uniform(0.02, 0.055, 2), 0.08)
+    obs = hands(places, widths, [base + 3 * off()[0] for base in (QUARTER, -QUARTER)])
+    return {**obs, "object": np.concatenate(parts)}
+
+
+@pytest.mark.parametrize(
+    ("task", "horizon", "mean"),
+    [
+        ("TwoArmLift", 300, 0.0003693121264973463),
+        ("TwoArmPegInHole", 300, -0.0007202666363577998),
+        ("TwoArmHandover", 500, 0.0011003090974949074),
+    ],
+)
+def test_habits_are_the_same_in_each_version(task, horizon, mean):
+    random, expert = np.random.default_rng(3), find_expert(task)(PLAIN)
+    actions = np.array([expert.act(drawn(random, task)) for _ in range(400)])
+    assert expert.horizon == horizon
+    assert (actions * random.uniform(-1, 1, actions.shape)).mean() == pytest.approx(mean, abs=1e-9)
