@@ -106,18 +106,6 @@ def test_a_served_bundle_acts_as_a_local_one(folder):
         np.testing.assert_array_equal(first.predict_chunk(history), local.predict_chunk(history))
 
 
-def test_serving_a_bundle_needs_no_torch(folder):
-    code = """
-import sys
-from imitate.deploy import BundlePolicy, PolicyServer
-from imitate.deploy.bundle.served import ServedBundle
-PolicyServer(ServedBundle(BundlePolicy('b.zip')), port=0).close()
-bad = [m for m in ('torch', 'h5py', 'gymnasium', 'pydantic') if m in sys.modules]
-assert not bad, bad
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=folder, env=ENV, check=True)
-
-
 def test_the_command_serves_a_bundle(folder):
     serve = subprocess.Popen(
         [sys.executable, "-m", "imitate", "serve", "b.zip", "--port", "0", "--json"],

@@ -286,12 +286,6 @@ def test_a_setting_of_safety_that_makes_no_sense_is_refused_before_anything_is_o
     assert told in call(f"{verb} --robot sim --safety {word}", code=2).output
 
 
-def test_a_policy_of_another_size_is_refused_before_connecting(call, checkpoint):
-    arm = shlex.quote(f"{ROOT / 'examples' / 'own_robot.py'}:PointArm")
-    told = call(f"run policy.pth --robot {arm} --rate-hz 20", code=2).output
-    assert "takes actions of 2 numbers, but the policy returns 1" in told
-
-
 def test_all_mistakes_of_a_run_are_told_together(call, checkpoint):
     line = "run none.pth --robot so101_follower --take-over mouse --dry-run --record a.hdf5"
     record, robot, device, policy = call(line, code=2).stderr.splitlines()

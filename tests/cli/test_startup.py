@@ -26,10 +26,13 @@ try:
 except SystemExit as end:
     assert not end.code
 assert loaded() == []
+import imitate.deploy.server.client, imitate.policy.chunks, imitate.deploy.robot.limits  # what a client imports
+assert loaded() == ["numpy"]
 import imitate.crew.serving, imitate.collect.demonstrate  # what workers import
 assert loaded() == ["numpy", "gymnasium"]
 import imitate.cli.collect
 assert loaded() == ["numpy", "h5py", "gymnasium"]
+import imitate.train.online.central.env_worker
 from typer.testing import CliRunner
 demos = sys.argv[-1]
 for line in (

@@ -143,6 +143,11 @@ def test_one_step_may_do_and_data_are_clipped_at_one(name):
     assert sampler.clip == 1.0
 
 
+def test_the_last_step_draws_no_noise():
+    sampler = make_sampler("ddpm", noise_schedule("linear", 5), 5)
+    assert [step.std > 0 for step in sampler.steps] == [True] * 4 + [False]
+
+
 def test_straight_path_by_hand():
     noise = torch.tensor([[[1.0], [2.0]], [[0.0], [4.0]]])
     data = torch.tensor([[[5.0], [0.0]], [[1.0], [4.0]]])

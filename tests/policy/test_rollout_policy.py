@@ -1,6 +1,5 @@
 """RolloutPolicy: raw values in, raw values out, each with its own memory."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -143,25 +142,6 @@ def test_a_goal_policy_asks_for_its_goal_and_has_no_chunks():
         policy.predict_chunk([{"pos": np.zeros(3)}])
     one = policy(observation(), goal={"pos": np.zeros(3)})
     assert not np.allclose(one, policy(observation(), goal={"pos": np.ones(3)}))
-
-
-DEPLOY = """
-import sys
-import numpy as np
-from imitate import policy_from_checkpoint
-policy, ckpt = policy_from_checkpoint(ckpt_path=sys.argv[1])
-policy.start_episode()
-action = policy({"pos": np.zeros(3), "vel": np.zeros(2)})
-assert action.shape == (2,)
-bad = [m for m in ("robosuite", "mujoco", "h5py", "gymnasium", "tensorboard") if m in sys.modules]
-assert not bad, bad
-"""
-
-
-@pytest.mark.slow("a new interpreter")
-def test_deployment_needs_no_simulator_and_no_dataset(tmp_path):
-    path = tiny_checkpoint(tmp_path / "model.pth", obs=SHAPES, action=2)
-    subprocess.run([sys.executable, "-c", DEPLOY, str(path)], check=True)
 
 
 def test_an_action_of_a_plain_policy_is_computed_in_few_files():

@@ -361,7 +361,11 @@ def test_a_bundle_needs_no_torch(tmp_path):
         f"print(policy(dict(numpy.load({str(tmp_path / 'ob.npz')!r}))).tolist())\n"
         "bad = [m for m in ('torch', 'onnx', 'h5py', 'gymnasium', 'pydantic', 'typer', 'msgpack', 'websockets', "
         "'typing_extensions') if m in sys.modules]\n"
-        "assert not bad, bad"
+        "assert not bad, bad\n"
+        "from imitate.deploy import PolicyServer\n"
+        "from imitate.deploy.bundle.served import ServedBundle\n"
+        "PolicyServer(ServedBundle(policy), port=0).close()\n"
+        "assert not {'torch', 'h5py', 'gymnasium', 'pydantic'} & {*sys.modules}"
     )
     environ = {**os.environ, "PYTHONPATH": str(CONFIGS.parent)}
     words = {"check": True, "capture_output": True, "text": True, "env": environ}

@@ -3,8 +3,6 @@
 import functools
 import os
 import signal
-import subprocess
-import sys
 from contextlib import nullcontext
 
 import numpy as np
@@ -127,13 +125,6 @@ def test_noise_does_not_depend_on_workers_rings_or_batches(collectors, name):
     if name == "ppo":
         assert {"policy_action", "log_prob"} <= set(first.steps[0].extras)
     assert one.metrics()["Metrics/ActingBatch"] == 4
-
-
-def test_the_module_of_environment_workers_does_without_torch():
-    program = (
-        "import sys, imitate.train.online.central.env_worker; sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 @pytest.mark.nightly
