@@ -20,7 +20,7 @@ MOST_NAMES = 60
 
 
 class UserError(Exception):
-    """Something in the user's input is wrong; the message says what to do."""
+    """Something in the user's input is wrong; the message names the remedy."""
 
 
 class ConfigError(UserError):
@@ -142,7 +142,7 @@ class WorkerError(UserError):
 
 
 class TrainingError(Exception):
-    """Training had to stop; the message says why, what is intact and how to resume."""
+    """Training had to stop; the message names the reason, what is intact and how to resume."""
 
 
 class RobotStoppedError(TrainingError):

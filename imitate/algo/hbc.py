@@ -11,7 +11,7 @@ CoRL 2021 (arXiv:2108.03298). With g = the observation ``subgoal_horizon`` steps
               the prior; in acting from the prior                                      -> HBC._goals_in_data, _plan
 
 Departures from robomimic: the actor sees the subgoal (there it is built without goals, so that it is plain BC);
-``actor_use_random_subgoals`` draws from 1 to ``subgoal_horizon`` steps ahead as its documentation says, not to
+``actor_use_random_subgoals`` draws from 1 to ``subgoal_horizon`` steps ahead as its documentation describes, not to
 ``train.seq_length``, and can be combined with latent subgoals; the actor may have any of bc's distributions.
 """
 

@@ -137,7 +137,7 @@ def command(
     meta = _environment(env, dataset, loaded)
     loaded = loaded.with_overrides(
         {"experiment.env_meta_update_dict": {}}
-    )  # it is in the environment's meta
+    )  # meta already contains it
     meta = _with_device(meta, take_over, take_over_arg or [])
     plan = DaggerPlan(
         rounds=rounds,

@@ -335,7 +335,7 @@ class EnvTrial:
             raise EnvError(f"{error}; to train without rollouts: {NO_ROLLOUTS}") from error
         except (Exception, SystemExit) as error:  # an environment may raise any exception
             raise EnvError(
-                f"environment '{name}' fails ({error_words(error)}); see what imitate check-env says of it; "
+                f"environment '{name}' fails ({error_words(error)}); run imitate check-env to see the fault; "
                 f"to train without rollouts: {NO_ROLLOUTS}"
             ) from error
 

@@ -527,7 +527,12 @@ class ResultsFile:
         return None
 
     def add(self, same: Mapping[str, Any], result: EvalResult) -> None:
-        """Write the file with one more result."""
+        """Append a result to the table and write its file.
+
+        Args:
+            same: everything that the result depends on, as of :meth:`find`.
+            result: result of the evaluation.
+        """
         self._entries.append({**result.to_dict(), SAME: dict(same)})
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, to_json({"evaluations": self._entries}, indent=2) + "\n")

@@ -14,7 +14,7 @@ from imitate.models.options import chosen, relevant
 
 
 class SpatialSoftmax(nn.Module):
-    """Expected image coordinates of feature maps. (Finn et al., ICRA 2016, arXiv:1509.06113.).
+    """Expected image coordinates of feature maps (Finn et al., ICRA 2016, arXiv:1509.06113).
 
     Args:
         input_shape: (C, H, W).
@@ -110,7 +110,7 @@ class SpatialMeanPool(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Attention pooling with the pixels' mean as query. (CLIP: Radford et al. 2021, arXiv:2103.00020.).
+    """Attention pooling with the pixels' mean as query (CLIP: Radford et al. 2021, arXiv:2103.00020).
 
     It is one layer of multi-head attention with learned positions of the pixels.
 
@@ -148,7 +148,7 @@ class AttentionPool(nn.Module):
 
 
 class QueryPool(nn.Module):
-    """Attention pooling by learned queries. (Set Transformer: Lee et al., ICML 2019, arXiv:1810.00825.).
+    """Attention pooling by learned queries (Set Transformer: Lee et al., ICML 2019, arXiv:1810.00825).
 
     Cells are normalized (LayerNorm) and attended to by multi-head cross-attention with learned positions. This suits
     patches of frozen transformers, because the relevant parts of an image are learned here, not in the trunk.

@@ -30,7 +30,7 @@ from imitate.models.vit import VC1, DINOv2, SigLIP
 
 
 class ShallowConv(nn.Module):
-    """Four convolutions, half the resolution. (Finn et al., ICRA 2016, arXiv:1509.06113.).
+    """Four convolutions, half the resolution (Finn et al., ICRA 2016, arXiv:1509.06113).
 
     Args:
         input_channel: number of channels of the image.

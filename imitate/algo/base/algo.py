@@ -121,7 +121,7 @@ class Algo(ABC, Generic[ConfigT]):
     """True if an update makes the same operations for all batches of one shape, and can be a CUDA graph.
 
     It may then read no number that changes from update to update, and no random numbers of the processor. A subclass
-    with methods of its own says it again.
+    with methods of its own has to set it again.
     """
     random_needs_act = True
     """True if :meth:`act` is also called where random actions are taken: its state or extras are learned from."""

@@ -48,7 +48,7 @@ HOOKS = {
 def adapt(algo_class: Any) -> None:
     """Prepare a new subclass of ``Algo``: see :func:`_add_validation`.
 
-    Updates of a class with methods of its own are recorded only if the class itself says that they can be.
+    Updates of a class with methods of its own are recorded only if the class itself sets ``recordable``.
     """
     own = vars(algo_class)
     if any(map(inspect.isfunction, own.values())) and "recordable" not in own:

@@ -311,7 +311,7 @@ class RandomShooting(Planner):
 
 @register("cem", CEMConfig)
 class CEM(Planner):
-    """Cross-entropy method, started from the last mean."""
+    """Cross-entropy method, started from the previous step's mean, shifted by one step."""
 
     def plan(
         self,
@@ -339,7 +339,7 @@ class CEM(Planner):
 
 @register("mppi", MPPIConfig)
 class MPPI(Planner):
-    """Model predictive path integral, started from the last mean."""
+    """Model predictive path integral, started from the previous step's mean, shifted by one step."""
 
     def plan(
         self,

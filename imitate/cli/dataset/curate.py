@@ -66,13 +66,20 @@ Success = Annotated[
     ),
 ]
 MinLength = Annotated[
-    int | None, typer.Option("--min-length", min=0, help="Smallest number of steps.")
+    int | None,
+    typer.Option("--min-length", min=0, help="Only demos of at least this number of steps."),
 ]
 MaxLength = Annotated[
-    int | None, typer.Option("--max-length", min=0, help="Largest number of steps.")
+    int | None,
+    typer.Option("--max-length", min=0, help="Only demos of at most this number of steps."),
 ]
-MinReturn = Annotated[float | None, typer.Option("--min-return", help="Smallest sum of rewards.")]
-MaxReturn = Annotated[float | None, typer.Option("--max-return", help="Largest sum of rewards.")]
+MinReturn = Annotated[
+    float | None,
+    typer.Option("--min-return", help="Only demos whose rewards sum to at least this."),
+]
+MaxReturn = Annotated[
+    float | None, typer.Option("--max-return", help="Only demos whose rewards sum to at most this.")
+]
 
 
 class ActionMode(str, Enum):

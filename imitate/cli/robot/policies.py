@@ -159,7 +159,8 @@ class PolicyOpener:
         is_served = "://" in text
         if self.rename and not is_served and is_bundle(text):
             raise UserError(
-                f"--rename: {text} is a bundle, whose names were fixed when it was exported"
+                f"--rename: {text} is a bundle, whose names were fixed when it was exported: name its checkpoint "
+                "instead, or leave --rename out"
             )
         if is_served and self.precision != "fp32":
             raise UserError(

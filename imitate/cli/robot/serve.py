@@ -124,7 +124,8 @@ def served(
         refuse_device(device, precision)
         if rename:
             raise UserError(
-                f"--rename: {path} is a bundle, whose names were fixed when it was exported"
+                f"--rename: {path} is a bundle, whose names were fixed when it was exported: name its checkpoint "
+                "instead, or leave --rename out"
             )
         return path, ServedBundle(BundlePolicy(path, threads=threads), sha256_of(path))
     import torch

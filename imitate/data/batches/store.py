@@ -295,7 +295,7 @@ class Store:
         return values
 
     def goal(self, key: str, demos: NDArray[np.int64]) -> Tensor:
-        """Return the goals of ``demos`` (B,): (B, ...)."""
+        """Return the goals (B, ...) of the demos with the indices ``demos`` (B,)."""
         return _take(self.goals[key], demos)
 
     # ---- filling ---------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def check_storage(array: h5d.DatasetID) -> None:
             )
         _check_packed(array, plist, piece)
     if plist.get_layout() == h5d.VIRTUAL:
-        kind = "is a virtual dataset: its values lie in other files"
+        kind = "is a virtual dataset: its values are in other files"
     elif plist.get_external_count():
         kind = f"has its values in another file ({_shown(plist.get_external(0)[0])})"
     else:
@@ -131,7 +131,7 @@ def check_storage(array: h5d.DatasetID) -> None:
 
 
 def _check_packed(array: h5d.DatasetID, plist: Any, piece: int) -> None:
-    """Refuse pieces that would unpack to far more than they have: packed several times, or larger than they may be."""
+    """Refuse chunks that would unpack to far more than is stored: compressed several times, or longer than a chunk."""
     filters = [plist.get_filter(number)[:3:2] for number in range(plist.get_nfilters())]
     packing = [(name, values) for name, values in filters if name not in _SAME_SIZE]
     if not packing:
@@ -145,8 +145,8 @@ def _check_packed(array: h5d.DatasetID, plist: Any, piece: int) -> None:
         or array.get_storage_size() > pieces * (_GROWTH * piece + _PIECE_HEADER)
     ):
         raise DatasetError(
-            f"{_file_of(array)}: {_shown(h5i.get_name(array))} is packed as no program does it, and could unpack "
-            "without end: the file is damaged; copy it again"
+            f"{_file_of(array)}: {_shown(h5i.get_name(array))} has a compression that no program writes, and "
+            "could unpack without end: the file is damaged; copy it again"
         )
 
 

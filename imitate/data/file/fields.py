@@ -131,8 +131,8 @@ def check_narrowing(
         place = f"'{key}'" if rows.shape[1] == 1 else f"number {found[0]} of '{key}'"
         raise DatasetError(
             f"{file.path}: demo '{demo}': {place} is {values.dtype} near {rows[0, found[0]]:.10g}, "
-            "where its changes are lost in float32, in which networks compute: subtract an offset "
-            "in the file, or leave the key out of the observations"
+            "but networks compute in float32, where its changes are lost: subtract an offset in the "
+            "file, or leave the key out of the observations"
         )
 
 

@@ -60,7 +60,7 @@ class Safety:
     stop_attempts: int = 3
 
     def oldest_s(self, period_s: float, robot: Robot) -> float:
-        """Return the largest age of an observation for acting; infinite if time stands still between actions."""
+        """Return the largest age of an observation for acting; infinite if time stops between actions."""
         if robot.in_step:
             return math.inf
         camera_s = 0.0 if robot.camera_hz is None else 1.5 / robot.camera_hz

@@ -249,7 +249,7 @@ class Channel:
         self._queue(opcode, parts)
         try:
             self.flush(timeout_s)
-        except TimeoutError as error:  # nothing can follow a part of a message
+        except TimeoutError as error:  # after an incomplete message nothing can be sent
             self._ended = str(error)
             raise
 

@@ -212,7 +212,7 @@ class _Work:
         except Exception as error:  # a simulator may raise any exception
             raise EnvError(
                 f"{self._env_meta.get('env_name')}: cannot be opened ({type(error).__name__}: {error}): "
-                "see what imitate check-env says of it"
+                "run imitate check-env to see the fault"
             ) from error
         served = {*obs, LANGUAGE_KEY}
         missing = [key for key in self._config.all_obs_keys if key not in served]

@@ -131,7 +131,7 @@ class SupervisedPlayer:
                 self._env = None
         raise EnvError(
             f"{self._scene.env_meta.get('env_name')}: failed {MAX_FAILURES} times in a row in round {number} "
-            f"({words}): see what imitate check-env says of it"
+            f"({words}): run imitate check-env to see the fault"
         )
 
 
@@ -249,7 +249,7 @@ class _Waiting:
         if not lost.died:
             raise lost.error or EnvError(where)
         if item.attempt + 1 >= MAX_FAILURES:
-            raise EnvError(f"{where}; see what imitate check-env says of it")
+            raise EnvError(f"{where}; run imitate check-env to see the fault")
         _log.warning("%s; played again with another seed", where)
         attempt = item.attempt + 1
         self._again.append(self._make(item.index, attempt=attempt))

@@ -198,7 +198,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
     if online.acting == "central":
         try:
             from imitate.train.online.central.collector import CentralCollector
-        except ImportError as error:  # msgpack, in an installation of before
+        except ImportError as error:  # an earlier version's installation has no msgpack
             words = f"train.online.acting: 'central': {missing('deploy', error)}"
             raise MissingPackageError(words) from error
         return CentralCollector(

@@ -204,7 +204,7 @@ def _rows(
 
 
 def _left(x: Array, w: Array, y: Array) -> Array:
-    """Return the residual sums of squares (D,) of y, after the best gain of x and offset of w."""
+    """Return the sums of squared residuals (D,) of the least-squares fits of y (D, N) by gain * x + offset * w."""
     xx, xw = _dot(x, x) + _TINY, _dot(x, w)
     offset = (_dot(w, y) - xw / xx * _dot(x, y)) / np.maximum(_dot(w, w) - xw**2 / xx, _TINY)
     gain = (_dot(x, y) - xw * offset) / xx

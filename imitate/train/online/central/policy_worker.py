@@ -98,7 +98,7 @@ class PolicyWork:
         reports("")
 
     def __call__(self, item: Weights | None) -> Status:
-        """Act with new weights from the next batch on; with None, do nothing between two batches."""
+        """Load weights between two batches, or nothing if ``item`` is None, and return the address and counts."""
         done = Future[None]()
         self._errands.append((done, partial(self.policy.load, item)))
         self._server.wake()
