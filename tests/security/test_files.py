@@ -21,6 +21,7 @@ from imitate.errors import ConfigError, DatasetError
 from imitate.system import plain_files
 from imitate.system.run_folder import RunFolder
 from imitate.train.console import Console
+from imitate.train.interactive.dagger_file import RoundFiles
 from imitate.train.metrics import MetricsFile
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +119,23 @@ def test_a_journal_leads_through_no_link(tmp_path):
     done = recovered(got / "a.hdf5")
     assert (done.exit_code, "is a link" in done.output) == (2, True), done.output
     assert victim.read_bytes() == left
+
+
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+def test_episodes_and_rounds_are_appended_through_no_link(tmp_path, make):
+    precious, got = demos(tmp_path / "precious.hdf5"), tmp_path / "got"
+    left = precious.read_bytes()
+    (got / "elsewhere").mkdir(parents=True)
+    make(got / "demos.hdf5", precious)
+    (got / "round_1").symlink_to(got / "elsewhere")
+    files = RoundFiles(got, None, {"env_name": "arm", "type": 4}, {}, labels_all=True)
+    with pytest.raises(
+        DatasetError, match="demos.hdf5: cannot be written .it (is a link|has a second name)"
+    ):
+        files.appended()
+    assert (precious.read_bytes(), (got / "demos.hdf5").exists()) == (left, True)
+    with pytest.raises(OSError, match="it is a link"):
+        files.round_folder(1)
 
 
 def planted(tmp_path, name):

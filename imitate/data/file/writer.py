@@ -25,7 +25,7 @@ from imitate.data.file.image_codec import STORAGES, ImageStorage, storage_of, wr
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
 from imitate.data.file.step_forms import StepForm, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
-from imitate.system.plain_files import give_name
+from imitate.system.plain_files import edited, give_name
 from imitate.system.text import counted
 
 FORMAT_VERSION = 1
@@ -100,9 +100,7 @@ class DatasetWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._journal = JournaledFile(self.partial, keep=goes_on)
         except OSError as error:
-            raise DatasetError(
-                f"{self.path}: cannot be written ({error.strerror}): choose another folder"
-            ) from error
+            raise _unwritable(self.path, error) from error
         self._file: h5py.File | None = ConfinedFile(self._journal, "r+" if goes_on else "w")
         self._names: list[str] = []
         self._layout: dict[str, StepForm] = {}
@@ -528,11 +526,19 @@ def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
         raise DatasetError(f"{path}: exists beside {partial}: remove one of them")
     if path.exists():
         _check_same_rate(path, rate_hz)
+        try:
+            edited(path).close()  # a link is refused while it has its own name
+        except OSError as error:
+            raise _unwritable(path, error) from error
         os.replace(path, partial)
     elif partial.exists():
         roll_back(partial)
         _check_same_rate(partial, rate_hz)
     return partial.exists()
+
+
+def _unwritable(path: Path, error: OSError) -> DatasetError:
+    return DatasetError(f"{path}: cannot be written ({error.strerror}): choose another folder")
 
 
 def _check_same_rate(path: Path, rate_hz: float | None) -> None:

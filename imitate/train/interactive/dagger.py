@@ -295,7 +295,7 @@ class _Work:
         """Train on all data so far; return None in round 0 if a policy was given."""
         if number == 0 and self._init is not None:
             return None
-        place = self._folder / f"round_{number}"
+        place = self.files.round_folder(number)
         cut = sorted(place.glob("*/*/checkpoints/last.pth"))
         if cut:
             return train(resume=cut[-1].parents[1], quiet=self._quiet)

@@ -19,7 +19,7 @@ from imitate.data.shards.data_files import data_files
 from imitate.envs.make import is_robot
 from imitate.errors import ConfigError
 from imitate.functional.statistics import rate_of
-from imitate.system.plain_files import read_json
+from imitate.system.plain_files import check_not_linked, read_json
 from imitate.system.run_folder import write_text
 from imitate.train.training_data import with_filter_key
 
@@ -118,6 +118,12 @@ class RoundFiles:
         progress = DaggerProgress()
         self.save(progress)
         return progress
+
+    def round_folder(self, number: int) -> Path:
+        """Return the folder of a round's run; raise OSError if it leads elsewhere."""
+        folder = self.folder / f"round_{number}"
+        check_not_linked(folder)
+        return folder
 
     def save(self, progress: DaggerProgress) -> None:
         """Write the finished rounds."""
