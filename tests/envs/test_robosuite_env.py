@@ -23,6 +23,13 @@ def lift():
     env.close()
 
 
+@pytest.fixture(scope="module")
+def recorded(lift):
+    """The first state of an episode."""
+    lift.reset(seed=0)
+    return lift.get_state()
+
+
 def actions(count, seed=0):
     return np.random.default_rng(seed).uniform(-0.5, 0.5, (count, 7))
 
@@ -40,8 +47,8 @@ def test_offers_the_protocol_and_robomimics_observations(lift):
     assert (lift.action_low.tolist(), lift.action_high.tolist()) == ([-1.0] * 7, [1.0] * 7)
 
 
-def test_observations_belong_to_the_state_after_the_step(lift):
-    lift.reset(seed=0)
+def test_observations_belong_to_the_state_after_the_step(lift, recorded):
+    lift.reset_to(recorded)
     for action in actions(10):
         obs, reward, terminated, truncated, info = lift.step(action)
         # cube in the gripper's place, from two sensors of one instant; robosuite's own are 2 ms apart
@@ -50,9 +57,8 @@ def test_observations_belong_to_the_state_after_the_step(lift):
     assert (reward, terminated, truncated, info) == (0.0, False, False, {"success": False})
 
 
-def test_state_is_what_a_demonstration_file_holds(lift):
-    lift.reset(seed=0)
-    state = lift.get_state()
+def test_state_is_what_a_demonstration_file_holds(lift, recorded):
+    state = recorded
     lift.reset()
     lift.reset(seed=0)
     assert lift.get_state()["model"] == state["model"]  # the cube's random size too
@@ -61,9 +67,8 @@ def test_state_is_what_a_demonstration_file_holds(lift):
     assert json.loads(state["ep_meta"]) == {}
 
 
-def test_reward_and_success_when_the_cube_is_up(lift):
-    lift.reset(seed=0)
-    states = lift.get_state()["states"].copy()
+def test_reward_and_success_when_the_cube_is_up(lift, recorded):
+    states = recorded["states"].copy()
     states[1 + 9 + 2] = 0.9  # the cube's height; the limit is 4 cm over the table's 0.8 m
     lift.reset_to({"states": states})
     assert lift.is_success() == {"task": True}
@@ -83,12 +88,12 @@ def test_no_opengl_for_states_alone(monkeypatch):
     env.close()
 
 
+@pytest.mark.usefixtures("recorded")
 def test_errors_say_what_to_do(lift):
     with pytest.raises(EnvError, match="did you mean 'Lift'"):
         RobosuiteEnv("Lft")
     with pytest.raises(EnvError, match="no_such_argument"):
         RobosuiteEnv("Lift", {"no_such_argument": 1})
-    lift.reset(seed=0)
     with pytest.raises(EnvError, match=r"shape \(3,\), but this scene has \(32,\)"):
         lift.reset_to({"states": np.zeros(3)})
 
@@ -109,13 +114,11 @@ SCENES = {
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_recorded_scene_reads_no_files_of_this_machine(lift, name):
+def test_a_recorded_scene_reads_no_files_of_this_machine(lift, recorded, name):
     part, words = SCENES[name]
-    lift.reset(seed=0)
-    state = lift.get_state()
-    state["model"] = state["model"].replace("</asset>", f"{part}</asset>")
+    model = recorded["model"].replace("</asset>", f"{part}</asset>")
     with pytest.raises(EnvError, match=words):
-        lift.reset_to(state)
+        lift.reset_to({**recorded, "model": model})
 
 
 def test_a_scene_may_name_what_the_environment_names_or_the_user_trusts(monkeypatch, tmp_path):
