@@ -8,14 +8,16 @@ import tracemalloc
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 from imitate.data import SequenceDataset
 from imitate.data.batches.placement import place
-from imitate.data.batches.store import Buffers
+from imitate.data.batches.store import Buffers, DataSource, Store
 from imitate.data.file.fields import Field
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.system.memory import free_memory, gigabytes
 from tests.demo_files import episode, write_demos
@@ -286,3 +288,59 @@ def test_few_are_kept_and_none_is_pickled():
         tracemalloc.stop()
     assert len(pickle.dumps(buffers)) < 200
     assert pickle.loads(pickle.dumps(buffers)).empty(SHAPE, UINT8).shape == SHAPE
+
+
+def stored(path, mode="all", goal_keys=(), demos=None):
+    with DataFiles() as files:
+        source = DataSource(path, demos=demos)
+        assert source.weight == 1.0  # as other files
+        keys = ("obs/x", "obs/front", "actions")
+        return Store([source], keys, files, goal_keys=goal_keys, cache_mode=mode)
+
+
+@pytest.fixture
+def scenes(tmp_path):
+    """Two demos of three and two steps."""
+    draw = np.random.default_rng(0)
+    steps = [
+        {"x": draw.normal(size=(n, 2)), "front": draw.integers(0, 255, (n, 4, 4, 3), np.uint8)}
+        for n in (3, 2)
+    ]
+    demos = [episode(len(obs["x"]), obs, 2) for obs in steps]
+    return steps, write_demos(
+        tmp_path / "a.hdf5", demos, {"env_name": "x", "type": 4, "env_kwargs": {}}
+    )
+
+
+def test_bytes_of_all_arrays_are_counted(scenes):
+    steps, path = scenes
+    images, numbers, goals = 5 * 48, 5 * 4 * 4, 2 * 2 * 4
+    assert stored(path, goal_keys=("x",)).num_bytes == images + numbers + goals
+    assert stored(path, "low_dim").num_bytes == numbers and stored(path, None).num_bytes == 0
+
+
+@pytest.mark.parametrize("mode", ["all", "low_dim"])
+def test_images_are_replaced_by_their_features_wherever_they_lie(scenes, mode):
+    store, features = stored(scenes[1], mode), torch.arange(10.0).view(5, 2)
+    store.replace("obs/front", features, "features")
+    assert store.rows("obs/front", np.array([4, 0])).tolist() == [[8, 9], [0, 1]]
+    assert store.notes == ["features"] and not store.from_file
+    store.to("meta")
+    assert store.rows("obs/front", np.array([4, 0])).shape == (2, 2)
+    store.replace("obs/front", features, "again")
+    assert store.apart["obs/front"].device.type == "meta"
+
+
+def test_a_goal_that_is_not_finite_is_told_with_its_step(scenes):
+    with h5py.File(scenes[1], "a") as file:
+        file["data/demo_1/obs/x"][1, 0] = np.nan
+    with pytest.raises(DatasetError, match="'obs/x' is nan at step 1"):
+        stored(scenes[1], goal_keys=("x",))
+
+
+def test_a_part_without_demos_is_empty_and_a_file_without_is_refused(scenes):
+    assert len(stored(scenes[1], demos=frozenset({"demo_1"}))) == 2
+    with h5py.File(scenes[1], "a") as file:
+        file["mask/none"] = np.zeros(0, "S6")
+    with DataFiles() as files, pytest.raises(DatasetError, match="selects no demo"):
+        Store([DataSource(scenes[1], "none")], ("actions",), files)

@@ -58,3 +58,9 @@ def test_other_waiting_is_not_told(virtual_time, updates, waits_s, learns_s):
     bound = StalenessBound(10)
     told = rounds(bound, virtual_time, 40, updates=updates, waits_s=waits_s, learns_s=learns_s)
     assert not any(told)
+
+
+def test_waiting_before_a_window_is_not_counted_in_the_next(virtual_time):
+    bound = StalenessBound(10)
+    assert not any(rounds(bound, virtual_time, 15, updates=10, waits_s=1.9, learns_s=2.1))
+    assert not any(rounds(bound, virtual_time, 15, updates=10, waits_s=1.98, learns_s=2.02))
