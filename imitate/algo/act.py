@@ -42,11 +42,11 @@ class ACTTransformerConfig(Section):
     """Settings of the transformers; width, heads, MLPs and dropout are shared by all three."""
 
     embed_dim: int = Field(512, ge=4, description="width, a multiple of 4 and of num_heads")
-    num_heads: int = Field(8, ge=1, description="attention heads")
+    num_heads: int = Field(8, ge=1, description="number of attention heads")
     feedforward_dim: int = Field(3200, ge=1, description="width of the MLPs")
-    encoder_layers: int = Field(4, ge=1, description="layers of the observation encoder")
+    encoder_layers: int = Field(4, ge=1, description="number of layers of the observation encoder")
     decoder_layers: int = Field(
-        7, ge=1, description="layers of the decoder, which has one query per action"
+        7, ge=1, description="number of layers of the decoder, which has one query per action"
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout of attention and of each sublayer")
     pre_norm: bool = Field(False, description="LayerNorm before each sublayer instead of after it")
@@ -80,7 +80,7 @@ class ACTVAEConfig(Section):
     enabled: bool = Field(True, description="encode demonstrated chunks; false: z is always 0")
     latent_dim: int = Field(32, ge=1, description="size of the latent")
     kl_weight: float = Field(10.0, ge=0, description="weight of the KL term")
-    encoder_layers: int = Field(4, ge=1, description="layers of the chunk encoder")
+    encoder_layers: int = Field(4, ge=1, description="number of layers of the chunk encoder")
     posterior_keys: tuple[str, ...] | None = Field(
         None, description="vector observations that the chunk encoder sees; null: all"
     )

@@ -69,8 +69,8 @@ class VQBeTTransformerConfig(Section):
     """Transformer over the last observations."""
 
     embed_dim: int = Field(512, ge=1, description="width, a multiple of num_heads")
-    num_layers: int = Field(8, ge=1, description="blocks")
-    num_heads: int = Field(8, ge=1, description="attention heads")
+    num_layers: int = Field(8, ge=1, description="number of blocks")
+    num_heads: int = Field(8, ge=1, description="number of attention heads")
     dropout: float = Field(
         0.1, ge=0, lt=1, description="dropout of inputs, attention and each block"
     )

@@ -134,7 +134,8 @@ with warnings.catch_warnings():
             100, description="Gradient steps in an epoch; null: one pass over the data."
         )
         validation_epoch_every_n_steps: PositiveInt | None = Field(
-            10, description="Batches per validation; null: one pass over the validation data."
+            10,
+            description="Number of batches per validation; null: one pass over the validation data.",
         )
         env: str | None = Field(
             None,

@@ -22,11 +22,15 @@ class HorizonConfig(Section):
     """Numbers of observations, predicted and executed actions (Chi et al., RSS 2023: To, Tp, Ta)."""
 
     observation_horizon: int = Field(
-        2, ge=1, description="observations that the policy sees; equal to train.frame_stack"
+        2,
+        ge=1,
+        description="number of observations that the policy sees; equal to train.frame_stack",
     )
-    action_horizon: int = Field(8, ge=1, description="actions executed before the next prediction")
+    action_horizon: int = Field(
+        8, ge=1, description="number of actions executed before the next prediction"
+    )
     prediction_horizon: int = Field(
-        16, ge=1, description="actions predicted, beginning at the oldest observation"
+        16, ge=1, description="number of actions predicted, beginning at the oldest observation"
     )
     temporal_ensemble: float | None = Field(
         None,
@@ -72,13 +76,13 @@ class UNetConfig(Section):
 
     enabled: bool = Field(False, description="denoise with a one-dimensional U-Net")
     diffusion_step_embed_dim: int = Field(
-        256, ge=4, description="features that encode the denoising step"
+        256, ge=4, description="number of features that encode the denoising step"
     )
     down_dims: tuple[PositiveInt, ...] = Field(
         (256, 512, 1024), description="channels of each level"
     )
     kernel_size: int = Field(5, ge=1, description="kernel size of the convolutions, odd")
-    n_groups: int = Field(8, ge=1, description="groups of the normalization")
+    n_groups: int = Field(8, ge=1, description="number of groups of the normalization")
     cond_predict_scale: bool = Field(
         True, description="the observation scales and shifts channels; false: it only shifts them"
     )
@@ -89,8 +93,8 @@ class DenoisingTransformerConfig(Section):
 
     enabled: bool = Field(False, description="denoise with a transformer")
     embed_dim: int = Field(256, ge=1, description="width")
-    num_layers: int = Field(8, ge=1, description="layers of the decoder")
-    num_heads: int = Field(4, ge=1, description="attention heads")
+    num_layers: int = Field(8, ge=1, description="number of layers of the decoder")
+    num_heads: int = Field(4, ge=1, description="number of attention heads")
     emb_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the inputs")
     attn_dropout: float = Field(0.3, ge=0, lt=1, description="dropout inside the layers")
     causal: bool = Field(True, description="an action attends only to earlier actions")
@@ -101,7 +105,7 @@ class DenoisingMLPConfig(Section):
 
     enabled: bool = Field(False, description="denoise with an MLP over the flattened chunk")
     hidden_dim: int = Field(512, ge=1, description="width")
-    num_blocks: int = Field(3, ge=1, description="residual blocks of two layers")
+    num_blocks: int = Field(3, ge=1, description="number of residual blocks of two layers")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout inside the blocks")
 
 

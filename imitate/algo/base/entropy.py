@@ -50,10 +50,10 @@ class SoftCriticConfig(CriticConfig):
 
 
 class TemperatureConfig(Section):
-    """Weight of the entropy, alpha."""
+    """Temperature: the weight of the entropy, alpha in the paper."""
 
-    initial: float = Field(1.0, gt=0, description="initial value of alpha")
-    tuned: bool = Field(True, description="learn alpha; false: it is constant")
+    initial: float = Field(1.0, gt=0, description="initial temperature, the weight of the entropy")
+    tuned: bool = Field(True, description="learn the temperature; false: it is constant")
     target_entropy: float | None = Field(
         None, description="target policy entropy in nats; null: -(action dimensions)"
     )

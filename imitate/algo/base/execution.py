@@ -138,7 +138,7 @@ def take_rows(tree: Inputs, rows: Tensor) -> Inputs:
 
 
 def _gather(plan: Tensor, steps: Tensor) -> Tensor:
-    """Select from ``plan`` (B, K, A) the steps (B, S): (B, S, A)."""
+    """Return the actions (B, S, A) of ``plan`` (B, K, A) at the indices ``steps`` (B, S)."""
     return plan.gather(1, steps[..., None].expand(-1, -1, plan.shape[-1]))
 
 

@@ -77,7 +77,7 @@ class ActorGaussianConfig(Section):
 class ActorGMMConfig(Section):
     """Mixture of Gaussians actor."""
 
-    num_modes: int = Field(5, ge=1, description="modes of the mixture")
+    num_modes: int = Field(5, ge=1, description="number of modes of the mixture")
     min_std: float = Field(1e-4, gt=0, description="smallest standard deviation")
 
 

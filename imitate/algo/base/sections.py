@@ -125,7 +125,7 @@ class GMMConfig(Section):
     """Mixture of Gaussians policy."""
 
     enabled: bool = Field(False, description="predict a mixture of diagonal Gaussians")
-    num_modes: int = Field(5, ge=1, description="modes of the mixture")
+    num_modes: int = Field(5, ge=1, description="number of modes of the mixture")
     min_std: float = Field(1e-4, gt=0, description="smallest standard deviation")
     std_activation: Literal["softplus", "exp"] = Field(
         "softplus", description="function from the network's output to the standard deviation"
@@ -159,10 +159,10 @@ class VAEPriorConfig(Section):
     learn: bool = Field(False, description="learn the prior; false: it is fixed")
     is_conditioned: bool = Field(False, description="the learned prior depends on the observation")
     use_gmm: bool = Field(False, description="use a mixture of Gaussians as prior")
-    gmm_num_modes: int = Field(10, ge=1, description="modes of the mixture prior")
+    gmm_num_modes: int = Field(10, ge=1, description="number of modes of the mixture prior")
     gmm_learn_weights: bool = Field(False, description="also learn the mixture's weights")
     use_categorical: bool = Field(False, description="discrete latents by Gumbel-softmax")
-    categorical_dim: int = Field(10, ge=2, description="classes of each discrete latent")
+    categorical_dim: int = Field(10, ge=2, description="number of classes of each discrete latent")
     categorical_gumbel_softmax_hard: bool = Field(
         False, description="use straight-through one-hot samples"
     )
@@ -200,8 +200,8 @@ class RNNConfig(Section):
         10, ge=1, description="number of steps after which the recurrent state is reset when acting"
     )
     hidden_dim: int = Field(400, ge=1, description="size of the hidden state")
-    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="kind of cell")
-    num_layers: int = Field(2, ge=1, description="stacked layers")
+    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="kind of recurrent cell")
+    num_layers: int = Field(2, ge=1, description="number of stacked layers")
     open_loop: bool = Field(False, description="use only the first observation of each horizon")
     kwargs: OpenSection = Field(
         OpenSection.model_validate({"bidirectional": False}),
@@ -213,10 +213,10 @@ class TransformerConfig(Section):
     """Transformer policy."""
 
     enabled: bool = Field(False, description="transformer policy")
-    context_length: int = Field(10, ge=1, description="steps that the policy sees")
+    context_length: int = Field(10, ge=1, description="number of steps that the policy sees")
     embed_dim: int = Field(512, ge=1, description="width")
-    num_layers: int = Field(6, ge=1, description="blocks")
-    num_heads: int = Field(8, ge=1, description="attention heads")
+    num_layers: int = Field(6, ge=1, description="number of blocks")
+    num_heads: int = Field(8, ge=1, description="number of attention heads")
     emb_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the inputs")
     attn_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the attention")
     block_output_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of each block")

@@ -269,7 +269,7 @@ class Store:
         return values if field.shape else values[:, 0]
 
     def columns(self, rows: NDArray[np.int64]) -> Tensor:
-        """Read the packed columns of ``rows`` (M,): (M, D)."""
+        """Return the packed columns (M, D) of ``rows`` (M,)."""
         if self.packed is not None:
             return _take(self.packed, rows)
         unique, inverse = np.unique(rows, return_inverse=True)

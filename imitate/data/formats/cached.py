@@ -58,7 +58,7 @@ def as_demonstration_file(path: Path, found: Format | None = None) -> Path:
 
 
 def held(file: Path) -> Hold | None:
-    """Protect a conversion from removal while the result exists; None for files outside the cache."""
+    """Protect a converted file from removal while the returned object exists; None for files outside the cache."""
     return Hold(file) if file.parent == cache_folder("datasets") else None
 
 

@@ -94,7 +94,7 @@ def _quantile(
 
 
 def histogram(frames: NDArray[Any]) -> NDArray[np.int64]:
-    """Count each value per channel of uint8 images (T, H, W, C): (C, 256)."""
+    """Return the counts (C, 256) of each value per channel of uint8 images (T, H, W, C)."""
     return np.stack(
         [
             np.bincount(frames[..., channel].ravel(), minlength=256)

@@ -152,7 +152,7 @@ class PreprocessStep(nn.Module):
 
 
 def columns(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the numbers at ``dims`` of ``x`` (*B, D): (*B, len(dims)).
+    """Return the numbers (*B, len(dims)) at the indices ``dims`` of ``x`` (*B, D).
 
     Indexing with a list gives the same result, but copies the list to the device of ``x``, which makes the CPU wait for
     a GPU.

@@ -265,10 +265,10 @@ def _dtype(value: dict[Any, Any]) -> np.dtype[Any]:
 def _shape(value: dict[Any, Any]) -> tuple[int, ...]:
     shape = value.get(b"shape")
     if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
-        raise WireError("an array has no shape of at most 8 dimensions")
+        raise WireError("the shape of an array must be a list of at most 8 sizes")
     for size in shape:
         if type(size) is not int or size < 0:
-            raise WireError("an array has a shape that is not of whole numbers")
+            raise WireError("the shape of an array must consist of whole numbers of at least 0")
     return tuple(shape)
 
 

@@ -112,7 +112,7 @@ class StepRing:
 
     @property
     def stored(self) -> dict[str, Array]:
-        """Return by name the arrays with a value per row."""
+        """Return the arrays that have one value per row, by name."""
         steps = ("vectors", "actions", "rewards", "terminals", "timeouts", "number")
         names = (*steps, "live", "intervened", *(("signals",) if self.signals.size else ()))
         arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
