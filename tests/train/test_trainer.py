@@ -19,6 +19,7 @@ from imitate.data.edit.target import Target
 from imitate.errors import CheckpointError, ConfigError, TrainingError, UserError
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
 from imitate.system.run_folder import RunFolder
+from imitate.train import trainer
 from imitate.train.console import Console
 from imitate.train.setup import build
 from imitate.train.trainer import train
@@ -407,6 +408,28 @@ def test_what_cannot_work_is_said_before_anything_is_made(
     with refused(words, error=UserError):
         train(config, dataset=None if config is None else dataset, quiet=True)
     assert {path.name for path in tmp_path.iterdir()} <= {"file", "demos.hdf5"}
+
+
+def test_a_resumed_run_keeps_its_environment():
+    with refused("a resumed run keeps its environment: omit --env", error=ConfigError):
+        train(resume="runs", env="Pendulum-v1")
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "shared", "threads"),
+    [
+        (3, "cpu", 2, 3),
+        (None, "cuda", 2, None),
+        (None, "cpu", 0, None),
+        (None, "cpu", 2, 4),
+        (None, "cpu", 6, 1),
+    ],
+)
+def test_torch_leaves_cores_to_the_evaluations(monkeypatch, demos, given, device, shared, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(trainer, "available_cores", lambda: 6)
+    config = load_config(config_dict(demos, train={"num_threads": given}))
+    assert trainer._threads(config, torch.device(device), shared) == threads
 
 
 # ---- a run that pauses after an epoch: evaluated there, resumed as if there had been no pause ----
