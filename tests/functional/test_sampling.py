@@ -62,11 +62,9 @@ def test_a_class_is_drawn_by_its_probability_and_picked_by_its_index():
     drawn = draw_class(shares.log().expand(20_000, 2, 3), torch.Generator().manual_seed(0))
     for number, share in enumerate(shares.T):
         assert ((drawn == number).double().mean(0) - share).abs().max() < 0.015
-    values = torch.arange(24).reshape(2, 1, 3, 4)
-    assert pick_class(values, torch.tensor([[2], [0]])).tolist() == [
-        [[8, 9, 10, 11]],
-        [[12, 13, 14, 15]],
-    ]
+    values = torch.arange(24).reshape(2, 3, 4)
+    assert pick_class(values, torch.tensor([2, 0])).tolist() == [[8, 9, 10, 11], [12, 13, 14, 15]]
+    assert pick_class(values[:, None], torch.tensor([[2], [0]])).shape == (2, 1, 4)
 
 
 class NoDoubles(TorchDispatchMode):
