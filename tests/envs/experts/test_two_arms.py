@@ -131,6 +131,12 @@ def test_a_hammer_is_let_go_once_the_other_hand_holds_it():
     alone = expert.act(hammer((places[0], [0.0, 0.1, 1.17]), (0.035, 0.08)))
     assert (alone[6], alone[13]) == (CLOSE, OPEN)
     assert alone[9] < 0  # the other one comes down on the free end
+    for width, comes in (
+        (0.0461, True),
+        (0.0469, False),
+    ):  # a grip of a little more, or less, than a half
+        seen = hammer((places[0], [0.0, 0.1, 1.17]), (width, 0.08))
+        assert (expert.act(seen)[9] < -0.01) == comes
     both = expert.act(hammer(places, (0.035, 0.035)))
     assert (both[6], both[13]) == (OPEN, CLOSE)
     gone = expert.act(hammer(places, (0.08, 0.035)))
