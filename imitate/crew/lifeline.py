@@ -15,6 +15,8 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
+from imitate.system.channel.admission import same_token
+
 PROBE_S, PROBES = 5, 3
 """Seconds between two probes of an idle connection, and unanswered ones after which it counts as lost."""
 
@@ -84,11 +86,13 @@ class Lifeline:
             with suppress(OSError):
                 data = stranger.recv(len(self._token) - len(sent), socket.MSG_DONTWAIT)
             self._strangers[stranger] = until, sent + data
-            if sent + data == self._token.encode():
+            if same_token((sent + data).decode("latin-1"), self._token):
                 del self._strangers[stranger]
                 self._held = [held for held in self._held if not _has_ended(held)]
                 self._held.append(stranger)
-            elif not data or not self._token.encode().startswith(sent + data):
+            elif not data or len(sent + data) == len(
+                self._token
+            ):  # not before: it would tell how far it is right
                 self._strangers.pop(stranger)
                 stranger.close()
         if self._server in ready:

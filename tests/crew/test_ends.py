@@ -180,9 +180,13 @@ def test_who_does_not_send_the_token_in_time_is_not_held(monkeypatch):
     silent[5].sendall(b"x" * 32)
     assert silent[5].recv(1) == b""
     silent[6].sendall(line.address[2][:10].encode())
+    silent[7].sendall(b"x" * 10)
     hold(line.address, ended.set)
     while not line._held:
         time.sleep(0.001)
+    for guess in silent[6:]:  # both wait: an answer to a part would tell how much of it is right
+        with pytest.raises(BlockingIOError):
+            guess.recv(1, socket.MSG_DONTWAIT)
     monkeypatch.setattr("imitate.crew.lifeline.STRANGER_S", 0.0)
     late = socket.create_connection(line.address[:2])
     with suppress(ConnectionResetError):
