@@ -16,9 +16,6 @@ from typing_extensions import Self
 
 from imitate.config.section import OpenSection, Section
 
-INFO = "info:"
-"""Prefix of the source of a named reward of ``algo.rewards`` that is a number in the environment's ``info``."""
-
 
 class UntilConfig(Section):
     """Condition under which a stage ends, checked after each evaluation. All given limits must be reached."""

@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from imitate.config.online import INFO
 from imitate.errors import RewardError
 from imitate.system.processes import MAKE, Beat
+from imitate.system.text import INFO
 
 Array = npt.NDArray[Any]
 Obs = dict[str, Array]

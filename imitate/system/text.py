@@ -14,6 +14,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+INFO = "info:"
+"""Prefix of the source of a named reward of ``algo.rewards`` that is a number in the environment's ``info``."""
+
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 episode``, ``3 episodes``."""

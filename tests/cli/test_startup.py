@@ -32,7 +32,7 @@ import imitate.crew.serving, imitate.collect.demonstrate  # what workers import
 assert loaded() == ["numpy", "gymnasium"]
 import imitate.cli.collect
 assert loaded() == ["numpy", "h5py", "gymnasium"]
-import imitate.train.online.central.env_worker
+import imitate.train.online.central.env_worker, imitate.collect.collect
 from typer.testing import CliRunner
 demos = sys.argv[-1]
 for line in (

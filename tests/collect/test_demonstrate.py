@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +12,11 @@ from imitate.errors import EnvError, UserError
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
 BRIEF = Plan(env_meta=LIFT, seed=0, horizon=15, keep_failures=True)
 """Beginnings of episodes."""
+
+
+@pytest.fixture(scope="module")
+def brief():
+    return demonstrate(BRIEF, 0)
 
 
 def noisy(scale, quality="better", pause=0.0, steps=2000):
@@ -79,11 +82,8 @@ def test_a_recording_ends_with_the_environments_own_clock():
 
 @pytest.mark.robosuite
 @pytest.mark.slow("makes the simulator")
-def test_an_episode_depends_on_its_number_alone():
-    plan = replace(BRIEF, seed=3)
-    first = demonstrate(plan, 5)
-    other = demonstrate(plan, 6)
-    again = demonstrate(plan, 5)
+def test_an_episode_depends_on_its_number_alone(brief):
+    first, other, again = brief, demonstrate(BRIEF, 1), demonstrate(BRIEF, 0)
     assert (first.actions == again.actions).all()
     assert (first.states == again.states).all()
     assert all((first.obs[key] == again.obs[key]).all() for key in first.obs)
@@ -105,20 +105,16 @@ def test_what_is_recorded():
     assert demo.rewards.tolist() == demo.successes.astype(float).tolist()
     assert np.abs(demo.actions).max() <= 1.0
     assert demo.attrs["model_file"].startswith("<mujoco")
-    assert (demo.attrs["success"], demo.attrs["quality"], demo.attrs["action_label"]) == (
-        True,
-        "better",
-        "executed",
-    )
+    wanted = {"success": True, "quality": "better", "action_label": "executed"}
+    assert wanted.items() <= demo.attrs.items()
     assert (demo.executed == demo.actions).all()
 
 
 @pytest.mark.robosuite
 @pytest.mark.slow("makes the simulator")
-def test_labels_of_the_expert_differ_from_what_was_executed():
+def test_labels_of_the_expert_differ_from_what_was_executed(brief):
     clean = demonstrate(replace(BRIEF, label="expert"), 0)
-    noisy_twin = demonstrate(BRIEF, 0)
-    assert (clean.executed == noisy_twin.actions).all()
+    assert (clean.executed == brief.actions).all()
     assert np.abs(clean.actions - clean.executed).max() > 0.05
     assert clean.attrs["action_label"] == "expert"
 
@@ -127,12 +123,8 @@ def test_labels_of_the_expert_differ_from_what_was_executed():
 @pytest.mark.slow("makes the simulator")
 def test_failures_are_kept_or_replaced(monkeypatch):
     kept = demonstrate(Plan(env_meta=LIFT, horizon=3, keep_failures=True), 0)
-    assert (len(kept.actions), kept.success, kept.attrs["success"], kept.attempts) == (
-        3,
-        False,
-        False,
-        1,
-    )
+    assert (len(kept.actions), kept.attempts) == (3, 1)
+    assert kept.success is kept.attrs["success"] is False
     monkeypatch.setattr(module, "MAX_ATTEMPTS", 2)
     with pytest.raises(EnvError, match="failed 2 times in a row at episode 0.*--horizon"):
         demonstrate(Plan(env_meta=LIFT, horizon=3), 0)
@@ -164,11 +156,6 @@ def test_description_is_complete():
     meta = describe(Plan(env_meta=LIFT))
     assert meta["env_version"].startswith("1.5")
     assert meta["env_kwargs"]["control_freq"] == 20
-
-
-def test_workers_need_no_torch():
-    program = "import sys, imitate.collect.collect; assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.robosuite

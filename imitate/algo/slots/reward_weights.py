@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from imitate.config import OptimizerConfig, Section
 from imitate.config.base_config import BaseConfig
-from imitate.config.online import INFO
 from imitate.config.optimizer import adam
+from imitate.system.text import INFO
 
 NETWORK = "reward_weights"
 """Name of the slot's network."""

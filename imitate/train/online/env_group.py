@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config.observation import ACTION_MASK
-from imitate.config.online import INFO
 from imitate.envs.env import Env, Outcome, lanes_of, named_reward, one_reward, success_in
 from imitate.errors import EnvError, RewardError, RobotError, nearest
+from imitate.system.text import INFO
 from imitate.system.user_code import error_words
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
 
