@@ -126,7 +126,7 @@ def test_names_of_joints_follow_their_observation():
 
 
 class Served:
-    control_freq = None
+    control_freq = 20.0
 
     def __call__(self, ob):
         return ob["observation/state"] + sum(ob["other"])
@@ -142,6 +142,6 @@ def test_a_served_policy_that_does_not_tell_its_names():
     chunk, rest = policy.predict_chunk([ob], horizon=3)
     np.testing.assert_array_equal(chunk, [[4, 4]])
     assert rest == {"horizon": 3}
-    assert policy.control_freq is None
+    assert policy.control_freq == 20.0
     with pytest.raises(UserError, match="gives no 'joints'; it gives other"):
         policy({"other": [1]})
