@@ -5,11 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.crew.ray_nodes import differing, node_facts
 from imitate.system.version import __version__
+from tests.calling import call
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,9 +25,7 @@ def run(imitate):
 
 
 def test_this_machine():
-    done = CliRunner().invoke(app, ["cluster", "--on", "local", "--json"])
-    assert done.exit_code == 0
-    found = json.loads(done.stdout)
+    found = call.json("cluster --on local")
     (node,) = found["nodes"]
     assert node["facts"] == node_facts() and node["facts"]["imitate"] == __version__
     assert found["places"] == len(os.sched_getaffinity(0)) and found["differing"] == {}

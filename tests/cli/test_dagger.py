@@ -5,13 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from imitate.cli.dagger import _line
-from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.train.interactive.dagger_file import Round
 from imitate.train.interactive.supervision import Labels, TakesOver
+from tests.calling import call
 from tests.demo_files import make_demo_file
 
 OBS = {
@@ -35,8 +34,7 @@ def planned(monkeypatch, tmp_path):
 
         monkeypatch.setattr("imitate.train.interactive.dagger.dagger", dagger)
         command = ["dagger", "--config", config, "--out", str(tmp_path / "out")]
-        result = CliRunner().invoke(app, [*command, *env, *args])
-        assert result.exit_code == 0, result.output
+        call("", *command, *env, *args)
         return SimpleNamespace(**called)
 
     return run
@@ -107,8 +105,8 @@ def test_all_observations_of_the_demonstrations(tmp_path, planned):
     assert set(taken.all_obs_keys) == {"one", "two"}
     assert taken.train.data == config.train.data
     command = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out"), *auto[:4]]
-    result = CliRunner().invoke(app, [*command, "--env", "Pendulum-v1"])
-    assert result.exit_code == 2 and "but no data file is given" in result.output
+    told = call("", *command, "--env", "Pendulum-v1", code=2).output
+    assert "but no data file is given" in told
 
 
 def test_the_line_of_a_round_counts_in_whole_words():

@@ -1,22 +1,19 @@
 """Rescaled actions: the numbers, the way back, and that nothing takes them for commands."""
 
-import json
-
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
 from imitate.collect.recorded import commands
 from imitate.config import load_config
 from imitate.data import DatasetFile, build_datasets
 from imitate.data.file.action_scale import recorded_scale
 from imitate.errors import DatasetError
+from tests.calling import call
 
 
-def run(*args):
-    return CliRunner().invoke(app, ["dataset", *map(str, args)])
+def run(verb, *words, code=0):
+    return call(f"dataset {verb}", *words, code=code).output
 
 
 @pytest.fixture
@@ -46,7 +43,7 @@ def actions_of(path):
 def test_there_and_back(file, tmp_path, mode, wanted):
     out, back = tmp_path / "out.hdf5", tmp_path / "back.hdf5"
     before = file.read_bytes()
-    assert run("normalize-actions", file, "--mode", mode, "-o", out).exit_code == 0
+    run("normalize-actions", file, "--mode", mode, "-o", out)
     assert file.read_bytes() == before
     np.testing.assert_allclose(actions_of(out), np.transpose(wanted), atol=1e-6)
     with DatasetFile(out) as opened:
@@ -55,7 +52,7 @@ def test_there_and_back(file, tmp_path, mode, wanted):
         assert scale.scale[1] == 1, "a constant is shifted, never scaled"
         assert scale.mode == mode
         np.testing.assert_allclose(commands(opened, "demo_1"), actions_of(file), atol=1e-6)
-    assert run("normalize-actions", out, "--undo", "-o", back).exit_code == 0
+    run("normalize-actions", out, "--undo", "-o", back)
     np.testing.assert_allclose(actions_of(back), actions_of(file), atol=1e-6)
     assert actions_of(back).dtype == actions_of(file).dtype
     with h5py.File(file) as old, h5py.File(back) as new:
@@ -83,36 +80,36 @@ def test_training_refuses_them(file, tmp_path):
 def test_the_doctor_knows_them_and_brings_them_back(file, tmp_path, mode):
     out, back = tmp_path / "out.hdf5", tmp_path / "back.hdf5"
     run("normalize-actions", file, "--mode", mode, "-o", out)
-    codes = [f["code"] for f in json.loads(run("doctor", out, "--json").stdout)["findings"]]
+    findings = call.json("dataset doctor", out, code=None)["findings"]
+    codes = [finding["code"] for finding in findings]
     assert "rescaled_actions" in codes
     assert "action_range" not in codes, "to clip them would spoil them"
-    assert run("doctor", out, "--fix", "--only", "rescaled_actions", "-o", back).exit_code != 2
+    run("doctor --fix --only rescaled_actions", out, "-o", back, code=None)
     np.testing.assert_allclose(actions_of(back), actions_of(file), atol=1e-6)
 
 
 def test_merge_refuses_two_scales(file, tmp_path):
     out, both = tmp_path / "out.hdf5", tmp_path / "both.hdf5"
     run("normalize-actions", file, "-o", out)
-    done = run("merge", file, out, "-o", both)
-    assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
-    assert "--undo" in done.output
-    assert run("merge", out, out, "-o", both).exit_code == 0
+    told = run("merge", file, out, "-o", both, code=2)
+    assert "--undo" in told and told.count("\n") == 1
+    run("merge", out, out, "-o", both)
     with DatasetFile(both) as opened:
         assert recorded_scale(opened).mode == "min_max"
 
 
 def test_errors_are_one_line(file, tmp_path):
     out = tmp_path / "out.hdf5"
-    assert "nothing to undo" in run("normalize-actions", file, "--undo", "-o", out).output
+    undo = "normalize-actions --undo"
+    assert "nothing to undo" in run(undo, file, "-o", out, code=2)
     run("normalize-actions", file, "-o", out)
-    again = run("normalize-actions", out, "-o", tmp_path / "again.hdf5")
-    assert (again.exit_code, "already" in again.output) == (2, True)
+    again = tmp_path / "again.hdf5"
+    assert "already" in run("normalize-actions", out, "-o", again, code=2)
     with h5py.File(file, "r+") as opened:
         opened["data/demo_0/actions"][2, 1] = np.nan
-    done = run("normalize-actions", file, "-o", tmp_path / "nan.hdf5")
-    assert (done.exit_code, "NaN" in done.output, len(done.output.splitlines())) == (2, True, 1)
+    told = run("normalize-actions", file, "-o", again, code=2)
+    assert "NaN" in told and told.count("\n") == 1
     with h5py.File(out, "r+") as opened:
         del opened["data"].attrs["action_scale"]
-    done = run("normalize-actions", out, "--undo", "-o", tmp_path / "x.hdf5")
-    assert (done.exit_code, "two lists" in done.output) == (2, True)
+    assert "two lists" in run(undo, out, "-o", again, code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demos.hdf5", "out.hdf5"]
