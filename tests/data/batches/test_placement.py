@@ -333,8 +333,8 @@ def test_images_are_replaced_by_their_features_wherever_they_lie(scenes, mode):
 
 def test_a_goal_that_is_not_finite_is_told_with_its_step(scenes):
     with h5py.File(scenes[1], "a") as file:
-        file["data/demo_1/obs/x"][1, 0] = np.nan
-    with pytest.raises(DatasetError, match="'obs/x' is nan at step 1"):
+        file["data/demo_1/next_obs/x"] = np.array([[0, 0], [0, np.nan]])
+    with pytest.raises(DatasetError, match="'next_obs/x' is nan at step 1"):
         stored(scenes[1], goal_keys=("x",))
 
 
