@@ -26,7 +26,7 @@ from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.policy import loading
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.policy.source import CheckpointFile
-from tests.cli.conftest import refuse
+from tests.calling import refuse
 from tests.deploy import fake_robot
 from tests.deploy.fake_robot import FakeRobot
 from tests.tiny import tiny_checkpoint
