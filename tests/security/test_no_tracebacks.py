@@ -19,6 +19,7 @@ from imitate.cli.reports.lerobot import _shape
 from imitate.data import DatasetFile
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.convert import convert
+from imitate.deploy.comparison.trial_file import Trial, TrialFile
 from imitate.errors import ConfigError, DatasetError, UserError
 from imitate.evaluate.result import ResultsFile
 from imitate.policy.structure import _is_object
@@ -106,6 +107,23 @@ def test_links_in_a_circle_and_pipes_are_one_line(place):
     Path("e.json").write_text(json.dumps({**PENDULUM, "type": [[]]}))
     done = CliRunner().invoke(app, ["check-env", "e.json"])
     assert (done.exit_code, "is [[]]; environments" in done.output) == (1, True), done.exception
+
+
+def test_a_name_of_two_lines_makes_no_line_of_a_report(place):
+    forged = "a\nforged 100 %"
+    with h5py.File("d.hdf5", "r+") as file:
+        for demo in file["data"].values():
+            demo[f"obs/{forged}"] = np.ones(5)
+        env_args(env_name=forged)(file)
+    policies = {letter: {"name": forged, "sha256": ""} for letter in "AB"}
+    settings = {"alpha": 0.05, "judge": "robot"}
+    with TrialFile(place / "c.jsonl", policies, settings) as file:
+        for position in (0, 1):
+            file.add(Trial(0, position, True, note=forged))
+    for words, count in (("info d.hdf5", 2), ("compare --report --out c.jsonl", 4)):
+        lines = CliRunner().invoke(app, words.split()).output.splitlines()
+        assert sum("a\\nforged" in line for line in lines) == count
+        assert not [line for line in lines if line.startswith("forged")]
 
 
 def odd_shape(ckpt):

@@ -11,15 +11,20 @@ Report = dict[str, Any]
 SOLVED = {True: "solved", False: "not solved", None: "success unknown"}
 
 
+def in_one_line(text: str) -> str:
+    """Return a text of a file that cannot look like further lines of a report."""
+    return text.replace("\n", "\\n").replace("\r", "\\r")
+
+
 def pairs(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Return lines of labels and values."""
     for label, value in rows:
-        yield f"{label:<14} {value}"
+        yield in_one_line(f"{label:<14} {value}")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Return the lines of a table, with columns as wide as their widest cell."""
-    lines = [header, *rows]
+    lines = [[in_one_line(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         yield "  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip()

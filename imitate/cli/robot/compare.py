@@ -22,6 +22,7 @@ from imitate.cli.options import (
     RateHz,
     RenameObs,
 )
+from imitate.cli.reports.layout import in_one_line
 from imitate.cli.robot.policies import (
     FoundPolicy,
     InBackground,
@@ -394,7 +395,8 @@ def comparison_lines(outcome: ComparisonOutcome) -> list[str]:
     ]
     if outcome.file.revealed is not None and outcome.file.revealed < outcome.pairs:
         lines.append(f"blind for only {outcome.file.revealed} of {outcome.pairs} pairs")
-    return lines + _notes(outcome)
+    lines += _notes(outcome)
+    return [in_one_line(line) for line in lines]
 
 
 def _name(outcome: ComparisonOutcome, letter: str) -> str:
