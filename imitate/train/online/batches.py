@@ -131,11 +131,6 @@ class OnlineBatches:
                 "train.on_bad_loss is 'rollback', but environment steps cannot be repeated: "
                 "set it to 'stop'"
             )
-        if setup.stages and ranks.world > 1:
-            raise ConfigError(
-                "train.online.curriculum: stages can be judged in one process only, but {ranks.world} processes train "
-                "together: start one process, or omit the stages"
-            )
         self.index: Tensor | None = None
         self.waited_s = 0.0
         self._setup, self._folder, self._console = setup, folder, console
