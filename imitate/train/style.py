@@ -34,6 +34,7 @@ _NAMES = {
     "flow_policy": "flow policy",
     "ppo_bc": "PPO+BC",
     "rebrac": "ReBRAC",
+    "fql": "FQL",
     "residual": "residual",
     "td3_bc": "TD3+BC",
     "vq_bet": "VQ-BeT",

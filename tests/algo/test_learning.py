@@ -12,6 +12,7 @@ def rates(**networks):
 
 BOTH = rates(critic=0.01, actor=0.01)
 THREE = rates(critic=0.01, actor=0.01, vf=0.01)
+FLOW = rates(critic=0.01, flow=0.01, actor=0.01)
 CRITIC = rates(critic=0.01)
 COLD = "algo.temperature.initial=0.01 algo.temperature.tuned=false"
 GMM = "algo.actor.net.type=gmm algo.actor.net.gmm.num_modes=2"
@@ -57,6 +58,7 @@ def make(name, changes, state):
         ("cal_ql", PUSHED, 0.15),
         ("cql", PUSHED, 0.15),
         ("ddpg", CRITIC, 0.3),
+        ("fql", f"{FLOW} algo.actor.distill_weight=0.1", 0.3),
         ("iql", f"{THREE} algo.adv.beta=0.1", 0.3),
         ("iql", f"{THREE} algo.adv.beta=0.1 {GMM}", 0.3),
         ("rebrac", NEAR, 0.1),
