@@ -359,6 +359,7 @@ CHECKPOINT = [
     "info c.pth", "info c.pth --json", "eval --agent c.pth --episodes 1 --horizon 2 --workers 1 -q", f"{TRAIN} --init c.pth",
     "convert-checkpoint c.pth o.pth --to robomimic-0.5", "train --init c.pth --dataset d.hdf5 --output-dir out -q",
     "export c.pth --out bundle",
+    f"{TRAIN} --set experiment.ckpt_path=c.pth --set experiment.ckpt_optimizers=true",
 ]  # fmt: skip
 SWEEP = "sweep --config cfg.json --grid train.seed=[1,2] --output-dir sw --workers 1 --quiet"
 RUN = [
@@ -375,6 +376,7 @@ KINDS: dict[str, tuple[list[str], list[Callable[[Path, random.Random], str]], li
         ["runs/t/1/config.json", "runs/t/1/metrics.jsonl", "runs/t/1/results.json", "runs/t/1/log.txt", "runs/t/1/.lock"],
         [change_json] * 8 + [change_file], RUN,
     ),
+    "resume": (["runs/t/1/checkpoints/last.pth"], [change_checkpoint] * 15 + [change_file], ["train --resume runs/t/1 --quiet --epochs 2"]),
     "bundle": (["b.zip"], [change_bundle] * 15 + [change_file], ["info b.zip", "check-deploy b.zip d.hdf5"]),
     "sweep": (
         ["sw/t/sweep.json", "sw/t/results.json", "sw/t/seed=1/1/results.json", "sw/t/seed=1/1/config.json",
