@@ -114,6 +114,7 @@ def test_names_are_in_the_order_of_the_features():
     assert number_names({"b.pos": float, "front": (4, 6, 3), "a.pos": float}) == ("b.pos", "a.pos")
     features = {"dtype": "float32", "shape": (2,), "names": {"y": 1, "x": 0}}
     assert number_names(features) == ("x", "y")
+    assert number_names({"shape": float, "size": float}) == ("shape", "size")
 
 
 def test_the_command_line_records_and_replays(lerobot, monkeypatch, tmp_path):
@@ -132,3 +133,18 @@ def test_the_command_line_records_and_replays(lerobot, monkeypatch, tmp_path):
     monkeypatch.setattr(lerobot_stand_ins.Bus, "model_resolution_table", {})
     refused = call("replay a.hdf5", *follower, code=2)
     assert "'shoulder.pos' has no limits" in refused.output
+
+
+def test_a_module_that_cannot_be_imported_is_named_where_its_type_is_missing(
+    lerobot, monkeypatch, tmp_path
+):
+    for name, text in (("broken", "raise ImportError('no SDK\\nat all')"), ("whole", "")):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, f"lerobot.robots.{name}", raising=False)
+    monkeypatch.setattr(sys.modules["lerobot.robots"], "__path__", [str(tmp_path)], raising=False)
+    with pytest.raises(
+        UserError, match="broken' could not be imported: ImportError: no SDK$"
+    ) as told:
+        make_device("robot", "elephant", {})
+    assert "whole" not in str(told.value)
+    sys.modules.pop("lerobot.robots.whole")
