@@ -13,6 +13,7 @@ from imitate.functional.rotations import FORMS, axis_angle_to_matrix
 from imitate.models.fitting import MeasuredStats, fit_actions, fit_obs
 from imitate.models.preprocess import Preprocess
 from imitate.models.preprocessing.measuring import Sample
+from imitate.models.preprocessing.rotations import Rotation6d, SinCos
 
 SHAPES = {"pos": (3,), "quat": (4,)}
 KINDS = dict.fromkeys(SHAPES, "low_dim")
@@ -202,3 +203,16 @@ def test_quantiles_by_hand():
         assert ((torch.tensor([90.0, 7.0]) - offset) / scale).tolist() == [1.0, 0.0]
         assert ((torch.tensor([10.0, 8.0]) - offset) / scale).tolist() == [-1.0, 1.0]
         assert fit_obs("quantile10", found, "x")[1].tolist() == [40.0, 1.0]
+
+
+def test_numbers_after_a_rotation_keep_their_place_in_the_data():
+    step = Rotation6d([3, 4, 5])
+    assert [step.place_before(dim) for dim in (0, 2, 9, 10)] == [0, 2, 6, 7]
+    assert step.imitates  # but a critic's actions are those of the environment
+
+
+def test_angles_of_windows_are_converted_as_those_of_single_steps():
+    step, values = SinCos("angles", [1, 2]), torch.arange(24.0).reshape(2, 3, 4)
+    step._dims = [1, 2]
+    single = torch.stack([step.forward_obs("angles", row) for row in values[0]])
+    assert torch.equal(step.forward_obs("angles", values)[0], single) and single.shape == (3, 6)
