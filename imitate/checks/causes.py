@@ -263,9 +263,9 @@ def of_training(losses: Sequence[float], error: float) -> Cause | None:
         words = f"the last third of the epochs brought {falling:.0%} of the loss's whole fall"
     words += f", and on its own demonstrations the policy errs {error:.2f} times as much as a constant action"
     score = float(np.sqrt(max(falling, 0.0) / _FALLING * error / 0.5))
-    return scored(
-        "undertrained", score, 1.0, words, "train on: imitate train --resume RUN --epochs N"
-    )
+    epochs = 2 * len(losses) or "N"
+    advice = f"train on: imitate train --resume RUN --epochs {epochs}"
+    return scored("undertrained", score, 1.0, words, advice)
 
 
 def of_normalization(

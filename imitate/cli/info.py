@@ -99,6 +99,9 @@ def _unknown(path: Path) -> str:
         left = unfinished_words(path)
         return f"{path}: there is no such file; {left}" if left else no_such(path, "file or folder")
     if path.is_dir():
+        from imitate.system.run_folder import only_name
+
+        only_name(path)
         return (
             f"{path}: is neither a run nor a dataset of a known format: "
             "name a run (<output_dir>/<name>/<time>), a dataset or a file"

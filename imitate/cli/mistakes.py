@@ -49,7 +49,7 @@ def mistakes(error: Any, args: Sequence[str]) -> list[str]:
         f"{name}: {path} has no such option; {_instead(name, value, path, context.command, args)}"
         for name, value in words.unknown
     ]
-    return [*lines, *_of_values(context, words, has_unknown=bool(lines))] or [_plain(error)]
+    return [*lines, *_of_values(context, words, lines)] or [_plain(error)]
 
 
 def as_typed(line: str, args: Sequence[str]) -> str:
@@ -154,8 +154,8 @@ def _keys(word: str, args: Sequence[str]) -> list[str]:
     return keys_that_mean(word, keys_of(algo_name))
 
 
-def _of_values(context: Any, words: _Words, *, has_unknown: bool) -> Iterator[str]:
-    """Describe missing and wrong values, and words too many."""
+def _of_values(context: Any, words: _Words, told: Sequence[str]) -> Iterator[str]:
+    """Describe missing and wrong values, and words too many; no option that a remedy already adds is missing."""
     command = context.command
     tried = type(context)(command, info_name=context.info_name, parent=context.parent)
     try:
@@ -169,11 +169,13 @@ def _of_values(context: Any, words: _Words, *, has_unknown: bool) -> Iterator[st
         try:
             _, rest = parameter.handle_parse_result(tried, values, rest)
         except UsageError as error:
-            is_argument = parameter.param_type_name == "argument"
             # The value of an unknown option may be the argument that seems to be missing.
-            if not (words.swallowed and is_argument and type(error).__name__ == "MissingParameter"):
+            added = words.swallowed
+            if parameter.param_type_name != "argument":
+                added = any(f"write {name} " in line for line in told for name in parameter.opts)
+            if not (added and type(error).__name__ == "MissingParameter"):
                 yield _plain(error)
-    if rest and not has_unknown:
+    if rest and not told:
         yield _too_many([str(word) for word in rest], words.known, command, _path(context))
 
 

@@ -52,7 +52,7 @@ lerobot | --robot.type | run | --robot lerobot:{so101_follower}
 lerobot | --save_freq | train | --set experiment.save.every_n_epochs=1
 lerobot | --seed | train | --set train.seed={1000}
 lerobot | --server_address | run | ws://{HOST:8000}
-lerobot | --steps | train | --epochs 100 --set experiment.epoch_every_n_steps=1000
+lerobot | --steps | train | --epochs {100} --set experiment.epoch_every_n_steps={1000}
 lerobot | --teleop.port | record | --teleop-arg port={/dev/ttyACM1}
 lerobot | --teleop.type | record | --teleop lerobot:{so101_leader}
 lerobot | --wandb.enable | train | --set experiment.logging.log_wandb=true
@@ -63,7 +63,7 @@ sb3 | --capture-video | train | --set experiment.render_video=true
 sb3 | --cuda | train | --device cuda
 sb3 | --env-id | train | --env {Pendulum-v1}
 sb3 | --eval-freq | train | --set experiment.rollout.rate=1
-sb3 | --eval-episodes | train | --set experiment.rollout.n={20}
+sb3 | --eval-episodes --n-eval-episodes | train | --set experiment.rollout.n={20}
 sb3 | --exp-name | train | --name {NAME}
 sb3 | --gamma | train | --set algo.discount={0.99}
 sb3 | --hyperparams | train | --set KEY=VALUE
@@ -76,17 +76,21 @@ sb3 | --optimize-hyperparameters --n-trials | sweep | --grid algo.discount=[0.98
 sb3 | --save-freq | train | --set experiment.save.every_n_epochs=1
 sb3 | --seed | train | --set train.seed={1}
 sb3 | --tau | train | --set algo.target_tau={0.005}
-sb3 | --total-timesteps --n-timesteps | train | --epochs 20 --set experiment.epoch_every_n_steps=1000
+sb3 | --tensorboard-log | train | --set experiment.logging.log_tb=true
+sb3 | --total-timesteps --n-timesteps | train | --epochs {20} --set experiment.epoch_every_n_steps={1000}
 sb3 | --track | train | --set experiment.logging.log_wandb=true
 sb3 | --trained-agent | train | --init {RUN}
 d3rlpy | --env-id | eval | --env {Hopper-v5}
 d3rlpy | --gpu | train | --device cuda
 d3rlpy | --n-episodes | eval | --episodes {10}
-d3rlpy | --n_steps | train | --epochs 100 --set experiment.epoch_every_n_steps=1000
+d3rlpy | --n_steps | train | --epochs {100} --set experiment.epoch_every_n_steps={1000}
 d3rlpy | --n_steps_per_epoch | train | --set experiment.epoch_every_n_steps={1000}
 d3rlpy | --seed | train | --set train.seed={1}
 """
-"""toolkit | its options | command here | words of that command, with the example of a value in braces."""
+"""toolkit | its options | command here | words of that command, with the example of a value in braces.
+
+Two values in braces are epochs and their steps, whose product is the value.
+"""
 
 TOOLS = {
     "robomimic": "robomimic",
@@ -125,7 +129,14 @@ class Row:
 
     def with_value(self, value: str | None) -> str:
         """Return the words with the given value in place of the example."""
-        return re.sub(r"\{(.*?)\}", lambda found: value or found[1], self.words)
+        template = re.sub(r"\{(.*?)\}", "{}", self.words)
+        values = re.findall(r"\{(.*?)\}", self.words)
+        if value and len(values) == 1:
+            values = [value]
+        elif value and value.isdigit() and values:
+            epochs = max(1, round(int(value) / int(values[1])))
+            values = [str(epochs), str(-(-int(value) // epochs))]
+        return template.format(*values)
 
 
 def _row(line: str) -> Row:

@@ -54,7 +54,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
 def keys_that_mean(word: str, keys: Iterable[str]) -> list[str]:
     """Return the keys that a word means: itself, those with its synonym, or else those that end with it.
 
-    Returns [] if more than three are left.
+    Of more than three with its synonym the shortest are left; of other ends none.
     """
     keys = tuple(keys)
     word = word.replace("/", ".")
@@ -63,7 +63,7 @@ def keys_that_mean(word: str, keys: Iterable[str]) -> list[str]:
     last = word.rpartition(".")[2]
     for end in SYNONYMS.get(last, ()):
         found = [key for key in keys if f".{key}".endswith(f".{end}")]
-        if 0 < len(found) <= MOST_KEYS:
-            return found
+        if found:
+            return sorted(found, key=len)[:MOST_KEYS]
     found = [key for key in keys if f".{key}".endswith(f".{last}")]
     return found if len(found) <= MOST_KEYS else []

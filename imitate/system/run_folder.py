@@ -154,7 +154,7 @@ def open_run_folder(path: str | Path) -> RunFolder:
         place = place.parent.parent
     folder = RunFolder(place)
     if not folder.config.is_file():
-        runs = runs_in(place) or runs_in(_only_name(place))
+        runs = runs_in(place) or runs_in(only_name(place))
         if runs:
             return RunFolder(runs[-1])
         raise CheckpointError(
@@ -196,7 +196,7 @@ def existing(path: str | Path, what: str) -> Path:
     raise CheckpointError(no_such(path, what))
 
 
-def _only_name(path: Path) -> Path:
+def only_name(path: Path) -> Path:
     """Return the folder of the only name that has runs in an output folder, or the path itself if no name has runs.
 
     Raises:
@@ -238,7 +238,7 @@ def find_checkpoint(agent: str | Path) -> Path:
     found = recognise(path)
     if found is not None and found.kind != "run":
         raise CheckpointError(f"{path}: is {found.what}: {found.advice}")
-    named = _only_name(path)
+    named = only_name(path)
     if named != path:
         return find_checkpoint(named)
     of_a_run = f"the run {newest_first[0]}" if newest_first else "it"

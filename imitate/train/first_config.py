@@ -390,7 +390,7 @@ def _rollouts(env_meta: Mapping[str, Any]) -> tuple[bool, str]:
         )
     if kind == "gymnasium" and not module and not _is_registered(env_id):
         return False, f"off: gymnasium has no environment '{name}' here"
-    return True, f"on: {kind} measures the success rate during training"
+    return True, f"on: {kind} evaluates the policy during training"
 
 
 def _is_registered(env_id: str) -> bool:

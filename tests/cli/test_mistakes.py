@@ -150,6 +150,7 @@ info text.txt | neither a demonstration file nor a checkpoint
 info broken.pth | not a checkpoint
 info damaged.hdf5 | cut short or damaged
 info empty | neither a run nor a dataset
+info many | many: holds runs of several names; give one of them: many/a, many/b
 info broken_run | config.json
 info odd_run | train in config.json or results.json
 info odd_results | best.epoch in config.json or results.json
@@ -169,7 +170,7 @@ run policy.pth --robot sim | give --rate-hz
 run policy.pth --robot sim --rate-hz 10 --dry-run --record new.hdf5 | --record writes the sent actions
 run policy.pth --robot sim --rate-hz 10 --async --join prefix | not trained for planned actions
 run policy.pth --robot sim --rate-hz 10 --async --join rtcc | expected replace, blend, fade, rtc, rtc-vjp or prefix
-run policy.pth --robot sim --rate-hz 10 --limits none.json | cannot be read
+run policy.pth --robot sim --rate-hz 10 --limits none.json | --limits none.json: there is no such file
 run policy.pth --robot sim --rate-hz 10 --limits wide.json | looser than the robot's own limits: high [9.]
 run policy.pth --robot sim --rate-hz 10 --rename angle=flat | 'angle'
 run policy.pth --robot sim --rate-hz 10 --robot-arg colour=red | 'sim' cannot be made
@@ -183,9 +184,9 @@ run ws://127.0.0.1:9 --robot sim | was not reached
 run http://127.0.0.1:9 --robot sim | begins with ws:// or wss://
 serve policy.pth --host 0.0.0.0 | --token-file
 serve policy.pth --tls-key key.pem | --tls-key without --tls-cert
-serve policy.pth --token-file none.txt | cannot be read
+serve policy.pth --token-file none.txt | --token-file none.txt: there is no such file
 sweep none.json | none.json
-plot nowhere -o new.png | nowhere
+plot nowhere -o new.png | nowhere: there is no such run
 train | a new run needs a configuration
 train --config none.json | none.json: there is no such file
 train somewhere | somewhere: to resume a run, write --resume somewhere
@@ -240,12 +241,13 @@ def folder(tmp_path_factory):
     texts |= {"typeless.json": '{"env_name": "Lift"}', "config.json": json.dumps(tree)}
     texts |= {"broken_run/config.json": "{", "foreign/config.json": '{"model_type": "bert"}'}
     texts |= {"odd_run/config.json": '{"algo_name": "bc", "train": []}'}
+    texts |= {f"many/{name}/2026/config.json": "{}" for name in "ab"}
     texts |= {
         "odd_results/config.json": '{"algo_name": "bc"}',
         "odd_results/results.json": '{"best": {}}',
     }
     for name, text in texts.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "broken_run" / "checkpoints").mkdir()
     (folder / "broken_run" / "checkpoints" / "last.pth").touch()

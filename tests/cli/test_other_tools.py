@@ -23,7 +23,11 @@ eval --agent a --n_rollouts 2 | in place of robomimic's write --episodes 2
 eval --agent a --video_skip 2 | it is --video-skip
 train --policy.path=F | in place of LeRobot's write --init F
 train --policy.type=act | in place of LeRobot's write `imitate config init --algo act`
-train --dataset.repo_id F --steps 9 | write --dataset F | write --epochs 100 --set
+train --dataset.repo_id F --steps 9 | write --dataset F | write --epochs 1 --set experiment.epoch_every_n_steps=9
+train --total-timesteps 50000 | write --epochs 50 --set experiment.epoch_every_n_steps=1000
+eval --policy.path=F --env.type g | write --agent F | write --env g
+dataset playback f --video_path v | write --video v
+train --config sac/sac_pendulum --lr 1 | --set algo.optim_params.actor.learning_rate.initial=1 or
 train --config ppo/ppo_cartpole --learning-rate 1 | --set algo.optim_params.policy.learning_rate.initial=1
 train --train.num-epochs | --set train.num_epochs=VALUE
 train --epoch 3 | did you mean --epochs?

@@ -82,8 +82,10 @@ def test_the_experiments_name_is_the_label_where_the_seeds_share_it(make_run, se
     assert [setting.title for setting in settings] == ["lift (2 seeds)", "stack"]
 
 
-def test_the_same_seed_twice_is_no_second_seed(make_run, settings_in):
+def test_the_same_seed_twice_is_no_second_seed(make_run, settings_in, tmp_path, monkeypatch):
     make_run("lift", 1, (0.1, 0.1), stamp="20260101000000")
+    monkeypatch.chdir(tmp_path)
+    assert len(read_curves(["lift"])) == 1, "a name below runs/, as in every command"
     make_run("lift", 1, (0.9, 0.9), stamp="20260101000001")
     (setting,) = settings_in()
     assert MEASURES["success_last"].of(setting.curves[0]) == 0.9, "the later run counts"

@@ -17,6 +17,7 @@ from imitate.cli.options import tell_saved_names
 from imitate.errors import UserError
 from imitate.policy.renaming import parse_rename
 from imitate.system.extras import missing
+from imitate.system.missing import no_such
 
 if TYPE_CHECKING:
     from imitate.deploy.robot.robot import Robot
@@ -420,6 +421,8 @@ def read_token(path: Path | None) -> str | None:
         return None
     try:
         token = path.expanduser().read_text().strip()
+    except FileNotFoundError:
+        raise UserError(f"--token-file {no_such(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file {path}: cannot be read: {error}") from error
     if not token or len(token.split()) != 1 or not token.isascii():

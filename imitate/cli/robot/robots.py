@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from imitate.errors import UserError, nearest
+from imitate.system.missing import no_such
 from imitate.system.plain_files import read_json
 from imitate.system.processes import handled
 
@@ -161,6 +162,8 @@ def _limits_in(path: Path) -> dict[str, Any]:
 
     try:
         read = read_json(path.expanduser())
+    except FileNotFoundError:
+        raise UserError(f"--limits {no_such(path)}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"--limits {path}: cannot be read: {error}") from error
     known = [field.name for field in fields(ActionLimits)]

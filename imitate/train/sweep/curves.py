@@ -10,7 +10,7 @@ from typing import Any
 from imitate.data.file.hdf5_format import natural_key
 from imitate.errors import UserError
 from imitate.system.plain_files import read_json
-from imitate.system.run_folder import RunFolder, open_run_folder
+from imitate.system.run_folder import RunFolder, existing, open_run_folder
 from imitate.train.metrics import MetricsFile
 
 Record = Mapping[str, Any]
@@ -97,7 +97,7 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
     Raises:
         UserError: there is no run, or it has no metrics yet.
     """
-    folders = [folder for path in paths for folder in _runs(Path(path).expanduser())]
+    folders = [folder for path in paths for folder in _runs(existing(path, "run"))]
     configs = [_config_in(folder) for folder in folders]
     curves = []
     for folder, config in zip(folders, configs, strict=True):
