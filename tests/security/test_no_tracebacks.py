@@ -56,6 +56,7 @@ def attr(name, value, of="data/demo_0"):
 
 def array(key, values):
     def changed(file):
+        file["mask/first"] = np.array([b"demo_0"])
         del file[key]
         file[key] = values
 
@@ -86,6 +87,11 @@ PLACES = {
     "attribute without a name": (attr(b"\xff", 1), [MERGE], 2),
     "wider actions in one demo": (array("data/demo_1/actions", np.ones((5, 2))), [INIT, ZARR], 2),
     "a wider vector in one demo": (array("data/demo_1/obs/flat", np.ones((5, 4))), [INIT, ZARR], 2),
+    "more dimensions than lines": (
+        array("data/demo_0/obs/flat", np.zeros((5, 2**16 + 1), "u1")),
+        ["dataset stats d.hdf5 --filter-key first", "dataset stats d.hdf5 --json --filter-key first"],
+        2,
+    ),
     "endless and empty": (array("data/demo_0/actions", np.zeros((0, 0))), [TRAIN], 2),
 }  # fmt: skip
 

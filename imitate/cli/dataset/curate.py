@@ -22,7 +22,7 @@ from imitate.data.edit.small_changes import split as split_file
 from imitate.data.edit.summary import summarize, summarize_shards
 from imitate.data.edit.target import Target
 from imitate.data.shards.folder import local_file, shards_at
-from imitate.errors import UserError, printable
+from imitate.errors import DatasetError, UserError, printable
 from imitate.system.text import ProgressBar, counted
 
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
@@ -286,6 +286,10 @@ def rename_key(
     typer.echo(f"{target.path}: {pairs}")
 
 
+_MOST_DIMENSIONS = 2**16
+"""Largest number of dimensions of an array whose statistics are shown; each takes half a kilobyte of memory."""
+
+
 def stats(
     file: File,
     filter_key: FilterKey = None,
@@ -300,6 +304,11 @@ def stats(
         with progress("stats", "key") as on_key:
             found = summarize(
                 local_file(file), filter_key=filter_key, keys=names_of(keys), on_key=on_key
+            )
+    for key, s in found.items():
+        if len(s.mean) > _MOST_DIMENSIONS:
+            raise DatasetError(
+                f"{file}: '{key}' has {len(s.mean):,} dimensions, more than can be shown: name others with --keys"
             )
     if json_:
         names = ("mean", "std", "min", "max")
