@@ -102,11 +102,18 @@ def _beyond(
 
 
 def of_images(
-    key: str, demos: Sequence[NDArray[np.generic]], known: Range | None
+    key: str,
+    demos: Sequence[NDArray[np.generic]],
+    known: Range | None,
+    shown: Sequence[NDArray[np.generic]],
 ) -> Iterator[Cause]:
-    """Examine the images of a recording: range, order of colours, blank or frozen pictures, brightness."""
+    """Examine the images of a recording: range, order of colours, blank or frozen pictures, brightness.
+
+    The demonstrations' images (`shown`, may be empty) may be of one colour or frozen too: then this is no cause.
+    """
+    usual = {found.kind for found in image_findings(key, shown, None)} if shown else set()
     for found in image_findings(key, demos, known):
-        if found.level is Severity.note:
+        if found.level is Severity.note or found.kind in usual:
             continue
         score = 5.0 if found.level is Severity.problem else 1.5
         yield Cause(f"image {found.kind}", score, found.words, _IMAGE_ADVICE.get(found.kind, ""))

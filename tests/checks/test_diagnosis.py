@@ -16,7 +16,7 @@ from imitate.checks.causes import (
     of_training,
 )
 from imitate.checks.diagnosis import diagnose, ranked, subject_of
-from imitate.checks.recording_causes import of_coverage, of_exchange, of_reach
+from imitate.checks.recording_causes import of_coverage, of_exchange, of_images, of_reach
 from imitate.data.dataset_file import DatasetFile
 from imitate.deploy.check.deploy_check import CheckedDemo
 from imitate.deploy.check.statistics import Range
@@ -275,7 +275,9 @@ def test_the_nearest_demonstration_of_a_failure_is_named():
     ],
 )
 def test_a_falling_loss_with_large_errors_is_an_unfinished_training(losses, error, named):
-    assert of_training(list(losses), error).is_named == named
+    found = of_training(list(losses), error)
+    assert found.is_named == named
+    assert found.advice.endswith(f"--epochs {2 * len(losses)}")
 
 
 @pytest.mark.parametrize(
@@ -293,6 +295,13 @@ def test_horizons_and_images():
     assert of_images_ignored(0.001, 0.9, ["image"]).is_named
     assert not of_images_ignored(0.5, 0.9, ["image"]).is_named
     assert not of_images_ignored(0.001, 0.1, ["image"]).is_named  # the vectors are enough
+
+
+def test_a_camera_that_was_as_still_in_the_demonstrations_is_no_cause():
+    still = [np.tile(np.arange(48, dtype=np.uint8).reshape(4, 4, 3), (30, 1, 1, 1))] * 2
+    moving = [part + np.arange(30, dtype=np.uint8)[:, None, None, None] for part in still]
+    assert [one.kind for one in of_images("top", still, None, moving)] == ["image frozen image"]
+    assert not [*of_images("top", still, None, still)]
 
 
 def test_explanations_come_before_what_they_explain():
