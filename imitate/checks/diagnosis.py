@@ -379,8 +379,8 @@ def _inputs(
         if key in odd:
             continue
         if kind == "rgb":
-            here, there = ([one.obs[key] for one in part] for part in (episodes, shown))
-            yield from recorded.of_images(key, here, range_, there)
+            images, theirs = ([one.obs[key] for one in part] for part in (episodes, shown))
+            yield from recorded.of_images(key, images, range_, theirs)
         elif kind == "low_dim" and range_ is not None:
             flat, theirs = _flat(episodes, key), _flat(shown, key)
             if flat[0].shape[1] == range_.mean.size:
