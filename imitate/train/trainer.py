@@ -172,7 +172,7 @@ def train(
             files.close()
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
-            threads = _threads(config, device, run.rollouts.shared_workers)
+            threads = threads_of(config, device, run.rollouts.shared_workers)
             with torch_threads(threads), _failure_is_written(run):
                 run.rollouts.try_environments(
                     trials(setup.algo, setup.env_metas, serves_language=setup.language is not None),
@@ -290,7 +290,7 @@ def _resolved(
     return config if env is None else with_env(config, env, files)
 
 
-def _threads(config: Config, device: torch.device, shared_workers: int) -> int | None:
+def threads_of(config: Config, device: torch.device, shared_workers: int) -> int | None:
     """Return the number of torch threads: as configured, otherwise the cores that evaluation workers leave free."""
     if config.train.num_threads is not None:
         return config.train.num_threads

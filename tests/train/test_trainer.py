@@ -429,7 +429,7 @@ def test_torch_leaves_cores_to_the_evaluations(monkeypatch, demos, given, device
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(trainer, "available_cores", lambda: 6)
     config = load_config(config_dict(demos, train={"num_threads": given}))
-    assert trainer._threads(config, torch.device(device), shared) == threads
+    assert trainer.threads_of(config, torch.device(device), shared) == threads
 
 
 # ---- a run that pauses after an epoch: evaluated there, resumed as if there had been no pause ----

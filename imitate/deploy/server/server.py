@@ -107,7 +107,7 @@ class PolicyServer:
         self._tls = tls
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
-        self._lobby = Lobby[_Waiting](MAX_WAITING, _HANDSHAKE_S)
+        self.lobby = Lobby[_Waiting](MAX_WAITING, _HANDSHAKE_S)
         self._closed = threading.Event()
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -139,7 +139,7 @@ class PolicyServer:
 
     def _start(self, waiting: _Waiting) -> None:
         """Start the thread of a connection; if all are in use, it replaces the one that waits longest."""
-        for oldest in self._lobby.enter(waiting):
+        for oldest in self.lobby.enter(waiting):
             self.statistics.count("refused")
             oldest.end()
             oldest.gone.wait(_HANDSHAKE_S)
@@ -151,7 +151,7 @@ class PolicyServer:
             self._forget(waiting)
 
     def _forget(self, waiting: _Waiting) -> None:
-        self._lobby.leave(waiting)
+        self.lobby.leave(waiting)
         waiting.gone.set()
 
     def __enter__(self) -> PolicyServer:

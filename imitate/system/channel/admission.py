@@ -28,10 +28,13 @@ class Lobby(Generic[T]):
     Args:
         most: largest number of them; one more ends the oldest.
         seconds: longest time of each.
+
+    Attributes:
+        most: the same.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
-        self._most, self._seconds = most, seconds
+        self.most, self._seconds = most, seconds
         self._ends: dict[T, float] = {}
         self._lock = threading.Lock()
 
@@ -39,7 +42,7 @@ class Lobby(Generic[T]):
         """Add a connection; return the oldest ones, which the caller must end because there are too many."""
         with self._lock:
             self._ends[connection] = time.monotonic() + self._seconds
-            return list(self._ends)[: -self._most]
+            return list(self._ends)[: -self.most]
 
     def leave(self, connection: T) -> None:
         """Remove a connection, if it is there, after it has shown its token or has ended."""

@@ -82,7 +82,7 @@ def test_a_handshake_of_a_byte_now_and_then_has_an_end(server, monkeypatch):
 def test_a_handshake_that_another_connection_takes_the_place_of_ends_without_a_traceback(
     server, monkeypatch
 ):
-    monkeypatch.setattr(server._lobby, "_most", 1)
+    monkeypatch.setattr(server.lobby, "most", 1)
     began, failed, secure = threading.Semaphore(0), [], server_module.Stream.secure
     monkeypatch.setattr(threading, "excepthook", failed.append)
     told = lambda stream, deadline: (began.release(), secure(stream, deadline))  # noqa: E731

@@ -14,6 +14,7 @@ from imitate.models.fitting import MeasuredStats, fit_actions, fit_obs
 from imitate.models.preprocess import Preprocess
 from imitate.models.preprocessing.measuring import Sample
 from imitate.models.preprocessing.rotations import Rotation6d, SinCos
+from imitate.models.preprocessing.step import Space, Spec
 
 SHAPES = {"pos": (3,), "quat": (4,)}
 KINDS = dict.fromkeys(SHAPES, "low_dim")
@@ -213,6 +214,6 @@ def test_numbers_after_a_rotation_keep_their_place_in_the_data():
 
 def test_angles_of_windows_are_converted_as_those_of_single_steps():
     step, values = SinCos("angles", [1, 2]), torch.arange(24.0).reshape(2, 3, 4)
-    step._dims = [1, 2]
+    step.bind(Spec({"angles": Space((4,), "low_dim")}, {}))
     single = torch.stack([step.forward_obs("angles", row) for row in values[0]])
     assert torch.equal(step.forward_obs("angles", values)[0], single) and single.shape == (3, 6)
