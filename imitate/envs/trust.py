@@ -89,7 +89,7 @@ def trust(*names: str) -> None:
     known = _of_variable()
     for name in filter(None, (name.strip() for name in names)):
         known.add(name)
-        if ":" in name and not name.startswith(ROBOT):
+        if ":" in name and not name.startswith((ROBOT, RAY)):
             known.add(_module_of(name))
     os.environ[VARIABLE] = ",".join(sorted(word.replace(",", "%2C") for word in known if word))
 

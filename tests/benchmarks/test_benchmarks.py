@@ -78,7 +78,7 @@ def test_a_dry_run_writes_both_files_and_says_that_it_is_one(tmp_path):
     assert report["dry"]
     figures = report["cases"]["bc"]
     assert figures["errors"] == {}
-    assert set(figures["per_s"]) == {"default", "data on device", "and bf16"}
+    assert set(figures["per_s"]) == {"default", "step by step", "data on device", "and bf16"}
     assert all(values[0] > 0 for values in figures["per_s"].values())
     assert "its figures are meaningless" in files[1].read_text()
 

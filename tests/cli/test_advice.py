@@ -86,6 +86,7 @@ EXCEPTIONS = {
     ): "train, of a configuration whose public file is missing",
     ("data/quality/doctor/actions", "--set"): "for a configuration",
     ("data/quality/doctor/structure", "--video"): "imitate dataset playback",
+    ("cli/dataset/curate", "--keys"): "imitate dataset stats has it",
     ("data/quality/doctor/structure", "--min-length"): "imitate dataset filter",
     ("data/quality/doctor/structure", "--max-length"): "imitate dataset filter",
     ("envs/make", "--env"): "the commands that have it are in the message",

@@ -168,7 +168,7 @@ def test_the_configuration_of_a_training_is_the_users(nobody):
         "train": {"online": {"enabled": True, "env": {"env_name": "four:A-v0", "type": 2}}},
     }
     trust_named(load_config(json.dumps(tree)))
-    assert os.environ[VARIABLE] == "four,one,ray:head,ray:head:6379,three,two.sub"
+    assert os.environ[VARIABLE] == "four,one,ray:head:6379,three,two.sub"
 
 
 @pytest.mark.parametrize(

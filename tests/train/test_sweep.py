@@ -187,7 +187,7 @@ def test_curves_of_runs(swept):
 
 
 def test_what_cannot_be_swept_is_refused(config, tmp_path):
-    with refused("neither a run folder", error=UserError):
+    with refused("there is no such run", error=UserError):
         read_curves([tmp_path / "nothing"])
     with refused("no list of values to try", error=ConfigError):
         Sweep(tree_of(config, seed=1))
