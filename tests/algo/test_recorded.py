@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from copy import deepcopy
 
 import pytest
 import torch
@@ -96,8 +97,8 @@ def test_on_cuda_what_waits_for_the_gpu_is_not_recorded(monkeypatch, seen):
     algo = make("bc", "cuda", "train.cuda_graph=false")
     plain = algo.recorded_update
 
-    def waiting(batch):
-        info = plain(batch)
+    def waiting(algo, batch):
+        info = plain(algo, batch)
         return {**info, "Noise": float(info["Loss"]) * torch.randn_like(info["Loss"])}
 
     algo.recorded_update = RecordedUpdate(waiting, algo.optimization, algo.device)
@@ -125,7 +126,10 @@ def test_graphs_end_with_the_state_of_the_optimizers(monkeypatch):
 def test_random_numbers_of_the_processor_are_not_frozen(monkeypatch):
     algo = make("bc")
     plain = algo.recorded_update
-    algo.recorded_update = lambda batch: {**plain(batch), "Drawn": torch.tensor(random.random())}
+    algo.recorded_update = lambda algo, batch: {
+        **plain(algo, batch),
+        "Drawn": torch.tensor(random.random()),
+    }
     recorded(monkeypatch, algo)
     with pytest.warns(UserWarning, match="random numbers are drawn on the processor"):
         trained(algo)
@@ -161,3 +165,14 @@ def test_a_subclass_with_methods_of_its_own_says_so_itself():
             self.epochs = epoch
 
     assert Named.recordable and not Counting.recordable
+
+
+def test_a_copy_updates_itself():
+    algo = make("bc")
+    trained(algo, 1)
+    other = deepcopy(algo)
+    before = {key: value.clone() for key, value in algo.nets.state_dict().items()}
+    trained(other, 2)
+    for key, value in algo.nets.state_dict().items():
+        assert torch.equal(value, before[key])
+    assert not all(torch.equal(v, before[k]) for k, v in other.nets.state_dict().items())

@@ -289,14 +289,14 @@ class Algo(ABC, Generic[ConfigT]):
             detached scalars on the device, not yet synchronized; see :meth:`log_info`.
         """
         if not validate:
-            return self.recorded_update(batch)
+            return self.recorded_update(self, batch)
         with torch.no_grad():
             _, info = checked_loss(self, self._loss(batch))
             return detached(info | self._validation_info(batch))
 
     @cached_property
-    def recorded_update(self) -> Callable[[Batch], Info]:
-        """Function that makes an update of network ``policy`` on a prepared batch, as one CUDA graph if possible."""
+    def recorded_update(self) -> Callable[[Algo, Batch], Info]:
+        """Function of this algorithm and a prepared batch that updates ``policy``, as one CUDA graph if possible."""
         return update_of(self)
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:

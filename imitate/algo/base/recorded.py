@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,8 @@ WARM_UP = 3
 MOST_GRAPHS = 4
 """Largest number of graphs; updates on batches of further shapes are computed step by step."""
 
-Update = Callable[[dict[str, Any]], dict[str, Tensor]]
+Update = Callable[[Any, dict[str, Any]], dict[str, Tensor]]
+"""Function of an algorithm and a prepared batch that makes an update and returns scalars to log."""
 
 
 def update_of(algo: Any) -> Update:
@@ -33,17 +35,18 @@ def update_of(algo: Any) -> Update:
         algo: an :class:`~imitate.algo.base.algo.Algo`.
     """
     train, optimization = algo.global_config.train, algo.optimization
-
-    def update(batch: dict[str, Any]) -> dict[str, Tensor]:
-        with torch.enable_grad():
-            loss, info = checked_loss(algo, algo._loss(batch))
-        info["Policy_Grad_Norms"] = algo._gradient_step("policy", loss)
-        return detached(info)
-
     wanted = algo.device.type == "cuda" and train.cuda_graph and not train.compile
     if not (wanted and algo.recordable and optimization.can_be_recorded):
-        return update
-    return RecordedUpdate(update, optimization, algo.device)
+        return step_by_step
+    return RecordedUpdate(step_by_step, optimization, algo.device)
+
+
+def step_by_step(algo: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
+    """Make an update of network ``policy``; return detached scalars."""
+    with torch.enable_grad():
+        loss, info = checked_loss(algo, algo._loss(batch))
+    info["Policy_Grad_Norms"] = algo._gradient_step("policy", loss)
+    return detached(info)
 
 
 def detached(info: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -75,17 +78,17 @@ class RecordedUpdate:
         self._stream: Any = None
         self.failure: str | None = None
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def __call__(self, algo: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Make an update; return detached scalars on the device."""
         key = _shapes(batch)
         graph = self.graphs.get(key)
         if graph is None:
             seen = self._seen[key] = self._seen.get(key, 0) + 1
             if self.failure is not None or seen <= WARM_UP or len(self.graphs) >= MOST_GRAPHS:
-                return self._step_by_step(batch, seen)
-            graph = self._recorded(batch)
+                return self._step_by_step(algo, batch, seen)
+            graph = self._recorded(algo, batch)
             if graph is None:
-                return self._step_by_step(batch)
+                return self._step_by_step(algo, batch)
             self.graphs[key] = graph
         graph.rates.write()
         torch._foreach_copy_(graph.inputs, [leaf for _, leaf in tensors_in(batch)])
@@ -94,27 +97,27 @@ class RecordedUpdate:
             self._optimization.advance(name)
         return graph.info()
 
-    def _step_by_step(self, batch: dict[str, Any], seen: int = 0) -> dict[str, Tensor]:
+    def _step_by_step(self, algo: Any, batch: dict[str, Any], seen: int = 0) -> dict[str, Tensor]:
         """Compute an update on the stream on which it is recorded later, as CUDA graphs require."""
         if self.failure is not None:
-            return self._update(batch)
+            return self._update(algo, batch)
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         present = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream):
-            info = self._watched(batch) if seen == WARM_UP else self._update(batch)
+            info = self._watched(algo, batch) if seen == WARM_UP else self._update(algo, batch)
         present.wait_stream(self._stream)
         return info
 
-    def _watched(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def _watched(self, algo: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Make an update, and find out whether it waits for the GPU, which a graph cannot."""
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                info = self._update(batch)
+                info = self._update(algo, batch)
             finally:
                 torch.cuda.set_sync_debug_mode(before)
         waits = [each for each in said if "synchronizing CUDA operation" in str(each.message)]
@@ -130,11 +133,12 @@ class RecordedUpdate:
             stacklevel=2,
         )
 
-    def _recorded(self, batch: dict[str, Any]) -> _Graph | None:
+    def _recorded(self, algo: Any, batch: dict[str, Any]) -> _Graph | None:
         """Record an update without computing it; return None if the algorithm does not allow it."""
         drawn = _processor_draws()
         try:
-            graph = _record(self._update, self._optimization, batch, self._stream)
+            update = partial(self._update, algo)
+            graph = _record(update, self._optimization, batch, self._stream)
         except RuntimeError as error:
             _end_recording(self._stream)
             self._give_up(str(error).partition("\n")[0])
@@ -199,7 +203,10 @@ class _Graph(NamedTuple):
 
 
 def _record(
-    update: Update, optimization: Optimization, batch: dict[str, Any], stream: Any
+    update: Callable[[dict[str, Any]], dict[str, Tensor]],
+    optimization: Optimization,
+    batch: dict[str, Any],
+    stream: Any,
 ) -> _Graph:
     rates = _Rates(optimization, stream.device)
     inputs = [leaf.clone() for _, leaf in tensors_in(batch)]
