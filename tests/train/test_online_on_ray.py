@@ -60,8 +60,9 @@ def test_a_killed_training_leaves_no_worker_and_is_resumed(ray_nodes, tmp_path):
     assert alive == []
     (run_dir,) = tmp_path.glob("online/*")
     begun = last(run_dir)["train_state"]["step"]
+    command = [IMITATE, "train", "--resume", run_dir, "--quiet", "--json", "--on", ray_nodes.on]
     resumed = subprocess.run(
-        [str(word) for word in [IMITATE, "train", "--resume", run_dir, "--quiet", "--json"]],
+        [str(word) for word in command],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
