@@ -209,7 +209,7 @@ class RenderedFile:
         give_name(self._partial, self.path)
 
     def _abandon(self) -> None:
-        """Close the file and keep the saved demos; remove it if there is none."""
+        """Close the file and keep the saved demos; remove a file without any."""
         self._journal.stop()
         with suppress(Exception):
             self._file.close()

@@ -50,7 +50,7 @@ class Pulse:
         self._call.value = call.encode()[:31]
 
     def read(self) -> tuple[str, int]:
-        """Return the running call ("" if there is none) and the number of beats so far."""
+        """Return the running call, or "" between calls, and the number of beats so far."""
         return self._call.value.decode(errors="replace"), int(self._beats.value)
 
 

@@ -128,7 +128,7 @@ def frames_folder() -> Path:
 def decode_once(
     file: DatasetFile, field: Field, demos: Mapping[str, int], threads: Executor
 ) -> tuple[Path | None, str]:
-    """Return the cache file of an array, and make it if there is none.
+    """Return the cache file of an array, and make it if it is missing.
 
     Args:
         file: the demonstration file.

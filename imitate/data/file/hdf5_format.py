@@ -238,7 +238,7 @@ class DemoFile:
 
     @property
     def env_meta(self) -> dict[str, Any]:
-        """Environment of the demos: the attribute ``env_args``; {} if there is none."""
+        """Environment of the demos: the attribute ``env_args``; {} if it is missing."""
         with self.reading("data"):
             text = self._data.attrs.get("env_args")
         if text is None:
@@ -285,7 +285,7 @@ class DemoFile:
             return {_name(name): _plain(group.attrs[name]) for name in wanted}
 
     def success(self, demo: str) -> bool | None:
-        """Return whether a demo solves its task, from its attribute ``success``; None if there is none.
+        """Return whether a demo solves its task, from its attribute ``success``; None if it is missing.
 
         Raises:
             DatasetError: the attribute is not a single value.

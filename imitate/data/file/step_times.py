@@ -92,7 +92,7 @@ class TimeArray:
         return faults
 
     def doubt(self) -> str | None:
-        """Describe the contradiction, or return None if there is none. A phase from 0 to 1 has no rate."""
+        """Describe the contradiction, or return None without one. A phase from 0 to 1 has no rate."""
         if self._episodes:
             return (
                 f"time does not run evenly in {counted(self._episodes, 'episode')} ({self._first}): steps "

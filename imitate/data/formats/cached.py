@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 def as_demonstration_file(path: Path, found: Format | None = None) -> Path:
-    """Return the HDF5 file to read for a dataset of another format, and make it if there is none.
+    """Return the HDF5 file to read for a dataset of another format, and make it if it is missing.
 
     Args:
         path: the path that the user gave; it is never changed.

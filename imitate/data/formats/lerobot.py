@@ -221,7 +221,7 @@ def _check_times(
 def _row_times(values: dict[str, Any], length: int, fps: float) -> NDArray[np.float64]:
     """Return the times (T,) of an episode's rows in seconds.
 
-    They are their ``timestamp``, or computed from the rate if there is none.
+    They are their ``timestamp``, or computed from the rate if that is missing.
     """
     if "timestamp" in values:
         return np.asarray(values["timestamp"], dtype=np.float64).reshape(length)

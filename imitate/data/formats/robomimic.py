@@ -102,7 +102,7 @@ def open_source(
 
 
 def env_meta_of(text: Any, path: Path, report: ConversionReport) -> dict[str, Any]:
-    """Return the environment's description in the form that our readers need, {} if there is none.
+    """Return the environment's description in the form that our readers need, or {} if it is missing.
 
     Raises:
         DatasetError: the description is not valid JSON.

@@ -149,7 +149,7 @@ def _following(obs: Any, final: NDArray[Any]) -> Any:
 
 @contextmanager
 def beside(folder: Path, count: int) -> Iterator[Sidecar | None]:
-    """Open the sidecar of a folder, or yield None if there is none."""
+    """Open the sidecar of a folder, or yield None if it has none."""
     path = folder / NAME
     if not path.exists():
         yield None
