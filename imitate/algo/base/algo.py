@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, cast
 
 import torch
@@ -51,7 +51,7 @@ from imitate.algo.base.policy_state import (
 )
 from imitate.algo.base.recorded import detached, update_of
 from imitate.algo.base.relative import no_memory, recalled
-from imitate.algo.slots.auxiliary import Auxiliary
+from imitate.algo.slots.auxiliary import Auxiliary, AuxiliaryContext
 from imitate.algo.slots.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
 from imitate.functional.kernels import with_fast_linears
@@ -189,8 +189,8 @@ class Algo(ABC, Generic[ConfigT]):
 
     def _add_slots(self) -> None:
         """Add the networks of the slots that the section enables, after :meth:`_create_networks`."""
-        configs, encoder = self.config.get("auxiliary", None), self.encoding.encoder
-        self.nets.update(auxiliaries_of(configs, partial(encoder, goals=False), self.ac_dim))
+        context = AuxiliaryContext(self.encoding, self.ac_dim, self.nets)
+        self.nets.update(auxiliaries_of(self.config.get("auxiliary", None), context))
 
     @property
     def auxiliaries(self) -> dict[str, Auxiliary]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -68,21 +68,24 @@ class Encoding:
             {**obs, **goal, **subgoal}, modalities, {"actions": ac_dim}
         )
 
-    def encoder(self, frames: int | None = None, *, goals: bool = True) -> GroupEncoder:
+    def encoder(
+        self, frames: int | None = None, *, goals: bool = True, keys: Iterable[str] | None = None
+    ) -> GroupEncoder:
         """Create an encoder of observation and goal according to ``observation.encoder``.
 
         Args:
             frames: number of observations whose features are joined; :attr:`frames` by default.
             goals: false: the encoder sees no goal, even if there are goals.
+            keys: observations that it sees; None: all.
         """
         goal = self.of("goal") if goals and self.shapes("goal") else None
-        return GroupEncoder(self.of("obs"), goal, frames or self.frames)
+        return GroupEncoder(self.of("obs", keys), goal, frames or self.frames)
 
-    def of(self, group: str) -> ObservationEncoder:
-        """Create an encoder of one group of observations, without the mask of actions."""
-        modalities = self.config.modality_of(group)
+    def of(self, group: str, keys: Iterable[str] | None = None) -> ObservationEncoder:
+        """Create an encoder of one group of observations, or of these keys of it, without the mask of actions."""
+        modalities, shapes = self.config.modality_of(group), self.shapes(group)
         return ObservationEncoder(
-            {key: shape for key, shape in self.shapes(group).items() if modalities[key] != MASK},
+            {k: shapes[k] for k in (shapes if keys is None else keys) if modalities[k] != MASK},
             modalities,
             self.config.encoder,
             default_norm=self.default_norm,

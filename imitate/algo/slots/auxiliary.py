@@ -10,16 +10,19 @@ entry point of another package in the group ``imitate.auxiliaries``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
+from imitate.algo.base.encoding import Encoding, Shapes
 from imitate.config import OptimizerConfig, Section
 from imitate.config.kinds import Kinds
 from imitate.config.optimizer import adam
-from imitate.models.actor import GroupEncoder
+from imitate.errors import ConfigError
+from imitate.models.actor import GroupEncoder, Obs
 
 PREFIX = "auxiliary/"
 """Prefix of the names of auxiliary networks."""
@@ -45,16 +48,96 @@ class AuxiliaryConfig(Section):
     )
 
 
+class SharedEncoder:
+    """Encoder that belongs to one of the algorithm's networks, and is trained with that network.
+
+    It is not a module, so that the auxiliary neither saves its weights again nor gives them to its own optimizer.
+
+    Args:
+        nets: the algorithm's networks.
+        name: name of the network.
+    """
+
+    def __init__(self, nets: nn.ModuleDict, name: str) -> None:
+        self._nets, self.name = nets, name
+
+    @property
+    def module(self) -> GroupEncoder:
+        """The encoder itself."""
+        return _encoder_of(self._nets[self.name])[0]
+
+    @property
+    def output_dim(self) -> int:
+        """D, number of features."""
+        return self.module.output_dim
+
+    def __call__(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """Encode observations (B, [F,] ...) and goals (B, ...), if the network has goals: (B, D)."""
+        return cast(Tensor, self.module(obs, goal))
+
+
+def _encoder_of(net: nn.Module) -> list[GroupEncoder]:
+    """Return the encoders of observations that are a direct part of a network."""
+    own = [getattr(net, "encoder", None), *getattr(net, "encoders", ())]
+    return [each for each in own if isinstance(each, GroupEncoder)]
+
+
+@dataclass(frozen=True)
+class AuxiliaryContext:
+    """Parts of the algorithm from which an auxiliary is built.
+
+    Attributes:
+        encoding: observations of the algorithm.
+        ac_dim: A, action dimensions.
+        nets: networks of the algorithm.
+    """
+
+    encoding: Encoding
+    ac_dim: int
+    nets: nn.ModuleDict
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of the observations as networks see them, without frames: vectors (D,), images (C, H, W)."""
+        return self.encoding.shapes("obs")
+
+    @property
+    def frames(self) -> int:
+        """F; if F > 1, observations in batches are (B, F, ...), the newest last."""
+        return self.encoding.frames
+
+    def encoder(self, keys: Iterable[str] | None = None) -> GroupEncoder:
+        """Create an encoder of observations, without goals; of all observations or of these keys."""
+        return self.encoding.encoder(goals=False, keys=keys)
+
+    def shared(self, name: str) -> SharedEncoder:
+        """Return the encoder of one of the algorithm's networks, such as ``policy``, ``actor`` or ``critic``.
+
+        Raises:
+            ConfigError: the algorithm has no such network, or the network has no encoder or several.
+        """
+        found = {key: len(_encoder_of(net)) for key, net in self.nets.items()}
+        if found.get(name, 0) > 1:
+            raise ConfigError(
+                f"algo.auxiliary: network '{name}' has {found[name]} encoders: set ensemble.shared_encoder to true"
+            )
+        if found.get(name) != 1:
+            able = ", ".join(key for key, number in found.items() if number == 1) or "none"
+            raise ConfigError(
+                f"algo.auxiliary: no network '{name}' with an encoder of observations; those that have one: {able}"
+            )
+        return SharedEncoder(self.nets, name)
+
+
 class Auxiliary(nn.Module, ABC):
     """Network beside an algorithm's own networks.
 
     Args:
         config: section of the auxiliary.
-        make_encoder: function that makes a new encoder of observations, without goals.
-        ac_dim: A, action dimensions.
+        context: parts of the algorithm from which it is built.
     """
 
-    def __init__(self, config: Any, make_encoder: Callable[[], GroupEncoder], ac_dim: int) -> None:
+    def __init__(self, config: Any, context: AuxiliaryContext) -> None:
         super().__init__()
         self.config = config
 
@@ -90,11 +173,9 @@ class AuxiliariesConfig(Section):
     __pydantic_extra__: dict[str, Annotated[AuxiliaryConfig, AUXILIARIES]] = Field(init=False)
 
 
-def built(
-    configs: AuxiliariesConfig | None, make_encoder: Callable[[], GroupEncoder], ac_dim: int
-) -> dict[str, Auxiliary]:
+def built(configs: AuxiliariesConfig | None, context: AuxiliaryContext) -> dict[str, Auxiliary]:
     """Create the auxiliaries of a section, by the names of their networks; none without a section."""
     return {
-        PREFIX + name: AUXILIARIES.find(config.type)[0](config, make_encoder, ac_dim)
+        PREFIX + name: AUXILIARIES.find(config.type)[0](config, context)
         for name, config in (configs or {}).items()
     }

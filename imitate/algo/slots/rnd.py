@@ -14,15 +14,18 @@ reward, with the same discount and the same terminals.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from imitate.algo.slots.auxiliary import Auxiliary, AuxiliaryConfig, Batch, register
+from imitate.algo.slots.auxiliary import (
+    Auxiliary,
+    AuxiliaryConfig,
+    AuxiliaryContext,
+    Batch,
+    register,
+)
 from imitate.config.section import Section
-from imitate.models.actor import GroupEncoder
 from imitate.models.mlp import MLP
 from imitate.models.moments import RowMoments
 
@@ -48,11 +51,9 @@ class RNDConfig(AuxiliaryConfig):
 class RND(Auxiliary):
     """Fixed random network and its predictor."""
 
-    def __init__(
-        self, config: RNDConfig, make_encoder: Callable[[], GroupEncoder], ac_dim: int
-    ) -> None:
-        super().__init__(config, make_encoder, ac_dim)
-        self.encoder = make_encoder().requires_grad_(False)
+    def __init__(self, config: RNDConfig, context: AuxiliaryContext) -> None:
+        super().__init__(config, context)
+        self.encoder = context.encoder().requires_grad_(False)
         self.target = self._network(config).requires_grad_(False)
         self.predictor = self._network(config)
         self.inputs, self.errors = RowMoments(self.encoder.output_dim), RowMoments(1)

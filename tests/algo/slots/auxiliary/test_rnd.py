@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.algo.slots.auxiliary import AuxiliaryContext
 from imitate.algo.slots.rnd import RND, RNDConfig
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
-from imitate.models.actor import GroupEncoder
-from imitate.models.observation import ObservationEncoder
 from imitate.train.online.collector import LocalCollector
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.learners import RolloutLearner
@@ -16,15 +15,10 @@ from imitate.train.online.normalization import RewardScaler
 from tests.tiny import tiny_algo
 
 
-def encoder(size=2):
-    from imitate.config.observation import EncodersConfig
-
-    return GroupEncoder(ObservationEncoder({"s": (size,)}, {"s": "low_dim"}, EncodersConfig()))
-
-
 def make_rnd(**settings):
     torch.manual_seed(0)
-    return RND(RNDConfig(type="rnd", **settings), encoder, 1)
+    algo = tiny_algo("bc", obs={"s": 2}, action=1)
+    return RND(RNDConfig(type="rnd", **settings), AuxiliaryContext(algo.encoding, 1, algo.nets))
 
 
 def batch(states):
