@@ -86,6 +86,12 @@ d3rlpy | --n-episodes | eval | --episodes {10}
 d3rlpy | --n_steps | train | --epochs {100} --set experiment.epoch_every_n_steps={1000}
 d3rlpy | --n_steps_per_epoch | train | --set experiment.epoch_every_n_steps={1000}
 d3rlpy | --seed | train | --set train.seed={1}
+ding | --env-step --train-iter | train | --epochs {20} --set experiment.epoch_every_n_steps={1000}
+ding | --exp-name | train | --name {NAME}
+ding | --load-path | train | --init {RUN}
+ding | --platform | train | --on ray
+ding | --replay-path | eval | --video {episodes.mp4}
+ding | --seed | train | --set train.seed={0}
 """
 """toolkit | its options | command here | words of that command, with the example of a value in braces.
 
@@ -97,6 +103,7 @@ TOOLS = {
     "lerobot": "LeRobot",
     "sb3": "Stable-Baselines3",
     "d3rlpy": "d3rlpy",
+    "ding": "DI-engine",
 }
 """Toolkits by the end of the name of their page."""
 

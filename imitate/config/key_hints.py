@@ -10,6 +10,7 @@ MOST_KEYS = 3
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "clip_range": ("algo.clip",),
     "chunk_size": ("chunk.size", "horizon.prediction_horizon"),
+    "discount_factor": ("algo.discount",),
     "ent_coef": ("entropy_weight", "temperature.initial"),
     "exploration_fraction": ("epsilon.part",),
     "gae_lambda": ("algo.trace",),
@@ -30,15 +31,17 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "num_workers": ("train.num_data_workers", "online.num_workers"),
     "optimizer_lr": ("learning_rate.initial",),
     "policy_delay": ("actor.update_freq",),
+    "target_theta": ("algo.target_tau",),
     "tau": ("algo.target_tau",),
     "target_update_interval": ("algo.target_update_freq",),
     "total_timesteps": ("train.num_epochs",),
     "train_freq": ("online.collect_steps",),
+    "update_per_collect": ("online.update_ratio",),
     "vf_coef": ("algo.value_weight",),
     "wandb": ("logging.log_wandb",),
     "weight_decay": ("regularization.L2",),
 }
-"""Ends of keys here, by the names of robomimic, LeRobot, Stable-Baselines3 and d3rlpy."""
+"""Ends of keys here, by the names of robomimic, LeRobot, Stable-Baselines3, d3rlpy and DI-engine."""
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:

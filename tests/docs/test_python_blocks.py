@@ -291,6 +291,11 @@ def test_demonstrations_of_a_replay_buffer(folder):
                 assert np.isclose(reward, file.read(demo, "rewards")[step], atol=1e-4)
 
 
+def test_a_loop_around_a_policy_of_di_engine():
+    info = run("docs/from_ding.md", 0, [("[:64]", "[:8]")])["info"]
+    assert len(info["priority"]) == 8
+
+
 # ---- configuration, networks, tests, workers -----------------------------------------------------
 
 
@@ -362,6 +367,7 @@ RUN = {
     "docs/deployment.md": 3,
     "docs/encoders.md": 1,
     "docs/environments.md": 2,
+    "docs/from_ding.md": 1,
     "docs/from_lerobot.md": 1,
     "docs/from_robomimic.md": 1,
     "docs/from_sb3.md": 2,

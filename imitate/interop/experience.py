@@ -1,0 +1,156 @@
+"""Steps that another toolkit's loop has collected, as batches of an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.algo.base.algo import Algo, Batch, PolicyStep
+from imitate.algo.base.policy_state import PolicyState
+from imitate.data.batches.windows import TransitionPicker, Windows, transition_table
+from imitate.errors import UserError
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Experience:
+    """T steps of N environments in order, raw values (T, N, ...).
+
+    Attributes:
+        obs: observations before the steps, by key.
+        next_obs: observations after them; at an end, the last one of the episode.
+        actions: (T, N, A) in the units of the environment.
+        rewards: (T, N).
+        terminals: (T, N) bool, true if the task ended.
+        timeouts: (T, N) bool, true if the time limit ended the episode.
+        extras: further outputs of the policy, such as ``log_prob``.
+    """
+
+    obs: Arrays
+    next_obs: Arrays
+    actions: Array
+    rewards: Array
+    terminals: Array
+    timeouts: Array
+    extras: Arrays = field(default_factory=dict)
+
+    def samples(self, algo: Algo) -> Batch:
+        """Return what an algorithm learns from: rows of its rollouts, or raw windows for its preparation.
+
+        Raises:
+            UserError: the algorithm learns from more than steps and their successors.
+        """
+        if getattr(algo, "memory", None) is not None:
+            raise UserError(
+                f"{algo.global_config.algo_name} learns from sequences with its memory (algo.rnn), which single "
+                "samples lack: train it with imitate train; acting works"
+            )
+        return self._rollout(algo) if algo.experience == "rollout" else self._windows(algo)
+
+    def _rollout(self, algo: Any) -> Batch:
+        """Return the prepared steps of a rollout, of which the last may be in the middle of an episode."""
+        cut = self.timeouts.copy()
+        cut[-1] = True
+        rows = np.flatnonzero(cut)
+        rollout = {
+            "obs": dict(self.obs),
+            "end_obs": {key: _flat(value)[rows] for key, value in self.next_obs.items()},
+            "end_rows": rows,
+            "actions": self.actions,
+            "rewards": self.rewards.astype(np.float32),
+            "terminals": self.terminals,
+            "timeouts": self.timeouts,
+            "mask": np.ones_like(self.terminals),
+            **self.extras,
+        }
+        rollout["rewards"] = algo.rollout_rewards(rollout)
+        prepared: Batch = algo.prepare_rollout(rollout)
+        return prepared
+
+    def _windows(self, algo: Algo) -> Batch:
+        """Return the raw windows that begin at each step, environment by environment."""
+        config = algo.global_config
+        needs = algo.config.data_needs(config)
+        if needs.returns is not None or needs.subgoals is not None:
+            raise UserError(
+                f"{config.algo_name} learns from whole episodes of a file: train it with imitate train; acting works"
+            )
+        obs, following = (_by_env(group) for group in (self.obs, self.next_obs))
+        steps = _by_env({"actions": self.actions, "rewards": self.rewards, "dones": self.terminals})
+        ends = (self.terminals | self.timeouts).T.copy()
+        ends[:, -1] = True
+        after = np.flatnonzero(ends) + 1
+        start = np.concatenate([[0], after[:-1]])
+        frames, now = config.train.frame_stack, np.arange(ends.size)
+        window = Windows(start, after, frames, config.train.seq_length).rows(now)
+        batch: dict[str, Any] = {
+            "obs": {key: value[window.rows] for key, value in obs.items()},
+            **{key: value[window.rows] for key, value in steps.items()},
+            "pad_mask": window.real,
+        }
+        wanted = needs.transitions
+        if wanted is not None:
+            table = transition_table(
+                steps["rewards"],
+                steps["dones"],
+                after,
+                wanted,
+                end_is_known=not wanted.next_actions,
+            )
+            picker = TransitionPicker(table, start, frames)
+            before, last = picker.next_frames(now, window.demo)
+            batch["next_obs"] = {
+                key: np.concatenate([obs[key][before], value[last]], axis=1)
+                for key, value in following.items()
+            }
+            batch |= picker.numbers_at(now)
+            if wanted.next_actions:
+                later = np.minimum(table.last + 1, ends.size - 1)
+                batch["next_actions"] = steps["actions"][later]
+                batch["weight"] = window.real * table.usable[:, None].astype(np.float32)
+        return tensors(batch)
+
+
+def tensors(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a nested dict with its arrays as tensors."""
+    return {
+        key: tensors(value) if isinstance(value, Mapping) else torch.as_tensor(value)
+        for key, value in tree.items()
+    }
+
+
+def decided(
+    algo: Algo, obs: Arrays, state: PolicyState, *, explore: bool
+) -> tuple[Tensor, PolicyStep]:
+    """Act in evaluation mode for raw observations (B, ...); return the actions in raw units too, (B, A)."""
+    training = algo.nets.training
+    algo.set_eval()
+    prepared = algo.preprocess.prepare_obs(obs, tuple(algo.obs_shapes))
+    with torch.no_grad():
+        step = algo.act(prepared, state, explore=explore)
+        action = algo.preprocess.unnormalize_actions(step.action, prepared)
+    if training:
+        algo.set_train()
+    return action, step
+
+
+def _flat(value: Array) -> Array:
+    """Merge the first two axes."""
+    return value.reshape(-1, *value.shape[2:])
+
+
+def _by_env(group: Arrays) -> dict[str, Array]:
+    """Return (N T, ...), float32 if they are numbers of a step."""
+    flat = {key: _flat(np.swapaxes(value, 0, 1)) for key, value in group.items()}
+    return {
+        key: value if value.dtype == np.uint8 else value.astype(np.float32)
+        for key, value in flat.items()
+    }
