@@ -101,7 +101,6 @@ class IBRL(ActorCritic[IBRLConfig]):
     """Critics that choose between the actions of a deterministic actor and of an imitation policy."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
-    frozen = "base"
     acting_nets = ("critic_target", "base")
 
     def _create_networks(self) -> None:
@@ -117,7 +116,7 @@ class IBRL(ActorCritic[IBRLConfig]):
             head = self._critic(name).head
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
-        self.nets["base"] = FrozenPolicy(self.ac_dim)
+        self.nets["base"] = FrozenPolicy(self.ac_dim, self.config.base.checkpoint)
 
     @property
     def base(self) -> FrozenPolicy:

@@ -66,12 +66,11 @@ class PPOBCConfig(PPOConfig):
 class PPOBC(OnPolicy[PPOBCConfig]):
     """PPO with an imitation policy."""
 
-    frozen = "base"
     acting_nets = ("base",)
 
     def _create_networks(self) -> None:
         super()._create_networks()
-        self.nets["base"] = FrozenPolicy(self.ac_dim)
+        self.nets["base"] = FrozenPolicy(self.ac_dim, self.config.base.checkpoint)
         self.counters["rollouts"] = 0
 
     @property

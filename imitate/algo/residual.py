@@ -109,7 +109,6 @@ class Residual(ActorCritic[ResidualConfig]):
     """Frozen policy and its correction, which is trained like TD3's actor."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
-    frozen = "base"
     acting_nets = ("base",)
 
     def _create_networks(self) -> None:
@@ -119,7 +118,7 @@ class Residual(ActorCritic[ResidualConfig]):
         critic = self._create_critic(config.critic)
         self.nets = nn.ModuleDict({"actor": correction, "critic": critic})
         self._add_targets()
-        self.nets["base"] = FrozenPolicy(self.ac_dim)
+        self.nets["base"] = FrozenPolicy(self.ac_dim, self.config.base.checkpoint)
 
     @property
     def base(self) -> FrozenPolicy:

@@ -12,7 +12,8 @@ Q', the discount g and a tanh-Gaussian policy pi:
     20 updates of the critics per step, and one update of the actor and alpha   -> RLPD._update
 
 Departures: the actor is updated at the first of each ``actor.update_freq`` updates instead of the last; layers are
-normalized after the ReLU, not before; as in ``sac``, errors are summed over the critics and not halved.
+normalized after the ReLU, not before; as in ``sac``, errors are summed over the critics and not halved. With
+``algo.prior``, log pi is relative to a prior (:mod:`imitate.algo.slots.prior`).
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from imitate.algo.base.entropy import (
     SoftActorConfig,
     SoftActorCriticConfig,
     SoftCriticConfig,
+    prior_field,
     sampled_actions,
 )
 from imitate.algo.base.factory import register
 from imitate.algo.base.rl_sections import CriticEnsembleConfig
+from imitate.algo.slots.prior import PriorConfig
 from imitate.config import BaseConfig
 from imitate.functional.losses import masked_mean
 
@@ -70,6 +73,7 @@ class RLPDConfig(SoftActorCriticConfig):
 
     actor: RLPDActorConfig = Field(RLPDActorConfig())
     critic: RLPDCriticConfig = Field(RLPDCriticConfig())
+    prior: PriorConfig | None = prior_field()
     entropy_backup: bool = Field(
         True,
         description="include the next action's entropy in targets; false: only the actor's loss includes the entropy",
@@ -106,8 +110,7 @@ class RLPD(ActorCritic[RLPDConfig]):
             }
         )
         self._add_targets()
-        wanted = config.temperature.target_entropy
-        target = torch.tensor(-float(self.ac_dim) if wanted is None else wanted, device=self.device)
+        target = torch.tensor(config.target_entropy(self.ac_dim), device=self.device)
         self.entropy = EntropyWeight(config.temperature, target)
         if self.entropy.net is not None:
             self.nets["temperature"] = self.entropy.net
@@ -120,7 +123,9 @@ class RLPD(ActorCritic[RLPDConfig]):
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
         """Return the TD target (B,) for the critics, without gradient: the minimum of a few random target critics."""
-        actions, log_prob = sampled_actions(self.actor, batch["next_obs"], batch["goal_obs"])
+        actions, log_prob = sampled_actions(
+            self.actor, batch["next_obs"], batch["goal_obs"], self.log_prior
+        )
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         asked = torch.randperm(len(values), device=values.device)[: self.config.critic.subset]
         following = values[asked].amin(0)
@@ -136,7 +141,9 @@ class RLPD(ActorCritic[RLPDConfig]):
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        actions, log_prob = sampled_actions(self.actor, batch["obs"], batch["goal_obs"])
+        actions, log_prob = sampled_actions(
+            self.actor, batch["obs"], batch["goal_obs"], self.log_prior
+        )
         values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
         loss = masked_mean(self.entropy.value * log_prob - values, batch["weight"])
         entropy = -masked_mean(log_prob.detach(), batch["weight"])

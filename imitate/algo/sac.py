@@ -17,7 +17,7 @@ The target entropy of continuous numbers is -(their count), as in the paper. For
 (``temperature.choice_entropy``) instead of 0.98 of it, which would make a policy of two choices almost uniform. Choices
 are always summed over instead of sampled. Departures: errors are summed over the critics and not halved; the logarithm
 of alpha is learned, as in the authors' code. With ``algo.rnn`` all networks share a recurrent encoder
-(:mod:`imitate.algo.slots.memory`).
+(:mod:`imitate.algo.slots.memory`); with ``algo.prior`` log pi is relative to a prior (:mod:`imitate.algo.slots.prior`).
 """
 
 from __future__ import annotations
@@ -106,12 +106,13 @@ class SAC(ActorCritic[SACConfig]):
 
     def _wanted_entropy(self) -> Tensor:
         """Return the target entropies, () or (2,): first of the continuous numbers, then of the choice."""
-        temperature = self.config.temperature
-        wanted = temperature.target_entropy
-        of_numbers = -float(self._num_numbers) if wanted is None else wanted
-        if not self._num_choices:
+        config, choices = self.config, self._num_choices
+        of_numbers = config.target_entropy(self._num_numbers)
+        if not choices:
             return torch.tensor(of_numbers)
-        of_choice = temperature.choice_entropy * math.log(self._num_choices)
+        of_choice = config.temperature.choice_entropy * math.log(choices)
+        if config.prior is not None:
+            of_choice = config.prior.target(1)
         return torch.tensor([of_numbers, of_choice] if self._num_numbers else of_choice)
 
     def _max_grad_norm(self, name: str) -> float | None:
@@ -134,22 +135,27 @@ class SAC(ActorCritic[SACConfig]):
         if isinstance(policy, Mixed):
             return self._of_both(policy, values)
         if isinstance(policy, Categorical):
-            return self._of_choices(policy, values)
-        return self._of_numbers(cast(TanhDistribution, policy), values)
+            return self._of_choices(policy, values, obs)
+        return self._of_numbers(cast(TanhDistribution, policy), values, obs)
 
-    def _of_numbers(self, policy: TanhDistribution, values: Values) -> SoftValue:
+    def _of_numbers(self, policy: TanhDistribution, values: Values, obs: Batch) -> SoftValue:
         """Return the value of continuous actions, from one action of the policy per state."""
         numbers, log_prob = (drawn[:, 0] for drawn in policy.draw(1))
+        if self.log_prior is not None:
+            log_prob = log_prob - self.log_prior(obs, numbers)
         return SoftValue(
             values(numbers) - self.entropy.value * log_prob, -log_prob.detach().unsqueeze(-1)
         )
 
-    def _of_choices(self, policy: Categorical, values: Values) -> SoftValue:
+    def _of_choices(self, policy: Categorical, values: Values, obs: Batch) -> SoftValue:
         """Return the value of discrete actions, summed over the choices."""
+        logits = policy.logits
+        if self.prior is not None:
+            logits = logits - self.prior.logits(obs, self.preprocess)
         with torch.no_grad():
             believed = values(None)
-        soft = believed - self.entropy.value * policy.logits
-        entropy = policy.entropy().detach().unsqueeze(-1)
+        soft = believed - self.entropy.value * logits
+        entropy = -(policy.probabilities * logits).sum(-1).detach().unsqueeze(-1)
         return SoftValue((policy.probabilities * soft).sum(-1), entropy)
 
     def _of_both(self, policy: Mixed, values: Values) -> SoftValue:
@@ -197,7 +203,7 @@ class SAC(ActorCritic[SACConfig]):
         for name, alpha in zip(names, alphas, strict=True):
             info[name.replace("Entropy", "Temperature")] = alpha
         log_counts = self.action_mask.log_counts(batch["obs"])
-        if log_counts is not None:
+        if log_counts is not None and self.prior is None:
             share = self.config.temperature.choice_entropy
             info["Entropy_Target"] = share * masked_mean(log_counts, batch["weight"])
         return loss, info

@@ -29,11 +29,13 @@ from imitate.algo.base.entropy import (
     EntropyWeight,
     SoftActorCriticConfig,
     SoftCriticConfig,
+    prior_field,
     sampled_actions,
 )
 from imitate.algo.base.factory import register
 from imitate.algo.base.rl_sections import CriticEnsembleConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
+from imitate.algo.slots.prior import PriorConfig
 from imitate.config import BaseConfig
 from imitate.functional.losses import lowest_atoms, masked_mean, quantile_regression_loss
 
@@ -59,6 +61,7 @@ class TQCConfig(SoftActorCriticConfig):
 
     critic: TQCCriticConfig = Field(TQCCriticConfig())
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
+    prior: PriorConfig | None = prior_field()
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained."""
@@ -95,8 +98,7 @@ class TQC(ActorCritic[TQCConfig]):
             }
         )
         self._add_targets()
-        wanted = config.temperature.target_entropy
-        target = torch.tensor(-float(self.ac_dim) if wanted is None else wanted, device=self.device)
+        target = torch.tensor(config.target_entropy(self.ac_dim), device=self.device)
         self.entropy = EntropyWeight(config.temperature, target)
         if self.entropy.net is not None:
             self.nets["temperature"] = self.entropy.net
@@ -110,7 +112,7 @@ class TQC(ActorCritic[TQCConfig]):
     def _target(self, batch: Batch) -> Tensor:
         """Return TD targets (B, E (M - d)) of the atoms, without gradient."""
         next_obs, goal = batch["next_obs"], batch["goal_obs"]
-        actions, log_prob = sampled_actions(self.actor, next_obs, goal)
+        actions, log_prob = sampled_actions(self.actor, next_obs, goal, self.log_prior)
         atoms = self._critic("critic_target")(next_obs, actions, goal)
         kept = lowest_atoms(atoms, self.config.critic.num_dropped)
         soft = kept - (self.entropy.value * log_prob).unsqueeze(-1)
@@ -129,7 +131,7 @@ class TQC(ActorCritic[TQCConfig]):
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         obs, goal, weight = batch["obs"], batch["goal_obs"], batch["weight"]
-        actions, log_prob = sampled_actions(self.actor, obs, goal)
+        actions, log_prob = sampled_actions(self.actor, obs, goal, self.log_prior)
         values = self._critic("critic")(obs, actions, goal).mean((0, -1))
         alpha = self.entropy.value
         loss = masked_mean(alpha * log_prob - values, weight)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.algo.base.algo import Algo
+from imitate.algo.slots.frozen import frozen_policy_of
 from imitate.data import SequenceDataset
 from imitate.data.batches.store import Store
 from imitate.data.file.cache import cache_folder, limit_bytes, remove_oldest, was_read
@@ -86,7 +87,7 @@ def obstacle(algo: Algo, key: str, nets: list[KeyEncoder], data: Any) -> str | N
     """Return the reason why features cannot replace the images of a key, or None if they can."""
     if any(net.frozen_shape is None for net in nets):
         return "obs_randomizer_class changes images at random"
-    if algo.learners != (algo,) or algo.frozen is not None or key in algo.subgoal_shapes:
+    if algo.learners != (algo,) or frozen_policy_of(algo) is not None or key in algo.subgoal_shapes:
         return f"{algo.global_config.algo_name} has parts that take images"
     if not isinstance(data, SequenceDataset):
         return "with train.shard_window, shards are read in turn"

@@ -112,12 +112,11 @@ def adopt_frozen(algo: Algo) -> None:
     policy = frozen_policy_of(algo)
     if policy is None:
         return
-    path = algo.config.base.checkpoint
-    if path is not None:
-        policy.adopt(load_checkpoint(path), algo.preprocess)
+    if policy.checkpoint is not None:
+        policy.adopt(load_checkpoint(policy.checkpoint), algo.preprocess)
     elif algo.global_config.experiment.ckpt_path is None:
         raise ConfigError(
-            f"algo.base.checkpoint: is null, but {algo.global_config.algo_name} builds upon a "
+            f"{policy.key}.checkpoint: is null, but {algo.global_config.algo_name} builds upon a "
             "policy: give its checkpoint"
         )
 

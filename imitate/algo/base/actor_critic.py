@@ -7,7 +7,8 @@ A subclass fills ``self.nets`` from :meth:`_create_actor` and :meth:`_create_cri
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -33,6 +34,7 @@ from imitate.algo.slots.memory import (
     ReplayedMemory,
     state_shapes,
 )
+from imitate.algo.slots.prior import Prior
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
 from imitate.algo.slots.reward_weights import add_reward_weights, reward_weights_in
@@ -235,6 +237,20 @@ class ActorCritic(Algo[RLConfigT]):
         )
         if source is not None and source.net is not None:
             self.nets[source.network] = source.net
+        prior = self.config.get("prior", None)
+        if prior is not None:
+            self.nets["prior"] = Prior(prior, self.ac_dim)
+
+    @property
+    def prior(self) -> Prior | None:
+        """Slot: policy towards which the learned one is regularized."""
+        return cast(Prior, self.nets["prior"]) if "prior" in self.nets else None
+
+    @property
+    def log_prior(self) -> Callable[[Batch, Tensor], Tensor] | None:
+        """Function from observations and actions (B, A) to the log-densities (B,) of the prior, or None."""
+        prior = self.prior
+        return None if prior is None else partial(prior.log_prob, around=self.preprocess)
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
         """Replace the rewards of the batch by those of a slot, after an update of the slot."""

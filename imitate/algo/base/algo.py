@@ -112,8 +112,6 @@ class Algo(ABC, Generic[ConfigT]):
     """Maps each target network to the network that it follows."""
     gives_errors: ClassVar[bool] = False
     """True if critics can return the TD error of each sample, as prioritized replay needs."""
-    frozen: ClassVar[str | None] = None
-    """Name of the network that is a frozen policy, loaded from ``algo.base.checkpoint``, or None."""
     ranks: Ranks = ALONE
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""

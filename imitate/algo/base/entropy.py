@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, cast
+from collections.abc import Callable
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import Field
@@ -19,10 +20,14 @@ from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.dynamics import DYNAMICS, DynamicsConfig
 from imitate.algo.slots.imagination import ImaginationConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
+from imitate.algo.slots.prior import PriorConfig
 from imitate.config import BaseConfig, Section
 from imitate.config.optimizer import Networks, networks
 from imitate.models.actor import Actor
 from imitate.models.heads import TanhDistribution
+
+LogPrior = Callable[[dict[str, Tensor], Tensor], Tensor]
+"""Function from observations (B, ...) and actions (B, A) to the log-densities (B,) of a prior."""
 
 
 class SoftActorConfig(StochasticActorConfig):
@@ -65,6 +70,14 @@ class TemperatureConfig(Section):
     )
 
 
+def prior_field() -> Any:
+    """Return the field ``prior`` of a section whose algorithm supports one."""
+    return Field(
+        None,
+        description="policy from which the divergence is penalized, in place of rewarded entropy; null: none",
+    )
+
+
 class SoftActorCriticConfig(ActorCriticConfig):
     """Base class of the sections of algorithms whose values include the policy's entropy."""
 
@@ -84,7 +97,16 @@ class SoftActorCriticConfig(ActorCriticConfig):
                 f"algo.actor.net: the actor of {config.algo_name} learns through its samples: set type to 'gaussian' "
                 "and common.use_tanh to true"
             )
-        return problems
+        prior: PriorConfig | None = self.get("prior", None)
+        return problems if prior is None else problems + prior.problems(config)
+
+    def target_entropy(self, size: int) -> float:
+        """Return the target of the entropy of ``size`` numbers, with a prior of the entropy relative to it."""
+        prior: PriorConfig | None = self.get("prior", None)
+        if prior is not None:
+            return prior.target(size)
+        wanted = self.temperature.target_entropy
+        return -float(size) if wanted is None else wanted
 
 
 class SACConfig(SoftActorCriticConfig):
@@ -102,6 +124,7 @@ class SACConfig(SoftActorCriticConfig):
         "choices",
     )
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
+    prior: PriorConfig | None = prior_field()
     dynamics: Annotated[DynamicsConfig | None, DYNAMICS] = Field(
         None, description="learned model that adds imagined transitions to batches; null: none"
     )
@@ -157,9 +180,16 @@ class EntropyWeight:
 
 
 def sampled_actions(
-    actor: Actor, obs: dict[str, Tensor], goal: dict[str, Tensor] | None
+    actor: Actor,
+    obs: dict[str, Tensor],
+    goal: dict[str, Tensor] | None,
+    prior: LogPrior | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sample one action (B, A) of a tanh-Gaussian policy per state, with gradient, and its log-density (B,)."""
+    """Sample one action (B, A) of a tanh-Gaussian policy per state, with gradient, and its log-density (B,).
+
+    With a prior, the density is relative to the prior's.
+    """
     features, _ = actor(obs, goal)
-    actions, log_prob = cast(TanhDistribution, actor.head(features)).draw(1)
-    return actions[:, 0], log_prob[:, 0]
+    drawn = cast(TanhDistribution, actor.head(features)).draw(1)
+    actions, log_prob = drawn[0][:, 0], drawn[1][:, 0]
+    return actions, log_prob if prior is None else log_prob - prior(obs, actions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,15 @@ from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.policy_state import PolicyState
 from imitate.config import Section, load_config
 from imitate.errors import CheckpointError
+from imitate.models.actor import Actor, PolicyAndValue, RecurrentActor, TransformerActor
+from imitate.models.heads import (
+    ActionDistribution,
+    DeterministicHead,
+    Gaussian,
+    GaussianHead,
+    GaussianMixture,
+    GMMHead,
+)
 from imitate.models.preprocess import Preprocess
 
 
@@ -41,13 +50,24 @@ class FrozenPolicy(nn.Module):
 
     Args:
         ac_dim: action dimensions of the outer algorithm.
+        checkpoint: its checkpoint; None if it is part of ``experiment.ckpt_path``.
+        key: section of the configuration that names it.
+        needs_density: true to refuse a policy without :meth:`distribution`.
     """
 
     description: Tensor
 
-    def __init__(self, ac_dim: int) -> None:
+    def __init__(
+        self,
+        ac_dim: int,
+        checkpoint: str | None = None,
+        *,
+        key: str = "algo.base",
+        needs_density: bool = False,
+    ) -> None:
         super().__init__()
-        self._ac_dim = ac_dim
+        self.checkpoint, self.key = checkpoint, key
+        self._ac_dim, self._needs_density = ac_dim, needs_density
         self._algo: Algo | None = None
         # text as bytes, so that it is stored and sent like weights
         self.register_buffer("description", torch.zeros(0, dtype=torch.uint8))
@@ -60,7 +80,8 @@ class FrozenPolicy(nn.Module):
             around: the outer algorithm's preprocessing of observations and actions.
 
         Raises:
-            CheckpointError: the policy cannot act on these observations, or its actions have another size.
+            CheckpointError: the policy cannot act on these observations, its actions have another size, or a density
+                is needed and it has none.
         """
         described = {
             "algo_name": ckpt["algo_name"],
@@ -72,7 +93,11 @@ class FrozenPolicy(nn.Module):
         text = json.dumps(described).encode()
         description = torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy())
         algo = self._built(description, count_numbers(ckpt["model"]))
-        _check(algo, ckpt, around)
+        problem = _problem(algo, ckpt, around)
+        if problem is None and self._needs_density:
+            problem = _without_density(algo, around)
+        if problem is not None:
+            raise CheckpointError(f"{self.key}.checkpoint: {problem}")
         try:
             algo.deserialize(ckpt["model"], load_optimizers=False)
         except (RuntimeError, KeyError, ValueError) as error:
@@ -108,14 +133,35 @@ class FrozenPolicy(nn.Module):
         if algo is None:
             first = next(iter(obs.values()))
             return first.new_zeros(len(first), self._ac_dim), state
-        own = algo.preprocess
-        seen = {
-            key: own.normalize_obs(key, around.unnormalize_obs(key, obs[key]))
-            for key in algo.obs_shapes
-        }
+        seen = _seen(algo, obs, around)
         step = algo.act(seen, state, generator=generator)
-        action = around.normalize_actions(own.unnormalize_actions(step.action, seen), obs)
+        action = around.normalize_actions(
+            algo.preprocess.unnormalize_actions(step.action, seen), obs
+        )
         return action.clamp(-1.0, 1.0), step.state
+
+    @torch.no_grad()
+    def distribution(
+        self, obs: Mapping[str, Tensor], around: Preprocess
+    ) -> ActionDistribution | None:
+        """Return the policy's distribution over actions in the outer algorithm's units; None if it is empty.
+
+        A policy with a memory sees only the given frames, as at the start of an episode.
+
+        Args:
+            obs: (B, ...), or (B, F, ...) with stacked frames, oldest first, prepared by ``around``.
+            around: as for :meth:`act`.
+        """
+        algo = self._algo
+        if algo is None:
+            return None
+        seen = _seen(algo, obs, around)
+        frames = {
+            key: value if value.dim() > 1 + len(algo.obs_shapes[key]) else value.unsqueeze(1)
+            for key, value in seen.items()
+        }
+        policy = algo.action_mask.policy(_distribution(algo, frames), frames)
+        return _in_units(policy, *_units(algo.preprocess, around))
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without planned actions."""
@@ -194,37 +240,114 @@ class FrozenPolicy(nn.Module):
 
 
 def frozen_policy_of(algo: Algo) -> FrozenPolicy | None:
-    """Return the network that :attr:`Algo.frozen` names, or None."""
-    return None if algo.frozen is None else cast(FrozenPolicy, algo.nets[algo.frozen])
+    """Return the frozen policy among an algorithm's networks, or None."""
+    return next((net for net in algo.nets.modules() if isinstance(net, FrozenPolicy)), None)
 
 
-def _check(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> None:
-    """Refuse a policy that cannot act inside this algorithm."""
+def _seen(algo: Algo, obs: Mapping[str, Tensor], around: Preprocess) -> dict[str, Tensor]:
+    """Return the observations as the frozen policy prepares them."""
+    return {
+        key: algo.preprocess.normalize_obs(key, around.unnormalize_obs(key, obs[key]))
+        for key in algo.obs_shapes
+    }
+
+
+def _problem(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> str | None:
+    """Return the reason why a policy cannot act inside this algorithm, or None."""
     name, shapes = ckpt["algo_name"], algo.obs_shapes
     if algo.goal_shapes or not algo.algo_config.acts:
-        raise CheckpointError(
-            f"algo.base.checkpoint: a policy of {name} cannot be used, because it needs goals or does not act"
-        )
+        return f"a policy of {name} cannot be used, because it needs goals or does not act"
     missing = [key for key in shapes if key not in around.obs_shapes]
     if missing:
-        raise CheckpointError(
-            f"algo.base.checkpoint: the policy of {name} sees {', '.join(missing)}: list that in "
-            "observation.modalities too"
-        )
+        return f"the policy of {name} sees {', '.join(missing)}: list that in observation.modalities too"
     other = [key for key in shapes if tuple(shapes[key]) != tuple(around.obs_shapes[key])]
     if other:
-        raise CheckpointError(
-            f"algo.base.checkpoint: observation '{other[0]}' of {name} has shape {shapes[other[0]]}, here it has "
+        return (
+            f"observation '{other[0]}' of {name} has shape {shapes[other[0]]}, here it has "
             f"{around.obs_shapes[other[0]]}: take a policy of this environment"
         )
     taken, wanted = (
         sum(key.sent for key in p.actions.keys.values()) for p in (algo.preprocess, around)
     )
     if taken != wanted:
-        raise CheckpointError(
-            f"algo.base.checkpoint: the policy of {name} gives actions of {taken} numbers, here they have {wanted}: "
-            "take a policy of this environment"
+        return (
+            f"the policy of {name} gives actions of {taken} numbers, here they have {wanted}: take a policy of this "
+            "environment"
         )
+    return None
+
+
+# ---- distribution ----------------------------------------------------------------------------------------------------
+
+
+def _without_density(algo: Algo, around: Preprocess) -> str | None:
+    """Return the reason why :meth:`FrozenPolicy.distribution` does not exist, or None."""
+    name, net = algo.global_config.algo_name, algo.nets[algo.main_net]
+    take = "take one of bc with algo.gaussian.enabled or algo.gmm.enabled"
+    head = getattr(net, "head", None)
+    if isinstance(head, DeterministicHead):
+        return f"the policy of {name} is deterministic, so its actions have no density: {take}"
+    known = isinstance(net, Actor | RecurrentActor | TransformerActor) or (
+        isinstance(net, PolicyAndValue) and net.memory is None
+    )
+    if not known or algo.execution is not None or algo.state_shapes is not None:
+        return f"the actions of this policy of {name} have no density of single steps: {take}"
+    own, steps = algo.preprocess, (*algo.preprocess.chosen_steps, *around.chosen_steps)
+    if (
+        own.actions.converts
+        or around.actions.converts
+        or any(step.changes_actions for step in steps)
+    ):
+        return f"{name} or this training converts actions (train.preprocess, action_config): {take} without that"
+    offset, scale = _units(own, around)
+    same = torch.allclose(scale, torch.ones_like(scale)) and torch.allclose(offset, 0 * offset)
+    if isinstance(head, GaussianHead | GMMHead) and head.use_tanh and not same:
+        return f"the policy of {name} has actions in other units than here: {take}"
+    return None
+
+
+def _distribution(algo: Algo, frames: dict[str, Tensor]) -> ActionDistribution:
+    """Return the distribution in the newest of the frames (B, F, ...), in the policy's own units."""
+    net = algo.nets[algo.main_net]
+    if isinstance(net, PolicyAndValue):
+        return net.actor(_last(frames, algo.frame_stack))
+    assert isinstance(net, Actor | RecurrentActor | TransformerActor)
+    rows, steps = next(iter(frames.values())).shape[:2]
+    memory = net.initial_memory(rows)
+    windows = [
+        _last({key: value[:, : step + 1] for key, value in frames.items()}, algo.frame_stack)
+        for step in range(0 if memory else steps - 1, steps)
+    ]
+    for window in windows:
+        inputs, memory = net.observe(window, None, memory)
+    features = inputs["features"] if "features" in inputs else net(inputs["obs"])[0]
+    return net.head(features[:, -1] if features.dim() == 3 else features)  # type: ignore[no-any-return]
+
+
+def _last(frames: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """Return the last ``count`` frames (B, count, ...), the first repeated if there are fewer; without axis if one."""
+    rows = next(iter(frames.values())).shape[1] - 1
+    chosen = [max(rows - back, 0) for back in reversed(range(count))]
+    return {
+        key: value[:, rows] if count == 1 else value[:, chosen] for key, value in frames.items()
+    }
+
+
+def _units(own: Preprocess, around: Preprocess) -> tuple[Tensor, Tensor]:
+    """Return offset and scale (A,) with which actions of a policy become those of the outer algorithm."""
+    ends = torch.stack([torch.zeros_like(own.action_offset), torch.ones_like(own.action_offset)])
+    low, high = around.normalize_actions(own.unnormalize_actions(ends))
+    return low, high - low
+
+
+def _in_units(policy: ActionDistribution, offset: Tensor, scale: Tensor) -> ActionDistribution:
+    """Return the distribution of ``offset + scale a``; choices and bounded actions are in the same units anyway."""
+    if isinstance(policy, Gaussian):
+        return Gaussian(offset + scale * policy.mean, scale.abs() * policy.stds)
+    if isinstance(policy, GaussianMixture):
+        means = offset + scale * policy.means
+        return GaussianMixture(means, scale.abs() * policy.stds, policy.logits)
+    return policy
 
 
 def _lists(tree: Any) -> Any:
