@@ -49,6 +49,7 @@ class DDPGCriticConfig(CriticConfig):
 class DDPGConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``ddpg``."""
 
+    value_per_reward = True
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
     optim_params: Networks = networks("DDPGOptimParams", critic=1e-3, actor=1e-3)
@@ -76,7 +77,7 @@ class DDPG(ActorCritic[DDPGConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Return the TD target (B,) for the critic, without gradient."""
+        """Return the TD target for the critic, as the batch's rewards (B,) or (B, V), without gradient."""
         actions = self._target_actions(batch)
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         return cast(Tensor, batch["rewards"] + batch["discounts"] * self._ensemble_value(values))
@@ -85,13 +86,18 @@ class DDPG(ActorCritic[DDPGConfig]):
         target = self._target(batch)
         values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
         loss = self._td_loss(values, target, batch["weight"])
-        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
+        return loss, {
+            "Critic_Loss": loss,
+            "Q": self._total(values).mean(),
+            "Q_Targets": self._total(target).mean(),
+        }
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         values = self._critic("critic")(
             batch["obs"], self._policy_actions(batch), batch["goal_obs"]
         )
-        loss = -masked_mean(self._ensemble_value(values), batch["weight"])
+        value = self._total(self._ensemble_value(values))
+        loss = -masked_mean(value, batch["weight"])
         return loss, {"Actor_Loss": loss}
 
     def _update(self, batch: Batch, update: Update) -> None:

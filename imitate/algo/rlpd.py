@@ -64,6 +64,7 @@ class RLPDCriticConfig(SoftCriticConfig):
 class RLPDConfig(SoftActorCriticConfig):
     """Section ``algo`` of algorithm ``rlpd``."""
 
+    value_per_reward = True
     tree_defaults = {
         "train": {
             "batch_size": 256,
@@ -122,15 +123,15 @@ class RLPD(ActorCritic[RLPDConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Return the TD target (B,) for the critics, without gradient: the minimum of a few random target critics."""
+        """Return the TD target (B,) or (B, V), without gradient: the minimum of a few random target critics."""
         actions, log_prob = sampled_actions(
             self.actor, batch["next_obs"], batch["goal_obs"], self.log_prior
         )
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         asked = torch.randperm(len(values), device=values.device)[: self.config.critic.subset]
-        following = values[asked].amin(0)
+        following = self._ensemble_value(values[asked])
         if self.config.entropy_backup:
-            following = following - self.entropy.value * log_prob
+            following = self._plus(following, -self.entropy.value * log_prob)
         target: Tensor = batch["rewards"] + batch["discounts"] * following
         return target
 
@@ -138,13 +139,19 @@ class RLPD(ActorCritic[RLPDConfig]):
         target = self._target(batch)
         values = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
         loss = self._td_loss(values, target, batch["weight"])
-        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
+        return loss, {
+            "Critic_Loss": loss,
+            "Q": self._total(values).mean(),
+            "Q_Targets": self._total(target).mean(),
+        }
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions, log_prob = sampled_actions(
             self.actor, batch["obs"], batch["goal_obs"], self.log_prior
         )
-        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
+        values = self._total(
+            self._critic("critic")(batch["obs"], actions, batch["goal_obs"]).mean(0)
+        )
         loss = masked_mean(self.entropy.value * log_prob - values, batch["weight"])
         entropy = -masked_mean(log_prob.detach(), batch["weight"])
         return loss, {"Actor_Loss": loss, "Entropy": entropy, "Temperature": self.entropy.value}

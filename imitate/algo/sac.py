@@ -44,7 +44,7 @@ class SoftValue(NamedTuple):
     """Value of states under the policy, and the policy's entropies in them.
 
     Attributes:
-        value: (B,) V(s), with gradient for the policy.
+        value: (B,) V(s), with gradient for the policy; (B, V) with a value of each named reward.
         entropies: (B, K) without gradient, one per temperature: first of the continuous numbers, then of the choice.
     """
 
@@ -126,9 +126,8 @@ class SAC(ActorCritic[SACConfig]):
         def values(numbers: Tensor | None) -> Tensor:
             each = self._critic(critic)(obs, numbers, goal)
             if numbers is not None and self._num_choices:
-                each = each.diagonal(
-                    dim1=-2, dim2=-1
-                )  # (E, B, C): each choice combined with its own numbers
+                # (E, B, C, ...): each choice combined with its own numbers
+                each = each.diagonal(dim1=2, dim2=3).movedim(-1, 2)
             return self._ensemble_value(each)
 
         policy = self._policy(obs, goal)
@@ -143,9 +142,8 @@ class SAC(ActorCritic[SACConfig]):
         numbers, log_prob = (drawn[:, 0] for drawn in policy.draw(1))
         if self.log_prior is not None:
             log_prob = log_prob - self.log_prior(obs, numbers)
-        return SoftValue(
-            values(numbers) - self.entropy.value * log_prob, -log_prob.detach().unsqueeze(-1)
-        )
+        soft = self._plus(values(numbers), -self.entropy.value * log_prob)
+        return SoftValue(soft, -log_prob.detach().unsqueeze(-1))
 
     def _of_choices(self, policy: Categorical, values: Values, obs: Batch) -> SoftValue:
         """Return the value of discrete actions, summed over the choices."""
@@ -154,9 +152,9 @@ class SAC(ActorCritic[SACConfig]):
             logits = logits - self.prior.logits(obs, self.preprocess)
         with torch.no_grad():
             believed = values(None)
-        soft = believed - self.entropy.value * logits
+        soft = self._plus(believed, -self.entropy.value * logits)
         entropy = -(policy.probabilities * logits).sum(-1).detach().unsqueeze(-1)
-        return SoftValue((policy.probabilities * soft).sum(-1), entropy)
+        return SoftValue(self._expected(policy.probabilities, soft), entropy)
 
     def _of_both(self, policy: Mixed, values: Values) -> SoftValue:
         """Return the value of mixed actions, summed over the choices, with one sample of the numbers for each."""
@@ -164,17 +162,24 @@ class SAC(ActorCritic[SACConfig]):
         log_prob = log_prob.squeeze(-1)
         of_numbers, of_choice = self.entropy.value
         probabilities, logits = policy.choice.probabilities, policy.choice.logits
-        soft = values(numbers.squeeze(-2)) - of_numbers * log_prob - of_choice * logits
+        bonus = -of_numbers * log_prob - of_choice * logits
+        soft = self._plus(values(numbers.squeeze(-2)), bonus)
         with torch.no_grad():
             entropy = -(probabilities * log_prob).sum(-1)
             entropies = torch.stack([entropy, policy.choice.entropy()], dim=-1)
-        return SoftValue((probabilities * soft).sum(-1), entropies)
+        return SoftValue(self._expected(probabilities, soft), entropies)
+
+    def _expected(self, probabilities: Tensor, values: Tensor) -> Tensor:
+        """Return the mean of values (*B, C), or (*B, C, V), over the choices with probabilities (*B, C)."""
+        if self.value_weights is None:
+            return (probabilities * values).sum(-1)
+        return (probabilities.unsqueeze(-1) * values).sum(-2)
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Return the TD target (B,) for the critics, without gradient."""
+        """Return the TD target for the critics, as the batch's rewards (B,) or (B, V), without gradient."""
         soft = self._soft_value("critic_target", batch["next_obs"], batch["goal_obs"])
         return cast(Tensor, batch["rewards"] + batch["discounts"] * soft.value)
 
@@ -182,7 +187,11 @@ class SAC(ActorCritic[SACConfig]):
         target = self._target(batch)
         values = self._taken_values(batch)
         loss = self._td_loss(values, target, batch["weight"])
-        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
+        return loss, {
+            "Critic_Loss": loss,
+            "Q": self._total(values).mean(),
+            "Q_Targets": self._total(target).mean(),
+        }
 
     def _taken_values(self, batch: Batch) -> Tensor:
         """Return the values (E, B) of the batch's actions."""
@@ -191,11 +200,11 @@ class SAC(ActorCritic[SACConfig]):
             return critic(batch["obs"], actions, batch["goal_obs"])  # type: ignore[no-any-return]
         chosen, numbers = actions.tensor_split([self._num_choices], dim=-1)
         values = critic(batch["obs"], numbers if self._num_numbers else None, batch["goal_obs"])
-        return (values * chosen).sum(-1)  # type: ignore[no-any-return]
+        return self._expected(chosen, values)
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         soft = self._soft_value("critic", batch["obs"], batch["goal_obs"])
-        loss = -masked_mean(soft.value, batch["weight"])
+        loss = -masked_mean(self._total(soft.value), batch["weight"])
         names = ["Entropy", "Choice_Entropy"][: soft.entropies.shape[-1]]
         means = [masked_mean(each, batch["weight"]) for each in soft.entropies.unbind(-1)]
         alphas = self.entropy.value.reshape(-1).unbind()

@@ -37,6 +37,7 @@ class TD3CriticConfig(CriticConfig):
 class TD3Config(ActorCriticConfig):
     """Section ``algo`` of algorithm ``td3``."""
 
+    value_per_reward = True
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
     optim_params: Networks = networks("TD3OptimParams", critic=1e-3, actor=1e-3)
@@ -77,12 +78,16 @@ class TD3(ActorCritic[TD3Config]):
             target = batch["rewards"] + batch["discounts"] * self._ensemble_value(following)
         values = self._critic("critic")(batch["obs"], batch["actions"], goal)
         loss = self._td_loss(values, target, batch["weight"])
-        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
+        return loss, {
+            "Critic_Loss": loss,
+            "Q": self._total(values).mean(),
+            "Q_Targets": self._total(target).mean(),
+        }
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions = self._policy_actions(batch)
         values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"])[0]
-        loss = -masked_mean(values, batch["weight"])
+        loss = -masked_mean(self._total(values), batch["weight"])
         return loss, {"Actor_Loss": loss}
 
     # ---- update --------------------------------------------------------------------------------------------------

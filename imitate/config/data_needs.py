@@ -15,12 +15,14 @@ class Transitions:
         n_step: number of steps whose rewards are summed before the TD target bootstraps; fewer at the end of a demo.
         next_actions: add the action that was taken in the next state.
         infinite_horizon: multiply the reward at a terminal by 1 / (1 - discount), as if it were received forever.
+        signal_discounts: discount of each of the named rewards, if there are any.
     """
 
     discount: float = 0.99
     n_step: int = 1
     next_actions: bool = False
     infinite_horizon: bool = False
+    signal_discounts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

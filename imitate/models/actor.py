@@ -348,6 +348,7 @@ class PolicyAndValue(nn.Module):
         activation: activation after each hidden layer.
         init_std: initial standard deviation, the same for all states.
         orthogonal_init: initialize weights orthogonally.
+        num_values: V; if V > 0, there are V values of each state.
     """
 
     def __init__(
@@ -361,6 +362,7 @@ class PolicyAndValue(nn.Module):
         activation: Literal["tanh", "relu"] = "tanh",
         init_std: float = 1.0,
         orthogonal_init: bool = True,
+        num_values: int = 0,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -373,7 +375,8 @@ class PolicyAndValue(nn.Module):
             if num_choices
             else GaussianHead(width, ac_dim, init_std=init_std, state_independent_std=True)
         )
-        self.value_head = FullPrecisionLinear(width, 1)
+        self.num_values = num_values
+        self.value_head = FullPrecisionLinear(width, max(1, num_values))
         self.memory = memory
         if orthogonal_init:
             self._orthogonal()
@@ -406,9 +409,9 @@ class PolicyAndValue(nn.Module):
         return cast(StochasticPolicy, self.head(self.policy(features)))
 
     def values_of(self, features: Tensor) -> Tensor:
-        """Return values (B,), from features (B, D)."""
+        """Return values (B,), with several values of each state (B, V), from features (B, D)."""
         value: Tensor = self.value_head(self.value(features))
-        return value.squeeze(-1)
+        return value if self.num_values else value.squeeze(-1)
 
     def actor(self, obs: Obs, goal: Obs | None = None) -> StochasticPolicy:
         """Return the distribution of the policy, without a memory."""

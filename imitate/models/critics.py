@@ -85,6 +85,7 @@ class CriticEnsemble(nn.Module):
         num_atoms: K; if K > 0, outputs are logits of a distribution over K values instead of a value.
         num_choices: C; if C > 0, outputs are values of C choices, and actions are not needed as input.
         value_bounds: lowest and highest value, enforced by a tanh; not with atoms.
+        num_values: V; if V > 0, each action or choice has V values; not with atoms.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class CriticEnsemble(nn.Module):
         num_atoms: int = 0,
         num_choices: int = 0,
         value_bounds: tuple[float, float] | None = None,
+        num_values: int = 0,
     ) -> None:
         super().__init__()
         own = [encoders] if isinstance(encoders, GroupEncoder) else list(encoders)
@@ -117,8 +119,9 @@ class CriticEnsemble(nn.Module):
         self.norms = nn.ModuleList(
             EnsembleLayerNorm(size, width) for width in layer_dims if layer_norm
         )
-        self.head = EnsembleLinear(size, widths[-1], max(1, num_atoms, num_choices))
-        self.value_bounds = value_bounds
+        outputs = max(1, num_atoms, num_choices) * max(1, num_values)
+        self.head = EnsembleLinear(size, widths[-1], outputs)
+        self.value_bounds, self.num_values = value_bounds, num_values
 
     def forward(self, obs: Obs, actions: Tensor | None = None, goal: Obs | None = None) -> Tensor:
         """Return values of states or of actions in them.
@@ -129,7 +132,8 @@ class CriticEnsemble(nn.Module):
             goal: (B, ...).
 
         Returns:
-            (E, B), or (E, B, N); with atoms logits (E, B, [N,] K); with choices (E, B, [N,] C).
+            (E, B), or (E, B, N); with atoms logits (E, B, [N,] K); with choices (E, B, [N,] C). With V values of each
+            action or choice, one more dimension V at the end.
         """
         features = torch.stack([encoder(obs, goal) for encoder in self.encoders])
         shape = features.shape[1:-1]
@@ -148,7 +152,9 @@ class CriticEnsemble(nn.Module):
         )
         if self.num_atoms:
             return values
-        return self._bounded(values if self.num_choices else values.squeeze(-1))
+        if self.num_values and self.num_choices:
+            values = values.unflatten(-1, (self.num_choices, self.num_values))
+        return self._bounded(values if self.num_choices or self.num_values else values.squeeze(-1))
 
     def _rows(self, x: Tensor) -> Tensor:
         """Map ``(E, N, D)`` to ``(E, N, K)``, some rows at a time."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-INFO = "info:"
-"""Prefix of the source of a named reward of ``algo.rewards`` that is a number in the environment's ``info``."""
+INFO, PART = "info:", "reward:"
+"""Prefixes of the source of a named reward of ``algo.rewards``: of a number in the environment's ``info``, and of the
+number of one of a vector of rewards."""
 
 
 def counted(count: int, noun: str) -> str:

@@ -37,7 +37,13 @@ from imitate.algo.slots.memory import (
 from imitate.algo.slots.prior import Prior
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
-from imitate.algo.slots.reward_weights import add_reward_weights, reward_weights_in
+from imitate.algo.slots.reward_weights import (
+    RewardWeights,
+    add_reward_weights,
+    added,
+    num_values,
+    reward_weights_in,
+)
 from imitate.errors import DatasetError
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor
@@ -111,7 +117,8 @@ class ActorCritic(Algo[RLConfigT]):
 
     Prepared batches have, for the B samples: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``goal_obs`` or None,
     ``actions`` (B, A), ``rewards`` (B,) summed over n steps, ``discounts`` (B,) 0 after terminals, ``weight`` (B,) or
-    None, and ``next_actions`` (B, A) if the section requests them.
+    None, and ``next_actions`` (B, A) if the section requests them. With a value of each named reward, ``rewards`` and
+    ``discounts`` are (B, V), values of critics (E, B, V).
     """
 
     main_net = "actor"
@@ -178,6 +185,7 @@ class ActorCritic(Algo[RLConfigT]):
             num_atoms=num_atoms,
             num_choices=num_choices,
             value_bounds=config.value_bounds,
+            num_values=num_values(self.config),
         )
         if memory is not None and not of_states:
             critic.add_module("memory", memory.encoder(self._create_encoder()))
@@ -257,7 +265,14 @@ class ActorCritic(Algo[RLConfigT]):
         weights = reward_weights_in(self.nets)
         if weights is not None:
             update.step(REWARD_WEIGHTS, weights.loss())
-            return {**batch, "rewards": weights.combined(batch["signals"])}
+            if self.value_weights is None:
+                return {**batch, "rewards": weights.combined(batch["signals"])}
+            own = batch["discounts"].unsqueeze(-1)
+            return {
+                **batch,
+                "rewards": torch.cat([batch["signals"], torch.zeros_like(own)], dim=-1),
+                "discounts": torch.cat([batch["signal_discounts"], own], dim=-1),
+            }
         source = self.reward_source
         if source is not None:
             if source.needs_log_prob:
@@ -281,7 +296,8 @@ class ActorCritic(Algo[RLConfigT]):
             bonus = auxiliary.reward(batch) if auxiliary.config.reward > 0 else None
             if bonus is not None:
                 update.info[f"{name}/Reward"] = bonus.mean()
-                batch = {**batch, "rewards": batch["rewards"] + auxiliary.config.reward * bonus}
+                rewards = self._plus(batch["rewards"], auxiliary.config.reward * bonus)
+                batch = {**batch, "rewards": rewards}
         return batch
 
     @torch.no_grad()
@@ -348,6 +364,7 @@ class ActorCritic(Algo[RLConfigT]):
             selected["terminals"] = (selected["discounts"] == 0).to(selected["discounts"])
         if REWARD_WEIGHTS in self.nets:
             selected["signals"] = batch["n_step_signals"]
+            selected["signal_discounts"] = batch["signal_discounts"]
         if "dynamics" in self.nets:
             selected["index"] = batch["index"]
         if "next_actions" in batch:
@@ -402,22 +419,44 @@ class ActorCritic(Algo[RLConfigT]):
 
     # ---- parts of losses -----------------------------------------------------------------------------------------
 
+    @property
+    def value_weights(self) -> RewardWeights | None:
+        """Weights of the named rewards if there is a value of each, else None."""
+        return reward_weights_in(self.nets) if self.config.value_per_reward else None
+
+    def _plus(self, values: Tensor, more: Tensor) -> Tensor:
+        """Add entropy or bonuses (*B,) to values (*B,) or (*B, V)."""
+        return values + more if self.value_weights is None else added(values, more)
+
+    def _total(self, values: Tensor) -> Tensor:
+        """Return values (*B,) from (*B,), or from (*B, V) by the weights of the named rewards."""
+        return values if self.value_weights is None else self.value_weights.total(values)
+
     def _ensemble_value(self, values: Tensor) -> Tensor:
-        """Combine the critics' values (E, *B): the smallest and the largest are mixed by ``ensemble.weight``."""
+        """Combine the critics' values (E, *B): the smallest and the largest are mixed by ``ensemble.weight``.
+
+        With a value of each named reward (E, *B, V), the smallest is the one with the least part in the total.
+        """
         weight: float = self.config["critic"].ensemble.weight
+        if self.value_weights is not None:
+            return self.value_weights.pessimistic(values, weight)
         least = values.amin(0)
         return least if weight == 1.0 else weight * least + (1.0 - weight) * values.amax(0)
 
     def _td_loss(self, values: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
         """Return the TD loss: mean over the batch, sum over the critics.
 
-        Values are (E, B), the target (B,) has no gradient.
+        Values are (E, B), the target (B,) has no gradient; (E, B, V) and (B, V) with a value of each named reward.
         """
         huber = self.config["critic"].use_huber
         error = nn.functional.smooth_l1_loss if huber else nn.functional.mse_loss
         errors = error(values, target.expand_as(values), reduction="none")
-        if self.keeps_errors:
-            self.sample_errors = (values.detach() - target).abs().mean(0)
+        distance = (values.detach() - target).abs().mean(0) if self.keeps_errors else None
+        if self.value_weights is not None:
+            errors = errors.sum(-1)
+            distance = None if distance is None else self.value_weights.total_distance(distance)
+        if distance is not None:
+            self.sample_errors = distance
         return masked_mean(errors.sum(0), weight)
 
     def _policy_actions(self, batch: Batch) -> Tensor:

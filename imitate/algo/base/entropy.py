@@ -112,6 +112,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
 class SACConfig(SoftActorCriticConfig):
     """Section ``algo`` of algorithm ``sac``, and base class of those of ``sqil`` and ``dac``."""
 
+    value_per_reward = True
     num_choices: int | None = Field(
         None,
         ge=0,

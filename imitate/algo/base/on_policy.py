@@ -6,8 +6,8 @@ A subclass defines the loss of one minibatch (:meth:`Algo._loss`). Prepared batc
     actions         (B, A) as the policy gave them, normalized, not yet clipped to the environment's limits
     log_prob        log-density of these actions when they were taken
     advantages      generalized advantages, computed once per rollout
-    returns         advantages + values, the targets of the value
-    values          values of the network before the rollout's first update
+    returns         advantages + values, the targets of the value; with named rewards (B, S + 1), one of each
+    values          values of the network before the rollout's first update; with named rewards (B, S + 1)
 
 With a reward source or auxiliaries, batches also have
 
@@ -44,6 +44,7 @@ from imitate.algo.slots.reward_weights import (
     RewardsConfig,
     RewardWeightsConfig,
     add_reward_weights,
+    num_values,
     refusals,
     reward_weights_in,
 )
@@ -120,6 +121,7 @@ class OnPolicyConfig(AlgoSection):
     """True if ``rnn`` may be enabled."""
     reward_source: ClassVar[type[RewardSource] | None] = None
     """Source of rewards that replace the environment's."""
+    value_per_reward: ClassVar[bool] = True
 
     optim_params: Networks = networks(
         "OnPolicyOptimParams", "Optimizer of policy and value together.", policy=3e-4
@@ -216,7 +218,12 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         config, encoder = self.config, self._create_encoder()
         rnn = None if self.memory is None else config.rnn.make(encoder.output_dim)
         net = PolicyAndValue(
-            encoder, self.ac_dim, config.num_choices or 0, rnn, **config.net.to_dict()
+            encoder,
+            self.ac_dim,
+            config.num_choices or 0,
+            rnn,
+            num_values=num_values(config),
+            **config.net.to_dict(),
         )
         self.nets = nn.ModuleDict({"policy": net})
 
@@ -251,17 +258,13 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     def rollout_rewards(self, rollout: Batch) -> Rewards:
         """Return the rewards (T, N) of a raw rollout, see :meth:`prepare_rollout`.
 
-        They are the environment's or the reward source's, plus the rewards of auxiliaries.
+        They are the environment's or the reward source's, plus the rewards of auxiliaries. With named rewards they are
+        (T, N, S + 1): the named ones and the rewards of auxiliaries.
         """
         source, rewards = self.reward_source, cast(Rewards, rollout["rewards"])
-        weights = reward_weights_in(self.nets)
-        if weights is not None:
-            signals = torch.from_numpy(rollout["signals"]).to(self.device)
-            rewards = weights.combined(signals).cpu().numpy()
+        bonuses = np.zeros_like(rewards)
         giving = [aux for aux in self.auxiliaries.values() if aux.config.reward > 0]
-        if source is None and not giving:
-            return rewards
-        batch = self._transitions(rollout)
+        batch = self._transitions(rollout) if source is not None or giving else {}
         if source is not None:
             own = {**batch, "expert": torch.zeros_like(batch["terminals"])}
             found = by_parts(lambda part: source.rewards(self._for_source(part)), own)
@@ -269,8 +272,10 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         for auxiliary in giving:
             bonus = by_parts(auxiliary.reward, batch)
             if bonus is not None:
-                rewards = rewards + _like_rollout(auxiliary.config.reward * bonus, rewards)
-        return rewards
+                bonuses = bonuses + _like_rollout(auxiliary.config.reward * bonus, rewards)
+        if reward_weights_in(self.nets) is None:
+            return rewards + bonuses
+        return np.concatenate([rollout["signals"], bonuses[..., None]], axis=-1)
 
     def _transitions(self, rollout: Batch) -> Batch:
         """Return the steps of a raw rollout, (T N, ...): obs, next_obs, terminals and executed actions."""
@@ -305,10 +310,10 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         """Prepare a raw rollout, which is then split into minibatches.
 
         Args:
-            rollout: raw values of T steps of N environments as numpy arrays (T, N, ...): ``obs`` by key, ``rewards``,
-                ``terminals``, ``timeouts``, ``mask`` (false: no experience), ``extras`` of the policy's steps, and
-                ``end_obs`` (M, ...) by key: the observations after the ``end_rows`` (M,), the rows t N + n of timeouts
-                and last steps.
+            rollout: raw values of T steps of N environments as numpy arrays (T, N, ...): ``obs`` by key, ``rewards``
+                as :meth:`rollout_rewards` returns them, ``terminals``, ``timeouts``, ``mask`` (false: no experience),
+                ``extras`` of the policy's steps, and ``end_obs`` (M, ...) by key: the observations after the
+                ``end_rows`` (M,), the rows t N + n of timeouts and last steps.
 
         Returns:
             tensors (B, ...) of the B steps where ``mask`` is true.
@@ -322,21 +327,17 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         )
         values = now.reshape(rollout["rewards"].shape)
         next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
-        next_values.reshape(-1)[rollout["end_rows"]] = at_ends
-        advantages = generalized_advantages(
-            rollout["rewards"],
-            values,
-            next_values,
-            rollout["terminals"],
-            rollout["timeouts"],
-            self.config.discount,
-            self.config.trace,
+        next_values.reshape(now.shape)[rollout["end_rows"]] = at_ends
+        each = self._advantages_of(rollout, values, next_values)
+        weights = reward_weights_in(self.nets)
+        total = (
+            weights.total(torch.from_numpy(each).to(self.device)) if weights is not None else None
         )
         of_steps = {
             "actions": rollout["policy_action"],
             "log_prob": rollout["log_prob"],
-            "advantages": advantages,
-            "returns": advantages + values,
+            "advantages": each if total is None else total.cpu().numpy(),
+            "returns": each + values,
             "values": values,
         }
         batch: Batch = {
@@ -354,6 +355,24 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         if not mask.all():
             batch = select_rows(batch, torch.from_numpy(np.flatnonzero(mask)).to(self.device))
         return batch
+
+    def _advantages_of(self, rollout: Batch, values: Rewards, next_values: Rewards) -> Rewards:
+        """Return the generalized advantages of a rollout, in the shape of its rewards."""
+        config, weights = self.config, reward_weights_in(self.nets)
+        ends = rollout["terminals"], rollout["timeouts"]
+        rewards = rollout["rewards"]
+        if weights is None:
+            return generalized_advantages(
+                rewards, values, next_values, *ends, config.discount, config.trace
+            )
+        discounts = [config.discount if own is None else own for own in (*weights.discounts, None)]
+        columns = [
+            generalized_advantages(
+                rewards[..., k], values[..., k], next_values[..., k], *ends, discount, config.trace
+            )
+            for k, discount in enumerate(discounts)
+        ]
+        return np.stack(columns, axis=-1)
 
     def _rollout_values(self, rollout: Batch, obs: Obs, end_obs: Obs) -> tuple[Tensor, Tensor]:
         """Return the values of all T N steps of a rollout, and of the observations after its ``end_rows``."""

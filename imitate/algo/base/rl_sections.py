@@ -127,6 +127,8 @@ class ActorCriticConfig(AlgoSection):
     needs_next_actions: ClassVar[bool] = False
     reward_free: ClassVar[bool] = False
     """True if the algorithm computes its own rewards, so that demonstrations need none."""
+    value_per_reward: ClassVar[bool] = False
+    """True if the algorithm learns a value of each named reward of ``rewards``."""
 
     discount: float = Field(0.99, ge=0, lt=1, description="discount factor per step")
     n_step: int = Field(
@@ -160,6 +162,10 @@ class ActorCriticConfig(AlgoSection):
                 n_step=self.n_step,
                 next_actions=self.needs_next_actions,
                 infinite_horizon=self.infinite_horizon,
+                signal_discounts=tuple(
+                    self.discount if entry.discount is None else entry.discount
+                    for _, entry in self.rewards.items()
+                ),
             ),
             observed_steps=config.train.frame_stack,
             environment_rewards=not self.reward_free,

@@ -10,14 +10,21 @@ With named rewards s_k, their fixed weights w_k, and a multiplier m_c >= 0 per c
     multiplier  rises while the mean of s_c per step breaks its bound, falls while it keeps it:
                 it follows the gradient of -m_c sign_c (mean(s_c) - bound_c)             -> RewardWeights.loss
 
-The means are moving means over collected steps, with the policy of their time; rewards in a replay buffer are combined
-anew for each batch, with the multipliers of now. Departures: the divisor, which keeps the values' scale while
-multipliers grow; a multiplier is the softplus of what is learned, so that it is positive without a projection; it
-follows the mean per step in place of the expected return.
+The means are moving means over collected steps, with the policy of their time. ``ppo``, ``a2c``, ``sac``, ``td3``,
+``ddpg`` and ``rlpd`` learn a value of each named reward, and of what is added to them (entropy, bonuses), which stay
+right when a multiplier moves:
+
+    value       Q = sum_k v_k Q_k + Q_added, v_k the weight of s_k in r                 -> RewardWeights.total
+    pessimism   of several critics, the least Q_k where v_k > 0, the greatest where not -> RewardWeights.pessimistic
+
+Other algorithms learn one value of r, with the multipliers of now. Departures: the divisor, which keeps the values'
+scale while multipliers grow; a multiplier is the softplus of what is learned, so that it is positive without a
+projection; it follows the mean per step in place of the expected return.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -29,7 +36,8 @@ from torch import Tensor, nn
 from imitate.config import OptimizerConfig, Section
 from imitate.config.base_config import BaseConfig
 from imitate.config.optimizer import adam
-from imitate.system.text import INFO
+from imitate.errors import ConfigError
+from imitate.system.text import INFO, PART
 
 NETWORK = "reward_weights"
 """Name of the slot's network."""
@@ -40,12 +48,16 @@ class NamedReward(Section):
 
     source: str = Field(
         "reward",
-        pattern=rf"^(reward|{INFO}.+)$",
-        description="'reward', the environment's, or 'info:KEY', a number in the info of each step",
+        pattern=rf"^(reward|{PART}[0-9]+|{INFO}.+)$",
+        description="'reward', the environment's; 'reward:0', 'reward:1', ..., a number of a reward vector; or "
+        "'info:KEY', a number in the info of each step",
     )
     weight: float = Field(1.0, description="weight in the reward that is maximized")
     at_least: float | None = Field(None, description="lower bound of its mean per step")
     at_most: float | None = Field(None, description="upper bound of its mean per step")
+    discount: float | None = Field(
+        None, ge=0, lt=1, description="its own discount per step; null: algo.discount"
+    )
 
     @model_validator(mode="after")
     def _one_bound(self) -> NamedReward:
@@ -82,12 +94,14 @@ class RewardWeights(nn.Module):
 
     Attributes:
         names: names of the rewards.
+        discounts: (S,) their own discounts, None for that of the algorithm.
         mean: (S,) moving means per step.
+        fixed: (S,) their weights without multipliers; saved in checkpoints.
     """
 
     mean: Tensor
+    fixed: Tensor
     steps: Tensor
-    _fixed: Tensor
     _bounds: Tensor
     _signs: Tensor
 
@@ -96,6 +110,7 @@ class RewardWeights(nn.Module):
         self.config = config
         named: dict[str, NamedReward] = dict(rewards.items())
         self.names = tuple(named)
+        self.discounts = tuple(reward.discount for reward in named.values())
         bounded = {
             name: (1.0, reward.at_most) if reward.at_most is not None else (-1.0, reward.at_least)
             for name, reward in named.items()
@@ -104,8 +119,9 @@ class RewardWeights(nn.Module):
         self._rows = [self.names.index(name) for name in bounded]
         raw = torch.full((len(bounded),), float(config.initial)).expm1().log()
         self.raw = nn.Parameter(raw)
+        weights = [reward.weight for reward in named.values()]
+        self.register_buffer("fixed", torch.tensor(weights, dtype=torch.float32))
         for name, values in {
-            "_fixed": [reward.weight for reward in named.values()],
             "_signs": [sign for sign, _ in bounded.values()],
             "_bounds": [bound for _, bound in bounded.values()],
         }.items():
@@ -121,13 +137,36 @@ class RewardWeights(nn.Module):
     def weights(self) -> Tensor:
         """Return the weights (S,) of the rewards, without gradient."""
         multipliers = self.multipliers.detach()
-        total = self._fixed.clone()
+        total = self.fixed.clone()
         total[self._rows] -= self._signs * multipliers
         return total / (1.0 + multipliers.sum())
 
     def combined(self, signals: Tensor) -> Tensor:
         """Return the reward (*B,) of named rewards (*B, S)."""
         return signals @ self.weights()
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the weighted sum (*B,) of values (*B, S + 1) of the named rewards and of what is added to them."""
+        return values[..., :-1] @ self.weights() + values[..., -1]
+
+    def total_distance(self, distances: Tensor) -> Tensor:
+        """Return the weighted sum (*B,) of distances (*B, S + 1), which are not negative."""
+        return distances[..., :-1] @ self.weights().abs() + distances[..., -1]
+
+    def pessimistic(self, values: Tensor, weight: float = 1.0) -> Tensor:
+        """Return the worst values (*B, S + 1) of an ensemble's (E, *B, S + 1).
+
+        Args:
+            values: values of each member.
+            weight: weight of the worst value; the best one has the rest.
+        """
+        weights = self.weights()
+        signs = torch.where(torch.cat([weights, weights.new_ones(1)]) < 0, -1.0, 1.0)
+        signed = values * signs
+        worst = signed.amin(0)
+        if weight != 1.0:
+            worst = weight * worst + (1.0 - weight) * signed.amax(0)
+        return worst * signs
 
     def observe(self, signals: NDArray[np.float32]) -> None:
         """Move the means with the named rewards (n, S) of n collected steps."""
@@ -169,12 +208,40 @@ def reward_weights_in(nets: nn.ModuleDict) -> RewardWeights | None:
     return cast(RewardWeights, nets[NETWORK]) if NETWORK in nets else None
 
 
+def set_reward_weights(nets: nn.ModuleDict, weights: Sequence[float] | Tensor) -> None:
+    """Set the weights (S,) of an algorithm's named rewards, without the multipliers of constraints.
+
+    Raises:
+        ConfigError: the algorithm has no named rewards, or another number of them.
+    """
+    found, new = reward_weights_in(nets), torch.as_tensor(weights, dtype=torch.float32)
+    names = () if found is None else found.names
+    if found is None or new.shape != found.fixed.shape:
+        raise ConfigError(
+            f"algo.rewards has {len(names)} names ({', '.join(names)}), but the weights have shape {tuple(new.shape)}"
+        )
+    found.fixed.copy_(new)
+
+
+def added(values: Tensor, more: Tensor) -> Tensor:
+    """Add (*B,) to the last of values (*B, S + 1), which belongs to no named reward."""
+    return torch.cat([values[..., :-1], values[..., -1:] + more.unsqueeze(-1)], dim=-1)
+
+
+def num_values(config: Any) -> int:
+    """Return S + 1 for a section whose algorithm learns a value of each named reward; 0 for a single value."""
+    return len(config.rewards) + 1 if config.rewards and config.value_per_reward else 0
+
+
 def refusals(config: Any, whole: BaseConfig) -> list[str]:
     """List settings of a configuration that do not fit the named rewards of its section ``config``."""
     if not config.rewards:
         return []
     online, reward, rnn = whole.train.online, whole.train.reward, config.get("rnn", None)
     replays = config.data_needs(whole).transitions is not None
+    critic, has_values = config.get("critic", None), config.value_per_reward
+    bounds = None if critic is None else critic.get("value_bounds", None)
+    own_discount = any(entry.discount is not None for _, entry in config.rewards.items())
     demos = online.demo_ratio > 0 or online.pretrain_updates > 0
     transformed = reward != type(reward)()
     own = getattr(config, "reward_free", False) or getattr(config, "reward_source", None)
@@ -183,8 +250,14 @@ def refusals(config: Any, whole: BaseConfig) -> list[str]:
         "environment": not online.enabled,
         "demonstrations have no named rewards: set train.online.demo_ratio and pretrain_updates to 0": demos,
         "hindsight computes one reward: set train.online.hindsight.enabled to false": online.hindsight.enabled,
-        "train.reward transforms one reward: leave it out, and set weights": replays
-        and transformed,
+        "train.reward transforms one reward: leave it out, and set weights": transformed
+        and (replays or has_values),
+        "a learned model predicts one reward: leave algo.dynamics out": has_values
+        and config.get("dynamics", None) is not None,
+        "algo.critic.value_bounds bounds one value: set it to null": has_values
+        and bounds is not None,
+        f"{whole.algo_name} learns one value, so a named reward has no discount of its own": not has_values
+        and own_discount,
         "sequences have no named rewards: set algo.rnn.enabled to false": replays
         and rnn is not None
         and rnn.enabled,

@@ -68,7 +68,8 @@ class ReplayBuffer(StepRing):
         reward: transform of the rewards in samples; the environment's own are stored.
         hindsight: relabelling of the goals of some samples; needs samples of one step, without ``returns``.
         seed: seed of the sampling.
-        num_signals: number S of named rewards; samples then have their n-step sums ``n_step_signals`` (B, S).
+        num_signals: number S of named rewards; samples then have their n-step sums ``n_step_signals`` and the discounts
+            of their bootstrap values ``signal_discounts``, (B, S).
     """
 
     def __init__(
@@ -165,7 +166,8 @@ class ReplayBuffer(StepRing):
             sums, factors = rewards[:, -1], self._one_step_discounts.take(terminals[:, -1])
         batch["n_step_rewards"] = torch.from_numpy(sums)
         if self.signals.size:
-            batch["n_step_signals"] = torch.from_numpy(n_step_signals(self, rows, wanted))
+            of_signals = n_step_signals(self, rows, wanted)
+            batch["n_step_signals"], batch["signal_discounts"] = map(torch.from_numpy, of_signals)
         batch["discounts"] = torch.from_numpy(factors)
         if self.returns is not None:
             returns = torch.from_numpy(returns_to_go(self, rows, self.returns, self.reward))

@@ -415,18 +415,24 @@ def n_step_sums(
     return last, sums, (wanted.discount**number * ~ring.terminals[last]).astype(np.float32)
 
 
-def n_step_signals(ring: StepRing, rows: Array, wanted: Transitions) -> NDArray[np.float32]:
-    """Return (B, S) sums of the named rewards over the steps of :func:`n_step_sums`."""
-    if wanted.n_step == 1:
-        one: NDArray[np.float32] = ring.signals.take(rows, axis=0)
-        return one
+def n_step_signals(
+    ring: StepRing, rows: Array, wanted: Transitions
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return sums of the named rewards over the steps of :func:`n_step_sums`, and discounts after them, (B, S)."""
+    discounts = np.array(wanted.signal_discounts)
     offsets = np.arange(wanted.n_step)
     steps = ring.later(rows[:, None], offsets)
-    weights = wanted.discount**offsets * np.cumprod(ring.live[steps], axis=1)
-    sums: NDArray[np.float32] = np.einsum("bn,bns->bs", weights, ring.signals[steps]).astype(
-        np.float32
-    )
-    return sums
+    counts = np.cumprod(ring.live[steps], axis=1)
+    number = counts.sum(1)
+    last = steps[np.arange(len(rows)), number - 1]
+    signals = ring.signals[steps]
+    if wanted.infinite_horizon:
+        at_end = ring.terminals[steps][..., None]
+        signals = np.where(at_end, signals / (1.0 - discounts), signals)
+    weights = discounts ** offsets[:, None]
+    sums = np.einsum("bn,ns,bns->bs", counts, weights, signals)
+    after = discounts ** number[:, None] * ~ring.terminals[last][:, None]
+    return sums.astype(np.float32), after.astype(np.float32)
 
 
 def returns_to_go(

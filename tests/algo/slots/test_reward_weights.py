@@ -8,14 +8,16 @@ from imitate.algo.slots.reward_weights import (
     RewardsConfig,
     RewardWeights,
     RewardWeightsConfig,
+    added,
     reward_weights_in,
+    set_reward_weights,
 )
 from imitate.config.data_needs import Transitions
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError, RewardError
 from imitate.train.online.collector import LocalCollector
 from imitate.train.online.env_group import EnvGroup
-from imitate.train.online.learners import ReplayLearner, RolloutLearner
+from imitate.train.online.learners import ReplayLearner, RolloutLearner, stacked
 from imitate.train.online.normalization import RewardScaler
 from imitate.train.online.replay import ReplayBuffer
 from imitate.train.online.seats import merged_parts
@@ -110,17 +112,25 @@ def test_named_rewards_are_stored_and_summed_over_steps():
     steps = collected([0.5, 1.0, -1.0, 0.0])
     np.testing.assert_allclose(steps[0].signals, [[0.5, 0.25]] * 2)
     memory = ReplayBuffer(
-        {"s": (1,)}, 1, 20, num_envs=2, num_signals=2, transitions=Transitions(0.5, 2)
+        {"s": (1,)},
+        1,
+        20,
+        num_envs=2,
+        num_signals=2,
+        transitions=Transitions(0.5, 2, signal_discounts=(0.5, 0.8)),
     )
     for step in steps:
         memory.add(step)
     found = {
-        (int(memory.number[row]), row % 2): memory.at(np.array([row]))["n_step_signals"][0].tolist()
+        (int(memory.number[row]), row % 2): [
+            number
+            for name in ("n_step_signals", "signal_discounts")
+            for number in memory.at(np.array([row]))[name][0].tolist()
+        ]
         for row in np.flatnonzero(memory.live)
     }
-    assert found[0, 1] == pytest.approx([0.5 + 0.5, 0.25 + 0.5]) or found[0, 1] == [0.0, 0.0]
-    assert found[1, 0] == pytest.approx([1.0 - 0.5, 1.0 + 0.5])
-    assert found[2, 0] == pytest.approx([-1.0, 1.0])  # the episode's last step
+    assert found[1, 0] == pytest.approx([1.0 - 0.5, 1.0 + 0.8, 0.25, 0.64])
+    assert found[2, 0] == pytest.approx([-1.0, 1.0, 0.5, 0.8])  # the episode's last step
     other = ReplayBuffer({"s": (1,)}, 1, 20, num_envs=2, num_signals=2)
     other.load_state_dict(memory.state_dict())
     assert np.array_equal(other.signals, memory.signals)
@@ -155,23 +165,105 @@ def test_what_does_not_fit_is_refused(name, changes, words):
         )
 
 
-def test_batches_get_the_combined_rewards_of_now(monkeypatch):
+def test_values_of_each_reward_by_hand():
+    made = weights_of(SPEED, initial=1.0)  # weights 1/2 and -1/2, and 1 of what is added
+    values = torch.tensor([[[2.0, 1.0, 0.0]], [[4.0, 3.0, -1.0]]])
+    assert made.pessimistic(values).tolist() == [[2.0, 3.0, -1.0]]
+    assert made.pessimistic(values, 0.75).tolist() == [[2.5, 2.5, -0.75]]
+    assert made.total(values).tolist() == [[0.5], [-0.5]]
+    assert made.total_distance(values.abs()).tolist() == [[1.5], [4.5]]
+    assert added(values[0], torch.tensor([10.0])).tolist() == [[2.0, 1.0, 10.0]]
+
+
+def test_weights_are_set_and_saved():
+    nets = torch.nn.ModuleDict({"reward_weights": weights_of(SPEED)})
+    set_reward_weights(nets, [3.0, 1.0])
+    other = weights_of(SPEED)
+    other.load_state_dict(nets["reward_weights"].state_dict())
+    assert other.weights().tolist() == pytest.approx([1.5, 0.0])
+    with refused("algo.rewards has 2 names|the weights have shape", error=ConfigError):
+        set_reward_weights(nets, [1.0])
+
+
+def algo_of_speed(name, **section):
+    rewards = {**SPEED, "speed": {"source": "reward", "discount": 0.5}}
+    return tiny_algo(
+        name,
+        obs={"s": 1},
+        hidden=(8,),
+        algo={"rewards": rewards, "discount": 0.8, **section},
+        train={"online": {"enabled": True, "env": "x", "demo_ratio": 0}},
+    )
+
+
+def constant(critic, values):
+    """Make all of an ensemble's members return the same ``values`` (V,)."""
+    for parameter in critic.parameters():
+        parameter.data.zero_()
+    critic.head.bias.data[:] = torch.tensor(values)
+
+
+@pytest.mark.parametrize("name", ["sac", "rlpd", "td3", "ddpg"])
+def test_targets_of_each_reward_by_hand(name, monkeypatch):
+    algo, seen = algo_of_speed(name), {}
+    constant(algo.nets["critic_target"], [2.0, 4.0, 10.0])
+    monkeypatch.setattr(
+        type(algo),
+        "_td_loss",
+        lambda own, values, target, weight: seen.update(target=target) or values.sum(),
+    )
+    obs = {"s": torch.zeros(2, 1)}
+    batch = {
+        "obs": obs,
+        "next_obs": obs,
+        "goal_obs": None,
+        "actions": torch.zeros(2, 1),
+        "signals": torch.tensor([[1.0, 0.25], [1.0, 0.25]]),
+        "discounts": torch.tensor([0.8, 0.0]),
+        "signal_discounts": torch.tensor([[0.5, 0.8], [0.0, 0.0]]),
+        "weight": None,
+    }
+    algo.train_on_batch(batch, 1, validate=True)
+    assert seen["target"][1].tolist() == [1.0, 0.25, 0.0]
+    speed, cost, more = seen["target"][0].tolist()
+    assert (speed, cost) == pytest.approx((1 + 0.5 * 2, 0.25 + 0.8 * 4))
+    assert (more == 8.0) == (name in ("td3", "ddpg"))  # the others add the entropy
+
+
+def test_advantages_of_each_reward_by_hand():
+    algo = algo_of_speed("ppo", trace=1.0)
+    value = algo.nets["policy"].value_head
+    value.weight.data.zero_()
+    value.bias.data[:] = torch.tensor([2.0, 4.0, 10.0])
+    steps = collected([0.5, 1.0])
+    for step in steps:
+        step.extras.update(policy_action=step.actions, log_prob=np.zeros(2, np.float32))
+    rollout = stacked(steps)
+    rollout["rewards"] = algo.rollout_rewards(rollout)
+    batch = algo.prepare_rollout(rollout)
+    first = [0.5 + 0.5 * (1.0 + 0.5 * 2), 0.25 + 0.8 * (1.0 + 0.8 * 4), 0.8 * 0.8 * 10]
+    assert batch["returns"][0].tolist() == pytest.approx(first)
+    advantages = first[0] - 2.0, first[1] - 4.0, first[2] - 10.0
+    half = 0.5 * (advantages[0] - advantages[1]) + advantages[2]
+    assert batch["advantages"][0].item() == pytest.approx(half)
+    info = algo.train_on_batch({name: batch[name] for name in batch}, 1, validate=True)
+    errors = (batch["returns"] - torch.tensor([2.0, 4.0, 10.0])).square()
+    assert info["Value_Loss"].item() == pytest.approx(errors.mean().item(), rel=1e-4)
+
+
+def test_batches_have_the_named_rewards():
     online = {"online": {"enabled": True, "env": "x"}}
     algo = tiny_algo("sac", obs={"s": 1}, hidden=(8,), algo={"rewards": SPEED}, train=online)
-    weights, combined, seen = reward_weights_in(algo.nets), RewardWeights.combined, []
-    monkeypatch.setattr(
-        RewardWeights,
-        "combined",
-        lambda own, signals: seen.append(signals) or combined(own, signals),
-    )
-    memory = ReplayBuffer({"s": (1,)}, 1, 100, num_envs=2, num_signals=2)
+    weights = reward_weights_in(algo.nets)
+    wanted = Transitions(signal_discounts=(0.99, 0.99))
+    memory = ReplayBuffer({"s": (1,)}, 1, 100, num_envs=2, num_signals=2, transitions=wanted)
     learner = ReplayLearner(algo, memory, memory, batch_size=4, update_ratio=1, warmup_steps=0)
     learner.take(Collected(collected([0.5, 1.0]), np.arange(2), []))
     assert weights.mean.tolist() == pytest.approx([0.75, 0.625])
     before = weights.multipliers.item()
     for batch in learner.batches_due():
         info = algo.train_on_batch(batch, 1)
-        assert torch.equal(seen.pop(), batch["signals"])
+        assert {tuple(row) for row in batch["signals"].tolist()} <= {(0.5, 0.25), (1.0, 1.0)}
     assert info["Rewards/cost"].item() == pytest.approx(0.625)
     assert weights.multipliers.item() > before  # 0.625 is above the bound
 
@@ -205,7 +297,14 @@ def speed_of(name, updates, **section):
         scaler = RewardScaler(RewardTransform(), 4)
         learner = RolloutLearner(algo, rollout_steps=32, batch_size=32, reward_scaler=scaler)
     else:
-        memory = ReplayBuffer({"s": (1,)}, 1, 10_000, num_envs=4, num_signals=2)
+        memory = ReplayBuffer(
+            {"s": (1,)},
+            1,
+            10_000,
+            num_envs=4,
+            num_signals=2,
+            transitions=algo.config.data_needs(algo.global_config).transitions,
+        )
         learner = ReplayLearner(
             algo, memory, memory, batch_size=32, update_ratio=0.5, warmup_steps=40
         )
