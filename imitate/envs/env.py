@@ -100,17 +100,23 @@ def one_reward(reward: Any, name: str) -> float:
         return float(reward)
     if np.size(reward) != 1:
         raise RewardError(
-            f"{name}: the reward has shape {np.shape(reward)}; expected one number per step: weight the rewards in a "
-            "wrapper, reward @ weights, and return the parts in info, whose sums over an episode are logged"
+            f"{name}: the reward has shape {np.shape(reward)}; expected one number per step: give its numbers names "
+            "in algo.rewards, with the sources 'reward:0', 'reward:1', ..., or weight them in a wrapper"
         )
     return float(np.asarray(reward).item())
 
 
 def named_reward(source: str, reward: float, info: Mapping[str, Any]) -> float | None:
-    """Return the number of a step that ``source`` names: "reward", or "info:KEY"; None if info lacks the key."""
-    key = source.removeprefix(INFO)
-    if key == source:
+    """Return the number of a step that ``source`` names; None if info lacks it.
+
+    Args:
+        source: "reward", "info:KEY" or "reward:0", which an environment made with ``reward_parts`` puts into info.
+        reward: reward of the step.
+        info: info of the step.
+    """
+    if source == "reward":
         return float(reward)
+    key = source.removeprefix(INFO)
     return one_reward(info[key], key) if key in info else None
 
 

@@ -35,6 +35,7 @@ from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import EXTRAS, module_of_env
 from imitate.errors import EnvError, nearest
 from imitate.system.extras import install_command
+from imitate.system.text import PART
 
 ENV_TYPE = 2
 ADAPTERS = {
@@ -71,6 +72,8 @@ class GymnasiumEnv:
         env_kwargs: arguments of ``gymnasium.make``.
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
+        reward_parts: true if the rewards are vectors: their sum is the reward, their numbers are ``info["reward:0"]``,
+            ``info["reward:1"]``, ...
 
     Attributes:
         num_choices: number of discrete choices in the first values of an action; 0 if actions are continuous.
@@ -83,8 +86,9 @@ class GymnasiumEnv:
         *,
         obs_keys: Sequence[str] | None = None,
         render: bool = False,
+        reward_parts: bool = False,
     ) -> None:
-        self.name = env_name
+        self.name, self._reward_parts = env_name, reward_parts
         self._kwargs = {
             key: value for key, value in (env_kwargs or {}).items() if key != "render_mode"
         }
@@ -168,16 +172,17 @@ class GymnasiumEnv:
                 "num_envs=1 in env_kwargs, and take the first dimension off in a wrapper"
             )
         self._info = dict(info)
+        if self._reward_parts:
+            parts = np.asarray(reward, dtype=np.float64).reshape(-1)
+            self._info |= {f"{PART}{k}": float(part) for k, part in enumerate(parts)}
+            reward = parts.sum()
         return (
             self._seen.observe(raw, self._info),
-            self._reward(reward),
+            one_reward(reward, self.name),
             bool(terminated),
             bool(truncated),
             self._with_success(),
         )
-
-    def _reward(self, reward: Any) -> float:
-        return one_reward(reward, self.name)
 
     def _with_success(self) -> dict[str, Any]:
         return {**self._info, "success": self._succeeded()}
@@ -297,6 +302,7 @@ class GymnasiumEnv:
             "env_version": gymnasium.__version__,
             "type": ENV_TYPE,
             "env_kwargs": copy.deepcopy(self._kwargs),
+            **({"reward_parts": True} if self._reward_parts else {}),
         }
 
     def close(self) -> None:

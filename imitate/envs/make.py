@@ -77,7 +77,8 @@ def make_env(
     Args:
         env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
             descriptions of older robosuite versions are translated, which is logged. ``robot:NAME`` is a robot,
-            ``pettingzoo:MODULE`` an environment with several agents (:mod:`imitate.envs.env`).
+            ``pettingzoo:MODULE`` an environment with several agents (:mod:`imitate.envs.env`). ``reward_parts`` is true
+            if the numbers of a vector of rewards have names.
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
@@ -121,4 +122,10 @@ def make_env(
         return cast(Env, PettingZooEnv(name, kwargs, obs_keys=obs_keys, render=render))
     from imitate.envs.gymnasium_env import GymnasiumEnv
 
-    return GymnasiumEnv(name, kwargs, obs_keys=obs_keys, render=render)
+    return GymnasiumEnv(
+        name,
+        kwargs,
+        obs_keys=obs_keys,
+        render=render,
+        reward_parts=bool(env_meta.get("reward_parts")),
+    )

@@ -153,7 +153,7 @@ class CriticEnsemble(nn.Module):
         if self.num_atoms:
             return values
         if self.num_values and self.num_choices:
-            values = values.unflatten(-1, (self.num_choices, self.num_values))
+            values = values.reshape(*values.shape[:-1], self.num_choices, self.num_values)
         return self._bounded(values if self.num_choices or self.num_values else values.squeeze(-1))
 
     def _rows(self, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from imitate.envs import make_env
 from imitate.envs.gymnasium_env import GymnasiumEnv
 from imitate.envs.spaces import ObservationSpace
 from imitate.envs.trust import trust
@@ -152,7 +153,7 @@ def test_errors_say_what_to_do():
 
 
 @pytest.mark.render
-def test_several_rewards_are_refused_with_what_is_wanted():
+def test_several_rewards_are_refused_or_named():
     class Several(Goal):
         def step(self, action):
             obs, _, *rest = super().step(action)
@@ -163,6 +164,11 @@ def test_several_rewards_are_refused_with_what_is_wanted():
     env.reset(seed=0)
     with pytest.raises(EnvError, match=r"Several-v0: the reward has shape \(2,\); expected one"):
         env.step(np.zeros(env.action_dim))
+    named = make_env({**env.serialize(), "reward_parts": True})
+    named.reset(seed=0)
+    _, reward, _, _, info = named.step(np.zeros(env.action_dim))
+    assert (reward, info["reward:0"], info["reward:1"]) == (1.5, 1.0, 0.5)
+    assert named.serialize()["reward_parts"]
 
 
 def test_frames_have_the_wanted_size():

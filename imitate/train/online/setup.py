@@ -14,6 +14,7 @@ import torch
 from imitate.algo.base.allocation import AllocationLimit
 from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.relative import check_relative
+from imitate.algo.slots.reward_weights import sources_of
 from imitate.config import Config
 from imitate.config.observation import ACTION_MASK, MASK
 from imitate.data.batches.build import training_sources
@@ -27,6 +28,7 @@ from imitate.errors import ConfigError, EnvError
 from imitate.evaluate.environments import GYMNASIUM, laid_over, named_robot
 from imitate.functional.images import image_type
 from imitate.models.preprocess import Preprocess
+from imitate.system.text import PART
 from imitate.train.devices import with_precision
 from imitate.train.online.curriculum import stage_metas
 from imitate.train.online.goals import check_hindsight, stored_keys
@@ -127,6 +129,8 @@ def online_env_meta(config: Config, files: DataFiles | None = None) -> dict[str,
             "environment, such as 'Pendulum-v1'"
         )
     meta = laid_over(meta, config.experiment.env_meta_update_dict.to_dict())
+    if any(source.startswith(PART) for source in sources_of(config.algo)):
+        meta = {**meta, "reward_parts": True}
     check_trusted(meta)
     return fitted(meta)
 

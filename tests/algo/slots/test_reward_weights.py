@@ -14,6 +14,7 @@ from imitate.algo.slots.reward_weights import (
 )
 from imitate.config.data_needs import Transitions
 from imitate.data.batches.rewards import RewardTransform
+from imitate.envs.env import named_reward
 from imitate.errors import ConfigError, RewardError
 from imitate.train.online.collector import LocalCollector
 from imitate.train.online.env_group import EnvGroup
@@ -21,6 +22,7 @@ from imitate.train.online.learners import ReplayLearner, RolloutLearner, stacked
 from imitate.train.online.normalization import RewardScaler
 from imitate.train.online.replay import ReplayBuffer
 from imitate.train.online.seats import merged_parts
+from imitate.train.online.setup import online_env_meta
 from imitate.train.online.steps import Collected
 from tests.refusals import refused
 from tests.tiny import tiny_algo, tiny_config
@@ -134,6 +136,14 @@ def test_named_rewards_are_stored_and_summed_over_steps():
     other = ReplayBuffer({"s": (1,)}, 1, 20, num_envs=2, num_signals=2)
     other.load_state_dict(memory.state_dict())
     assert np.array_equal(other.signals, memory.signals)
+
+
+def test_an_environment_is_asked_for_the_parts_that_have_names():
+    rewards = {"speed": {"source": "reward:0"}, "cost": {"source": "reward:1", "weight": -1}}
+    online = {"online": {"enabled": True, "env": "Pendulum-v1"}}
+    config = tiny_config("sac", obs={"flat": 3}, algo={"rewards": rewards}, train=online)
+    assert online_env_meta(config)["reward_parts"]
+    assert named_reward("reward:1", 1.5, {"reward:0": 1.0, "reward:1": 0.5}) == 0.5
 
 
 def test_workers_steps_are_joined():
