@@ -28,6 +28,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 PANEL_INCHES = (3.4, 2.4)
 """Size of a panel; two are the width of two columns of a paper."""
 _NAMES = {
+    "bc_ensemble": "BC ensemble",
     "cal_ql": "Cal-QL",
     "causal_bc": "causal BC",
     "diffusion_policy": "diffusion policy",

@@ -45,7 +45,8 @@ def structure(node):
 
 
 QUICK = (
-    *("act/act", "airl/airl_cartpole", "bcq/bcq", "cal_ql/cal_ql", "causal_bc/causal_bc"),
+    *("act/act", "airl/airl_cartpole", "bc_ensemble/bc_ensemble", "bcq/bcq"),
+    *("cal_ql/cal_ql", "causal_bc/causal_bc"),
     *("dac/dac_pendulum", "dqn/dqn_cartpole", "flow_policy/flow_policy", "fql/fql", "gl/gl"),
     "ibrl/ibrl",
     *("iql/iql_recurrent", "iris/iris", "ppo/ppo_recurrent", "robosuite/lift/vq_bet"),

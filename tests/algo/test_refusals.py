@@ -40,6 +40,10 @@ REFUSED = [
     ("bc", f"{FUTURE} algo.transformer.rotary_embedding=true", "set train.frame_stack to 1"),
     ("bc", f"{FUTURE} {CHUNK} algo.chunk.size=3", "algo.chunk.size is 3"),
     ("bcq", "algo.action_sampler.vae.enabled=false", "neither vae nor gmm"),
+    (
+        *("bc_ensemble", "algo.particles.rule=minmax algo.particles.of=weights"),
+        "as many inputs as a member has weights",
+    ),
     ("bcq", ATOMS, "value_bounds is null"),
     ("bcq", f"{ATOMS} algo.critic.value_bounds=[2.0,1.0]", "the first is to be below"),
     ("cal_ql", "algo.infinite_horizon=true", "infinite_horizon is true"),

@@ -1,0 +1,325 @@
+"""Behavior cloning by an ensemble that knows when it does not know.
+
+Wang, Ren, Zhu, Zhang, "Function Space Particle Optimization for Bayesian Neural Networks", ICLR 2019
+(arXiv:1902.09754), with the directions of :mod:`imitate.functional.particles`. With o_m(s) = the outputs of member m of
+n, a = the demonstrated action, s = the observation, x = copies of observations with noise, whose action is not known:
+
+    loss      mean over members of |o_m(s) - a|^2, or of the cross-entropy of a choice   -> BCEnsemble._member_losses
+    particles the members' outputs at s and x together (``of`` outputs), or their weights -> BCEnsemble._loss
+    update    g = direction(particles, d loss / d particles), then d weights = g . d particles / d weights
+                                                                                          -> BCEnsemble._loss
+    acting    the mean of the members' actions, or the most likely choice of their mean   -> BCEnsemble._act
+    uncertainty  numbers: root of the members' variance, mean over the action's numbers;
+                 choices: entropy of the mean minus mean of the entropies                 -> disagreement
+
+The members are one network of batched products, so that five of them cost less than two. At the demonstrated
+observations the loss holds them together; elsewhere nothing does, and the repulsion pushes them apart.
+
+Departures: the noise is added to the encoder's features, so that it has the same meaning for vectors and images, in
+units of each feature's standard deviation over the batch; the loss is a mean instead of a sum over the data, so that
+``weight`` is a squared action instead of 1; the function of ``minmax`` sees one observation's output at a time, because
+a function of a whole batch's outputs would depend on the size of the batch. All members learn from all rows: their
+initial weights and the repulsion make the difference, not a bootstrap.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - its usual name
+
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.sections import EMAConfig, LayerDims
+from imitate.algo.base.weights import step_weight
+from imitate.config import AlgoSection, BaseConfig, Section
+from imitate.config.optimizer import Networks, adam, networks
+from imitate.functional.losses import masked_mean
+from imitate.functional.particles import RULES, stein_objective
+from imitate.functional.sampling import draw_class, pick_class
+from imitate.models.actor import GroupEncoder, Inputs, Obs, PolicyNetwork
+from imitate.models.categorical import one_hot
+from imitate.models.critics import EnsembleLinear
+from imitate.models.mlp import MLP
+
+
+class ParticlesConfig(Section):
+    """Repulsion of the members."""
+
+    rule: Literal["svgd", "gfsf", "minmax", "none"] = Field(
+        "gfsf", description="direction of an update; none: independent members"
+    )
+    of: Literal["outputs", "weights"] = Field(
+        "outputs",
+        description="particles that repel each other: the members' outputs on the batch, or their weights, whose "
+        "distances say little in large networks",
+    )
+    weight: float = Field(
+        0.01, ge=0, description="strength of the repulsion, in units of a squared normalized action"
+    )
+    extra_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="number of copies of observations with noise, as a fraction of the batch, at which the members are "
+        "only pushed apart",
+    )
+    extra_noise: float = Field(
+        1.0,
+        ge=0,
+        description="standard deviation of this noise, in standard deviations of each feature over the batch",
+    )
+    critic_layer_dims: LayerDims = Field(
+        (100, 100), description="hidden layers of the function that minmax learns"
+    )
+    critic_steps: int = Field(
+        2, ge=1, description="number of its updates per update of the members"
+    )
+
+
+class BCEnsembleConfig(AlgoSection):
+    """Section ``algo`` of algorithm ``bc_ensemble``."""
+
+    optim_params: Networks = networks(
+        "BCEnsembleOptimParams", policy=adam(1e-3), repulsion=adam(1e-3)
+    )
+    members: int = Field(5, ge=2, description="n, number of policies in the ensemble")
+    actor_layer_dims: LayerDims = Field((256, 256), description="hidden layers of each member")
+    num_choices: int = Field(
+        0,
+        ge=0,
+        description="number of choices of a discrete action, whose demonstrations are one-hot; 0: continuous",
+    )
+    particles: ParticlesConfig = Field(ParticlesConfig())
+    ema: EMAConfig = Field(EMAConfig())
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """List combinations that cannot be trained."""
+        if self.particles.rule == "minmax" and self.particles.of == "weights":
+            return [
+                "algo.particles: minmax of weights needs a function with as many inputs as a member has weights: set "
+                "of to outputs, or rule to svgd"
+            ]
+        return []
+
+
+class EnsembleActor(PolicyNetwork):
+    """Encoder -> n MLPs, computed as one batched module; the members share only the encoder."""
+
+    def __init__(
+        self, encoder: GroupEncoder, size: int, layer_dims: LayerDims, output_dim: int
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        widths = [encoder.output_dim, *layer_dims]
+        self.layers = nn.ModuleList(
+            EnsembleLinear(size, n, m) for n, m in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.head = EnsembleLinear(size, widths[-1], output_dim)
+        self.size = size
+
+    def members(self, features: Tensor) -> Tensor:
+        """Map features (B, D) of the encoder to the members' outputs (E, B, A), before any tanh, in float32."""
+        x = features.expand(self.size, -1, -1)
+        for layer in self.layers:
+            x = F.relu_(layer(x))
+        with torch.autocast(x.device.type, enabled=False):
+            outputs: Tensor = self.head(x.float())
+        return outputs
+
+    def decide(
+        self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return the members' outputs (E, B, A)."""
+        return self.members(self.encoder(inputs["obs"], inputs["goal"]))
+
+    def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """Return the members' outputs (E, B, A)."""
+        return self.decide({"obs": obs, "goal": goal})
+
+
+class Repulsion(nn.Module):
+    """The function of ``minmax``: maps features (B, D) and the members' outputs (E, B, A) there to (E, B, A)."""
+
+    def __init__(self, feature_dim: int, output_dim: int, layer_dims: LayerDims) -> None:
+        super().__init__()
+        self.mlp = MLP(feature_dim + output_dim, layer_dims, activation=torch.tanh)
+        self.last = nn.Linear(self.mlp.output_dim, output_dim)
+
+    def forward(self, features: Tensor, outputs: Tensor) -> Tensor:
+        """Return the displacement of each output."""
+        seen = features.expand(len(outputs), -1, -1)
+        moved: Tensor = self.last(self.mlp(torch.cat([seen, outputs], dim=-1)))
+        return moved
+
+
+def disagreement(outputs: Tensor, *, of_choices: bool) -> Tensor:
+    """Return the uncertainty (*B,) of members' actions, or probabilities of choices, (E, *B, A)."""
+    if not of_choices:
+        spread: Tensor = outputs.var(0, correction=0).mean(-1)
+        return spread.sqrt()
+    own: Tensor = torch.special.entr(outputs).sum(-1).mean(0)
+    whole: Tensor = torch.special.entr(outputs.mean(0)).sum(-1)
+    return (whole - own).clamp(min=0.0)
+
+
+@register("bc_ensemble", BCEnsembleConfig)
+class BCEnsemble(Algo[BCEnsembleConfig]):
+    """Several policies that agree where there are demonstrations."""
+
+    @property
+    def policy(self) -> EnsembleActor:
+        """The network that learns and acts."""
+        return cast(EnsembleActor, self.active_nets["policy"])
+
+    def _create_networks(self) -> None:
+        config, encoder = self.config, self._create_encoder()
+        policy = EnsembleActor(encoder, config.members, config.actor_layer_dims, self.ac_dim)
+        self.nets = nn.ModuleDict({"policy": policy})
+        if config.particles.rule == "minmax":
+            self.nets["repulsion"] = Repulsion(
+                encoder.output_dim, self.ac_dim, config.particles.critic_layer_dims
+            )
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """Select the stacked frames and the action of the sample's step."""
+        obs, step = self.policy.select(batch["obs"], batch["actions"].shape[1])
+        weight = batch.get("weight")
+        return {
+            "obs": obs,
+            "goal_obs": batch.get("goal_obs"),
+            "actions": batch["actions"][:, step],
+            "weight": None if weight is None else weight[:, step],
+        }
+
+    # ---- losses ------------------------------------------------------------------------------------------------------
+
+    def _actions(self, outputs: Tensor) -> Tensor:
+        """Convert outputs to actions in [-1, 1], or to probabilities of choices."""
+        return outputs.softmax(-1) if self.config.num_choices else outputs.tanh()
+
+    def _member_losses(self, actions: Tensor, batch: Batch) -> Tensor:
+        """Return the loss (E,) of each member's actions or probabilities (E, B, A)."""
+        wanted, weight = batch["actions"], step_weight(batch)
+        if self.config.num_choices:
+            tiny = torch.finfo(actions.dtype).tiny
+            errors = -(wanted * actions.clamp(min=tiny).log()).sum(-1)
+        else:
+            errors = (actions - wanted).square().mean(-1)
+        return torch.stack([masked_mean(error, weight) for error in errors])
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Return a scalar whose gradient is the direction of the particles, and the members' mean loss."""
+        policy, particles = self.policy, self.config.particles
+        count = len(batch["actions"])
+        with self.autocast():
+            features = policy.encoder(batch["obs"], batch["goal_obs"])
+            if not torch.is_grad_enabled():
+                losses = self._member_losses(self._actions(policy.members(features)), batch)
+                return losses.mean(), {"Loss": losses.mean()}
+            repels = particles.rule != "none" and particles.of == "outputs"
+            seen = torch.cat([features, self._noisy(features)]) if repels else features
+            actions = self._actions(policy.members(seen))
+        ends = actions.detach().requires_grad_() if repels else actions
+        losses = self._member_losses(ends[:, :count], batch)
+        info = {"Loss": losses.mean(), "Disagreement": self._spread(ends[:, :count])}
+        if particles.rule == "none":
+            return losses.sum(), info
+        if not repels:
+            return self._weights_moved(losses), info
+        (gradients,) = torch.autograd.grad(losses.sum(), ends)
+        if particles.rule == "minmax":
+            moved, more = self._learned(seen.detach(), ends.detach(), gradients)
+            info |= more
+        else:
+            rule = RULES[particles.rule]
+            moved = rule(ends.detach().flatten(1), gradients.flatten(1), particles.weight)
+            if ends.shape[1] > count:
+                info["Disagreement_Outside"] = self._spread(ends[:, count:])
+        return (moved.view_as(actions) * actions).sum(), info
+
+    def _spread(self, actions: Tensor) -> Tensor:
+        return disagreement(actions.detach(), of_choices=bool(self.config.num_choices)).mean()
+
+    def _noisy(self, features: Tensor) -> Tensor:
+        """Return features of the batch's first rows with noise."""
+        particles = self.config.particles
+        rows = round(particles.extra_share * len(features))
+        known = features.detach()
+        scale = particles.extra_noise * known.std(0, correction=0)
+        return known[:rows] + scale * torch.randn_like(known[:rows])
+
+    def _weights_moved(self, losses: Tensor) -> Tensor:
+        """Return a scalar with the direction of the members' weights, and the gradient of the shared encoder's."""
+        policy = self.policy
+        own = [weight for part in (policy.layers, policy.head) for weight in part.parameters()]
+        shared = [weight for weight in policy.encoder.parameters() if weight.requires_grad]
+        found = torch.autograd.grad(losses.sum(), [*own, *shared])
+        gradients = torch.cat([each.flatten(1) for each in found[: len(own)]], dim=1)
+        points = torch.cat([weight.detach().flatten(1) for weight in own], dim=1)
+        particles = self.config.particles
+        moved = RULES[particles.rule](points, gradients, particles.weight)
+        parts = torch.split(moved, [weight[0].numel() for weight in own], dim=1)
+        members = sum(
+            (part.view_as(weight) * weight).sum() for part, weight in zip(parts, own, strict=True)
+        )
+        encoder = sum((g * w).sum() for g, w in zip(found[len(own) :], shared, strict=True))
+        return cast(Tensor, members + encoder)
+
+    def _learned(self, features: Tensor, actions: Tensor, gradients: Tensor) -> tuple[Tensor, Info]:
+        """Update the function of ``minmax``; return the directions (E, N, A) that it gives."""
+        repulsion, particles = self.nets["repulsion"], self.config.particles
+        rows = actions.shape[1]
+        value = actions.new_zeros(())
+        for _ in range(particles.critic_steps):
+            probe = torch.randint_like(actions, 2) * 2.0 - 1.0
+            # per observation; the loss is a mean over all of them
+            value = stein_objective(
+                lambda outputs: cast(Tensor, repulsion(features, outputs)),
+                actions,
+                gradients * rows,
+                particles.weight,
+                probe,
+            )
+            self._gradient_step("repulsion", -value)
+        with torch.no_grad():
+            return -repulsion(features, actions) / rows, {"Stein_Discrepancy": value}
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute error of the mean action, in normalized units, and the members' disagreement."""
+        members = self._actions(self.policy(batch["obs"], batch["goal_obs"]))
+        error = (members.mean(0) - batch["actions"]).abs().mean(-1)
+        return {
+            "Action_Error": masked_mean(error, step_weight(batch)),
+            "Disagreement": self._spread(members),
+        }
+
+    # ---- test time ---------------------------------------------------------------------------------------------------
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: InnerState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep[InnerState]:
+        """Return the mean action; to explore, the action of a random member of each row."""
+        members = self._actions(self.policy(obs, goal))
+        chosen = action = members.mean(0)
+        if explore:
+            which = draw_class(action.new_zeros(len(action), len(members)), generator)
+            chosen = action = pick_class(members.movedim(0, 1), which)
+        of_choices = bool(self.config.num_choices)
+        extras = {"uncertainty": disagreement(members, of_choices=of_choices)}
+        if of_choices:
+            action = one_hot(
+                draw_class(chosen.log(), generator) if explore else chosen.argmax(-1), chosen
+            )
+            extras["entropy"] = torch.special.entr(members.mean(0)).sum(-1)
+        return PolicyStep(action, state, extras)

@@ -1,0 +1,150 @@
+"""Ensemble of policies: losses and uncertainties by hand, what repels the members, and a gap in the data."""
+
+import math
+
+import pytest
+import torch
+
+from imitate.algo.bc_ensemble import disagreement
+from tests.algo.conftest import make_algo
+from tests.tiny import tiny_algo
+
+PAIR = {"members": 2}
+
+
+def set_members(algo, *slopes):
+    """Let the outputs of member e be ``slopes[e] * s`` before the tanh or softmax."""
+    head = algo.nets["policy"].head
+    head.weight.data = torch.tensor(slopes).reshape(head.weight.shape)
+    head.bias.data.zero_()
+
+
+def batch_of(states, actions, weight=None):
+    obs = {"s": torch.tensor(states)[:, None]}
+    return {"obs": obs, "goal_obs": None, "actions": torch.tensor(actions), "weight": weight}
+
+
+def test_uncertainty_of_numbers_and_of_choices():
+    # variances 1 and 4 of two numbers
+    numbers = torch.tensor([[[0.0, -2.0]], [[2.0, 2.0]]])
+    assert disagreement(numbers, of_choices=False).item() == pytest.approx(math.sqrt(2.5))
+    # both unsure: no disagreement; sure of different choices: the whole entropy of a fair coin
+    unsure, opposed = torch.full((2, 1, 2), 0.5), torch.eye(2)[:, None]
+    both = disagreement(torch.cat([unsure, opposed], 1), of_choices=True)
+    assert both.tolist() == pytest.approx([0.0, math.log(2.0)])
+
+
+def test_the_loss_of_numbers_and_the_mean_action():
+    algo = make_algo("bc_ensemble", {**PAIR, "particles": {"rule": "none"}})
+    set_members(algo, 0.5, -1.0)
+    low, high = math.tanh(0.5), math.tanh(-1.0)
+    info = algo.train_on_batch(batch_of([1.0], [[0.25]]), 1, validate=True)
+    assert info["Loss"].item() == pytest.approx(((low - 0.25) ** 2 + (high - 0.25) ** 2) / 2)
+    assert info["Action_Error"].item() == pytest.approx(abs((low + high) / 2 - 0.25))
+    algo.set_eval()
+    step = algo.act({"s": torch.ones(1, 1)}, algo.initial_state(1))
+    assert step.action.item() == pytest.approx((low + high) / 2)
+    assert step.extras["uncertainty"].item() == pytest.approx((low - high) / 2)
+    seen = {
+        round(
+            algo.act({"s": torch.ones(1, 1)}, algo.initial_state(1), explore=True).action.item(), 4
+        )
+        for _ in range(20)
+    }
+    assert seen == {round(low, 4), round(high, 4)}
+
+
+def test_choices():
+    section = {**PAIR, "num_choices": 2, "particles": {"rule": "none"}}
+    algo = make_algo("bc_ensemble", section, action=2)
+    set_members(
+        algo, [math.log(3.0), 0.0], [0.0, 0.0]
+    )  # probabilities 3/4, 1/4 and 1/2, 1/2 at s = 1
+    info = algo.train_on_batch(batch_of([1.0], [[0.0, 1.0]]), 1, validate=True)
+    assert info["Loss"].item() == pytest.approx((math.log(4.0) + math.log(2.0)) / 2)
+    algo.set_eval()
+    step = algo.act({"s": torch.ones(1, 1)}, algo.initial_state(1))
+    assert step.action.tolist() == [[1.0, 0.0]]
+    mean = -(5 / 8 * math.log(5 / 8) + 3 / 8 * math.log(3 / 8))
+    own = (2 * math.log(2) - 0.75 * math.log(3) + math.log(2)) / 2
+    assert step.extras["entropy"].item() == pytest.approx(mean)
+    assert step.extras["uncertainty"].item() == pytest.approx(mean - own, abs=1e-6)
+    explored = algo.act({"s": torch.ones(40, 1)}, algo.initial_state(40), explore=True).action
+    assert set(map(tuple, explored.tolist())) == {(1.0, 0.0), (0.0, 1.0)}
+
+
+@pytest.mark.parametrize("rule, factor", [("svgd", 0.5), ("gfsf", 1.0 / 0.5001)])
+def test_outputs_are_moved_by_the_directions_of_the_rule(rule, factor):
+    particles = {"rule": rule, "weight": 0.3, "extra_share": 0.0}
+    algo = make_algo("bc_ensemble", {**PAIR, "particles": particles})
+    set_members(algo, 0.5, -0.5)
+    high = math.tanh(0.5)
+    loss, _ = algo._loss(batch_of([1.0], [[0.0]]))
+    loss.backward()
+    # two particles at +-high: k = 1/2, r = +-log 2 / (2 high), gradients of the losses 2 o
+    pushed = 0.3 * factor * math.log(2.0) / (2.0 * high)
+    own = 2.0 * high
+    if rule == "svgd":
+        own = (own - 0.5 * own) / 2.0
+    through_tanh = 1.0 - high**2
+    expected = [(own - pushed) * through_tanh, -(own - pushed) * through_tanh]
+    assert algo.nets["policy"].head.weight.grad.flatten().tolist() == pytest.approx(
+        expected, abs=1e-5
+    )
+
+
+def test_weights_are_moved_by_the_directions_of_the_rule():
+    particles = {"rule": "gfsf", "of": "weights", "weight": 0.3}
+    algo = make_algo("bc_ensemble", {**PAIR, "particles": particles})
+    set_members(algo, 0.5, -0.5)
+    loss, _ = algo._loss(
+        batch_of([0.0], [[0.0]])
+    )  # no loss and no gradient of the weights at s = 0
+    loss.backward()
+    # particles (slope, offset) = (+-1/2, 0) at the distance 1: r = +-log 2, as above
+    pushed = 0.3 / 0.5001 * math.log(2.0)
+    assert algo.nets["policy"].head.weight.grad.flatten().tolist() == pytest.approx(
+        [-pushed, pushed], abs=1e-5
+    )
+
+
+def test_noise_is_relative_to_the_batch_and_leaves_constants():
+    algo = tiny_algo(
+        "bc_ensemble",
+        obs={"s": 2},
+        algo={"particles": {"extra_share": 1.0, "extra_noise": 0.5}},
+    )
+    features = torch.stack([torch.linspace(-30.0, 30.0, 2000), torch.ones(2000)], 1)
+    noise = algo._noisy(features) - features
+    assert noise[:, 0].std().item() == pytest.approx(0.5 * features[:, 0].std().item(), rel=0.1)
+    assert not noise[:, 1].any()
+
+
+def test_weighted_rows():
+    algo = make_algo("bc_ensemble", {**PAIR, "particles": {"rule": "none"}})
+    set_members(algo, 0.0, 0.0)
+    batch = batch_of([1.0, 1.0], [[0.5], [1.0]], torch.tensor([3.0, 1.0]))
+    info = algo.train_on_batch(batch, 1, validate=True)
+    assert info["Loss"].item() == pytest.approx((3 * 0.25 + 1.0) / 4)
+
+
+@pytest.mark.parametrize("rule", ["svgd", pytest.param("gfsf", marks=pytest.mark.nightly)])
+def test_members_agree_on_data_and_disagree_in_gaps(rule):
+    section = {"particles": {"rule": rule, "weight": 0.003}}
+    section["optim_params"] = {"policy": {"learning_rate": {"initial": 5e-3}}}
+    algo = make_algo("bc_ensemble", section, hidden=(32, 32))
+    algo.set_train()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        states = torch.rand(64, generator=generator) * 2.0 + 1.0
+        states[::2] *= -1.0
+        batch = {"obs": {"s": states[:, None]}, "goal_obs": None, "weight": None}
+        algo.train_on_batch({**batch, "actions": 0.5 * states[:, None].sin()}, 1)
+    algo.set_eval()
+    asked = torch.tensor([[-2.0], [2.0], [0.0], [5.0]])
+    step = algo.act({"s": asked}, algo.initial_state(4))
+    error = (step.action[:2] - 0.5 * asked[:2].sin()).abs().max()
+    known, gap, outside = step.extras["uncertainty"].tensor_split([2, 3])
+    assert error < 0.1
+    # independent members reach a ratio of 5 in a gap too, but with 0.1 at most
+    assert gap > max(0.15, 5.0 * known.max()) and outside > max(0.25, 5.0 * known.max())
