@@ -108,6 +108,15 @@ def command(
         str | None, typer.Option("--device", help="cpu, cuda; default: by network size.")
     ] = None,
     precision: ActingPrecision = "fp32",
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            "--epsilon",
+            min=0.0,
+            max=1.0,
+            help="Probability of a random action in place of the policy's; 1 shows what a random policy reaches.",
+        ),
+    ] = 0.0,
     video: Annotated[
         Path | None, typer.Option("--video", help="Write a video: the .mp4 file.")
     ] = None,
@@ -267,6 +276,7 @@ def command(
             late=late,
             rename=names,
             precision=precision,
+            epsilon=epsilon,
         )
         jobs = [
             EvalJob(

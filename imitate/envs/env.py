@@ -120,6 +120,27 @@ def named_reward(source: str, reward: float, info: Mapping[str, Any]) -> float |
     return one_reward(info[key], key) if key in info else None
 
 
+def random_actions(
+    share: Array, low: Array, high: Array, num_choices: int = 0, mask: Array | None = None
+) -> Array:
+    """Return uniform actions (N, A) from uniform numbers in [0, 1).
+
+    Args:
+        share: (N, A) uniform numbers.
+        low: (A,) lower limits; -1 is taken where there is none.
+        high: (A,) upper limits; 1 is taken where there is none.
+        num_choices: number C of choices, one-hot in the first values of an action; 0 if actions are continuous.
+        mask: (N, C), above 0 for the choices that are allowed; None if all are.
+    """
+    low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
+    actions: Array = low + share * (high - low)
+    if num_choices:
+        allowed = np.ones((len(share), num_choices), np.bool_) if mask is None else mask > 0
+        chosen = np.floor(share[:, :1] * allowed.sum(1, keepdims=True))
+        actions[:, :num_choices] = allowed & (allowed.cumsum(1) - 1 == chosen)
+    return actions.astype(np.float32)
+
+
 Outcome = tuple[Mapping[str, Any], float, bool, bool, Mapping[str, Any]]
 """Observation, reward, terminated, truncated and info of one agent after a step."""
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from imitate.config.observation import ACTION_MASK
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
-from imitate.envs.env import Lanes, ever, has_team, of_all, success_in, watched
+from imitate.envs.env import Lanes, ever, has_team, of_all, random_actions, success_in, watched
 from imitate.errors import (
     EnvError,
     NotFiniteError,
@@ -130,10 +130,13 @@ class EpisodeRunner:
         success: bool | None = None
         at_end: bool | None = None
         total, length, sums = 0.0, 0, RewardSums(plan.named)
+        dice = np.random.default_rng(plan.seed_of(index))
         with recorder:
             over = False
             while length < plan.horizon and not over:
                 action = policy(obs, goal) if late is None else late(obs)
+                if dice.random() < plan.settings.epsilon:
+                    action = _random_action(env, obs, dice)
                 recorder.add(env, length, obs)
                 obs, reward, terminated, truncated, info = env.step(action)
                 policy.observe(reward)
@@ -434,6 +437,16 @@ def _batch(
     if ACTION_MASK in rows:
         rows[ACTION_MASK][~np.array(present)] = 1
     return rows
+
+
+def _random_action(env: Any, obs: Mapping[str, Any], dice: np.random.Generator) -> Vector:
+    """Return a uniform action (A,) of an environment, a choice among those that it allows now."""
+    low, mask = np.asarray(env.action_low), obs.get(ACTION_MASK)
+    choices = int(getattr(env, "num_choices", 0))
+    allowed = None if mask is None else np.asarray(mask)[None]
+    share = dice.random((1, len(low)))
+    (action,) = random_actions(share, low, np.asarray(env.action_high), choices, allowed)
+    return np.asarray(action, dtype=np.float64)
 
 
 def describe_error(error: BaseException) -> str:

@@ -261,6 +261,8 @@ class EvalJob:
             same["rename"] = dict(settings.rename)
         if settings.precision != "fp32":
             same["precision"] = settings.precision
+        if settings.epsilon:
+            same["epsilon"] = settings.epsilon
         return dict(json.loads(to_json(same)))
 
     def result(self, played: Sequence[EpisodeResult], wall_s: float) -> EvalResult:
@@ -339,13 +341,15 @@ def _check_robot(name: str, settings: EvalSettings) -> None:
         raise EnvError(
             f"{name}: --latency-ms is for simulators; on a robot predictions have their real delay"
         )
+    if settings.epsilon:
+        raise EnvError(f"{name}: a robot takes no random actions: leave --epsilon out")
 
 
 def _check_team(name: str, settings: EvalSettings) -> None:
     """Raise EnvError if the settings do not support several agents."""
-    if settings.mode == "vector" or settings.late is not None or settings.overlay:
+    if settings.mode == "vector" or settings.late or settings.overlay or settings.epsilon:
         raise EnvError(
-            f"{name} has several agents: leave --mode vector, --latency-ms and --overlay out"
+            f"{name} has several agents: leave --mode vector, --latency-ms, --overlay and --epsilon out"
         )
 
 
@@ -367,7 +371,7 @@ def device_beside(device: torch.device, weights: int) -> str:
 def _mode(
     settings: EvalSettings, subject: EvaluatedPolicy, env_meta: Mapping[str, Any], device: str
 ) -> Mode:
-    if settings.late is not None or is_robot(env_meta) or is_team(env_meta):
+    if settings.late is not None or settings.epsilon or is_robot(env_meta) or is_team(env_meta):
         return "processes"
     if settings.mode != "auto":
         return settings.mode

@@ -72,6 +72,7 @@ class EvalSettings:
         rename: from names of the environment's observations to those of the checkpoint, ``{"agent_pos": "state"}``.
         precision: precision of the policy's large linear layers, see
             :func:`imitate.policy.loading.policy_from_checkpoint`.
+        epsilon: probability, in [0, 1], of a uniform random action in place of the policy's; 1 is a random policy.
 
     Raises:
         UserError: a value is out of its range, or two contradict each other.
@@ -93,6 +94,7 @@ class EvalSettings:
     late: Lateness | None = None
     rename: Rename = field(default_factory=dict)
     precision: Precision = "fp32"
+    epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -103,6 +105,12 @@ class EvalSettings:
             raise UserError(f"step_timeout_s is {self.step_timeout_s}, but must be above 0")
         if self.mode not in (modes := get_args(Mode)):
             raise UserError(f"mode is '{self.mode}', but must be one of {', '.join(modes)}")
+        if not 0 <= self.epsilon <= 1:
+            raise UserError(f"epsilon is {self.epsilon}, but must be between 0 and 1")
+        if self.epsilon and (self.mode == "vector" or self.late is not None):
+            raise UserError(
+                "--epsilon needs --mode processes, without --latency-ms: leave them out"
+            )
         if self.late is not None and self.mode == "vector":
             raise UserError(
                 "--mode vector predicts for many environments at once, without delay: leave it out with --latency-ms"

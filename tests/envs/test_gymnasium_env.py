@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from imitate.envs import make_env
+from imitate.envs.env import random_actions
 from imitate.envs.gymnasium_env import GymnasiumEnv
 from imitate.envs.spaces import ObservationSpace
 from imitate.envs.trust import trust
@@ -169,6 +170,18 @@ def test_several_rewards_are_refused_or_named():
     _, reward, _, _, info = named.step(np.zeros(env.action_dim))
     assert (reward, info["reward:0"], info["reward:1"]) == (1.5, 1.0, 0.5)
     assert named.serialize()["reward_parts"]
+
+
+def test_random_actions_by_hand():
+    share = np.array([[0.0, 0.5, 0.25], [0.99, 0.5, 0.75]])
+    low, high = np.array([0.0, 0.0, -np.inf]), np.array([1.0, 1.0, 3.0])
+    given = random_actions(share, low, high, num_choices=2)
+    np.testing.assert_allclose(given, [[1, 0, 0], [0, 1, 2]])
+    allowed = np.array([[0, 1], [1, 0]])
+    np.testing.assert_allclose(
+        random_actions(share, low, high, 2, allowed)[:, :2], [[0, 1], [1, 0]]
+    )
+    np.testing.assert_allclose(random_actions(share, low, high)[1], [0.99, 0.5, 2.0])
 
 
 def test_frames_have_the_wanted_size():

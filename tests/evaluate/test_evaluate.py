@@ -42,6 +42,8 @@ def play(agent, pool=None, **settings):
         ({"seed": -1}, "seed is -1, but must be at least 0"),
         ({"step_timeout_s": 0.0}, "step_timeout_s is 0.0, but must be above 0"),
         ({"mode": "fast"}, "mode is 'fast', but must be one of auto, processes, vector"),
+        ({"epsilon": 1.5}, "epsilon is 1.5, but must be between 0 and 1"),
+        ({"epsilon": 0.5, "mode": "vector"}, "--epsilon needs --mode processes"),
     ],
 )
 def test_settings_out_of_their_range_are_refused(settings, words):
@@ -63,6 +65,14 @@ def test_a_good_policy_succeeds_and_the_episodes_are_those_of_the_seeds(expert):
         assert length == steps
     # Wilson interval of 3 of 3.
     assert result.rate.interval == (pytest.approx(0.4385, abs=1e-4), 1.0)
+
+
+def test_random_actions_keep_a_good_policy_from_its_goal(expert):
+    settings = {"episodes": 4, "horizon": 12, "seed": 5}
+    good, noisy, random = (play(expert, epsilon=x, **settings) for x in (0.0, 0.3, 1.0))
+    assert good.success == [True] * 4
+    assert sum(random.success) < 2 and noisy.lengths != good.lengths
+    assert play(expert, epsilon=0.3, **settings).lengths == noisy.lengths  # the seeds decide
 
 
 def test_episodes_do_not_end_at_success_when_told_so(expert):

@@ -107,6 +107,7 @@ def test_an_entry_stands_for_the_same_checkpoint_environment_and_settings(tmp_pa
         "horizon": 31,
         "mode": "vector",
         "precision": "int8",
+        "epsilon": 0.1,
     }.items():
         assert file.find(same(**{key: value})) is None
     file.close(is_over=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.policy_state import PolicyState
-from imitate.models.categorical import uniform_choice
+from imitate.envs.env import random_actions
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.steps import Array, Collected, Step
 
@@ -145,23 +145,7 @@ class LocalCollector:
 
     def _random(self) -> NDArray[np.float32]:
         """Draw uniform actions from torch's generator, whose state a checkpoint contains."""
-        count, size = len(self.group), len(self._low)
-        choices = self._num_choices
-        chosen = torch.eye(choices)[self._random_choice(count)] if choices else None
-        if chosen is not None and choices == size:
-            one_hot: NDArray[np.float32] = chosen.numpy()
-            return one_hot
-        share = torch.rand(count, size).numpy()
-        low = np.where(np.isfinite(self._low), self._low, -1.0)
-        high = np.where(np.isfinite(self._high), self._high, 1.0)
-        actions: NDArray[np.float32] = (low + share * (high - low)).astype(np.float32)
-        if chosen is not None:
-            actions[:, :choices] = chosen.numpy()
-        return actions
-
-    def _random_choice(self, count: int) -> Tensor:
-        """Draw uniform choices (N,) among those that the environments allow."""
+        share = torch.rand(len(self.group), len(self._low)).numpy()
         mask = self.algo.action_mask.of({k: torch.from_numpy(v) for k, v in self.group.obs.items()})
-        if mask is None:
-            return torch.randint(self._num_choices, (count,))
-        return uniform_choice(torch.rand(count), mask, self._num_choices)
+        allowed = None if mask is None else mask.numpy()
+        return random_actions(share, self._low, self._high, self._num_choices, allowed)
