@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import (
     Field,
@@ -127,6 +127,33 @@ class HindsightConfig(Section):
     )
 
 
+class WrapperConfig(Section):
+    """Wrapper of the environment, which adds an observation."""
+
+    type: Literal["skills", "previous_action"] = Field(
+        description="Skills: observation skill, drawn for each episode; previous_action: observation of this "
+        "name, the last action and 1, or zeros at an episode's start."
+    )
+    num: PositiveInt | None = Field(None, description="Skills: their number, or dimension.")
+    continuous: bool = Field(
+        False, description="Skills: points on the unit sphere instead of one-hot numbers."
+    )
+
+    @model_validator(mode="after")
+    def _skills_have_a_number(self) -> Self:
+        if (self.type == "skills") != (self.num is not None):
+            raise ValueError(
+                "num is missing: give the number of skills"
+                if self.num is None
+                else f"num is {self.num}, but {self.type} has none: leave it out"
+            )
+        return self
+
+    def described(self) -> dict[str, Any]:
+        """Return the entry of env_args."""
+        return {key: value for key, value in self.to_dict().items() if value not in (None, False)}
+
+
 class OnlineConfig(Section):
     """Online reinforcement learning. An epoch then has ``experiment.epoch_every_n_steps`` environment steps."""
 
@@ -137,6 +164,9 @@ class OnlineConfig(Section):
         None,
         description="Environment to learn in: a gymnasium name, or env_args as in demonstration "
         "files; null: the environment of train.data.",
+    )
+    wrappers: tuple[WrapperConfig, ...] = Field(
+        (), description="Wrappers of the environment, the innermost first; saved in its env_args."
     )
     num_envs: PositiveInt = Field(1, description="Number of copies of the environment.")
     horizon: PositiveInt | None = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from imitate.envs.cameras import Size
 from imitate.envs.env import Env
 from imitate.envs.migration import ROBOSUITE, fitted
 from imitate.envs.trust import PETTINGZOO, ROBOT, check_trusted
+from imitate.envs.wrappers import wrapped
 from imitate.errors import EnvError
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
@@ -78,7 +80,8 @@ def make_env(
         env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
             descriptions of older robosuite versions are translated, which is logged. ``robot:NAME`` is a robot,
             ``pettingzoo:MODULE`` an environment with several agents (:mod:`imitate.envs.env`). ``reward_parts`` is true
-            if the numbers of a vector of rewards have names.
+            if the numbers of a vector of rewards have names; ``wrappers`` are put around environments
+            (:mod:`imitate.envs.wrappers`).
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
@@ -89,6 +92,16 @@ def make_env(
         EnvError: the description cannot be used, names what is not trusted (:mod:`imitate.envs.trust`), or its
             simulator is not installed.
     """
+    if env_meta.get("wrappers"):
+        if is_robot(env_meta) or is_team(env_meta):
+            raise EnvError(
+                f"{env_meta['env_name']}: wrappers are for one simulated environment: leave them out"
+            )
+        inner = {key: value for key, value in env_meta.items() if key != "wrappers"}
+        make = partial(
+            make_env, inner, render=render, camera_names=camera_names, camera_size=camera_size
+        )
+        return wrapped(env_meta, obs_keys, lambda keys: make(obs_keys=keys))
     kind = env_meta.get("type")
     if is_robot(env_meta):
         check_trusted(env_meta)

@@ -84,7 +84,8 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
         kind = ROBOSUITE if own.get("type") == ROBOSUITE or text in EXPERTS else GYMNASIUM
     if own.get("type") == kind:
         return {**own, "env_name": text}
-    return {"env_name": text, "type": kind, "env_kwargs": {}}
+    kept = {"wrappers": own["wrappers"]} if "wrappers" in own else {}
+    return {"env_name": text, "type": kind, "env_kwargs": {}, **kept}
 
 
 def named_robot(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,6 +134,7 @@ class PolicyOpener:
         rename: entries of ``--rename``.
         precision: precision of a checkpoint's large linear layers, see
             :func:`imitate.policy.loading.policy_from_checkpoint`.
+        skill: number of the skill of a policy that has several, or None to take it from the observations.
     """
 
     token_file: Path | None = None
@@ -144,8 +145,19 @@ class PolicyOpener:
     resize: bool = False
     rename: Sequence[str] = ()
     precision: Precision = "fp32"
+    skill: int | None = None
 
     def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
+        """Open a policy, as :meth:`_opened` does, with the chosen skill."""
+        found = self._opened(text, stack)
+        if self.skill is None:
+            return found
+        from imitate.deploy.skill import SkilledPolicy
+
+        actor = SkilledPolicy(found.actor, found.schema, self.skill)
+        return replace(found, actor=actor, schema=actor.schema)
+
+    def _opened(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
         """Load a checkpoint or a bundle, or connect to a server.
 
         Args:

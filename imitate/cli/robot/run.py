@@ -75,6 +75,12 @@ def command(
         ),
     ] = 400,
     lang: Lang = None,
+    skill: Annotated[
+        int | None,
+        typer.Option(
+            "--skill", min=0, help="Number of the skill, for a policy that learned several."
+        ),
+    ] = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,
     slow: Slow = 1.0,
@@ -140,6 +146,7 @@ def command(
             resize,
             rename or (),
             precision,
+            skill,
         )
         with problems.noted():
             found = source.open(policy, stack)

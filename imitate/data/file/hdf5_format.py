@@ -352,6 +352,7 @@ _ENV_ARGS: dict[str, tuple[type, str]] = {
     "env_kwargs": (dict, "a JSON object, such as {}"),
     "env_name": (str, "a text"),
     "type": (int, "a whole number"),
+    "wrappers": (list, "a list, such as []"),
 }
 
 

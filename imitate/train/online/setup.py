@@ -131,6 +131,8 @@ def online_env_meta(config: Config, files: DataFiles | None = None) -> dict[str,
     meta = laid_over(meta, config.experiment.env_meta_update_dict.to_dict())
     if any(source.startswith(PART) for source in sources_of(config.algo)):
         meta = {**meta, "reward_parts": True}
+    if config.train.online.wrappers:
+        meta = {**meta, "wrappers": [each.described() for each in config.train.online.wrappers]}
     check_trusted(meta)
     return fitted(meta)
 

@@ -1,0 +1,168 @@
+"""Wrappers of environments, which add observations or change what an action means.
+
+They are named in env_args, ``"wrappers": [{"type": "skills", "num": 5}]``, the first of them innermost, so that a
+checkpoint's evaluations and robots have the same ones. A training names them in ``train.online.wrappers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from imitate.envs.env import Array, Env, Obs
+from imitate.errors import EnvError
+
+SKILL, PREVIOUS = "skill", "previous_action"
+_MOST = 4096
+
+
+class Wrapper:
+    """An environment around another one; what it does not change is that of the inner one.
+
+    Attributes:
+        adds: observations that it adds.
+    """
+
+    adds: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, env: Env, settings: Mapping[str, Any]) -> None:
+        self._env, self._settings = env, dict(settings)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_env":
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def _begin(self, seed: int | None) -> None:
+        """Prepare an episode, before its first observation."""
+
+    def _seen(self, obs: Obs) -> Obs:
+        """Return the observation of the inner environment with the added ones."""
+        return obs
+
+    def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Start an episode."""
+        obs, info = self._env.reset(seed=seed)
+        self._begin(seed)
+        return self._seen(obs), info
+
+    def reset_to(self, state: dict[str, Any]) -> Obs:
+        """Restore a state of the inner environment and start an episode from it."""
+        obs = self._env.reset_to(state)
+        self._begin(None)
+        return self._seen(obs)
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action."""
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        return self._seen(obs), reward, terminated, truncated, info
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the env_args, in which this wrapper is the last one."""
+        inner = self._env.serialize()
+        return {**inner, "wrappers": [*inner.get("wrappers", ()), dict(self._settings)]}
+
+
+class Skills(Wrapper):
+    """Adds the observation ``skill``, which is drawn at the start of each episode.
+
+    Settings: ``num`` K; ``continuous``: false for one of K skills, one-hot, true for a point on the unit sphere in K
+    dimensions. An episode with seed s has the skill s mod K, so that evaluations cycle through all skills.
+    """
+
+    adds = (SKILL,)
+
+    def __init__(self, env: Env, settings: Mapping[str, Any]) -> None:
+        super().__init__(env, settings)
+        self._num = count_in(settings, "num")
+        self._random = np.random.default_rng(0)
+        self._skill = np.zeros(self._num, np.float32)
+
+    def _begin(self, seed: int | None) -> None:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        if self._settings.get("continuous"):
+            drawn = self._random.normal(size=self._num)
+            self._skill = (drawn / np.linalg.norm(drawn)).astype(np.float32)
+        else:
+            number = self._random.integers(self._num) if seed is None else seed % self._num
+            self._skill = np.eye(self._num, dtype=np.float32)[number]
+
+    def _seen(self, obs: Obs) -> Obs:
+        return {**obs, SKILL: self._skill.copy()}
+
+
+class PreviousAction(Wrapper):
+    """Adds the observation ``previous_action`` (A + 1,): the last action and 1, or zeros at an episode's start."""
+
+    adds = (PREVIOUS,)
+
+    def _begin(self, seed: int | None) -> None:
+        self._last = np.zeros(self._env.action_dim + 1, np.float32)
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action, and remember what was executed."""
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        self._last = np.append(info.get("executed_action", action), 1.0).astype(np.float32)
+        return self._seen(obs), reward, terminated, truncated, info
+
+    def _seen(self, obs: Obs) -> Obs:
+        return {**obs, PREVIOUS: self._last.copy()}
+
+
+_WRAPPERS: dict[str, type[Wrapper]] = {"skills": Skills, "previous_action": PreviousAction}
+
+
+def count_in(settings: Mapping[str, Any], key: str) -> int:
+    """Return a whole number of a wrapper's settings."""
+    value = settings.get(key)
+    if type(value) is not int or not 1 <= value <= _MOST:
+        raise EnvError(
+            f"env_args['wrappers']: {settings.get('type')} has {key} {value!r}: write a whole number from 1 to {_MOST}"
+        )
+    return value
+
+
+def wrappers_in(env_meta: Mapping[str, Any]) -> list[tuple[type[Wrapper], Mapping[str, Any]]]:
+    """Return the wrappers of env_args with their settings, the innermost first.
+
+    Raises:
+        EnvError: they cannot be read.
+    """
+    listed = env_meta.get("wrappers") or []
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise EnvError(f"env_args['wrappers'] is {listed!r}: write a list of objects with 'type'")
+    found = []
+    for settings in listed:
+        kind = settings.get("type") if isinstance(settings, Mapping) else settings
+        if not isinstance(kind, str) or kind not in _WRAPPERS:
+            raise EnvError(
+                f"env_args['wrappers']: no wrapper {kind!r}; there are {', '.join(_WRAPPERS)}"
+            )
+        found.append((_WRAPPERS[kind], settings))
+    return found
+
+
+def wrapped(
+    env_meta: Mapping[str, Any],
+    obs_keys: Sequence[str] | None,
+    make: Callable[[Sequence[str] | None], Env],
+) -> Env:
+    """Make an environment and wrap it as its env_args say.
+
+    Args:
+        env_meta: its env_args.
+        obs_keys: the observations to return; None returns all.
+        make: makes the inner environment with these observations.
+
+    Raises:
+        EnvError: the wrappers cannot be read.
+    """
+    wrappers = wrappers_in(env_meta)
+    added = {key for kind, _ in wrappers for key in kind.adds}
+    env: Any = make(None if obs_keys is None else [key for key in obs_keys if key not in added])
+    for kind, settings in wrappers:
+        env = kind(env, settings)
+    return env  # type: ignore[no-any-return]
