@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.algo.base.algo import Algo, Batch, PolicyStep
+from imitate.algo.base.on_policy import select_rows
 from imitate.algo.base.policy_state import PolicyState
 from imitate.data.batches.windows import TransitionPicker, Windows, transition_table
 from imitate.errors import UserError
@@ -32,6 +33,7 @@ class Experience:
         terminals: (T, N) bool, true if the task ended.
         timeouts: (T, N) bool, true if the time limit ended the episode.
         extras: further outputs of the policy, such as ``log_prob``.
+        mask: (T, N) bool, false where there is no step; None: all are steps.
     """
 
     obs: Arrays
@@ -41,6 +43,7 @@ class Experience:
     terminals: Array
     timeouts: Array
     extras: Arrays = field(default_factory=dict)
+    mask: Array | None = None
 
     def samples(self, algo: Algo) -> Batch:
         """Return what an algorithm learns from: rows of its rollouts, or raw windows for its preparation.
@@ -57,7 +60,9 @@ class Experience:
 
     def _rollout(self, algo: Any) -> Batch:
         """Return the prepared steps of a rollout, of which the last may be in the middle of an episode."""
-        cut = self.timeouts.copy()
+        mask = self._mask
+        timeouts = self.timeouts | ~mask
+        cut = timeouts.copy()
         cut[-1] = True
         rows = np.flatnonzero(cut)
         rollout = {
@@ -67,8 +72,8 @@ class Experience:
             "actions": self.actions,
             "rewards": self.rewards.astype(np.float32),
             "terminals": self.terminals,
-            "timeouts": self.timeouts,
-            "mask": np.ones_like(self.terminals),
+            "timeouts": timeouts,
+            "mask": mask,
             **self.extras,
         }
         rollout["rewards"] = algo.rollout_rewards(rollout)
@@ -85,7 +90,8 @@ class Experience:
             )
         obs, following = (_by_env(group) for group in (self.obs, self.next_obs))
         steps = _by_env({"actions": self.actions, "rewards": self.rewards, "dones": self.terminals})
-        ends = (self.terminals | self.timeouts).T.copy()
+        mask = self._mask.T
+        ends = (self.terminals | self.timeouts).T | ~mask
         ends[:, -1] = True
         after = np.flatnonzero(ends) + 1
         start = np.concatenate([[0], after[:-1]])
@@ -116,13 +122,20 @@ class Experience:
                 later = np.minimum(table.last + 1, ends.size - 1)
                 batch["next_actions"] = steps["actions"][later]
                 batch["weight"] = window.real * table.usable[:, None].astype(np.float32)
-        return tensors(batch)
+        steps_only = torch.from_numpy(np.flatnonzero(mask))
+        return select_rows(tensors(batch), steps_only)
+
+    @property
+    def _mask(self) -> Array:
+        return np.ones_like(self.terminals) if self.mask is None else self.mask
 
 
-def tensors(tree: Mapping[str, Any]) -> dict[str, Any]:
+def tensors(tree: Mapping[str, Any], device: torch.device | str = "cpu") -> dict[str, Any]:
     """Return a nested dict with its arrays as tensors."""
     return {
-        key: tensors(value) if isinstance(value, Mapping) else torch.as_tensor(value)
+        key: tensors(value, device)
+        if isinstance(value, Mapping)
+        else torch.as_tensor(value, device=device)
         for key, value in tree.items()
     }
 

@@ -296,6 +296,11 @@ def test_a_loop_around_a_policy_of_di_engine():
     assert len(info["priority"]) == 8
 
 
+def test_a_policy_of_srl(checkpoint):
+    result = run("docs/from_srl.md", 0)["result"]
+    assert result.action.shape == (8, 2)
+
+
 # ---- configuration, networks, tests, workers -----------------------------------------------------
 
 
@@ -371,6 +376,7 @@ RUN = {
     "docs/from_lerobot.md": 1,
     "docs/from_robomimic.md": 1,
     "docs/from_sb3.md": 2,
+    "docs/from_srl.md": 1,
     "docs/interactive.md": 1,
     "docs/offline_rl.md": 1,
     "docs/own_data.md": 3,

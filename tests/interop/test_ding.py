@@ -131,6 +131,36 @@ def test_rewards_are_summed_over_n_steps_up_to_the_end():
     assert policy.learn_mode.forward(found)["priority"]
 
 
+def test_the_next_action_is_that_of_the_next_step_and_the_last_step_has_no_weight():
+    policy = as_policy(tiny_algo("rebrac", obs={"s": 1}))
+    steps = steps_of(policy, [1, 2, 4], end=False, timeout=True)
+    assert [step["done"] for step in steps] == [False, False, True]
+    found = policy.collect_mode.get_train_sample(steps)
+    assert [each["weight"].tolist() for each in found] == [[1.0], [1.0], [0.0]]
+    for sample, step in zip(found, steps[1:], strict=False):
+        assert torch.equal(sample["next_actions"], step["action"])
+    policy.learn_mode.forward(found)
+    policy.eval_mode.forward({0: np.zeros(1, np.float32)})
+    assert policy.algo.nets.training
+
+
+def epochs_of(algo, update):
+    """Epochs of eleven updates, of which ten are an epoch, and the epochs that end."""
+    epochs, ended, learn = [], [], algo.train_on_batch
+    algo.train_on_batch = lambda batch, epoch: epochs.append(epoch) or learn(batch, epoch)
+    algo.on_epoch_end = ended.append
+    for _ in range(11):
+        update()
+    return epochs, ended
+
+
+def test_updates_are_counted_in_epochs():
+    policy = as_policy(tiny_algo("td3", obs={"s": 1}))
+    steps = steps_of(policy, [1, 2])
+    found = epochs_of(policy.algo, lambda: policy.learn_mode.forward(steps))
+    assert found == ([1] * 10 + [2], [1])
+
+
 def test_weights_of_a_prioritized_buffer_reach_the_loss():
     def critic_loss(weights, rows):
         policy = as_policy(tiny_algo("td3", "algo.actor.noise_std=0", obs={"s": 1}))
