@@ -154,9 +154,20 @@ def tiny_batch(algo, size=6, seed=0, **changes):
     def uniform(*shape):
         return torch.rand(size, *shape, generator=generator)
 
+    steps_on = algo.algo_config.following(config)
+    following = {}
+    if steps_on is not None:
+        each = obs()
+        following["following"] = {
+            "obs": {k: torch.stack([v[:, 0]] * steps_on.number, 1) for k, v in each.items()},
+            "actions": uniform(steps_on.number, algo.ac_dim) * 2 - 1,
+            "mask": torch.ones(size, steps_on.number, dtype=torch.bool),
+            "rewards": uniform(steps_on.number),
+        }
     return {
         "obs": obs(),
         "next_obs": obs(),
+        **following,
         "subgoals": subgoals,
         "goal_obs": {key: value[:, 0] for key, value in obs().items() if key in algo.goal_shapes},
         "actions": uniform(steps, algo.ac_dim) * 2 - 1,

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
 from imitate.algo.base.factory import register_algo_factory_func
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.sections import GLConfig
@@ -113,11 +114,13 @@ class GL(Algo[GLConfig]):
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
         """Make one update, or with ``validate`` only compute the losses."""
+        more = learn_auxiliaries(self.auxiliaries, self.optimization, batch, not validate)
         with torch.set_grad_enabled(not validate):
             loss, info = self._planner_loss(batch)
         if not validate:
             info["Grad_Norms"] = self._gradient_step("goal_network", loss)
-        return {name: value.detach() for name, value in info.items()}
+            follow_auxiliaries(self.auxiliaries, batch)
+        return {name: value.detach() for name, value in info.items()} | more
 
     # ---- planning ------------------------------------------------------------------------------------------------
 

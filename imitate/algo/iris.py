@@ -29,7 +29,7 @@ from imitate.algo.base.factory import register
 from imitate.algo.base.hierarchy import PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
 from imitate.algo.base.rl_sections import BCQConfig
 from imitate.algo.base.sections import GLConfig
-from imitate.config import BaseConfig, DataNeeds, ObservationConfig, Section
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, ObservationConfig, Section
 from imitate.config.observation import PartedObservations
 from imitate.functional.sampling import pick_class
 
@@ -77,6 +77,13 @@ class IRISConfig(HierarchyConfig):
     def goal_planner(self) -> GLConfig:
         """Section of the part that predicts subgoals."""
         return self.value_planner.planner
+
+    @property
+    def parts(self) -> dict[str, AlgoSection]:
+        """Sections of the parts by their keys."""
+        path, planner = "algo.value_planner", self.value_planner
+        parts = {f"{path}.planner": planner.planner, f"{path}.value": planner.value}
+        return {**parts, "algo.actor": self.actor}
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """Data of the base class, and the transitions of the value."""

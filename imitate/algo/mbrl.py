@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import with_transitions
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState, PolicyState
 from imitate.algo.slots.dynamics import DYNAMICS, Dynamics, DynamicsConfig
@@ -119,9 +120,11 @@ class MBRL(Algo[MBRLConfig]):
         if validate:
             return super().train_on_batch(batch, epoch, validate=True)
         self.dynamics.follow(batch)
+        more = learn_auxiliaries(self.auxiliaries, self.optimization, batch)
         loss, info = self._loss(batch)
         info["Dynamics_Grad_Norms"] = self._gradient_step("dynamics", loss)
-        return {name: value.detach() for name, value in info.items()}
+        follow_auxiliaries(self.auxiliaries, batch)
+        return {name: value.detach() for name, value in info.items()} | more
 
     # ---- test time -----------------------------------------------------------------------------------------------
 

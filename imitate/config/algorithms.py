@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from imitate.config.auxiliary import AuxiliariesConfig
 from imitate.config.base_config import BaseConfig
-from imitate.config.data_needs import DataNeeds, TrainingSet
+from imitate.config.data_needs import DataNeeds, FollowingSteps, TrainingSet
 from imitate.config.observation import ObservationConfig, Observations
 from imitate.config.optimizer import OptimizerConfigs
 from imitate.config.section import OpenSection, Section
@@ -29,11 +30,17 @@ class AlgoSection(Section):
         tree_defaults: the algorithm's defaults for the shared sections, as a partial tree.
         observations: type of the section ``observation``; None: one list of observations that all networks share.
         acts: true if the algorithm learns a policy, which can be evaluated.
+        learns_rewards: true if rewards of auxiliaries can be added to those that the algorithm learns from.
     """
 
     tree_defaults: ClassVar[Mapping[str, Any]] = {}
     observations: ClassVar[type[Observations] | None] = None
     acts: ClassVar[bool] = True
+    learns_rewards: ClassVar[bool] = False
+
+    auxiliary: AuxiliariesConfig = Field(
+        AuxiliariesConfig(), description="Auxiliary losses and intrinsic rewards by name."
+    )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations of values that cannot work together.
@@ -53,6 +60,23 @@ class AlgoSection(Section):
             config: the whole `Config`.
         """
         return DataNeeds()
+
+    def following(self, config: BaseConfig) -> FollowingSteps | None:
+        """Return the steps that the losses of auxiliaries are computed from, or None.
+
+        Args:
+            config: the whole `Config`.
+        """
+        return self.auxiliary.following
+
+    def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
+        """List settings that cannot be combined with ``auxiliary``, in the form of :meth:`conflicts`."""
+        return [
+            f"algo.auxiliary.{name}.reward is {entry.reward:g}, but {config.algo_name} does not learn from "
+            "rewards: set it to 0"
+            for name, entry in self.auxiliary.items()
+            if entry.reward > 0 and not self.learns_rewards
+        ]
 
     def values_from_data(self, dataset: TrainingSet) -> dict[str, Any]:
         """Compute values for keys of this section that are null. They are written into the run's configuration.

@@ -275,7 +275,7 @@ class Config(BaseConfig):
 
     @model_validator(mode="after")
     def _no_conflicts(self) -> Config:
-        problems = self.algo.conflicts(self)
+        problems = self.algo.conflicts(self) + self.algo.auxiliary_conflicts(self)
         if problems:
             raise PydanticCustomError("conflict", "{text}", {"text": "\n".join(problems)})
         return self

@@ -71,6 +71,23 @@ class Sequences:
 
 
 @dataclass(frozen=True)
+class FollowingSteps:
+    """Transitions that follow each other from a sample's step on, for auxiliary losses.
+
+    Batches then have ``following``: ``obs`` {key: (B, K, ...)} after each of the K steps, ``actions`` (B, K, A),
+    ``mask`` (B, K) false where the episode has ended or the observation after the step is unknown, and ``rewards``
+    (B, K).
+
+    Attributes:
+        number: K, number of steps.
+        rewards: add the rewards.
+    """
+
+    number: int = 1
+    rewards: bool = False
+
+
+@dataclass(frozen=True)
 class DataNeeds:
     """Data that an algorithm learns from, in addition to the windows of observations and actions of every batch.
 

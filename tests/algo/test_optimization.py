@@ -63,6 +63,33 @@ def test_each_second_of_two_accumulated_losses_steps_by_their_mean():
     assert networks["critic"].value.tolist() == [0.0, 0.0]
 
 
+def test_an_added_loss_trains_both_networks_at_the_step_of_its_owner():
+    networks = nets()
+    optimization = both(networks)
+    product = (networks["critic"].value * torch.tensor([2.0, 1.0])).sum()
+    optimization.add("actor", "critic", slope(networks, "actor", 0.0, 4.0) + product)
+    optimization.step("critic", slope(networks, "critic", 0.1, 0.1))  # not the owner's
+    # gradients (3, 4) of the actor and (2, 1) of the critic have the norm sqrt(30)
+    norm = optimization.step("actor", slope(networks, "actor", 3.0, 0.0))
+    assert norm.item() == pytest.approx(30**0.5)
+    assert networks["actor"].value.grad.tolist() == [3.0, 4.0]
+    assert networks["critic"].value.grad.tolist() == [2.0, 1.0]
+    # the rate of both is 0.1; the critic has made its own step before
+    torch.testing.assert_close(networks["actor"].value.data, torch.tensor([-0.1, -0.1]))
+    assert networks["critic"].value[0] < -0.15
+    optimization.step("actor", slope(networks, "actor", 1.0, 0.0))
+    assert networks["actor"].value.grad.tolist() == [1.0, 0.0]
+
+
+def test_an_added_loss_without_a_step_is_dropped():
+    networks = nets()
+    optimization = both(networks)
+    optimization.add("actor", "critic", slope(networks, "critic", 1.0, 1.0))
+    optimization.drop_added()
+    optimization.step("actor", slope(networks, "actor", 1.0, 0.0))
+    assert networks["critic"].value.tolist() == [0.0, 0.0]
+
+
 def test_the_average_follows_the_steps_of_its_network_alone():
     networks = nets()
     average = EMA(networks, decay=0.5)

@@ -12,6 +12,7 @@ from imitate.algo.bc import BC
 from tests.device.simulated_graph import simulate
 from tests.tiny import tiny_algo, tiny_batch
 
+RATE = '"optimizer": {"learning_rate": {"initial": 0.0078125}}'
 POLICIES = {
     "bc": ("bc",),
     "gaussian": ("bc", "algo.gaussian.enabled=true"),
@@ -22,6 +23,11 @@ POLICIES = {
     "diffusion": ("diffusion_policy",),
     "flow": ("flow_policy",),
     "dt": ("dt",),
+    "auxiliaries": (
+        "bc",
+        f'algo.auxiliary.own={{"type": "inverse", {RATE}}}',
+        f'algo.auxiliary.shared={{"type": "inverse", "encoder": "policy", {RATE}}}',
+    ),
 }
 STEPS = WARM_UP + 5
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import (
     ActorConfig,
@@ -289,14 +290,16 @@ class ActorCritic(Algo[RLConfigT]):
 
         Auxiliaries learn only from the ``real`` transitions, so that imagined states remain novel.
         """
-        for name, auxiliary in self.auxiliaries.items():
-            value, info = auxiliary.loss(real)
-            named = {f"{name}/{key}": number for key, number in info.items()}
-            update.step(name, (auxiliary.config.loss * value, named))
-            bonus = auxiliary.reward(batch) if auxiliary.config.reward > 0 else None
+        auxiliaries = self.auxiliaries
+        update.info |= learn_auxiliaries(auxiliaries, self.optimization, real, update.learn)
+        for name, auxiliary in auxiliaries.items():
+            config = auxiliary.config
+            bonus = auxiliary.reward(batch) if config.reward > 0 else None
             if bonus is not None:
                 update.info[f"{name}/Reward"] = bonus.mean()
-                rewards = self._plus(batch["rewards"], auxiliary.config.reward * bonus)
+                if not config.reward_on_demos:
+                    bonus = bonus * (batch["part"] == 0)
+                rewards = self._plus(batch["rewards"], config.reward * bonus)
                 batch = {**batch, "rewards": rewards}
         return batch
 
@@ -311,10 +314,6 @@ class ActorCritic(Algo[RLConfigT]):
         features, _ = self.actor(obs, goal)
         distribution: ActionDistribution = self.actor.head(features)
         return self.action_mask.policy(distribution, obs)
-
-    def _follow_auxiliaries(self, batch: Batch) -> None:
-        for auxiliary in self.auxiliaries.values():
-            auxiliary.follow(batch)
 
     # ---- model ---------------------------------------------------------------------------------------------------
 
@@ -356,9 +355,13 @@ class ActorCritic(Algo[RLConfigT]):
             "discounts": batch["discounts"],
             "weight": None if weight is None else weight[:, now],
         }
+        # The parts of a batch have numbers, with 0 for the replay buffer. Without numbers, all samples are
+        # demonstrations.
+        if self.config.auxiliary:
+            selected["part"] = batch.get("part", torch.ones_like(selected["discounts"]))
+            if weight is not None:
+                selected["mask"] = selected["weight"] > 0
         if self.reward_source is not None:
-            # The parts of a batch have numbers, with 0 for the replay buffer. Without numbers, all samples are
-            # demonstrations.
             part = batch.get("part", torch.ones_like(selected["discounts"]))
             selected["expert"] = (part > 0).to(selected["discounts"])
             selected["terminals"] = (selected["discounts"] == 0).to(selected["discounts"])
@@ -395,7 +398,7 @@ class ActorCritic(Algo[RLConfigT]):
             if validate:
                 update.info |= self._validation_info(batch)
             else:
-                self._follow_auxiliaries(real)
+                follow_auxiliaries(self.auxiliaries, real)
         info = {**update.info, "Loss": update.loss}
         return {name: value.detach() for name, value in info.items()}
 

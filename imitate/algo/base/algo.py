@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from typing_extensions import NamedTuple, TypeVar
 
 from imitate.algo.base.action_mask import ActionMask
+from imitate.algo.base.auxiliaries import learn_auxiliaries
 from imitate.algo.base.encoding import Encoding, prepared_batch
 from imitate.algo.base.execution import ChunkExecution
 from imitate.algo.base.optimization import (
@@ -51,7 +52,7 @@ from imitate.algo.base.policy_state import (
 )
 from imitate.algo.base.recorded import detached, update_of
 from imitate.algo.base.relative import no_memory, recalled
-from imitate.algo.slots.auxiliary import Auxiliary, AuxiliaryContext
+from imitate.algo.slots.auxiliary import Auxiliary, AuxiliaryContext, experience_of
 from imitate.algo.slots.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
 from imitate.functional.kernels import with_fast_linears
@@ -187,8 +188,11 @@ class Algo(ABC, Generic[ConfigT]):
 
     def _add_slots(self) -> None:
         """Add the networks of the slots that the section enables, after :meth:`_create_networks`."""
-        context = AuxiliaryContext(self.encoding, self.ac_dim, self.nets)
-        self.nets.update(auxiliaries_of(self.config.get("auxiliary", None), context))
+        wanted = self.config.get("auxiliary", None)
+        if wanted:
+            choices = self.config.get("num_choices", None) or 0
+            context = AuxiliaryContext(self.encoding, self.ac_dim, choices, self.nets)
+            self.nets.update(auxiliaries_of(wanted, context))
 
     @property
     def auxiliaries(self) -> dict[str, Auxiliary]:
@@ -261,7 +265,14 @@ class Algo(ABC, Generic[ConfigT]):
             tensors on the device; observations float, images CHW, normalized by ``self.preprocess``.
         """
         ready = prepared_batch(batch, self.preprocess, self.encoding, self.device, self.execution)
-        return checked_batch(self, self._select_batch(ready))
+        return self.selected(ready)
+
+    def selected(self, batch: Batch) -> Batch:
+        """Return the part of a prepared batch that the algorithm and its auxiliaries learn from."""
+        chosen = checked_batch(self, self._select_batch(batch))
+        if "following" in batch:
+            chosen = {**chosen, "experience": experience_of(batch, self.frame_stack)}
+        return chosen
 
     def _select_batch(self, batch: Batch) -> Batch:
         """Select the steps and keys of a prepared batch that the losses use."""
@@ -290,7 +301,8 @@ class Algo(ABC, Generic[ConfigT]):
             return self.recorded_update(self, batch)
         with torch.no_grad():
             _, info = checked_loss(self, self._loss(batch))
-            return detached(info | self._validation_info(batch))
+            more = learn_auxiliaries(self.auxiliaries, self.optimization, batch, learn=False)
+            return detached(info | self._validation_info(batch) | more)
 
     @cached_property
     def recorded_update(self) -> Callable[[Algo, Batch], Info]:

@@ -116,6 +116,10 @@ def prepared_batch(
     for group, keys in encoding.in_batches.items():
         if batch.get(group):
             prepared[group] = preprocess.prepare_obs(batch[group], keys)
+    if "following" in batch:
+        prepared["following"] = _following(
+            batch["following"], prepared["obs"], preprocess, encoding, device
+        )
     now = slice(None) if execution is None else encoding.frames - 1
     references = {
         key: value[:, now]
@@ -126,3 +130,23 @@ def prepared_batch(
         if key in prepared:
             prepared[key] = preprocess.normalize_actions(prepared[key], references)
     return prepared
+
+
+def _following(
+    steps: Mapping[str, Any],
+    obs: Mapping[str, Tensor],
+    preprocess: Preprocess,
+    encoding: Encoding,
+    device: torch.device,
+) -> dict[str, Any]:
+    """Prepare the steps for auxiliaries; each action is relative to its own step's observation."""
+    ready = {key: to_device(x, device) for key, x in steps.items() if isinstance(x, Tensor)}
+    shapes = {k: shape for k, shape in encoding.in_batches["obs"].items() if k in steps["obs"]}
+    later = preprocess.prepare_obs(steps["obs"], shapes)
+    now = encoding.frames - 1
+    references = {
+        key: torch.cat([obs[key][:, now : now + 1], later[key][:, :-1]], dim=1)
+        for key in preprocess.reference_keys
+    }
+    actions = preprocess.normalize_actions(ready["actions"], references)
+    return {**ready, "obs": later, "actions": actions}

@@ -29,6 +29,8 @@ from imitate.algo.base.sections import GLConfig, RNNConfig
 from imitate.algo.bc import BCConfig
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, ObservationConfig, Section, Subgoals
 from imitate.config import algorithms as registry
+from imitate.config.auxiliary import joint_following
+from imitate.config.data_needs import FollowingSteps
 from imitate.config.observation import ROBOT_STATE, Observations
 from imitate.errors import DatasetError
 from imitate.functional.transfer import to_device
@@ -83,6 +85,11 @@ class HierarchyConfig(AlgoSection):
     def goal_planner(self) -> GLConfig:
         """Section of the part that predicts subgoals."""
 
+    @property
+    def parts(self) -> dict[str, AlgoSection]:
+        """Sections of the parts by their keys."""
+        return {"algo.planner": self.goal_planner, "algo.actor": self.actor}
+
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """The planner's subgoal, or all observations up to it.
 
@@ -94,6 +101,23 @@ class HierarchyConfig(AlgoSection):
             self.actor.data_needs(config),
             subgoals=Subgoals(keys, horizon, self.actor_use_random_subgoals),
         )
+
+    def following(self, config: BaseConfig) -> FollowingSteps | None:
+        """Return the steps for the auxiliaries of the parts."""
+        return joint_following([part.following(config) for part in self.parts.values()])
+
+    def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
+        """List auxiliaries that no part has, and those that a part cannot have."""
+        problems = [
+            text.replace("algo.", f"{path}.")
+            for path, part in self.parts.items()
+            for text in part.auxiliary_conflicts(config)
+        ]
+        if self.auxiliary:
+            problems.append(
+                f"algo.auxiliary: the networks belong to the parts: move it to {' or '.join(self.parts)}"
+            )
+        return problems
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained or cannot act."""
@@ -262,7 +286,7 @@ class Hierarchy(Algo[HierarchyT]):
             }
             if name != "actor" and part.goal_shapes:
                 own["goal_obs"] = {key: batch["goal_obs"][key] for key in part.goal_shapes}
-            selected[name] = part._select_batch({**batch, "goal_obs": None, **own})
+            selected[name] = part.selected({**batch, "goal_obs": None, **own})
         selected["actor"]["subgoals"] = batch["subgoals"]
         return selected
 

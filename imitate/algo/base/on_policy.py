@@ -36,7 +36,6 @@ from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import wants_online
 from imitate.algo.base.sections import LayerDims
-from imitate.algo.slots.auxiliary import AuxiliariesConfig
 from imitate.algo.slots.memory import MemoryConfig, RolloutMemory, one_step
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
@@ -49,6 +48,7 @@ from imitate.algo.slots.reward_weights import (
     reward_weights_in,
 )
 from imitate.config import AlgoSection, BaseConfig, Section
+from imitate.config.data_needs import FollowingSteps
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.policy_gradient import generalized_advantages
 from imitate.models.actor import Obs, PolicyAndValue, StochasticPolicy
@@ -122,6 +122,7 @@ class OnPolicyConfig(AlgoSection):
     reward_source: ClassVar[type[RewardSource] | None] = None
     """Source of rewards that replace the environment's."""
     value_per_reward: ClassVar[bool] = True
+    learns_rewards = True
 
     optim_params: Networks = networks(
         "OnPolicyOptimParams", "Optimizer of policy and value together.", policy=3e-4
@@ -147,9 +148,6 @@ class OnPolicyConfig(AlgoSection):
         True,
         description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
     )
-    auxiliary: AuxiliariesConfig = Field(
-        AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
-    )
     rewards: RewardsConfig = Field(
         RewardsConfig(), description="named rewards, which replace the environment's one"
     )
@@ -159,11 +157,6 @@ class OnPolicyConfig(AlgoSection):
         """List combinations that cannot be trained."""
         online = config.train.online
         problems = self.rnn.problems(config) + wants_online(config) + refusals(self, config)
-        if self.rnn.enabled and self.auxiliary:
-            problems.append(
-                "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "
-                "one of them off"
-            )
         if self.rnn.enabled and not self.supports_memory:
             problems.append(
                 f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"
@@ -172,6 +165,26 @@ class OnPolicyConfig(AlgoSection):
             problems.append(
                 f"train.seq_length is {config.train.seq_length}, but a rollout has train.online.collect_steps "
                 f"{online.collect_steps} steps of each environment: raise that, or lower train.seq_length"
+            )
+        return problems
+
+    def following(self, config: BaseConfig) -> FollowingSteps | None:
+        """Return None: minibatches for auxiliaries have transitions."""
+        return None
+
+    def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
+        """List settings that cannot be combined with ``auxiliary``."""
+        problems = super().auxiliary_conflicts(config)
+        if self.rnn.enabled and self.auxiliary:
+            problems.append(
+                "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "
+                "one of them off"
+            )
+        wanted = self.auxiliary.following
+        if wanted is not None and wanted.number > 1:
+            problems.append(
+                f"algo.auxiliary learns from windows of {wanted.number} steps, but minibatches of {config.algo_name} "
+                "are shuffled steps: set its steps to 1"
             )
         return problems
 
@@ -456,13 +469,6 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
         """Update policy and value once, then the networks of the slots."""
         info = super().train_on_batch(batch, epoch, validate)
-        for name, auxiliary in self.auxiliaries.items():
-            with torch.set_grad_enabled(not validate):
-                loss, scalars = auxiliary.loss(batch)
-            if not validate:
-                self._gradient_step(name, auxiliary.config.loss * loss)
-                auxiliary.follow(batch)
-            info |= {f"{name}/{key}": value.detach() for key, value in scalars.items()}
         weights = reward_weights_in(self.nets)
         if weights is not None:
             with torch.set_grad_enabled(not validate):

@@ -89,32 +89,54 @@ class Optimization:
         self._average, self._averaged = average, averaged
         self._accumulate = accumulate
         self._parts = dict.fromkeys(rules, 0)
+        self._added: dict[str, list[tuple[str, Tensor]]] = {}
         self._recorded: list[str] | None = None
 
+    def add(self, name: str, other: str, loss: Tensor) -> None:
+        """Add a loss to the next loss of network ``name``, whose step then is also a step of network ``other``.
+
+        The gradients of both networks are computed in one backward pass, and clipped together.
+        """
+        self._added.setdefault(name, []).append((other, loss))
+
+    def drop_added(self) -> None:
+        """Forget added losses for which no step was made."""
+        self._added.clear()
+
     def step(self, name: str, loss: Tensor) -> Tensor:
-        """Make a step of one network: backward, clip, optimizer and schedule.
+        """Make a step of one network, and of those whose losses were added: backward, clip, optimizer and schedule.
 
         If gradients are accumulated over n losses, only every n-th call makes a step, with the mean of n gradients.
 
         Returns:
             detached L2 norm of the network's accumulated gradients before clipping, on the device, not synchronized.
         """
-        number, optimizer = self._parts[name], self.optimizers[name]
+        number, names = self._parts[name], [name]
         self._parts[name] = (number + 1) % self._accumulate
+        for other, more in self._added.pop(name, ()):
+            names.append(other)
+            loss = loss + more
+        optimizers = [self.optimizers[each] for each in names]
         norm = backward(
             loss,
-            (weight for group in optimizer.param_groups for weight in group["params"]),
+            (
+                weight
+                for optimizer in optimizers
+                for group in optimizer.param_groups
+                for weight in group["params"]
+            ),
             self._rules[name].max_grad_norm,
             self.share_gradients,
             (number, self._accumulate),
         )
         if self._parts[name] > 0:
             return norm
-        optimizer.step()
-        if self._recorded is None:
-            self.advance(name)
-        else:
-            self._recorded.append(name)
+        for each, optimizer in zip(names, optimizers, strict=True):
+            optimizer.step()
+            if self._recorded is None:
+                self.advance(each)
+            else:
+                self._recorded.append(each)
         return norm
 
     def advance(self, name: str) -> None:

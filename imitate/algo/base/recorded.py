@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
 from imitate.algo.base.optimization import Optimization
 from imitate.algo.base.overrides import checked_loss
 
@@ -43,10 +44,13 @@ def update_of(algo: Any) -> Update:
 
 def step_by_step(algo: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
     """Make an update of network ``policy``; return detached scalars."""
+    auxiliaries = algo.auxiliaries
+    more = learn_auxiliaries(auxiliaries, algo.optimization, batch)
     with torch.enable_grad():
         loss, info = checked_loss(algo, algo._loss(batch))
     info["Policy_Grad_Norms"] = algo._gradient_step("policy", loss)
-    return detached(info)
+    follow_auxiliaries(auxiliaries, batch)
+    return detached({**info, **more})
 
 
 def detached(info: Mapping[str, Any]) -> dict[str, Tensor]:

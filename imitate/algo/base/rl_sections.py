@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from imitate.algo.base.sections import GMMConfig, LayerDims, VAEConfig
-from imitate.algo.slots.auxiliary import AuxiliariesConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig, refusals
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transitions
+from imitate.config.data_needs import FollowingSteps
 from imitate.config.optimizer import Networks, networks
 
 
@@ -129,6 +129,7 @@ class ActorCriticConfig(AlgoSection):
     """True if the algorithm computes its own rewards, so that demonstrations need none."""
     value_per_reward: ClassVar[bool] = False
     """True if the algorithm learns a value of each named reward of ``rewards``."""
+    learns_rewards = True
 
     discount: float = Field(0.99, ge=0, lt=1, description="discount factor per step")
     n_step: int = Field(
@@ -141,9 +142,6 @@ class ActorCriticConfig(AlgoSection):
     )
     infinite_horizon: bool = Field(
         False, description="multiply a reward at a terminal by 1 / (1 - discount)"
-    )
-    auxiliary: AuxiliariesConfig = Field(
-        AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
     )
     rewards: RewardsConfig = Field(
         RewardsConfig(),
@@ -197,11 +195,17 @@ class ActorCriticConfig(AlgoSection):
         rnn = self._memory()
         if rnn is not None:
             problems += rnn.problems(config)
-        return problems + self._auxiliary_conflicts(config) + refusals(self, config)
+        return problems + refusals(self, config)
 
-    def _auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
+    def following(self, config: BaseConfig) -> FollowingSteps | None:
+        """Return the steps for auxiliaries, unless the transitions of the algorithm are enough."""
+        wanted = super().following(config)
+        enough = wanted is None or (wanted.number == 1 and self.n_step == 1)
+        return None if enough else wanted
+
+    def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
         """List settings that cannot be combined with ``auxiliary``."""
-        problems = []
+        problems = super().auxiliary_conflicts(config)
         if self.n_step > 1 and any(entry.reward > 0 for entry in self.auxiliary.values()):
             problems.append(
                 f"algo.n_step is {self.n_step}, but rewards of algo.auxiliary are of one step: set it to 1"

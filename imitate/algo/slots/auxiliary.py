@@ -1,10 +1,25 @@
 """Slot of algorithms: an auxiliary network with a loss, a reward or both, computed from the algorithm's batches.
 
-    "algo": {"auxiliary": {"novelty": {"type": "rnd", "reward": 0.1}}}
+    "algo": {"auxiliary": {"novelty": {"type": "rnd", "reward": 0.1},
+                           "actions": {"type": "inverse", "encoder": "policy", "loss": 0.1}}}
 
-A type is one file: its section, derived from :class:`AuxiliaryConfig`, and its class under
-``@register("rnd", RNDConfig)``. It is searched by name: as the module ``imitate.algo.slots.<type>``, or as an
+A type is one file: its section, derived from :class:`AuxiliaryConfig` or :class:`SharingAuxiliaryConfig`, and its class
+under ``@register("rnd", RNDConfig)``. It is searched by name: as the module ``imitate.algo.slots.<type>``, or as an
 entry point of another package in the group ``imitate.auxiliaries``.
+
+An auxiliary with an encoder of its own makes its own gradient step. The weighted loss of one that shares the encoder of
+a network is added to the next loss of that network: one backward pass gives the gradients of both
+(:meth:`~imitate.algo.base.optimization.Optimization.add`). Batches of auxiliaries, with K the largest ``num_steps``:
+
+    obs, next_obs   {key: (B, [F,] ...)} before and after the sample's step
+    goal_obs        {key: (B, ...)}, or None
+    actions         (B, A) normalized
+    rewards         (B,), if the algorithm has transitions, or if ``needs_rewards`` is set
+    part            (B,) 0 for steps of the replay buffer or a rollout, 1 and more for demonstrations
+    mask            (B,) false where ``next_obs`` is unknown; missing if all are known
+    window          K steps from the sample's on, if an algorithm has no transitions or K > 1: ``obs`` {key:
+                    (B, K + 1, [F,] ...)}, ``actions`` (B, K, A), ``mask`` (B, K) false after the episode's end, and
+                    ``rewards`` (B, K) with ``needs_rewards``
 """
 
 from __future__ import annotations
@@ -12,74 +27,59 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from pydantic import ConfigDict, Field
+import torch
 from torch import Tensor, nn
 
 from imitate.algo.base.encoding import Encoding, Shapes
-from imitate.config import OptimizerConfig, Section
-from imitate.config.kinds import Kinds
-from imitate.config.optimizer import adam
+from imitate.config.auxiliary import (
+    AUXILIARIES,
+    AuxiliariesConfig,
+    AuxiliaryConfig,
+    SharingAuxiliaryConfig,
+)
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.observation import ObservationEncoder
+
+__all__ = [
+    "Auxiliary",
+    "AuxiliaryConfig",
+    "AuxiliaryContext",
+    "Batch",
+    "SharingAuxiliaryConfig",
+    "register",
+]
 
 PREFIX = "auxiliary/"
 """Prefix of the names of auxiliary networks."""
 
 Batch = Mapping[str, Any]
+register = AUXILIARIES.register
 
 
-class AuxiliaryConfig(Section):
-    """One entry of ``algo.auxiliary``; each type adds its own keys."""
+class Features:
+    """Function from observations to features: an encoder, the auxiliary's own or that of another network.
 
-    model_config = ConfigDict(extra="allow")
-
-    type: str = Field(min_length=1, description="kind of auxiliary, such as 'rnd'")
-    loss: float = Field(1.0, ge=0, description="weight of the auxiliary's loss")
-    reward: float = Field(
-        0.0,
-        ge=0,
-        description="weight of the auxiliary's reward, which is added to the rewards; 0: none",
-    )
-    optimizer: OptimizerConfig = Field(
-        adam(1e-4),
-        description="optimizer of the auxiliary's network",
-    )
-
-
-class SharedEncoder:
-    """Encoder that belongs to one of the algorithm's networks, and is trained with that network.
-
-    It is not a module, so that the auxiliary neither saves its weights again nor gives them to its own optimizer.
+    It is not a module, so that the auxiliary neither saves the weights of a shared encoder again nor gives them to its
+    own optimizer.
 
     Args:
-        nets: the algorithm's networks.
-        name: name of the network.
+        encoder: the encoder.
+        frames: F of the observations. An encoder of single frames sees the newest.
     """
 
-    def __init__(self, nets: nn.ModuleDict, name: str) -> None:
-        self._nets, self.name = nets, name
-
-    @property
-    def module(self) -> GroupEncoder:
-        """The encoder itself."""
-        return _encoder_of(self._nets[self.name])[0]
-
-    @property
-    def output_dim(self) -> int:
-        """D, number of features."""
-        return self.module.output_dim
+    def __init__(self, encoder: GroupEncoder, frames: int) -> None:
+        self.encoder = encoder
+        self._newest = frames > encoder.frames
+        self.output_dim = encoder.output_dim
 
     def __call__(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Encode observations (B, [F,] ...) and goals (B, ...), if the network has goals: (B, D)."""
-        return cast(Tensor, self.module(obs, goal))
-
-
-def _encoder_of(net: nn.Module) -> list[GroupEncoder]:
-    """Return the encoders of observations that are a direct part of a network."""
-    own = [getattr(net, "encoder", None), *getattr(net, "encoders", ())]
-    return [each for each in own if isinstance(each, GroupEncoder)]
+        """Return features (*B, D) of observations (*B, [F,] ...) and goals (B, ...), if the encoder has goals."""
+        if self._newest:
+            obs = {key: value[:, -1] for key, value in obs.items()}
+        return cast(Tensor, self.encoder(obs, goal if self.encoder.goal is not None else None))
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,13 @@ class AuxiliaryContext:
     Attributes:
         encoding: observations of the algorithm.
         ac_dim: A, action dimensions.
+        num_choices: C; the first C of the A values are a one-hot choice; 0: all are continuous.
         nets: networks of the algorithm.
     """
 
     encoding: Encoding
     ac_dim: int
+    num_choices: int
     nets: nn.ModuleDict
 
     @property
@@ -110,23 +112,36 @@ class AuxiliaryContext:
         """Create an encoder of observations, without goals; of all observations or of these keys."""
         return self.encoding.encoder(goals=False, keys=keys)
 
-    def shared(self, name: str) -> SharedEncoder:
+    def shared(self, name: str) -> GroupEncoder:
         """Return the encoder of one of the algorithm's networks, such as ``policy``, ``actor`` or ``critic``.
 
         Raises:
-            ConfigError: the algorithm has no such network, or the network has no encoder or several.
+            ConfigError: the algorithm trains no such network, or the network has no encoder or several.
         """
-        found = {key: len(_encoder_of(net)) for key, net in self.nets.items()}
-        if found.get(name, 0) > 1:
+        found = {key: _encoders_of(net) for key, net in self.nets.items()}
+        if len(found.get(name, ())) > 1:
             raise ConfigError(
-                f"algo.auxiliary: network '{name}' has {found[name]} encoders: set ensemble.shared_encoder to true"
+                f"algo.auxiliary: network '{name}' has {len(found[name])} encoders: set ensemble.shared_encoder to true"
             )
-        if found.get(name) != 1:
-            able = ", ".join(key for key, number in found.items() if number == 1) or "none"
+        if not found.get(name):
+            able = ", ".join(key for key, encoders in found.items() if len(encoders) == 1)
             raise ConfigError(
-                f"algo.auxiliary: no network '{name}' with an encoder of observations; those that have one: {able}"
+                f"algo.auxiliary: there is no trained network '{name}' with an encoder of observations; those that "
+                f"have one: {able or 'none'}"
             )
-        return SharedEncoder(self.nets, name)
+        return found[name][0]
+
+
+def _encoders_of(net: nn.Module) -> list[GroupEncoder]:
+    """Return the encoders of observations, and of goals if there are any, in a network that is trained."""
+    if not any(weight.requires_grad for weight in net.parameters()):
+        return []
+    whole = [each for each in net.modules() if isinstance(each, GroupEncoder)]
+    if whole:
+        return whole
+    # a network of tokens has encoders of observation and goal apart, in this order
+    parts = [each for each in net.modules() if isinstance(each, ObservationEncoder)]
+    return [GroupEncoder(parts[0])] if parts else []
 
 
 class Auxiliary(nn.Module, ABC):
@@ -141,13 +156,25 @@ class Auxiliary(nn.Module, ABC):
         super().__init__()
         self.config = config
 
+    @property
+    def owner(self) -> str | None:
+        """Name of the network whose encoder the auxiliary shares, or None."""
+        return cast("str | None", self.config.get("encoder", None))
+
+    def features_of(self, context: AuxiliaryContext) -> Features:
+        """Return the encoder that the section names: a new one, ``own_encoder``, or that of a network."""
+        if self.owner is not None:
+            return Features(context.shared(self.owner), context.frames)
+        self.own_encoder = context.encoder()
+        return Features(self.own_encoder, context.frames)
+
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss, and scalars to log.
 
         Args:
-            batch: prepared transitions: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``actions`` (B, A). Transitions
-                imagined by a model are not included; they are passed only to :meth:`reward`.
+            batch: see :mod:`imitate.algo.slots.auxiliary`. Transitions imagined by a model are not included; they are
+                passed only to :meth:`reward`.
         """
 
     def reward(self, batch: Batch) -> Tensor | None:
@@ -158,24 +185,39 @@ class Auxiliary(nn.Module, ABC):
         """Update statistics or targets, after the algorithm's own step."""
 
 
-AUXILIARIES: Kinds[Auxiliary, AuxiliaryConfig] = Kinds(
-    "algo.auxiliary", __package__, "imitate.auxiliaries", AuxiliaryConfig, ("rnd",)
-)
-register = AUXILIARIES.register
-
-
-class AuxiliariesConfig(Section):
-    """Auxiliaries by user-chosen names."""
-
-    model_config = ConfigDict(extra="allow")
-    entry_type = AUXILIARIES
-
-    __pydantic_extra__: dict[str, Annotated[AuxiliaryConfig, AUXILIARIES]] = Field(init=False)
-
-
-def built(configs: AuxiliariesConfig | None, context: AuxiliaryContext) -> dict[str, Auxiliary]:
-    """Create the auxiliaries of a section, by the names of their networks; none without a section."""
+def built(configs: AuxiliariesConfig, context: AuxiliaryContext) -> dict[str, Auxiliary]:
+    """Create the auxiliaries of a section, by the names of their networks."""
     return {
         PREFIX + name: AUXILIARIES.find(config.type)[0](config, context)
-        for name, config in (configs or {}).items()
+        for name, config in configs.items()
+    }
+
+
+def experience_of(batch: Batch, frames: int) -> dict[str, Any]:
+    """Return the batch of auxiliaries from a prepared batch of windows with ``following``.
+
+    Args:
+        batch: ``obs`` {key: (B, T, ...)}, whose first ``frames`` steps end with the sample's own, and ``following``.
+        frames: F.
+    """
+    following = batch["following"]
+    obs = {}
+    for key, value in batch["obs"].items():
+        seen, steps = value[:, :frames], following["mask"].shape[1]
+        later = following["obs"].get(key)
+        if later is None:  # an instruction is the same in all steps
+            later = seen[:, -1:].expand(-1, steps, *seen.shape[2:])
+        whole = torch.cat([seen, later], dim=1)
+        obs[key] = whole.unfold(1, frames, 1).movedim(-1, 2) if frames > 1 else whole
+    window = {**following, "obs": obs}
+    part = batch.get("part")
+    first = {key: value[:, 0] for key, value in following.items() if key != "obs"}
+    return {
+        "obs": {key: value[:, 0] for key, value in obs.items()},
+        "next_obs": {key: value[:, 1] for key, value in obs.items()},
+        **first,
+        "part": torch.ones_like(following["mask"][:, 0], dtype=torch.long)
+        if part is None
+        else part,
+        "window": window,
     }

@@ -25,7 +25,7 @@ from imitate.algo.slots.auxiliary import (
     Batch,
     register,
 )
-from imitate.config.section import Section
+from imitate.config import Section
 from imitate.models.mlp import MLP
 from imitate.models.moments import RowMoments
 

@@ -459,5 +459,6 @@ def _sequence_dataset(
         transitions=needs.transitions,
         returns=needs.returns,
         subgoals=needs.subgoals,
+        following=config.algo.following(config),
         files=files,
     )

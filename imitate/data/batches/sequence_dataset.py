@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from typing_extensions import Self
 
-from imitate.config.data_needs import Returns, Subgoals, Transitions
+from imitate.config.data_needs import FollowingSteps, Returns, Subgoals, Transitions
 from imitate.data.batches.demo_language import DemoLanguage, holds_language
 from imitate.data.batches.placement import CACHE_MODES
 from imitate.data.batches.rewards import ReturnTable, RewardTransform, StepNumbers
@@ -75,6 +75,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
       :mod:`imitate.data.batches.windows`;
     * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
       states up to it; after the demo's end the last one;
+    * with ``following``: ``following``, see :class:`~imitate.config.data_needs.FollowingSteps`;
     * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
     * ``weight`` (B, T), if steps have different weights in the losses;
     * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
@@ -114,6 +115,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         transitions: transitions that an algorithm needs of each sample; None: none.
         returns: returns that an algorithm needs of each step; None: none.
         subgoals: later observations that an algorithm needs; None: none.
+        following: steps that auxiliary losses need; None: none.
         image_steps: number of steps of a window, from the first, whose images (and other arrays with two or more
             dimensions) are read; None: all. A policy that predicts 100 actions from one image need not read 100 images.
         files: open files of the sources, opened without regard to ``hdf5_use_swmr``; None to open them here and close
@@ -159,6 +161,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         transitions: Transitions | None = None,
         returns: Returns | None = None,
         subgoals: Subgoals | None = None,
+        following: FollowingSteps | None = None,
         files: DataFiles | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
@@ -180,12 +183,15 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.obs_keys = tuple(dict.fromkeys(obs_keys))
         self.action_keys = tuple(dict.fromkeys(action_keys))
         self._next_of_window = load_next_obs
-        self.load_next_obs = load_next_obs or transitions is not None or subgoals is not None
-        self._subgoals = subgoals
+        later = (transitions, subgoals, following)
+        self.load_next_obs = load_next_obs or any(each is not None for each in later)
+        self._subgoals, self._following = subgoals, following
         self.get_pad_mask = get_pad_mask
         self.image_steps = image_steps
         if transitions is not None or returns is not None:
             dataset_keys = (*dataset_keys, "rewards", "terminals")
+        if following is not None and following.rewards:
+            dataset_keys = (*dataset_keys, "rewards")
         steps = tuple(
             dict.fromkeys(key for key in dataset_keys if key not in ("actions", *action_keys))
         )
@@ -318,6 +324,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             batch["next_obs"] = read.after(rows, last, packed, self.image_steps)
         if self._subgoals is not None:
             batch["subgoals"] = read.ahead(now, last, self._subgoals)
+        if self._following is not None:
+            batch["following"] = read.steps_from(now, last, self._following)
+            if self._following.rewards:
+                rewards = batch["following"]["rewards"]
+                batch["following"]["rewards"] = self.numbers.reward(rewards)
         batch.update(read.steps(rows, packed))
         self.numbers.add_to(batch, rows)
         batch["actions"] = read.actions(packed)

@@ -17,14 +17,14 @@ and the demo's last step, unless it is terminal, is not a transition and has wei
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.config.data_needs import Subgoals, Transitions
+from imitate.config.data_needs import FollowingSteps, Subgoals, Transitions
 from imitate.data.batches.store import Store
 from imitate.functional.transfer import to_device
 
@@ -335,6 +335,21 @@ class Gatherer:
         steps = np.arange(0 if wanted.every else wanted.horizon - 1, wanted.horizon)
         obs = self.after(np.minimum(now[:, None] + steps, last), last, keys=wanted.keys)
         return obs if wanted.every else {key: value[:, 0] for key, value in obs.items()}
+
+    def steps_from(self, now: Rows, last: Rows, wanted: FollowingSteps) -> dict[str, Any]:
+        """Read the transitions from rows (B,) on, in the form of :class:`FollowingSteps`."""
+        steps = now[:, None] + np.arange(wanted.number)
+        rows = np.minimum(steps, last)
+        packed = self.packed(rows)
+        known = steps < last if self._next_from_obs else steps <= last
+        found = {
+            "obs": self.after(rows, last, packed),
+            "actions": self.actions(packed),
+            "mask": to_device(torch.from_numpy(known), packed.all.device),
+        }
+        if wanted.rewards:
+            found["rewards"] = self.steps(rows, packed)["rewards"]
+        return found
 
     def following(
         self, now: Rows, window: WindowRows, picker: TransitionPicker

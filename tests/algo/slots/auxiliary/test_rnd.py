@@ -18,7 +18,7 @@ from tests.tiny import tiny_algo
 def make_rnd(**settings):
     torch.manual_seed(0)
     algo = tiny_algo("bc", obs={"s": 2}, action=1)
-    return RND(RNDConfig(type="rnd", **settings), AuxiliaryContext(algo.encoding, 1, algo.nets))
+    return RND(RNDConfig(type="rnd", **settings), AuxiliaryContext(algo.encoding, 1, 0, algo.nets))
 
 
 def batch(states):

@@ -1,0 +1,68 @@
+"""The part of auxiliaries in an update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imitate.algo.base.optimization import Optimization
+from imitate.algo.slots.auxiliary import Auxiliary
+
+
+def learn_auxiliaries(
+    auxiliaries: Mapping[str, Auxiliary],
+    optimization: Optimization,
+    batch: Mapping[str, Any],
+    learn: bool = True,
+) -> dict[str, Tensor]:
+    """Make the gradient steps of auxiliaries, before the algorithm's own losses of the same batch are minimized.
+
+    The loss of an auxiliary that shares an encoder waits for the step of the encoder's network, and is dropped if that
+    network makes no step before the next update.
+
+    Args:
+        auxiliaries: auxiliaries by the names of their networks.
+        optimization: makes the steps.
+        batch: selected batch of the algorithm.
+        learn: false: only compute the losses.
+
+    Returns:
+        detached scalars to log.
+    """
+    info: dict[str, Tensor] = {}
+    if not auxiliaries:
+        return info
+    seen = seen_by_auxiliaries(batch)
+    if learn:
+        optimization.drop_added()
+    for name, auxiliary in auxiliaries.items():
+        with torch.set_grad_enabled(learn):
+            loss, scalars = auxiliary.loss(seen)
+            weighted = auxiliary.config.loss * loss
+        info |= {f"{name}/{key}": value.detach() for key, value in scalars.items()}
+        if not learn:
+            continue
+        if auxiliary.owner is None:
+            optimization.step(name, weighted)
+        else:
+            optimization.add(auxiliary.owner, name, weighted)
+    return info
+
+
+def follow_auxiliaries(auxiliaries: Mapping[str, Auxiliary], batch: Mapping[str, Any]) -> None:
+    """Let auxiliaries update statistics and targets, after the algorithm's own step."""
+    if auxiliaries:
+        seen = seen_by_auxiliaries(batch)
+        for auxiliary in auxiliaries.values():
+            auxiliary.follow(seen)
+
+
+def seen_by_auxiliaries(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the batch of auxiliaries, see :mod:`imitate.algo.slots.auxiliary`."""
+    seen = {**batch, **batch.get("experience", {})}
+    if "executed" in batch:  # a rollout's steps, whose own actions are not clipped
+        seen |= {"actions": batch["executed"], "part": torch.zeros_like(batch["terminals"])}
+    return seen
