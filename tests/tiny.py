@@ -147,7 +147,8 @@ def tiny_batch(algo, size=6, seed=0, **changes):
         }
 
     subgoals = {key: obs()[key][:, 0] for key in algo.subgoal_shapes}
-    wanted = algo.algo_config.data_needs(config).subgoals
+    needs = algo.algo_config.data_needs(config)
+    wanted, transitions = needs.subgoals, needs.transitions
     if wanted is not None and wanted.every:
         subgoals = {key: torch.stack([v] * wanted.horizon, dim=1) for key, v in subgoals.items()}
 
@@ -164,6 +165,10 @@ def tiny_batch(algo, size=6, seed=0, **changes):
             "mask": torch.ones(size, steps_on.number, dtype=torch.bool),
             "rewards": uniform(steps_on.number),
         }
+    if transitions is not None and transitions.chunks:
+        chunk = uniform(transitions.n_step, algo.ac_dim) * 2 - 1
+        changes = {"chunk": chunk, "chunk_mask": torch.ones(chunk.shape[:2]).bool(), **changes}
+
     return {
         "obs": obs(),
         "next_obs": obs(),

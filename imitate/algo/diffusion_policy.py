@@ -109,6 +109,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
     chunk_key = "horizon"
     aligned_with_oldest_frame = True
     recordable = True
+    steerable = True
 
     @property
     def policy(self) -> Denoiser:
@@ -130,7 +131,20 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
     @cached_property
     def sampler(self) -> Sampler:
         """Sampling steps."""
-        config: SamplerConfig = self.config.sampler
+        return self._make_sampler(self.config.sampler)
+
+    @cached_property
+    def deterministic_sampler(self) -> Sampler:
+        """Sampling steps without random numbers: those of DDIM, also for a policy that acts with DDPM."""
+        config = self.config
+        if config.ddim.enabled:
+            return self.sampler
+        fewest = min(x.num_inference_timesteps for x in (config.ddim, config.ddpm))
+        return self._make_sampler(
+            DDIMConfig.model_validate({**config.ddpm.to_dict(), "num_inference_timesteps": fewest})
+        )
+
+    def _make_sampler(self, config: SamplerConfig) -> Sampler:
         ddim = config if isinstance(config, DDIMConfig) else None
         return make_sampler(
             "ddim" if ddim else "ddpm",
@@ -189,3 +203,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
         guided = network if prefix is None else prefix.network(network, self.sampler)
         chunk = self.sampler.sample(guided, noise, generator)
         return chunk if given is None else given.fill(chunk)
+
+    def _from_noise(self, obs: Batch, goal: Batch | None, noise: Tensor) -> Tensor:
+        sampler, condition = self.deterministic_sampler, self.policy.condition(obs, goal)
+        return sampler.sample(self.policy.for_steps(sampler.timesteps, condition), noise)

@@ -146,6 +146,7 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
     chunk_key = "horizon"
     aligned_with_oldest_frame = True
     recordable = True
+    steerable = True
 
     @property
     def policy(self) -> Denoiser:
@@ -189,14 +190,26 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
         prefix: Prefix | None,
         given: Given | None = None,
     ) -> Tensor:
-        policy, config = self.policy, self.config.flow
-        condition = policy.condition(obs, goal)
+        condition = self.policy.condition(obs, goal)
         shape = (len(condition), self.prediction_horizon, self.ac_dim)
         noise = gaussian_noise(shape, condition, generator)
+        return self._integrated(condition, noise, prefix, given)
 
+    def _from_noise(self, obs: Batch, goal: Batch | None, noise: Tensor) -> Tensor:
+        return self._integrated(self.policy.condition(obs, goal), noise)
+
+    def _integrated(
+        self,
+        condition: Tensor,
+        noise: Tensor,
+        prefix: Prefix | None = None,
+        given: Given | None = None,
+    ) -> Tensor:
+        """Follow the flow from noise to chunks (B, prediction_horizon, A)."""
+        config = self.config.flow
         length = 1.0 / config.num_inference_steps
         times = [k * length for k in range(config.num_inference_steps + 1)]
-        network = policy.for_steps([TIME_SCALE * time for time in times], condition, given)
+        network = self.policy.for_steps([TIME_SCALE * time for time in times], condition, given)
 
         def velocity(x: Tensor, time: float) -> Tensor:
             return network(x, TIME_SCALE * time)

@@ -16,6 +16,7 @@ class Transitions:
         next_actions: add the action that was taken in the next state.
         infinite_horizon: multiply the reward at a terminal by 1 / (1 - discount), as if it were received forever.
         signal_discounts: discount of each of the named rewards, if there are any.
+        chunks: add the ``n_step`` actions of the transition.
     """
 
     discount: float = 0.99
@@ -23,6 +24,7 @@ class Transitions:
     next_actions: bool = False
     infinite_horizon: bool = False
     signal_discounts: tuple[float, ...] = ()
+    chunks: bool = False
 
 
 @dataclass(frozen=True)

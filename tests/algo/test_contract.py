@@ -48,7 +48,7 @@ QUICK = (
     *("act/act", "airl/airl_cartpole", "bc_ensemble/bc_ensemble", "bcq/bcq"),
     *("cal_ql/cal_ql", "causal_bc/causal_bc"),
     *("dac/dac_pendulum", "dqn/dqn_cartpole", "flow_policy/flow_policy", "fql/fql", "gl/gl"),
-    "ibrl/ibrl",
+    *("dsrl/dsrl", "ibrl/ibrl"),
     *("iql/iql_recurrent", "iris/iris", "ppo/ppo_recurrent", "robosuite/lift/vq_bet"),
     *("sac/sac_mbpo_pendulum", "td3/td3_pendulum", "tqc/tqc_pendulum"),
 )

@@ -9,6 +9,7 @@ from imitate.algo.slots.frozen import FrozenPolicy
 from imitate.errors import CheckpointError
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict
+from tests.tiny import tiny_algo
 
 
 def units(obs=(0.0, 1.0), action=(0.0, 1.0), action_dim=1, key="s"):
@@ -96,6 +97,55 @@ def test_a_memory_is_kept_from_step_to_step_and_read_from_frames(worlds):
     assert afresh.item() == pytest.approx(decided[-1], abs=1e-6)
     alone = policy.act_afresh({"s": seen[-1:]}, units(), frames=1)
     assert alone.item() != pytest.approx(decided[-1], abs=1e-4)
+
+
+STEERABLE = [
+    ("flow_policy", {}),
+    ("diffusion_policy", {"ddpm": {"enabled": False}, "ddim": {"enabled": True}}),
+]
+
+
+@pytest.mark.parametrize(("name", "section"), STEERABLE)
+def test_chunks_from_noise_are_those_of_the_policy_in_its_own_units(name, section):
+    algo = tiny_algo(name, obs={"s": 1}, algo=section)
+    algo.set_eval()
+    policy, around = FrozenPolicy(1, steered=4), units(action=(0.0, 2.0))
+    policy.adopt(checkpoint(algo), around)
+    seen, generator = torch.tensor([[0.3], [-1.0]]), torch.Generator().manual_seed(0)
+    own = algo.predict_chunk({"s": seen[None]}, None, generator)
+    noise = torch.randn(1, 16, 1, generator=torch.Generator().manual_seed(0))
+    made = policy.from_noise({"s": seen[None]}, noise, around, frames=2)
+    torch.testing.assert_close(made, (own[:, :4] / 2).clamp(-1, 1))
+    # one frame is repeated, and a noise vector serves an equal part of the chunk
+    made = policy.from_noise({"s": seen[:1]}, noise[:, :2], around, frames=1)
+    repeated = noise[:, :2].repeat_interleave(8, dim=1)
+    own = algo.predict_from_noise({"s": seen[[0, 0]][None]}, None, repeated)
+    torch.testing.assert_close(made, (own[:, :4] / 2).clamp(-1, 1))
+
+
+def test_a_policy_that_acts_with_ddpm_makes_chunks_from_noise_with_ddim():
+    section = {"ddpm": {"num_train_timesteps": 20, "num_inference_timesteps": 20}}
+    algo = tiny_algo("diffusion_policy", obs={"s": 1}, algo=section)
+    obs, noise = {"s": torch.zeros(1, 2, 1)}, torch.randn(1, 16, 1)
+    first, second = (algo.predict_from_noise(obs, None, noise) for _ in range(2))
+    assert torch.equal(first, second) and len(algo.deterministic_sampler.timesteps) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "steered", "words"),
+    [
+        ("bc", 4, "a policy of bc makes no actions from noise"),
+        (
+            "flow_policy",
+            16,
+            "the policy of flow_policy predicts 15 actions, but algo.n_step is 16: lower it",
+        ),
+    ],
+)
+def test_a_policy_that_cannot_be_steered_is_refused(name, steered, words):
+    algo = tiny_algo(name, obs={"s": 1})
+    with pytest.raises(CheckpointError, match=words):
+        FrozenPolicy(1, steered=steered).adopt(checkpoint(algo), units())
 
 
 @pytest.mark.parametrize(

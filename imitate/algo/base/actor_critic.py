@@ -118,8 +118,8 @@ class ActorCritic(Algo[RLConfigT]):
 
     Prepared batches have, for the B samples: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``goal_obs`` or None,
     ``actions`` (B, A), ``rewards`` (B,) summed over n steps, ``discounts`` (B,) 0 after terminals, ``weight`` (B,) or
-    None, and ``next_actions`` (B, A) if the section requests them. With a value of each named reward, ``rewards`` and
-    ``discounts`` are (B, V), values of critics (E, B, V).
+    None, and if the section requests them ``next_actions`` (B, A), ``chunk`` (B, n, A) and ``chunk_mask`` (B, n). With
+    a value of each named reward, ``rewards`` and ``discounts`` are (B, V), values of critics (E, B, V).
     """
 
     main_net = "actor"
@@ -165,8 +165,11 @@ class ActorCritic(Algo[RLConfigT]):
         of_states: bool = False,
         num_atoms: int = 0,
         num_choices: int = 0,
+        num_actions: int = 1,
     ) -> CriticEnsemble:
-        """Create critics of actions; with ``of_states`` one value per state, with ``num_choices`` one value per choice.
+        """Create critics of actions, or of chunks of ``num_actions``.
+
+        With ``of_states`` they give one value per state, with ``num_choices`` one value per choice.
 
         If the algorithm has a memory, the recurrent encoder is part of the critics of actions and is trained and
         followed by targets with them. Actor and state values use its features without gradient.
@@ -179,7 +182,7 @@ class ActorCritic(Algo[RLConfigT]):
                 self._create_encoder() if memory is None else memory.reader(features)
                 for _ in range(encoders)
             ],
-            0 if of_states else self.ac_dim - num_choices,
+            0 if of_states else num_actions * self.ac_dim - num_choices,
             config.layer_dims,
             size,
             layer_norm=config.layer_norm,
@@ -370,9 +373,8 @@ class ActorCritic(Algo[RLConfigT]):
             selected["signal_discounts"] = batch["signal_discounts"]
         if "dynamics" in self.nets:
             selected["index"] = batch["index"]
-        if "next_actions" in batch:
-            selected["next_actions"] = batch["next_actions"]
-        return selected
+        more = ("next_actions", "chunk", "chunk_mask")
+        return {**selected, **{key: batch[key] for key in more if key in batch}}
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Return the sum of all losses."""

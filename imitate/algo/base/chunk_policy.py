@@ -48,6 +48,9 @@ class ChunkPolicy(Algo[ConfigT]):
         """Largest number of planned actions that a prediction can be given; 0 if the policy is not trained for it."""
         return 0
 
+    steerable: ClassVar[bool] = False
+    """True if a prediction is a function of observations and noise: :meth:`predict_from_noise`."""
+
     @abstractmethod
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
         """Predict normalized chunks ``(B, prediction_horizon, A)`` for observations ``(B, [F,] ...)``."""
@@ -87,6 +90,21 @@ class ChunkPolicy(Algo[ConfigT]):
             None if planned is None else self._whole_given(planned),
         )
         return chunk[:, self._first_action :]
+
+    def predict_from_noise(self, obs: Batch, goal: Batch | None, noise: Tensor) -> Tensor:
+        """Return the normalized chunks (B, K, A), from the newest observation on, that this noise leads to.
+
+        Args:
+            obs: prepared observations (B, [F,] ...).
+            goal: prepared goals, if the policy has goals.
+            noise: (B, prediction_horizon, A), standard normal in :meth:`predict_chunk`.
+        """
+        targets = self._from_noise(obs, goal, noise)
+        return self.preprocess.from_targets(targets)[:, self._first_action :]
+
+    def _from_noise(self, obs: Batch, goal: Batch | None, noise: Tensor) -> Tensor:
+        """Implement :meth:`predict_from_noise` of a policy that is :attr:`steerable`, without random numbers."""
+        raise NotImplementedError
 
     def _whole_prefix(self, prefix: Prefix) -> Prefix:
         """Extend a prefix to the whole prediction; actions before the current one and after it are not guided."""

@@ -126,7 +126,7 @@ def prepared_batch(
         for key, value in prepared.get("obs", {}).items()
         if key in preprocess.reference_keys
     }
-    for key in ("actions", "next_actions"):
+    for key in ("actions", "next_actions", "chunk"):
         if key in prepared:
             prepared[key] = preprocess.normalize_actions(prepared[key], references)
     return prepared

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from typing_extensions import Self
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.allocation import AllocationLimit, count_numbers
+from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.policy_state import PolicyState
 from imitate.config import Section, load_config
@@ -46,13 +47,15 @@ class FrozenPolicyConfig(Section):
 
 
 class FrozenPolicy(nn.Module):
-    """Any policy, built from its checkpoint. An empty one returns actions of 0.
+    """Any policy, built from its checkpoint. An empty one returns actions of 0, or the noise that it is given.
 
     Args:
         ac_dim: action dimensions of the outer algorithm.
         checkpoint: its checkpoint; None if it is part of ``experiment.ckpt_path``.
         key: section of the configuration that names it.
         needs_density: true to refuse a policy without :meth:`distribution`.
+        steered: number of actions that are used of each chunk, if the outer algorithm chooses the noise from which the
+            policy makes it (:meth:`from_noise`); 0 if the policy draws its own noise.
     """
 
     description: Tensor
@@ -64,10 +67,11 @@ class FrozenPolicy(nn.Module):
         *,
         key: str = "algo.base",
         needs_density: bool = False,
+        steered: int = 0,
     ) -> None:
         super().__init__()
         self.checkpoint, self.key = checkpoint, key
-        self._ac_dim, self._needs_density = ac_dim, needs_density
+        self._ac_dim, self._needs_density, self._steered = ac_dim, needs_density, steered
         self._algo: Algo | None = None
         # text as bytes, so that it is stored and sent like weights
         self.register_buffer("description", torch.zeros(0, dtype=torch.uint8))
@@ -80,8 +84,8 @@ class FrozenPolicy(nn.Module):
             around: the outer algorithm's preprocessing of observations and actions.
 
         Raises:
-            CheckpointError: the policy cannot act on these observations, its actions have another size, or a density
-                is needed and it has none.
+            CheckpointError: the policy cannot act on these observations, its actions have another size, or it
+                lacks the density or the noise that is needed.
         """
         described = {
             "algo_name": ckpt["algo_name"],
@@ -96,6 +100,8 @@ class FrozenPolicy(nn.Module):
         problem = _problem(algo, ckpt, around)
         if problem is None and self._needs_density:
             problem = _without_density(algo, around)
+        if problem is None and self._steered:
+            problem = _not_steerable(algo, self._steered)
         if problem is not None:
             raise CheckpointError(f"{self.key}.checkpoint: {problem}")
         try:
@@ -162,6 +168,29 @@ class FrozenPolicy(nn.Module):
         }
         policy = algo.action_mask.policy(_distribution(algo, frames), frames)
         return _in_units(policy, *_units(algo.preprocess, around))
+
+    @torch.no_grad()
+    def from_noise(
+        self, obs: Mapping[str, Tensor], noise: Tensor, around: Preprocess, frames: int
+    ) -> Tensor:
+        """Return the chunks (B, ``steered``, A) that the policy makes from this noise.
+
+        Args:
+            obs: (B, ...), or (B, F, ...) with F = ``frames`` > 1, oldest first.
+            noise: (B, S, A): S noise vectors, each for an equal part of the predicted chunk.
+            around: as for :meth:`act`.
+            frames: F. If the policy sees more, the oldest is repeated.
+        """
+        if self._algo is None:
+            return _along(noise, self._steered).clamp(-1.0, 1.0)
+        algo = cast(ChunkPolicy, self._algo)
+        stacked = {key: value if frames > 1 else value.unsqueeze(1) for key, value in obs.items()}
+        seen = _seen(algo, stacked, around)
+        chunk = algo.predict_from_noise(
+            _last(seen, algo.frame_stack), None, _along(noise, algo.prediction_horizon)
+        )[:, : self._steered]
+        raw = algo.preprocess.unnormalize_actions(chunk, _last(seen, 1))
+        return around.normalize_actions(raw, _last(stacked, 1)).clamp(-1.0, 1.0)
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without planned actions."""
@@ -273,6 +302,24 @@ def _problem(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> str | N
         return (
             f"the policy of {name} gives actions of {taken} numbers, here they have {wanted}: take a policy of this "
             "environment"
+        )
+    return None
+
+
+def _along(noise: Tensor, steps: int) -> Tensor:
+    """Repeat S noise vectors (B, S, A), each for an equal part of (B, steps, A)."""
+    return noise[:, torch.arange(steps, device=noise.device) * noise.shape[1] // steps]
+
+
+def _not_steerable(algo: Algo, steered: int) -> str | None:
+    """Return the reason why a policy makes no chunks of this many actions from given noise, or None."""
+    name = algo.global_config.algo_name
+    if not isinstance(algo, ChunkPolicy) or not algo.steerable:
+        return f"a policy of {name} makes no actions from noise: take one of flow_policy or diffusion_policy"
+    size = algo.execution.size
+    if steered > size:
+        return (
+            f"the policy of {name} predicts {size} actions, but algo.n_step is {steered}: lower it"
         )
     return None
 

@@ -71,8 +71,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * ``actions`` (B, T, A): the concatenated action keys; and each action key by its own name;
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
     * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
-      the state that follows these rewards, ``next_actions`` (B, A) if wanted; see
-      :mod:`imitate.data.batches.windows`;
+      the state that follows these rewards, if wanted ``next_actions`` (B, A), ``chunk`` (B, n, A) and ``chunk_mask``
+      (B, n); see :mod:`imitate.data.batches.windows`;
     * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
       states up to it; after the demo's end the last one;
     * with ``following``: ``following``, see :class:`~imitate.config.data_needs.FollowingSteps`;
@@ -320,6 +320,10 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             batch["next_obs"], following = read.following(now, window, self.numbers.picker)
             if self._transitions.next_actions:
                 batch["next_actions"] = read.actions_at(following)
+            if self._transitions.chunks:
+                chunk, real = self.numbers.picker.chunk_rows(now, self._transitions.n_step)
+                batch["chunk"] = read.actions_at(chunk)
+                batch["chunk_mask"] = to_device(torch.from_numpy(real), packed.all.device)
         elif self._next_of_window:
             batch["next_obs"] = read.after(rows, last, packed, self.image_steps)
         if self._subgoals is not None:

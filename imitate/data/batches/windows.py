@@ -8,6 +8,7 @@ step with a known successor comes first:
     discounts      = 0 if t+m-1 is terminal, else g^m
     next_obs       = the observation after step t+m-1
     next_actions   = the action of step t+m
+    chunk          = the actions of steps t to t+m-1, the last one repeated up to n; ``chunk_mask`` is true for the m
 
 A timeout is not a terminal: the state after it has a value. That state is stored in ``next_obs``. If a file has no
 ``next_obs``, or the next action is needed, the step after a demo's last one is unknown. Sums then end one step earlier,
@@ -202,6 +203,12 @@ class TransitionPicker:
         values = self.numbers[to_device(torch.from_numpy(rows), self.numbers.device)]
         return {"n_step_rewards": values[:, 0], "discounts": values[:, 1]}
 
+    def chunk_rows(self, rows: Rows, num_steps: int) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return rows (B, n) of the actions of transitions from ``rows`` (B,), and a mask of the summed steps."""
+        wanted = rows[:, None] + np.arange(num_steps)
+        last = self.table.last[rows][:, None]
+        return np.minimum(wanted, last), wanted <= last
+
     def next_frames(self, rows: Rows, demo: Rows) -> tuple[Rows, Rows]:
         """Return rows of the frames that a policy sees after the transitions from ``rows`` (B,) of the demos ``demo``.
 
@@ -380,9 +387,10 @@ class Gatherer:
         return packed.all.narrow(-1, *self._actions)
 
     def actions_at(self, rows: Rows) -> Tensor:
-        """Read the actions (B, A) of rows (B,) into separate memory."""
-        values = self._store.columns(rows)
-        return torch.cat([values[:, columns] for columns in self._action_fields], dim=-1)
+        """Read the actions (*B, A) of rows (*B) into separate memory."""
+        values = self._store.columns(rows.reshape(-1))
+        actions = torch.cat([values[:, columns] for columns in self._action_fields], dim=-1)
+        return actions.view(*rows.shape, -1)
 
     def _apart(self, key: str, rows: Rows) -> Tensor:
         values = self._store.rows(key, rows.reshape(-1))

@@ -133,8 +133,8 @@ class ReplayBuffer(StepRing):
         Returns:
             raw values as tensors: ``obs``, ``next_obs`` {key: (B, F, ...)} of F frames, ``actions`` (B, F, A),
             ``rewards``, ``dones`` (B, F), ``n_step_rewards``, ``discounts`` (B,), ``index`` (B,) the rows, and with
-            ``next_actions`` these (B, A) and ``weight`` (B, F), 0 where they are unknown; with ``returns`` these
-            (B, F), -inf while an episode runs.
+            ``next_actions`` these (B, A) and ``weight`` (B, F), 0 where they are unknown; with ``chunks`` the ``chunk``
+            (B, n, A) and ``chunk_mask`` (B, n); with ``returns`` these (B, F), -inf while an episode runs.
         """
         wanted = self.transitions
         simple = wanted.n_step == 1 and not wanted.infinite_horizon
@@ -169,6 +169,13 @@ class ReplayBuffer(StepRing):
             of_signals = n_step_signals(self, rows, wanted)
             batch["n_step_signals"], batch["signal_discounts"] = map(torch.from_numpy, of_signals)
         batch["discounts"] = torch.from_numpy(factors)
+        if wanted.chunks:
+            steps = rows[:, None] + self._stride * np.arange(wanted.n_step)
+            # A chunk may begin before the ring's end and its last step be after it.
+            length = (last - rows) % len(self.live) // self.num_envs
+            real = np.arange(wanted.n_step) <= length[:, None]
+            chunk = self.actions.take(np.where(real, steps, last[:, None]), axis=0, mode="wrap")
+            batch["chunk"], batch["chunk_mask"] = torch.from_numpy(chunk), torch.from_numpy(real)
         if self.returns is not None:
             returns = torch.from_numpy(returns_to_go(self, rows, self.returns, self.reward))
             batch["returns"] = returns.unsqueeze(-1).expand(-1, self.frame_stack)

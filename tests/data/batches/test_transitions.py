@@ -160,6 +160,16 @@ def test_next_actions_are_those_of_the_state_that_is_bootstrapped_from(tmp_path,
     np.testing.assert_allclose(action, state / 100, rtol=1e-6)
 
 
+@pytest.mark.parametrize("cache_mode", ["all", None])
+def test_chunks_are_the_actions_of_the_summed_steps(tmp_path, cache_mode):
+    path = write(tmp_path / "d.hdf5")
+    batch = dataset(path, n_step=2, chunks=True, cache_mode=cache_mode)[np.array([0, 4, 6])]
+    chunk, mask = batch["chunk"][..., 0] * 100, batch["chunk_mask"]
+    # the demo of five steps ends after row 4; its last action is repeated
+    torch.testing.assert_close(chunk, torch.tensor([[0.0, 1], [4, 4], [11, 12]]))
+    assert mask.tolist() == [[True, True], [True, False], [True, True]]
+
+
 @pytest.mark.parametrize("next_obs", [True, False])
 def test_frames_of_the_next_state(tmp_path, next_obs):
     data = dataset(write(tmp_path / "d.hdf5", next_obs=next_obs), frame_stack=3)

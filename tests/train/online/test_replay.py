@@ -137,6 +137,23 @@ def test_next_actions_and_where_they_are_unknown():
     assert batch["weight"][:, 0].tolist() == [1, 1, 1, 0]
 
 
+def test_chunks_end_with_their_episode_and_go_around_the_rings_end():
+    memory = buffer(6, transitions=Transitions(discount=0.5, n_step=3, chunks=True))
+    fill(memory, 90, [7, 8, 9])
+    fill(memory, 0, [1, 2, 3, 4], end="t")
+    memory.add(step([20], [21], [5]))
+    batch = memory.at(np.flatnonzero(memory.live))
+    found = dict(
+        zip(
+            batch["obs"]["s"][:, -1, 0].tolist(),
+            zip(batch["chunk"][..., 0].tolist(), batch["chunk_mask"].sum(1).tolist(), strict=True),
+            strict=True,
+        )
+    )
+    wanted = {1: ([2, 3, 4], 3), 2: ([3, 4, 4], 2), 3: ([4, 4, 4], 1), 20: ([5, 5, 5], 1)}
+    assert {key: found[key] for key in wanted} == wanted
+
+
 def test_environments_lie_beside_each_other_and_do_not_mix():
     memory = buffer(40, num_envs=2, transitions=Transitions(discount=0.5, n_step=2))
     memory.add(step([0, 100], [1, 101], [1, 10], "-c"))
