@@ -317,13 +317,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         batch = Batch()
         batch["obs"] = read.observations(rows, packed, self.image_steps)
         if self._transitions is not None and self.numbers.picker is not None:
-            batch["next_obs"], following = read.following(now, window, self.numbers.picker)
-            if self._transitions.next_actions:
-                batch["next_actions"] = read.actions_at(following)
-            if self._transitions.chunks:
-                chunk, real = self.numbers.picker.chunk_rows(now, self._transitions.n_step)
-                batch["chunk"] = read.actions_at(chunk)
-                batch["chunk_mask"] = to_device(torch.from_numpy(real), packed.all.device)
+            batch.update(read.transitions(now, window, self.numbers.picker, self._transitions))
         elif self._next_of_window:
             batch["next_obs"] = read.after(rows, last, packed, self.image_steps)
         if self._subgoals is not None:

@@ -358,19 +358,23 @@ class Gatherer:
             found["rewards"] = self.steps(rows, packed)["rewards"]
         return found
 
-    def following(
-        self, now: Rows, window: WindowRows, picker: TransitionPicker
-    ) -> tuple[Observations, Rows]:
-        """Read the state after the transitions from rows (B,).
-
-        Returns its frames, the rewards, and the rows (B,) of the state.
-        """
+    def transitions(
+        self, now: Rows, window: WindowRows, picker: TransitionPicker, wanted: Transitions
+    ) -> dict[str, Any]:
+        """Read the frames of the state after the transitions from rows (B,), and what else ``wanted`` asks for."""
         before, last = picker.next_frames(now, window.demo)
         obs = self.after(last, window.last)
         if before.shape[1] > 0:
             older = self.observations(before)
             obs = {key: torch.cat([older[key], value], dim=1) for key, value in obs.items()}
-        return obs, np.minimum(last + 1, window.last)[:, 0]
+        read: dict[str, Any] = {"next_obs": obs}
+        if wanted.next_actions:
+            read["next_actions"] = self.actions_at(np.minimum(last + 1, window.last)[:, 0])
+        if wanted.chunks:
+            rows, real = picker.chunk_rows(now, wanted.n_step)
+            read["chunk"] = actions = self.actions_at(rows)
+            read["chunk_mask"] = to_device(torch.from_numpy(real), actions.device)
+        return read
 
     def steps(self, rows: Rows, packed: PackedVectors) -> Observations:
         """Read step arrays at rows (B, T), and each action key by its own name."""
