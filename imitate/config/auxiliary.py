@@ -58,7 +58,7 @@ AUXILIARIES: Kinds[Any, AuxiliaryConfig] = Kinds(
     "imitate.algo.slots",
     "imitate.auxiliaries",
     AuxiliaryConfig,
-    ("inverse", "rnd"),
+    ("diayn", "icm", "inverse", "rnd"),
 )
 
 

@@ -293,6 +293,9 @@ class ActorCritic(Algo[RLConfigT]):
 
         Auxiliaries learn only from the ``real`` transitions, so that imagined states remain novel.
         """
+        extrinsic = self.config.get("extrinsic", 1.0)
+        if extrinsic != 1.0:
+            batch = {**batch, "rewards": extrinsic * batch["rewards"]}
         auxiliaries = self.auxiliaries
         update.info |= learn_auxiliaries(auxiliaries, self.optimization, real, update.learn)
         for name, auxiliary in auxiliaries.items():

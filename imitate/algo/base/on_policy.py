@@ -34,7 +34,7 @@ from typing_extensions import TypeVar
 from imitate.algo.base.action_mask import restricted
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.policy_state import InnerState
-from imitate.algo.base.rl_sections import wants_online
+from imitate.algo.base.rl_sections import extrinsic_problems, wants_online
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.memory import MemoryConfig, RolloutMemory, one_step
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
@@ -148,6 +148,11 @@ class OnPolicyConfig(AlgoSection):
         True,
         description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
     )
+    extrinsic: float = Field(
+        1.0,
+        ge=0,
+        description="weight of the environment's reward beside those of auxiliaries; 0: those alone",
+    )
     rewards: RewardsConfig = Field(
         RewardsConfig(), description="named rewards, which replace the environment's one"
     )
@@ -157,6 +162,7 @@ class OnPolicyConfig(AlgoSection):
         """List combinations that cannot be trained."""
         online = config.train.online
         problems = self.rnn.problems(config) + wants_online(config) + refusals(self, config)
+        problems += extrinsic_problems(self)
         if self.rnn.enabled and not self.supports_memory:
             problems.append(
                 f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"
@@ -271,14 +277,16 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     def rollout_rewards(self, rollout: Batch) -> Rewards:
         """Return the rewards (T, N) of a raw rollout, see :meth:`prepare_rollout`.
 
-        They are the environment's or the reward source's, plus the rewards of auxiliaries. With named rewards they are
-        (T, N, S + 1): the named ones and the rewards of auxiliaries.
+        They are the environment's, with their weight, or the reward source's, plus the rewards of auxiliaries. With
+        named rewards they are (T, N, S + 1): the named ones and the rewards of auxiliaries.
         """
         source, rewards = self.reward_source, cast(Rewards, rollout["rewards"])
         bonuses = np.zeros_like(rewards)
         giving = [aux for aux in self.auxiliaries.values() if aux.config.reward > 0]
         batch = self._transitions(rollout) if source is not None or giving else {}
-        if source is not None:
+        if source is None:
+            rewards = rewards * np.float32(self.config.extrinsic)
+        else:
             own = {**batch, "expert": torch.zeros_like(batch["terminals"])}
             found = by_parts(lambda part: source.rewards(self._for_source(part)), own)
             rewards = _like_rollout(found, rewards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -143,6 +143,11 @@ class ActorCriticConfig(AlgoSection):
     infinite_horizon: bool = Field(
         False, description="multiply a reward at a terminal by 1 / (1 - discount)"
     )
+    extrinsic: float = Field(
+        1.0,
+        ge=0,
+        description="weight of the environment's reward beside those of auxiliaries; 0: those alone",
+    )
     rewards: RewardsConfig = Field(
         RewardsConfig(),
         description="named rewards, which replace the environment's one in online training",
@@ -195,7 +200,7 @@ class ActorCriticConfig(AlgoSection):
         rnn = self._memory()
         if rnn is not None:
             problems += rnn.problems(config)
-        return problems + refusals(self, config)
+        return problems + extrinsic_problems(self) + refusals(self, config)
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
         """Return the steps for auxiliaries, unless the transitions of the algorithm are enough."""
@@ -217,6 +222,26 @@ class ActorCriticConfig(AlgoSection):
                 "of them off"
             )
         return problems
+
+
+def extrinsic_problems(section: Any) -> list[str]:
+    """List settings that do not go with a weight of the environment's reward."""
+    weight = section.extrinsic
+    if weight == 1.0:
+        return []
+    if section.rewards:
+        return [
+            f"algo.extrinsic is {weight:g}, but algo.rewards have weights of their own: set it to 1"
+        ]
+    if getattr(section, "reward_free", False) or getattr(section, "reward_source", None):
+        return [
+            f"algo.extrinsic is {weight:g}, but the environment's reward is not used: set it to 1"
+        ]
+    if weight == 0 and not any(entry.reward > 0 for entry in section.auxiliary.values()):
+        return [
+            "algo.extrinsic is 0, but no entry of algo.auxiliary has a reward: raise one of them"
+        ]
+    return []
 
 
 def needs_demonstrations(config: BaseConfig) -> list[str]:

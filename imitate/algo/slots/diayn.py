@@ -1,0 +1,104 @@
+"""Diversity is all you need (DIAYN): skills that a discriminator tells from the states that they reach.
+
+Eysenbach, Gupta, Ibarz, Levine, "Diversity is All You Need: Learning Skills without a Reward Function", ICLR 2019
+(arXiv:1802.06070). A skill z of K is an observation, drawn for each episode (the wrapper ``skills``). With a
+discriminator q that sees the next observation s' without the skill:
+
+    loss    E[ -log q(z | s') ]                                                              -> DIAYN.loss
+    reward  log q(z | s') - log p(z) = log q(z | s') + log K                                 -> DIAYN.reward
+
+The entropy of the policy is part of the paper's objective, so ``sac`` is the natural algorithm; ``algo.extrinsic`` 0
+leaves out the environment's reward. For skills on the unit sphere, q is a von Mises-Fisher distribution with
+concentration 1 around a predicted direction m(s'), as in Hansen et al., "Fast Task Inference with Variational Intrinsic
+Successor Features", ICLR 2020 (arXiv:1906.05030):
+
+    loss = -E[ m(s') z ],  reward = m(s') z
+
+Departures: the bonus is not normalized; the discriminator sees the observation after the action, as the authors' code
+does, and not the observation before it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from imitate.algo.slots.auxiliary import (
+    Auxiliary,
+    AuxiliaryConfig,
+    AuxiliaryContext,
+    Batch,
+    register,
+)
+from imitate.config import OptimizerConfig, Section
+from imitate.config.optimizer import adam
+from imitate.errors import ConfigError, nearest
+from imitate.functional.losses import masked_mean
+from imitate.models.mlp import MLP
+
+
+class DIAYNConfig(AuxiliaryConfig):
+    """Entry of type ``diayn``."""
+
+    model_config = {**Section.model_config}
+
+    reward: float = Field(
+        1.0, ge=0, description="weight of the bonus, which is at most log(number of skills)"
+    )
+    skill: str = Field("skill", description="observation that contains the skill")
+    continuous: bool = Field(
+        False, description="skills are points on the unit sphere instead of one-hot"
+    )
+    observations: tuple[str, ...] | None = Field(
+        None,
+        description="observations that the discriminator sees; null: all but the skill and the previous action",
+    )
+    layer_dims: tuple[PositiveInt, ...] = Field(
+        (64, 64), description="hidden layers of the discriminator"
+    )
+    optimizer: OptimizerConfig = Field(adam(1e-3), description="optimizer of the discriminator")
+
+
+@register("diayn", DIAYNConfig)
+class DIAYN(Auxiliary):
+    """Discriminator of skills."""
+
+    def __init__(self, config: DIAYNConfig, context: AuxiliaryContext) -> None:
+        super().__init__(config, context)
+        shapes = context.shapes
+        if config.skill not in shapes:
+            raise ConfigError(
+                f"algo.auxiliary: diayn needs the observation '{config.skill}' ({nearest(config.skill, shapes)}): list "
+                'it in observation.modalities.obs.low_dim, and set train.online.wrappers to [{"type": "skills", '
+                '"num": 5}]'
+            )
+        hidden = (config.skill, "previous_action")
+        keys = config.observations or [key for key in shapes if key not in hidden]
+        self.encoder = context.encoder(keys)
+        self.mlp = MLP(self.encoder.output_dim, config.layer_dims)
+        self.last = nn.Linear(self.mlp.output_dim, math.prod(shapes[config.skill]))
+
+    def _log_q(self, batch: Batch) -> Tensor:
+        """Return log q(z | s') (B,); for continuous skills without its constant."""
+        skill = batch["obs"][self.config.skill]
+        skill = skill[:, -1] if skill.dim() == 3 else skill
+        scores: Tensor = self.last(self.mlp(self.encoder(batch["next_obs"])))
+        if self.config.continuous:
+            direction: Tensor = nn.functional.normalize(scores, dim=-1)
+            return (direction * skill).sum(-1)
+        # the largest number is the skill's, also in normalized observations
+        return -nn.functional.cross_entropy(scores, skill.argmax(-1), reduction="none")
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean cross-entropy of the skills."""
+        loss = -masked_mean(self._log_q(batch), batch.get("mask"))
+        return loss, {"Loss": loss}
+
+    @torch.no_grad()
+    def reward(self, batch: Batch) -> Tensor:
+        """Return the bonus (B,)."""
+        log_q = self._log_q(batch)
+        return log_q if self.config.continuous else log_q + math.log(self.last.out_features)

@@ -1,0 +1,142 @@
+"""Intrinsic curiosity module (ICM): a bonus for transitions whose outcome a forward model predicts badly.
+
+Pathak, Agrawal, Efros, Darrell, "Curiosity-driven Exploration by Self-supervised Prediction", ICML 2017
+(arXiv:1705.05363). With features p of an observation, a forward model f and an inverse model g:
+
+    forward error  e = mean |f(p(s), a) - p(s')|^2 / 2, without gradient for p               -> ICM._errors
+    inverse error  mean |g(p(s), p(s')) - a|^2 / 2, for a choice the cross-entropy           -> ICM._inverse
+    loss           b E[ e ] + (1 - b) E[ inverse error ], b = forward_share                  -> ICM.loss
+    reward         e / moving mean of e, at most 5                                           -> ICM.reward
+
+Features learn from the inverse model alone, so they contain what actions change. Without features
+(``num_features`` null), f predicts the whitened observation and there is no inverse model. Departures: the bonus is
+divided by a moving mean (rate 0.01), so that it keeps its size while the model learns; the loss of the policy has no
+factor.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from imitate.algo.slots.auxiliary import (
+    Auxiliary,
+    AuxiliaryConfig,
+    AuxiliaryContext,
+    Batch,
+    register,
+)
+from imitate.config import OptimizerConfig, Section
+from imitate.config.optimizer import adam
+from imitate.functional.losses import masked_mean
+from imitate.models.mlp import MLP
+from imitate.models.moments import RowMoments
+
+CLIP = 5.0
+"""Largest bonus, and largest magnitude of whitened observations."""
+RATE = 0.01
+"""Rate of the moving mean per update."""
+
+
+class ICMConfig(AuxiliaryConfig):
+    """Entry of type ``icm``."""
+
+    model_config = {**Section.model_config}
+
+    reward: float = Field(0.1, ge=0, description="weight of the bonus, whose mean is about 1")
+    layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers of each network")
+    num_features: PositiveInt | None = Field(
+        64, description="number of features that are predicted; null: the whitened observation is"
+    )
+    forward_share: float = Field(
+        0.2, gt=0, le=1, description="share of the forward model in the loss"
+    )
+    optimizer: OptimizerConfig = Field(adam(1e-3), description="optimizer of all three networks")
+
+
+@register("icm", ICMConfig)
+class ICM(Auxiliary):
+    """Features, forward model and inverse model."""
+
+    mean: Tensor
+
+    def __init__(self, config: ICMConfig, context: AuxiliaryContext) -> None:
+        super().__init__(config, context)
+        self.encoder = context.encoder()
+        seen = self.encoder.output_dim
+        self.moments = RowMoments(seen)
+        size = config.num_features or seen
+        self.features = _network(seen, config.layer_dims, size) if config.num_features else None
+        self.forward_model = _network(size + context.ac_dim, config.layer_dims, size)
+        self.inverse_model = None
+        if self.features is None:
+            self.encoder.requires_grad_(False)
+        else:
+            self.inverse_model = _network(2 * size, config.layer_dims, context.ac_dim)
+            nn.init.zeros_(cast(Tensor, self.inverse_model[-1].weight))
+        self._num_choices = context.num_choices
+        self._latest: Tensor | None = None
+        self.register_buffer("mean", torch.zeros(()))
+
+    def _seen(self, obs: Batch) -> Tensor:
+        """Return features (B, D), or whitened observations."""
+        seen: Tensor = self.encoder(obs)
+        if self.features is not None:
+            return self.features(seen)  # type: ignore[no-any-return]
+        return ((seen - self.moments.mean) / self.moments.std).clamp(-CLIP, CLIP)
+
+    def _errors(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
+        """Return forward errors (B,) from features before and after, which get no gradient."""
+        predicted = self.forward_model(torch.cat([before.detach(), actions], dim=-1))
+        return 0.5 * (predicted - after.detach()).square().mean(-1)  # type: ignore[no-any-return]
+
+    def _inverse(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
+        """Return inverse errors (B,)."""
+        assert self.inverse_model is not None
+        predicted = self.inverse_model(torch.cat([before, after], dim=-1))
+        (scores, numbers), (choice, taken) = (
+            x.tensor_split([self._num_choices], dim=-1) for x in (predicted, actions)
+        )
+        errors = torch.zeros_like(predicted[:, 0])
+        if scores.shape[-1]:
+            found = nn.functional.cross_entropy(scores, choice.argmax(-1), reduction="none")
+            errors = errors + found
+        return errors + 0.5 * (numbers - taken).square().mean(-1) if taken.shape[-1] else errors
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the weighted sum of both errors."""
+        before, after = self._seen(batch["obs"]), self._seen(batch["next_obs"])
+        actions, mask = batch["actions"], batch.get("mask")
+        forward = masked_mean(self._errors(before, actions, after), mask)
+        self._latest = forward.detach()
+        if self.inverse_model is None:
+            return forward, {"Loss": forward}
+        inverse = masked_mean(self._inverse(before, actions, after), mask)
+        share = self.config.forward_share
+        loss = share * forward + (1.0 - share) * inverse
+        return loss, {"Loss": loss, "Forward_Loss": forward, "Inverse_Loss": inverse}
+
+    @torch.no_grad()
+    def reward(self, batch: Batch) -> Tensor:
+        """Return the bonus (B,), which is never negative; 0 before the first update."""
+        errors = self._errors(
+            self._seen(batch["obs"]), batch["actions"], self._seen(batch["next_obs"])
+        )
+        return torch.where(self.mean > 0, errors / self.mean, torch.zeros(())).clamp(max=CLIP)
+
+    @torch.no_grad()
+    def follow(self, batch: Batch) -> None:
+        """Update the moving mean of the latest loss's errors, and the moments of observations if they are predicted."""
+        if self.features is None:
+            self.moments.add(self.encoder(batch["next_obs"]))
+        if self._latest is not None:
+            moved = self.mean + RATE * (self._latest - self.mean)
+            self.mean.copy_(torch.where(self.mean > 0, moved, self._latest))
+
+
+def _network(inputs: int, layer_dims: tuple[int, ...], outputs: int) -> nn.Sequential:
+    mlp = MLP(inputs, layer_dims)
+    return nn.Sequential(mlp, nn.Linear(mlp.output_dim, outputs))
