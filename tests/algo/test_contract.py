@@ -22,7 +22,7 @@ SIZES = {
     **{"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10},
     **{"hand_pos": 3, "gripper": 1, "object_pos": 3, "object_quat": 4},
     **{"object2_pos": 3, "object2_quat": 4, "goal": 3},
-    **{"flat": 11, "observation": 10, "desired_goal": 3},
+    **{"flat": 11, "skill": 5, "observation": 10, "desired_goal": 3},
 }
 IMAGE = (3, 48, 48)
 AC_DIM = 7

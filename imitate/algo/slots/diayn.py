@@ -87,8 +87,8 @@ class DIAYN(Auxiliary):
         skill = skill[:, -1] if skill.dim() == 3 else skill
         scores: Tensor = self.last(self.mlp(self.encoder(batch["next_obs"])))
         if self.config.continuous:
-            direction: Tensor = nn.functional.normalize(scores, dim=-1)
-            return (direction * skill).sum(-1)
+            along: Tensor = (nn.functional.normalize(scores, dim=-1) * skill).sum(-1)
+            return along
         # the largest number is the skill's, also in normalized observations
         return -nn.functional.cross_entropy(scores, skill.argmax(-1), reduction="none")
 
