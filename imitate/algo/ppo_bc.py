@@ -10,13 +10,17 @@ R = A + V_old, the frozen imitation policy b and the number n of rollouts before
         - entropy_weight E[ H(pi(. | s)) ]                             -> Entropy
         + w d^n E[ |mean of pi(. | s) - b(s)|^2 / 2 ]                  -> PPOBC._imitation_loss
           or, for choices, w d^n E[ -log pi(b(s) | s) ]
+        + w_kl d^n E[ H(b(. | s), pi(. | s)) ]                         -> PPOBC._cross_entropy, Imitation_KL
 
 In rollouts, the imitation policy computes actions in the policy's states, with a memory of its own. Unlike a likelihood
-of continuous actions, the distance does not affect the exploration noise.
+of continuous actions, the distance does not affect the exploration noise. The cross-entropy of Kickstarting does: it is
+the divergence KL(b | pi) plus the entropy of b, which no weight changes, and for numbers it depends only on the mean
+and the variance of b, also if b is a mixture. Its b sees the observations of a step alone, without a memory.
 """
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, cast
 
 import numpy as np
@@ -26,8 +30,9 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
-from imitate.algo.base.on_policy import OnPolicy, PPOConfig
+from imitate.algo.base.on_policy import CHUNK, OnPolicy, PPOConfig, num_rows, select_rows
 from imitate.algo.base.policy_state import InnerState, PolicyState, newest_frame
+from imitate.algo.slots.density import moments_of
 from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.config import Section
 from imitate.functional.policy_gradient import (
@@ -48,8 +53,14 @@ class ImitationConfig(Section):
         ge=0,
         description="weight of the distance from the imitation policy in the first rollout",
     )
+    kl_weight: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the divergence from the imitation policy, which needs a density (bc with gaussian or "
+        "gmm); it also forms the noise",
+    )
     decay: float = Field(
-        0.95, ge=0, le=1, description="factor of the weight from one rollout to the next"
+        0.95, ge=0, le=1, description="factor of the weights from one rollout to the next"
     )
 
 
@@ -70,7 +81,11 @@ class PPOBC(OnPolicy[PPOBCConfig]):
 
     def _create_networks(self) -> None:
         super()._create_networks()
-        self.nets["base"] = FrozenPolicy(self.ac_dim, self.config.base.checkpoint)
+        self.nets["base"] = FrozenPolicy(
+            self.ac_dim,
+            self.config.base.checkpoint,
+            needs_density=self.config.imitation.kl_weight > 0,
+        )
         self.counters["rollouts"] = 0
 
     @property
@@ -87,10 +102,9 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         return self.base.cut_within(super().cut_plan(state))
 
     @property
-    def imitation_weight(self) -> float:
-        """Weight of the distance in the current rollout."""
-        config = self.config.imitation
-        return float(config.weight * config.decay ** max(self.counters["rollouts"] - 1, 0))
+    def imitation_decay(self) -> float:
+        """Factor of both weights in the current rollout."""
+        return float(self.config.imitation.decay ** max(self.counters["rollouts"] - 1, 0))
 
     # ---- rollouts ------------------------------------------------------------------------------------------------
 
@@ -100,13 +114,32 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         self.counters["rollouts"] += 1
         kept = np.flatnonzero(rollout["mask"].reshape(-1))
         base = rollout["base_action"].reshape(-1, self.ac_dim)[kept]
-        return {**batch, "base_actions": torch.from_numpy(base).to(self.device)}
+        batch = {**batch, "base_actions": torch.from_numpy(base).to(self.device)}
+        return {**batch, **self._moments(batch["obs"])}
+
+    def _moments(self, obs: Batch) -> Batch:
+        """Return the mean and variance (B, A) of the imitation policy, if the loss needs them.
+
+        Those of choices are the probabilities and 0.
+        """
+        if self.config.imitation.kl_weight == 0:
+            return {}
+        size = num_rows(obs)
+        parts = [
+            self.base.distribution(select_rows(obs, slice(start, start + CHUNK)), self.preprocess)
+            for start in range(0, size, CHUNK)
+        ]
+        moments = [moments_of(part) for part in parts if part is not None]
+        if not moments:
+            return {}
+        means, variances = zip(*moments, strict=True)
+        return {"base_mean": torch.cat(means), "base_variance": torch.cat(variances)}
 
     def _select_batch(self, batch: Batch) -> Batch:
         """Select a batch with ``base_actions``, which are computed here for windows of a dataset."""
         selected = super()._select_batch(batch)
         base = self.base.act_afresh(selected["obs"], self.preprocess, 1)
-        return {**selected, "base_actions": base}
+        return {**selected, "base_actions": base, **self._moments(selected["obs"])}
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
@@ -116,8 +149,16 @@ class PPOBC(OnPolicy[PPOBCConfig]):
             return -policy.log_prob(base).mean()
         return 0.5 * (policy.mean - base).square().sum(-1).mean()
 
+    def _cross_entropy(self, policy: StochasticPolicy, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the mean () of -log pi over the imitation policy, from its mean and variance (B, A)."""
+        if isinstance(policy, Categorical):
+            return -(mean * policy.logits).sum(-1).mean()
+        stds = policy.stds
+        errors = (variance + (mean - policy.mean).square()) / (2.0 * stds.square())
+        return (errors + stds.log() + 0.5 * math.log(2.0 * math.pi)).sum(-1).mean()
+
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        config, weight = self.config, self.imitation_weight
+        config, weight = self.config, self.config.imitation.weight * self.imitation_decay
         policy, values = self._decide(batch)
         log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
         policy_loss = clipped_surrogate(log_ratio, self._advantages(batch), config.clip).mean()
@@ -125,7 +166,11 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         value_loss, entropy = errors.mean(), policy.entropy().mean()
         distance = self._imitation_loss(policy, batch["base_actions"])
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-        loss = loss + weight * distance
+        loss, more = loss + weight * distance, dict[str, Tensor]()
+        if "base_mean" in batch:
+            found = self._cross_entropy(policy, batch["base_mean"], batch["base_variance"])
+            loss = loss + config.imitation.kl_weight * self.imitation_decay * found
+            more["Imitation_KL"] = found
         with torch.no_grad():
             divergence = divergence_of_ratios(log_ratio).mean()
             clip_fraction = clipped_share(log_ratio, config.clip)
@@ -138,6 +183,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
             "Clip_Fraction": clip_fraction,
             "Imitation_Loss": distance,
             "Imitation_Weight": torch.full((), weight, device=self.device),
+            **more,
         }
 
     def leaves_rollout(self, info: Info) -> bool:

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.algo.slots.density import moments_of
+from imitate.models.categorical import Categorical
+from imitate.models.heads import GaussianMixture
 from imitate.policy.checkpoint import checkpoint_dict
 from tests.tiny import tiny_algo
 
@@ -83,6 +86,43 @@ def test_of_choices_it_is_the_likelihood():
     assert info["Imitation_Loss"].item() == pytest.approx(wanted)
 
 
+def test_a_cross_entropy_also_forms_the_noise():
+    algo = tiny_algo("ppo_bc", obs={"s": 1}, hidden=(), algo={"imitation": {"kl_weight": 2.0}})
+    mean = algo.net.head.mean
+    torch.nn.init.zeros_(mean.weight)
+    torch.nn.init.constant_(mean.bias, math.atanh(0.2))
+    algo.net.head.log_std.data.fill_(math.log(0.5))
+    data = batch([1.0], [0.2])
+    data |= {"base_mean": torch.tensor([[0.8]]), "base_variance": torch.tensor([[0.04]])}
+    info = algo.train_on_batch(data, 1, validate=True)
+    wanted = (0.04 + 0.36) / (2 * 0.25) + math.log(0.5 * math.sqrt(2 * math.pi))
+    assert info["Imitation_KL"].item() == pytest.approx(wanted)
+    rest = info["Policy_Loss"] + 0.5 * info["Value_Loss"]
+    assert (info["Loss"] - rest).item() == pytest.approx(2 * wanted, abs=1e-6)
+    choices = Categorical(torch.tensor([[0.25, 0.75]]).log())
+    found = algo._cross_entropy(choices, torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
+    assert found.item() == pytest.approx(-0.5 * (math.log(0.25) + math.log(0.75)))
+
+
+def test_moments_of_a_mixture_and_a_rollout(worlds):
+    weights = torch.tensor([[0.25, 0.75]]).log()
+    stds = torch.tensor([[[0.1], [0.2]]])
+    mean, variance = moments_of(GaussianMixture(torch.tensor([[[0.0], [0.4]]]), stds, weights))
+    assert mean.item() == pytest.approx(0.3)
+    assert variance.item() == pytest.approx(0.25 * 0.01 + 0.75 * (0.16 + 0.04) - 0.09)
+    base = worlds.make_algo(
+        "bc", {"gaussian": {"enabled": True, "init_std": 0.3, "fixed_std": True}}
+    )
+    worlds.set_actor(base.nets["policy"], 0.5)
+    algo = tiny_algo("ppo_bc", obs={"s": 1}, hidden=(), algo={"imitation": {"kl_weight": 2.0}})
+    ckpt = checkpoint_dict(base, env_metadata={}, shape_metadata={})
+    algo.base.adopt(ckpt, algo.preprocess)
+    prepared = algo.prepare_rollout(rollout(algo))
+    wanted = [math.tanh(0.5 * s) for s in (0, 2, 3)]
+    assert prepared["base_mean"][:, 0].tolist() == pytest.approx(wanted)
+    assert prepared["base_variance"][:, 0].tolist() == pytest.approx([0.09] * 3)
+
+
 def test_its_surrogate_and_values_are_clipped(ppo_bc):
     algo = ppo_bc(clip=0.2, value_clip=0.5, normalize_advantages=False, imitation={"weight": 0.0})
     net = algo.nets["policy"]
@@ -120,11 +160,11 @@ def test_the_weight_falls_from_rollout_to_rollout_and_is_resumed(ppo_bc):
     weights = []
     for _ in range(3):
         algo.prepare_rollout(rollout(algo))
-        weights.append(algo.imitation_weight)
-    assert weights == [2.0, 1.0, 0.5]
+        weights.append(algo.imitation_decay)
+    assert weights == [1.0, 0.5, 0.25]
     other = ppo_bc(imitation={"weight": 2.0, "decay": 0.5}, seed=1)
     other.deserialize(algo.serialize())
-    assert other.imitation_weight == 0.5
+    assert other.imitation_decay == 0.25
 
 
 def test_in_evaluation_the_imitation_policy_is_not_asked(ppo_bc):

@@ -22,17 +22,10 @@ from imitate.algo.base.allocation import AllocationLimit, count_numbers
 from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.policy_state import PolicyState
+from imitate.algo.slots.density import distribution_of, last_frames, without_density
 from imitate.config import Section, load_config
 from imitate.errors import CheckpointError
-from imitate.models.actor import Actor, PolicyAndValue, RecurrentActor, TransformerActor
-from imitate.models.heads import (
-    ActionDistribution,
-    DeterministicHead,
-    Gaussian,
-    GaussianHead,
-    GaussianMixture,
-    GMMHead,
-)
+from imitate.models.heads import ActionDistribution
 from imitate.models.preprocess import Preprocess
 
 
@@ -99,7 +92,7 @@ class FrozenPolicy(nn.Module):
         algo = self._built(description, count_numbers(ckpt["model"]))
         problem = _problem(algo, ckpt, around)
         if problem is None and self._needs_density:
-            problem = _without_density(algo, around)
+            problem = without_density(algo, around)
         if problem is None and self._steered:
             problem = _not_steerable(algo, self._steered)
         if problem is not None:
@@ -161,13 +154,7 @@ class FrozenPolicy(nn.Module):
         algo = self._algo
         if algo is None:
             return None
-        seen = _seen(algo, obs, around)
-        frames = {
-            key: value if value.dim() > 1 + len(algo.obs_shapes[key]) else value.unsqueeze(1)
-            for key, value in seen.items()
-        }
-        policy = algo.action_mask.policy(_distribution(algo, frames), frames)
-        return _in_units(policy, *_units(algo.preprocess, around))
+        return distribution_of(algo, _seen(algo, obs, around), around)
 
     @torch.no_grad()
     def from_noise(
@@ -187,10 +174,10 @@ class FrozenPolicy(nn.Module):
         stacked = {key: value if frames > 1 else value.unsqueeze(1) for key, value in obs.items()}
         seen = _seen(algo, stacked, around)
         chunk = algo.predict_from_noise(
-            _last(seen, algo.frame_stack), None, _along(noise, algo.prediction_horizon)
+            last_frames(seen, algo.frame_stack), None, _along(noise, algo.prediction_horizon)
         )[:, : self._steered]
-        raw = algo.preprocess.unnormalize_actions(chunk, _last(seen, 1))
-        return around.normalize_actions(raw, _last(stacked, 1)).clamp(-1.0, 1.0)
+        raw = algo.preprocess.unnormalize_actions(chunk, last_frames(seen, 1))
+        return around.normalize_actions(raw, last_frames(stacked, 1)).clamp(-1.0, 1.0)
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without planned actions."""
@@ -322,79 +309,6 @@ def _not_steerable(algo: Algo, steered: int) -> str | None:
             f"the policy of {name} predicts {size} actions, but algo.n_step is {steered}: lower it"
         )
     return None
-
-
-# ---- distribution ----------------------------------------------------------------------------------------------------
-
-
-def _without_density(algo: Algo, around: Preprocess) -> str | None:
-    """Return the reason why :meth:`FrozenPolicy.distribution` does not exist, or None."""
-    name, net = algo.global_config.algo_name, algo.nets[algo.main_net]
-    take = "take one of bc with algo.gaussian.enabled or algo.gmm.enabled"
-    head = getattr(net, "head", None)
-    if isinstance(head, DeterministicHead):
-        return f"the policy of {name} is deterministic, so its actions have no density: {take}"
-    known = isinstance(net, Actor | RecurrentActor | TransformerActor) or (
-        isinstance(net, PolicyAndValue) and net.memory is None
-    )
-    if not known or algo.execution is not None or algo.state_shapes is not None:
-        return f"the actions of this policy of {name} have no density of single steps: {take}"
-    own, steps = algo.preprocess, (*algo.preprocess.chosen_steps, *around.chosen_steps)
-    if (
-        own.actions.converts
-        or around.actions.converts
-        or any(step.changes_actions for step in steps)
-    ):
-        return f"{name} or this training converts actions (train.preprocess, action_config): {take} without that"
-    offset, scale = _units(own, around)
-    same = torch.allclose(scale, torch.ones_like(scale)) and torch.allclose(offset, 0 * offset)
-    if isinstance(head, GaussianHead | GMMHead) and head.use_tanh and not same:
-        return f"the policy of {name} has actions in other units than here: {take}"
-    return None
-
-
-def _distribution(algo: Algo, frames: dict[str, Tensor]) -> ActionDistribution:
-    """Return the distribution in the newest of the frames (B, F, ...), in the policy's own units."""
-    net = algo.nets[algo.main_net]
-    if isinstance(net, PolicyAndValue):
-        return net.actor(_last(frames, algo.frame_stack))
-    assert isinstance(net, Actor | RecurrentActor | TransformerActor)
-    rows, steps = next(iter(frames.values())).shape[:2]
-    memory = net.initial_memory(rows)
-    windows = [
-        _last({key: value[:, : step + 1] for key, value in frames.items()}, algo.frame_stack)
-        for step in range(0 if memory else steps - 1, steps)
-    ]
-    for window in windows:
-        inputs, memory = net.observe(window, None, memory)
-    features = inputs["features"] if "features" in inputs else net(inputs["obs"])[0]
-    return net.head(features[:, -1] if features.dim() == 3 else features)  # type: ignore[no-any-return]
-
-
-def _last(frames: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """Return the last ``count`` frames (B, count, ...), the first repeated if there are fewer; without axis if one."""
-    rows = next(iter(frames.values())).shape[1] - 1
-    chosen = [max(rows - back, 0) for back in reversed(range(count))]
-    return {
-        key: value[:, rows] if count == 1 else value[:, chosen] for key, value in frames.items()
-    }
-
-
-def _units(own: Preprocess, around: Preprocess) -> tuple[Tensor, Tensor]:
-    """Return offset and scale (A,) with which actions of a policy become those of the outer algorithm."""
-    ends = torch.stack([torch.zeros_like(own.action_offset), torch.ones_like(own.action_offset)])
-    low, high = around.normalize_actions(own.unnormalize_actions(ends))
-    return low, high - low
-
-
-def _in_units(policy: ActionDistribution, offset: Tensor, scale: Tensor) -> ActionDistribution:
-    """Return the distribution of ``offset + scale a``; choices and bounded actions are in the same units anyway."""
-    if isinstance(policy, Gaussian):
-        return Gaussian(offset + scale * policy.mean, scale.abs() * policy.stds)
-    if isinstance(policy, GaussianMixture):
-        means = offset + scale * policy.means
-        return GaussianMixture(means, scale.abs() * policy.stds, policy.logits)
-    return policy
 
 
 def _lists(tree: Any) -> Any:
