@@ -105,6 +105,10 @@ class ACTConfig(AlgoSection):
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
+        if self.networks.encoder is not None:
+            problems.append(
+                "algo.networks.encoder: act reads tokens of observation.encoder, not features: leave it out"
+            )
         width, heads = self.transformer.embed_dim, self.transformer.num_heads
         if width % heads or width % 4:
             problems.append(

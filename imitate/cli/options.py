@@ -25,6 +25,12 @@ COMMANDS = frozenset(
         "dagger",
         "check-algo",
         "check-env",
+        "check-deploy",
+        "convert-checkpoint",
+        "diagnose",
+        "export",
+        "info",
+        "serve",
         "record",
         "replay",
         "run",
@@ -35,11 +41,11 @@ COMMANDS = frozenset(
         "dataset actions",
     }
 )
-"""Commands that may make an environment named in a file."""
+"""Commands that may make an environment or a network named in a file."""
 
 
 def with_trust(command: Any, path: str) -> Any:
-    """Add ``--trust`` to a command or a group's commands if they make environments.
+    """Add ``--trust`` to a command or a group's commands if they are among :data:`COMMANDS`.
 
     Args:
         command: click's command; changed in place.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -21,6 +21,22 @@ from imitate.config.optimizer import OptimizerConfigs
 from imitate.config.section import OpenSection, Section
 from imitate.errors import ConfigError, nearest
 from imitate.system.extras import installed_points
+
+OwnNetwork = Annotated[str | None, Field(pattern=r"^[^:\s]+:[A-Za-z_][\w.]*$")]
+
+
+class NetworksConfig(Section):
+    """Networks of your own: ``module:function``, called with the shapes of observations and the size of an action."""
+
+    encoder: OwnNetwork = Field(
+        None, description="Encoder of observations: {key: (N, ...)} to features (N, D)."
+    )
+    actor: OwnNetwork = Field(
+        None, description="Encoder and hidden layers of an actor beside critics."
+    )
+    critic: OwnNetwork = Field(
+        None, description="A critic: {key: (N, ...)} and actions (N, A) to values (N,)."
+    )
 
 
 class AlgoSection(Section):
@@ -41,6 +57,7 @@ class AlgoSection(Section):
     auxiliary: AuxiliariesConfig = Field(
         AuxiliariesConfig(), description="Auxiliary losses and intrinsic rewards by name."
     )
+    networks: NetworksConfig = Field(NetworksConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations of values that cannot work together.

@@ -152,6 +152,18 @@ def in_cluster(on: str) -> list[Named]:
     return [Named(on, "cluster", "cluster.on")] if on.startswith(RAY) else []
 
 
+def in_networks(section: Mapping[str, Any]) -> list[Named]:
+    """Return the networks of the user that a section ``algo`` names, in its parts too."""
+    found = []
+    for key, value in section.items():
+        if key == "networks" and isinstance(value, Mapping):
+            names = [(role, name) for role, name in value.items() if isinstance(name, str)]
+            found += [Named(name, "network", f"algo.networks.{role}") for role, name in names]
+        elif isinstance(value, Mapping):
+            found += in_networks(value)
+    return found
+
+
 def unknown(found: list[Named], lasting: bool = False) -> list[Named]:
     """Return the names that are not trusted; see :func:`untrusted`."""
     known = (set() if lasting else _of_variable()) | _of_file(trust_file()) if found else set()

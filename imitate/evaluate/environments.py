@@ -27,6 +27,7 @@ from imitate.envs.trust import (
     Named,
     check_trusted,
     in_cluster,
+    in_networks,
     is_simulated,
     refuse,
     trust,
@@ -218,10 +219,11 @@ def environments(
 
 
 def trust_named(config: Config, env: str | None = None) -> None:
-    """Trust the modules of environments named by ``--env`` and by the configuration that the user gives."""
+    """Trust the environments and networks named by ``--env`` and by the configuration that the user gives."""
     for named in (env, *_named(config)):
         trust_env(named)
-    trust(*(named.name for named in in_cluster(config.cluster.on)))
+    further = (*in_cluster(config.cluster.on), *in_networks(config.algo.to_dict()))
+    trust(*(named.name for named in further))
 
 
 def check_named(config: Config, typed: Iterable[str] = ()) -> None:
@@ -236,6 +238,7 @@ def check_named(config: Config, typed: Iterable[str] = ()) -> None:
     """
     for named in _named(config):
         check_trusted(_described(named))
+    refuse("algo", unknown(in_networks(config.algo.to_dict())))
     check_cluster(config, typed)
 
 
@@ -248,7 +251,8 @@ def check_cluster(config: Config, typed: Iterable[str] = ()) -> None:
 def untrusted_in(config: Config) -> list[Named]:
     """Return the names in a configuration that are not in the user's own list."""
     found = [name for env in _named(config) for name in untrusted(_described(env), lasting=True)]
-    return found + unknown(in_cluster(config.cluster.on), lasting=True)
+    further = [*in_cluster(config.cluster.on), *in_networks(config.algo.to_dict())]
+    return found + unknown(further, lasting=True)
 
 
 def _described(named: str | Mapping[str, Any] | None) -> Mapping[str, Any]:

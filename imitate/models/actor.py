@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,15 @@ Inputs = dict[str, Any]
 """Nested dict of tensors (B, ...), or None, from which single rows can be selected."""
 
 
+class FeatureEncoder(Protocol):
+    """Network that maps observations (*B, ...) by key to features (*B, D)."""
+
+    output_dim: int
+
+    def __call__(self, obs: Obs) -> Tensor:
+        """Return the features."""
+
+
 class GroupEncoder(nn.Module):
     """Encoder of observation and goal, whose features are concatenated.
 
@@ -48,10 +57,10 @@ class GroupEncoder(nn.Module):
     """
 
     def __init__(
-        self, obs: ObservationEncoder, goal: ObservationEncoder | None = None, frames: int = 1
+        self, obs: FeatureEncoder, goal: ObservationEncoder | None = None, frames: int = 1
     ) -> None:
         super().__init__()
-        self.obs = obs
+        self.obs = cast(ObservationEncoder, obs)
         self.goal = goal
         self.frames = frames
         self.output_dim = obs.output_dim * frames + (goal.output_dim if goal else 0)

@@ -143,6 +143,10 @@ class ActorCritic(Algo[RLConfigT]):
 
     def _create_actor(self, config: ActorConfig) -> Actor:
         """Create an actor: encoder, hidden layers, head."""
+        own = self.encoding.own_actor() if self.memory is None else None
+        if own is not None:
+            features = MLP(own.output_dim, ())
+            return Actor(own, features, self._create_head(own.output_dim, config))
         encoder = self._create_encoder() if self.memory is None else self.memory.reader(ACTOR)
         mlp = MLP(encoder.output_dim, config.layer_dims, dropout=config.dropout)
         return Actor(encoder, mlp, self._create_head(mlp.output_dim, config))
@@ -174,7 +178,17 @@ class ActorCritic(Algo[RLConfigT]):
         If the algorithm has a memory, the recurrent encoder is part of the critics of actions and is trained and
         followed by targets with them. Actor and state values use its features without gradient.
         """
-        size = 1 if of_states else config.ensemble.n
+        size, own = 1 if of_states else config.ensemble.n, self.encoding.own
+        values = num_values(self.config)
+        plain = not (of_states or num_atoms or num_choices or values or config.value_bounds)
+        if (
+            own.has("critic")
+            and plain
+            and self.memory is None
+            and not self.goal_shapes
+            and self.frame_stack == 1
+        ):
+            return cast(CriticEnsemble, own.critics(size, self.encoding.seen()))
         encoders = 1 if config.ensemble.shared_encoder else size
         memory, features = self.memory, ACTOR if of_states else CRITICS
         critic = CriticEnsemble(
@@ -189,7 +203,7 @@ class ActorCritic(Algo[RLConfigT]):
             num_atoms=num_atoms,
             num_choices=num_choices,
             value_bounds=config.value_bounds,
-            num_values=num_values(self.config),
+            num_values=values,
         )
         if memory is not None and not of_states:
             critic.add_module("memory", memory.encoder(self._create_encoder()))

@@ -42,6 +42,7 @@ from imitate.algo.base.overrides import (
     checked_loss,
     wrong_step,
 )
+from imitate.algo.base.own_networks import OwnNetworks
 from imitate.algo.base.policy_state import (
     InnerState,
     OwnState,
@@ -146,7 +147,8 @@ class Algo(ABC, Generic[ConfigT]):
         self.frame_stack: int = global_config.train.frame_stack
         ema = averaging(algo_config)
         norm = "batch" if ema is None else "group"
-        self.encoding = Encoding(obs_config, shapes, self.frame_stack, norm, load_pretrained)
+        own = OwnNetworks(algo_config.get("networks"), ac_dim)
+        self.encoding = Encoding(obs_config, shapes, self.frame_stack, norm, load_pretrained, own)
         self.obs_shapes, self.goal_shapes, self.subgoal_shapes = self.encoding.shapes_of_groups()
         self.preprocess = self.encoding.layout(ac_dim).to(self.device)
         self.action_mask = ActionMask(obs_config.mask_key())
@@ -157,6 +159,7 @@ class Algo(ABC, Generic[ConfigT]):
         self._create_networks()
         check_networks(self)
         self._add_slots()
+        own.check_used(global_config.algo_name)
         self.nets = with_fast_linears(self.nets.float().to(self.device))
         self.ema = ema and EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from imitate.algo.base.execution import ChunkExecution
+from imitate.algo.base.own_networks import OwnNetworks
 from imitate.config.observation import MASK
 from imitate.errors import ConfigError
 from imitate.functional.transfer import to_device
@@ -31,6 +32,7 @@ class Encoding:
         frames: number of stacked observations, ``train.frame_stack``.
         default_norm: normalization layers of image encoders if the section names none.
         load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
+        own: networks of the user in place of the encoder of observations, and of others.
     """
 
     config: Any
@@ -38,6 +40,7 @@ class Encoding:
     frames: int = 1
     default_norm: str = "batch"
     load_pretrained: bool = True
+    own: OwnNetworks = field(default_factory=lambda: OwnNetworks(None, 0))
 
     def shapes(self, group: str) -> Shapes:
         """Return the shapes of the keys of an observation group, in alphabetical order."""
@@ -79,7 +82,20 @@ class Encoding:
             keys: observations that it sees; None: all.
         """
         goal = self.of("goal") if goals and self.shapes("goal") else None
-        return GroupEncoder(self.of("obs", keys), goal, frames or self.frames)
+        own = self.own.encoder("encoder", self.seen(keys)) if self.own.has("encoder") else None
+        return GroupEncoder(own or self.of("obs", keys), goal, frames or self.frames)
+
+    def own_actor(self) -> GroupEncoder | None:
+        """Create the network that ``networks.actor`` names; None without one."""
+        if not self.own.has("actor"):
+            return None
+        goal = self.of("goal") if self.shapes("goal") else None
+        return GroupEncoder(self.own.encoder("actor", self.seen()), goal, self.frames)
+
+    def seen(self, keys: Iterable[str] | None = None) -> Shapes:
+        """Return the shapes of the observations, or of these keys, without the mask of actions."""
+        modalities, shapes = self.config.modality_of("obs"), self.shapes("obs")
+        return {k: shapes[k] for k in (shapes if keys is None else keys) if modalities[k] != MASK}
 
     def of(self, group: str, keys: Iterable[str] | None = None) -> ObservationEncoder:
         """Create an encoder of one group of observations, or of these keys of it, without the mask of actions."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from imitate.algo.base.algo import Algo
+from imitate.envs.trust import in_networks
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot import act, diffusion
 from imitate.interop.lerobot.features import ACTION, CameraEncoder, Feature, encoders_of
@@ -302,6 +303,8 @@ def _check_shared(algo: Algo) -> None:
             f"the policy takes a goal or an instruction, but LeRobot's act and diffusion do not; use --to {PLUGIN} for "
             "policies with instructions"
         )
+    if in_networks(algo.algo_config.to_dict()):
+        raise CheckpointError("algo.networks: LeRobot builds no networks of a user")
     if algo.preprocess.obs_clip is not None:
         raise CheckpointError(
             f"train.obs_clip is {algo.preprocess.obs_clip}: LeRobot does not clip observations"

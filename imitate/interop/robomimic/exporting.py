@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.hierarchy import Hierarchy
+from imitate.envs.trust import in_networks
 from imitate.errors import CheckpointError, nearest
 from imitate.interop.names import names_of, to_theirs
 from imitate.interop.robomimic.networks import constants_of, rules_of
@@ -84,6 +85,8 @@ def _of_algorithm(algo: Algo, release: str) -> Iterator[str]:
         yield f"robomimic has no algorithm '{name}' (it has {', '.join(known)})"
         return
     section = algo.algo_config
+    if in_networks(section.to_dict()):
+        yield "algo.networks: it builds no networks of a user"
     if section.get("actor_sees_subgoal", False):
         yield "algo.actor_sees_subgoal: its actors of hbc and iris see no subgoal"
     chunk = section.get("chunk", None)
