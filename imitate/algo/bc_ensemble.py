@@ -171,6 +171,8 @@ def disagreement(outputs: Tensor, *, of_choices: bool) -> Tensor:
 class BCEnsemble(Algo[BCEnsembleConfig]):
     """Several policies that agree where there are demonstrations."""
 
+    gives_uncertainty = True
+
     @property
     def policy(self) -> EnsembleActor:
         """The network that learns and acts."""

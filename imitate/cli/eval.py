@@ -165,7 +165,10 @@ def command(
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="With --fqe: demonstrations; default: the training's own."),
+        typer.Option(
+            "--data",
+            help="With --fqe or --uncertainty: demonstrations; default: the training's own.",
+        ),
     ] = None,
     discount: Annotated[
         float | None,
@@ -174,6 +177,15 @@ def command(
             min=0.0,
             max=0.9999,
             help="With --fqe: discount of the return; default: the training's own, or 0.99.",
+        ),
+    ] = None,
+    uncertainty: Annotated[
+        Path | None,
+        typer.Option(
+            "--uncertainty",
+            metavar="OTHER",
+            help="Play no episodes: AUROC with which the policy's uncertainty tells the training's held-out "
+            "demonstrations (or --data) from these others.",
         ),
     ] = None,
     updates: Annotated[
@@ -220,12 +232,15 @@ def command(
     """
     agent = [*agent, *(more or ())]
     late = _lateness(latency_ms, inference)
+    if fqe and uncertainty is not None:
+        raise ConfigError("--fqe and --uncertainty are two measurements: leave one of them out")
     _refuse_mixture(
-        fqe=fqe,
+        offline="--fqe" if fqe else None if uncertainty is None else "--uncertainty",
         video=video,
         overlay=overlay,
         late=late,
-        for_fqe=(data, discount),
+        data=data,
+        discount=discount,
         table=table_file,
         resume=resume,
         on=on,
@@ -242,6 +257,13 @@ def command(
             json_file=json_,
             quiet=quiet,
         )
+        return
+
+    if uncertainty is not None:
+        from imitate.cli.eval_uncertainty import measure
+
+        checkpoints = _checkpoints(agent, quiet=quiet)
+        measure(checkpoints, uncertainty, data, device=device, json_file=json_)
         return
 
     from imitate.cli.eval_jobs import evaluated
@@ -360,32 +382,32 @@ def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:
 
 def _refuse_mixture(
     *,
-    fqe: bool,
+    offline: str | None,
     video: Path | None,
     overlay: bool,
     late: Lateness | None,
-    for_fqe: Sequence[object],
+    data: Path | None,
+    discount: float | None,
     table: Path | None,
     resume: bool,
     on: str,
 ) -> None:
-    """Refuse options that contradict each other."""
+    """Refuse options that contradict each other; ``offline`` is the option with which no episodes are played."""
     check_place(on)
-    if fqe and on != LOCAL:
-        raise ConfigError(
-            "--on is for the workers of episodes, but --fqe plays none: leave one of them out"
-        )
-    if fqe and video is not None:
-        raise ConfigError("--video shows episodes, but --fqe plays none: leave one of them out")
-    if fqe and late is not None:
-        raise ConfigError(
-            "--latency-ms delays the actions of episodes, but --fqe plays none: leave one of "
-            "them out"
-        )
-    if not fqe and any(value is not None for value in for_fqe):
-        raise ConfigError("--data and --discount need --fqe: add it, or leave them out")
-    if fqe and table is not None:
-        raise ConfigError("--table lists episodes, but --fqe plays none: write --json FILE")
+    if offline is not None:
+        shown = {
+            "--on is for the workers of episodes": on != LOCAL,
+            "--video shows episodes": video is not None,
+            "--latency-ms delays the actions of episodes": late is not None,
+            "--table lists episodes": table is not None,
+        }
+        for words in (words for words, given in shown.items() if given):
+            instead = "write --json FILE" if "--table" in words else "leave one of them out"
+            raise ConfigError(f"{words}, but {offline} plays none: {instead}")
+    if offline != "--fqe" and discount is not None:
+        raise ConfigError("--discount needs --fqe: add it, or leave it out")
+    if offline is None and data is not None:
+        raise ConfigError("--data needs --fqe or --uncertainty: add one, or leave it out")
     if resume and table is None:
         raise ConfigError("--resume continues a table: name it with --table FILE")
     if overlay and video is None:

@@ -436,3 +436,42 @@ def _edge(wins: int, losses: int, limit: float, *, outside: float, inside: float
         else:
             outside = middle
     return inside
+
+
+def auroc(
+    negatives: Sequence[NDArray[np.float64]],
+    positives: Sequence[NDArray[np.float64]],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the area under the receiver operating characteristic: P(positive > negative), ties counted by half.
+
+    Args:
+        negatives: scores (T,) of each group of negatives; the scores of a group, such as an episode, depend on each
+            other.
+        positives: scores (T,) of each group of positives.
+        confidence: level of the interval, which is a bootstrap over groups; None for a single group of a kind.
+    """
+    ordered = [np.sort(group) for group in negatives]
+    wins = np.array(
+        [
+            [
+                float((np.searchsorted(low, high) + np.searchsorted(low, high, "right")).sum()) / 2
+                for low in ordered
+            ]
+            for high in positives
+        ]
+    )
+    sizes = np.array([[len(low) * len(high) for low in ordered] for high in positives], np.float64)
+    value = float(wins.sum() / sizes.sum())
+    if min(wins.shape) < 2:
+        return Estimate(value, None, None, None, sum(wins.shape))
+    random = np.random.default_rng(0)
+    # number of times that each group is drawn, (N, groups)
+    rows, columns = (
+        random.multinomial(count, np.full(count, 1.0 / count), RESAMPLES // 10)
+        for count in wins.shape
+    )
+    resampled = ((rows @ wins) * columns).sum(1) / ((rows @ sizes) * columns).sum(1)
+    outside = (1.0 - confidence) / 2.0
+    low, high = np.quantile(resampled, (outside, 1.0 - outside))
+    return Estimate(value, float(low), float(high), None, sum(wins.shape))

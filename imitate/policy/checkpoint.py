@@ -16,6 +16,7 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
     provenance       dataset fingerprint, git commit
     versions         of imitate, torch, numpy, python
     rename           {observation name in the environment: the policy's name}; absent if nothing is renamed
+    calibration      values, ascending uncertainties of the policy in demonstrations, and held_out; None without
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def checkpoint_dict(
     environments: Sequence[Mapping[str, Any]] | None = None,
     language: Mapping[str, Any] | None = None,
     model: Mapping[str, Any] | None = None,
+    calibration: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the checkpoint of an algorithm as a dict; numpy arrays and scalars become lists and numbers.
 
@@ -89,6 +91,7 @@ def checkpoint_dict(
         "preprocess": algo.preprocess.to_dict(),
         "train_state": _plain(train_state or {}),
         "provenance": _plain(provenance or {}),
+        "calibration": None if calibration is None else dict(calibration),
         "versions": {
             "imitate": __version__,
             "torch": str(torch.__version__),

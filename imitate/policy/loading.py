@@ -23,6 +23,7 @@ from imitate.policy.checkpoint import (
 from imitate.policy.checks import refuse_not_finite
 from imitate.policy.renaming import Rename, joined
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.policy.uncertainty import Calibration
 from imitate.system.torch_archive import first_line
 
 _logger = logging.getLogger(__name__)
@@ -95,9 +96,10 @@ def policy_of(
     _pack(algo, precision)
     rate, names = control_freq_of(ckpt), ckpt["shape_metadata"].get("names")
     given = joined(ckpt.get("rename"), rename)
+    known = Calibration.from_dict(ckpt.get("calibration"), source)
     try:
         ranges = (ckpt.get("provenance") or {}).get("observations")
-        return RolloutPolicy(algo, low, high, instructions, rate, names, given, ranges)
+        return RolloutPolicy(algo, low, high, instructions, rate, names, given, ranges, known)
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
 

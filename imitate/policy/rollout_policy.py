@@ -26,6 +26,7 @@ from imitate.models.language import TransformersText
 from imitate.models.observation import ObservationEncoder
 from imitate.policy.checks import newest_frames, refuse_action, refuse_missing, refuse_not_finite
 from imitate.policy.renaming import Rename, given_names
+from imitate.policy.uncertainty import Calibration
 
 _SAME = 0.01
 """Largest relative distance at which a stored and a newly computed embedding count as equal."""
@@ -160,6 +161,7 @@ class RolloutPolicy:
             "state"}``; names that are not listed are the policy's own.
         ranges: ``mean``, ``std``, ``min`` and ``max`` of observations in the training data, by their names there;
             empty if the checkpoint has none.
+        calibration: uncertainties of the policy in demonstrations, or None if it has no uncertainty.
 
     Attributes:
         obs_keys: keys that an observation must have, as the caller names them. If there are ``instructions``,
@@ -167,7 +169,7 @@ class RolloutPolicy:
             contains it.
         goal_keys: keys that a goal must have; empty for a policy without goals.
         last_extras: further outputs of the algorithm with its last action, read-only: normalized tensors with leading
-            axis B, such as ``chunk`` (B, K, A); empty before the first action of an episode.
+            axis B, such as ``chunk`` (B, K, A) or ``uncertainty`` (B,); empty before the first action of an episode.
     """
 
     def __init__(
@@ -180,9 +182,11 @@ class RolloutPolicy:
         number_names: Mapping[str, Sequence[str]] | None = None,
         rename: Rename | None = None,
         ranges: Mapping[str, object] | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self.algo = algo
         self.control_freq = control_freq
+        self.calibration = calibration
         self._low = np.asarray(-np.inf if action_low is None else action_low, dtype=np.float64)
         self._high = np.asarray(np.inf if action_high is None else action_high, dtype=np.float64)
         self.instructions = instructions
@@ -286,6 +290,17 @@ class RolloutPolicy:
         self._state = state
         self._batch_size = 0 if state is None else rows_of(state)
         self.last_extras = MappingProxyType({})
+
+    @property
+    def uncertainty_rank(self) -> NDArray[np.float64] | None:
+        """Uncertainty (B,) of the last action as a quantile of those in demonstrations: :class:`Calibration`.
+
+        None before an action, and for a policy without a calibrated uncertainty.
+        """
+        found = self.last_extras.get("uncertainty")
+        if found is None or self.calibration is None:
+            return None
+        return self.calibration.rank(found.cpu().numpy())
 
     @property
     def history(self) -> int:

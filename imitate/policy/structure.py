@@ -110,6 +110,11 @@ class _TrainState(_Part):
     cpu_s: Number | None = None
 
 
+class _Calibration(_Part):
+    values: torch.Tensor
+    held_out: bool
+
+
 class _Checkpoint(_Part):
     format_version: int
     algo_name: str
@@ -124,6 +129,7 @@ class _Checkpoint(_Part):
     provenance: _Provenance = _Provenance()
     versions: dict[str, Any] = {}
     rename: dict[str, str] = {}
+    calibration: _Calibration | None = None
 
 
 def check_structure(ckpt: Mapping[str, Any]) -> None:

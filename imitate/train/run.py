@@ -30,7 +30,7 @@ from imitate.train.resume import restored
 from imitate.train.rollouts import EvalRequest, Rollouts
 from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
-from imitate.train.validation import Validation
+from imitate.train.validation import Validation, calibrator_of
 
 MAX_ROLLBACKS = 3
 
@@ -89,6 +89,7 @@ class Run:
         self._validation = (
             Validation(self.config, setup.valid_set, setup.device) if setup.valid_set else None
         )
+        self._calibrator = calibrator_of(setup)
         if ckpt is not None:
             with restored(folder.last):
                 self._restore(ckpt)
@@ -395,7 +396,11 @@ class Run:
                 **self._source.state_dict(),
             },
             provenance=self.setup.provenance,
+            calibration=self._calibrated(),
         )
+
+    def _calibrated(self) -> dict[str, Any] | None:
+        return None if self._calibrator is None else self._calibrator.run(self.algo)
 
     def _restore(self, ckpt: Mapping[str, Any]) -> None:
         """Restore everything but the random generators from a checkpoint."""

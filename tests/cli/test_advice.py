@@ -64,7 +64,7 @@ cli/collect | collect
 cli/dagger | dagger
 cli/diagnose | diagnose
 cli/export | export
-cli/eval cli/eval_fqe cli/eval_jobs | eval
+cli/eval cli/eval_fqe cli/eval_jobs cli/eval_uncertainty | eval
 cli/sweep | sweep
 cli/train | train
 cli/config | config init

@@ -137,6 +137,8 @@ eval --agent policy.pth --env Pendulun-v1 | gymnasium has no environment 'Pendul
 eval --agent policy.pth --on moon | --on moon: no such place; give local, ray or ray:HOST:PORT
 eval --agent policy.pth --fqe --on ray | --on is for the workers of episodes
 eval --agent policy.pth --fqe --latency-ms 50 | --fqe plays none
+eval --agent policy.pth --uncertainty o.hdf5 --video v.mp4 | --uncertainty plays none
+eval --agent policy.pth --uncertainty o.hdf5 --discount 0.9 | --discount needs --fqe
 eval --agent policy.pth --rename angle=flt | did you mean 'flat'
 eval --agent b.zip | all else needs the checkpoint that it was made from
 export b.zip | b.zip: is a bundle of `imitate export`

@@ -2,10 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import scipy
 
-from imitate.functional.statistics import compare_paired, mcnemar_p_value, wilson_interval
+from imitate.functional.statistics import (
+    auroc,
+    compare_paired,
+    mcnemar_p_value,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +95,14 @@ def test_equal_certain_outcomes_have_an_interval_around_zero(value):
 def test_comparison_of_unequal_lists_is_refused():
     with pytest.raises(ValueError, match="got 2 and 1"):
         compare_paired([True, False], [True])
+
+
+def test_auroc_counts_pairs_and_its_interval_is_over_groups():
+    usual, other = [np.array([1.0, 3.0]), np.array([2.0])], [np.array([2.0, 4.0])]
+    # 2 wins over 1, ties 2, loses to 3; 4 wins three times
+    assert auroc(usual, other) == (pytest.approx(4.5 / 6), None, None, None, 3)
+    apart = auroc([np.zeros(3), np.ones(2)], [np.full(2, 5.0), np.full(4, 6.0)])
+    assert apart[:3] == (1.0, 1.0, 1.0)
+    # one of two groups is lost to: by group it is drawn 0, 1 or 2 times of 2
+    mixed = auroc([np.zeros(1), np.full(1, 2.0)], [np.ones(1), np.ones(1)])
+    assert mixed[:3] == (0.5, 0.0, 1.0)

@@ -112,6 +112,8 @@ class Algo(ABC, Generic[ConfigT]):
     """Source of batches in online RL: samples of a replay buffer, or whole rollouts of the current policy."""
     targets: ClassVar[dict[str, str]] = {}
     """Maps each target network to the network that it follows."""
+    gives_uncertainty: bool = False
+    """True if :meth:`act` returns ``uncertainty`` (B,) in its extras."""
     gives_errors: ClassVar[bool] = False
     """True if critics can return the TD error of each sample, as prioritized replay needs."""
     ranks: Ranks = ALONE

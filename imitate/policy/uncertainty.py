@@ -1,0 +1,94 @@
+"""Calibration of a policy's uncertainty: which of its values are usual in demonstrations that it did not learn from.
+
+An uncertainty has no unit that a person knows. So thresholds are given as quantiles: with n steps of held-out
+demonstrations, the threshold of the quantile q is the ceil((n + 1) q)-th smallest of their uncertainties. Another step
+like these exceeds it with a probability of at most 1 - q, whatever the policy and the distribution (split conformal
+prediction: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005; Angelopoulos and Bates,
+arXiv:2107.07511). Steps of one demonstration resemble each other, so this holds on average over many demonstrations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from imitate.errors import CheckpointError, UserError
+
+MOST_STEPS = 1000
+"""Largest number of steps whose uncertainties a checkpoint contains."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Uncertainties of a policy in demonstrations.
+
+    Attributes:
+        values: (n,) uncertainties, ascending.
+        held_out: true if the policy did not learn from these demonstrations; otherwise new steps exceed its thresholds
+            more often than stated.
+    """
+
+    values: NDArray[np.float64]
+    held_out: bool = True
+
+    @classmethod
+    def of(cls, values: ArrayLike, held_out: bool) -> Calibration:
+        """Return the calibration of unsorted uncertainties."""
+        return cls(np.sort(np.asarray(values, dtype=np.float64).ravel()), held_out)
+
+    def threshold(self, quantile: float) -> float:
+        """Return the uncertainty that new steps exceed with a probability of at most ``1 - quantile``.
+
+        It is infinite if there are too few steps for this quantile.
+
+        Raises:
+            UserError: the quantile is not above 0 and at most 1.
+        """
+        if not 0.0 < quantile <= 1.0:
+            raise UserError(f"the quantile is {quantile:g}; wanted a number above 0, at most 1")
+        # the subtraction keeps products such as 100 * 0.07 = 7.000000000000001 at their whole number
+        number = math.ceil((len(self.values) + 1) * quantile - 1e-9)
+        return math.inf if number > len(self.values) else float(self.values[number - 1])
+
+    def rank(self, uncertainty: ArrayLike) -> NDArray[np.float64]:
+        """Return the largest quantile whose threshold each uncertainty exceeds, in the shape of ``uncertainty``."""
+        below: NDArray[np.float64] = np.searchsorted(self.values, uncertainty) / (
+            len(self.values) + 1
+        )
+        return below
+
+    def words(self, quantile: float) -> str:
+        """Describe a threshold and its coverage in a line."""
+        steps = f"{len(self.values)} {'held-out' if self.held_out else 'training'} steps"
+        return (
+            f"threshold {self.threshold(quantile):.3g}, the {100 * quantile:g} % quantile of {steps}: at most "
+            f"{100 * (1 - quantile):.3g} % of further steps like these are above it"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the part ``calibration`` of a checkpoint."""
+        values = torch.as_tensor(self.values, dtype=torch.float64)
+        return {"values": values, "held_out": self.held_out}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any] | None, source: str | Path) -> Calibration | None:
+        """Return the calibration of a checkpoint with the name ``source``; None if it has none.
+
+        Raises:
+            CheckpointError: a value is not a finite number.
+        """
+        if not saved:
+            return None
+        values = saved["values"].double().cpu().numpy()
+        if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+            raise CheckpointError(
+                f"{source}: 'calibration.values' of the checkpoint: wanted a row of finite numbers"
+            )
+        return cls.of(values, bool(saved["held_out"]))
