@@ -14,13 +14,14 @@ Successor Features", ICLR 2020 (arXiv:1906.05030):
 
     loss = -E[ m(s') z ],  reward = m(s') z
 
-Departures: the bonus is not normalized; the discriminator sees the observation after the action, as the authors' code
-does, and not the observation before it.
+The bonus of a replayed batch is computed before the update with it. Departures: the bonus is not normalized; the
+discriminator sees the observation after the action, as the authors' code does, and not the observation before it.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from pydantic import Field, PositiveInt
@@ -80,6 +81,7 @@ class DIAYN(Auxiliary):
         self.encoder = context.encoder(keys)
         self.mlp = MLP(self.encoder.output_dim, config.layer_dims)
         self.last = nn.Linear(self.mlp.output_dim, math.prod(shapes[config.skill]))
+        self._latest: tuple[Any, Tensor] | None = None
 
     def _log_q(self, batch: Batch) -> Tensor:
         """Return log q(z | s') (B,); for continuous skills without its constant."""
@@ -94,11 +96,19 @@ class DIAYN(Auxiliary):
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean cross-entropy of the skills."""
-        loss = -masked_mean(self._log_q(batch), batch.get("mask"))
+        log_q = self._log_q(batch)
+        self._latest = batch["next_obs"], log_q.detach()
+        loss = -masked_mean(log_q, batch.get("mask"))
         return loss, {"Loss": loss}
+
+    def follow(self, batch: Batch) -> None:
+        """Forget the latest batch."""
+        self._latest = None
 
     @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:
         """Return the bonus (B,)."""
-        log_q = self._log_q(batch)
+        latest = self._latest
+        is_of_batch = latest is not None and latest[0] is batch["next_obs"]
+        log_q = latest[1] if latest is not None and is_of_batch else self._log_q(batch)
         return log_q if self.config.continuous else log_q + math.log(self.last.out_features)

@@ -9,14 +9,14 @@ Pathak, Agrawal, Efros, Darrell, "Curiosity-driven Exploration by Self-supervise
     reward         e / moving mean of e, at most 5                                           -> ICM.reward
 
 Features learn from the inverse model alone, so they contain what actions change. Without features
-(``num_features`` null), f predicts the whitened observation and there is no inverse model. Departures: the bonus is
-divided by a moving mean (rate 0.01), so that it keeps its size while the model learns; the loss of the policy has no
-factor.
+(``num_features`` null), f predicts the whitened observation and there is no inverse model. The bonus of a replayed
+batch is computed before the update with it. Departures: the bonus is divided by a moving mean (rate 0.01), so that it
+keeps its size while the model learns; the loss of the policy has no factor.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from pydantic import Field, PositiveInt
@@ -78,15 +78,19 @@ class ICM(Auxiliary):
             self.inverse_model = _network(2 * size, config.layer_dims, context.ac_dim)
             nn.init.zeros_(cast(Tensor, self.inverse_model[-1].weight))
         self._num_choices = context.num_choices
-        self._latest: Tensor | None = None
+        self._latest: tuple[Any, Tensor] | None = None
         self.register_buffer("mean", torch.zeros(()))
 
-    def _seen(self, obs: Batch) -> Tensor:
-        """Return features (B, D), or whitened observations."""
-        seen: Tensor = self.encoder(obs)
-        if self.features is not None:
-            return self.features(seen)  # type: ignore[no-any-return]
-        return ((seen - self.moments.mean) / self.moments.std).clamp(-CLIP, CLIP)
+    def _seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return features (B, D), or whitened observations, before and after the transitions."""
+        pairs = {key: torch.cat([now, batch["next_obs"][key]]) for key, now in batch["obs"].items()}
+        seen: Tensor = self.encoder(pairs)
+        if self.features is None:
+            seen = ((seen - self.moments.mean) / self.moments.std).clamp(-CLIP, CLIP)
+        else:
+            seen = self.features(seen)
+        before, after = seen.chunk(2)
+        return before, after
 
     def _errors(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
         """Return forward errors (B,) from features before and after, which get no gradient."""
@@ -97,21 +101,21 @@ class ICM(Auxiliary):
         """Return inverse errors (B,)."""
         assert self.inverse_model is not None
         predicted = self.inverse_model(torch.cat([before, after], dim=-1))
-        (scores, numbers), (choice, taken) = (
-            x.tensor_split([self._num_choices], dim=-1) for x in (predicted, actions)
-        )
-        errors = torch.zeros_like(predicted[:, 0])
-        if scores.shape[-1]:
-            found = nn.functional.cross_entropy(scores, choice.argmax(-1), reduction="none")
-            errors = errors + found
-        return errors + 0.5 * (numbers - taken).square().mean(-1) if taken.shape[-1] else errors
+        choices, errors = self._num_choices, torch.zeros(())
+        if choices < actions.shape[-1]:
+            errors = 0.5 * (predicted - actions)[:, choices:].square().mean(-1)
+        if choices:
+            scores, chosen = predicted[:, :choices], actions[:, :choices].argmax(-1)
+            errors = errors + nn.functional.cross_entropy(scores, chosen, reduction="none")
+        return errors
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weighted sum of both errors."""
-        before, after = self._seen(batch["obs"]), self._seen(batch["next_obs"])
+        before, after = self._seen(batch)
         actions, mask = batch["actions"], batch.get("mask")
-        forward = masked_mean(self._errors(before, actions, after), mask)
-        self._latest = forward.detach()
+        errors = self._errors(before, actions, after)
+        self._latest = batch["next_obs"], errors.detach()
+        forward = masked_mean(errors, mask)
         if self.inverse_model is None:
             return forward, {"Loss": forward}
         inverse = masked_mean(self._inverse(before, actions, after), mask)
@@ -120,21 +124,28 @@ class ICM(Auxiliary):
         return loss, {"Loss": loss, "Forward_Loss": forward, "Inverse_Loss": inverse}
 
     @torch.no_grad()
+    def _known(self, batch: Batch) -> Tensor:
+        """Return forward errors (B,), of the latest loss if it was of this batch."""
+        if self._latest is not None and self._latest[0] is batch["next_obs"]:
+            return self._latest[1]
+        before, after = self._seen(batch)
+        return self._errors(before, batch["actions"], after)
+
+    @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:
         """Return the bonus (B,), which is never negative; 0 before the first update."""
-        errors = self._errors(
-            self._seen(batch["obs"]), batch["actions"], self._seen(batch["next_obs"])
-        )
+        errors = self._known(batch)
         return torch.where(self.mean > 0, errors / self.mean, torch.zeros(())).clamp(max=CLIP)
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
-        """Update the moving mean of the latest loss's errors, and the moments of observations if they are predicted."""
+        """Update the moving mean of errors, and the moments of observations if they are predicted."""
+        error = self._known(batch).mean()
+        moved = self.mean + RATE * (error - self.mean)
+        self.mean.copy_(torch.where(self.mean > 0, moved, error))
         if self.features is None:
             self.moments.add(self.encoder(batch["next_obs"]))
-        if self._latest is not None:
-            moved = self.mean + RATE * (self._latest - self.mean)
-            self.mean.copy_(torch.where(self.mean > 0, moved, self._latest))
+        self._latest = None
 
 
 def _network(inputs: int, layer_dims: tuple[int, ...], outputs: int) -> nn.Sequential:

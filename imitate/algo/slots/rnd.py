@@ -6,13 +6,16 @@ fixed random network f, a predictor p, and x the next observation, whitened by r
     loss    E[ |p(x) - f(x)|^2 ], mean over the features                                      -> RND.loss
     reward  |p(x) - f(x)|^2 / running standard deviation of it                                -> RND.reward
 
-The predictor learns states that are visited often, so new states have a larger bonus. Departures: the bonus is divided
+The predictor learns states that are visited often, so new states have a larger bonus. The bonus of a replayed batch is
+computed before the update with it. Departures: the bonus is divided
 by its own standard deviation instead of that of its discounted return, so that it has the same meaning for a replay
 buffer; with image observations, both networks see the features of one fixed random encoder. The bonus is added to the
 reward, with the same discount and the same terminals.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from pydantic import Field, PositiveInt
@@ -57,6 +60,7 @@ class RND(Auxiliary):
         self.target = self._network(config).requires_grad_(False)
         self.predictor = self._network(config)
         self.inputs, self.errors = RowMoments(self.encoder.output_dim), RowMoments(1)
+        self._latest: tuple[Any, Tensor, Tensor] | None = None
 
     def _network(self, config: RNDConfig) -> nn.Sequential:
         mlp = MLP(self.encoder.output_dim, config.layer_dims)
@@ -76,7 +80,15 @@ class RND(Auxiliary):
             x = ((seen - self.inputs.mean) / self.inputs.std).clamp(-CLIP, CLIP)
             wanted: Tensor = self.target(x)
         errors: Tensor = (self.predictor(x) - wanted).square().mean(-1)
+        self._latest = batch["next_obs"], seen, errors.detach()
         return errors
+
+    def _known(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return encoded observations (B, D) and squared errors (B,), of the latest loss if it was of this batch."""
+        if self._latest is None or self._latest[0] is not batch["next_obs"]:
+            self._squared_errors(batch)
+        assert self._latest is not None
+        return self._latest[1:]
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean squared error of the predictor."""
@@ -86,10 +98,12 @@ class RND(Auxiliary):
     @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:
         """Return the bonus (B,), which is never negative."""
-        return self._squared_errors(batch) / self.errors.std
+        return self._known(batch)[1] / self.errors.std
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
         """Update the running statistics of inputs and errors."""
-        self.errors.add(self._squared_errors(batch).unsqueeze(-1))
-        self.inputs.add(self.encoder(batch["next_obs"]))
+        seen, errors = self._known(batch)
+        self.errors.add(errors.unsqueeze(-1))
+        self.inputs.add(seen)
+        self._latest = None

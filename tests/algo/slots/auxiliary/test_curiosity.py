@@ -82,7 +82,7 @@ def test_errors_of_both_models():
 
 def test_features_learn_from_the_inverse_model_alone():
     found, batch = curious()
-    before, after = found._seen(batch["obs"]), found._seen(batch["next_obs"])
+    before, after = found._seen(batch)
     found._errors(before, batch["actions"], after).sum().backward()
     assert found.features[1].weight.grad is None
     found.loss(batch)[0].backward()
@@ -96,7 +96,7 @@ def test_without_features_the_whitened_observation_is_predicted():
     assert found.loss(batch)[0].item() == pytest.approx((1 + 9) / 4)
     found.follow(batch)  # mean 2, standard deviation 1
     assert found.loss(batch)[0].item() == pytest.approx((1 + 9) / 4)
-    assert found._seen(batch["obs"]).tolist() == [[-2.0], [-2.0]]
+    assert found._seen(batch)[0].tolist() == [[-2.0], [-2.0]]
 
 
 def test_choices_have_a_cross_entropy():
