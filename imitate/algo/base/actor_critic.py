@@ -417,7 +417,7 @@ class ActorCritic(Algo[RLConfigT]):
             if validate:
                 update.info |= self._validation_info(batch)
             else:
-                follow_auxiliaries(self.auxiliaries, real)
+                follow_auxiliaries(self.auxiliaries, self.optimization, real)
         info = {**update.info, "Loss": update.loss}
         return {name: value.detach() for name, value in info.items()}
 

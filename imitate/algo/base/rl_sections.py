@@ -215,6 +215,11 @@ class ActorCriticConfig(AlgoSection):
             problems.append(
                 f"algo.n_step is {self.n_step}, but rewards of algo.auxiliary are of one step: set it to 1"
             )
+        if self.following(config) is not None and config.train.online.hindsight.enabled:
+            problems.append(
+                "algo.auxiliary learns from several steps, whose goals train.online.hindsight.enabled would change one "
+                "by one: set it to false, or the steps of the auxiliaries and algo.n_step to 1"
+            )
         rnn = self._memory()
         if self.auxiliary and rnn is not None and rnn.enabled:
             problems.append(
