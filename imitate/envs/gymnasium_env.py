@@ -158,7 +158,8 @@ class GymnasiumEnv:
     @property
     def unwrapped(self) -> gymnasium.Env[Any, Any]:
         """The environment of gymnasium's registry, without wrappers."""
-        return self._env.unwrapped
+        inner: gymnasium.Env[Any, Any] = self._env.unwrapped
+        return inner
 
     # ------------------------------------------------------------------ episodes
 
