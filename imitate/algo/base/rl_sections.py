@@ -12,6 +12,7 @@ from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transitions
 from imitate.config.data_needs import FollowingSteps
 from imitate.config.optimizer import Networks, networks
+from imitate.system.text import DURATION
 
 
 class CriticEnsembleConfig(Section):
@@ -200,7 +201,26 @@ class ActorCriticConfig(AlgoSection):
         rnn = self._memory()
         if rnn is not None:
             problems += rnn.problems(config)
-        return problems + extrinsic_problems(self) + refusals(self, config)
+        problems += extrinsic_problems(self) + refusals(self, config)
+        return problems + self._problems_of_repetition(config)
+
+    def _problems_of_repetition(self, config: BaseConfig) -> list[str]:
+        """List settings that do not go with actions that last several steps."""
+        if not config.train.online.repeats:
+            return []
+        found = {
+            f"algo.n_step is {self.n_step}: set it to 1": self.n_step > 1,
+            "algo.dynamics predicts single steps: set it to null": self.get("dynamics", None)
+            is not None,
+            "algo.rnn.enabled: sequences have one discount: set it to false": (
+                (memory := self._memory()) is not None and memory.enabled
+            ),
+            f"observation.modalities lacks {DURATION}: list it in obs.low_dim": DURATION
+            not in config.all_obs_keys,
+        }
+        return [
+            f"train.online.wrappers repeated: {words}" for words, holds in found.items() if holds
+        ]
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
         """Return the steps for auxiliaries, unless the transitions of the algorithm are enough."""
