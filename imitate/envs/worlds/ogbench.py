@@ -161,18 +161,22 @@ class OGBenchEnv(gymnasium.Env[Array, Array]):
             info = {"success": self._info["success"]}
             return obs.astype(np.float32), float(reward), bool(terminated), over, info
         obs, self._info = self._player.step(action)
-        reward = self._reward_before()
+        names = ("prev_qpos", "prev_qvel", "prev_button_states")
+        reward = self.task_reward(*(self._info[name] for name in names if name in self._info))
         return obs.astype(np.float32), reward, False, False, {"success": reward == 0.0}
 
-    def _reward_before(self) -> float:
-        """Return the task's reward of the state before the latest action."""
-        info = self._info
-        if "prev_button_states" in info:
-            self.inner.set_state(
-                *(info[f"prev_{name}"] for name in ("qpos", "qvel", "button_states"))
-            )
+    def task_reward(self, qpos: Array, qvel: Array, buttons: Array | None = None) -> float:
+        """Return the task's reward of a state, once an episode has begun.
+
+        Args:
+            qpos: (Q,) positions.
+            qvel: (V,) velocities.
+            buttons: (B,) states of the buttons, or None in a scene without.
+        """
+        if buttons is not None:
+            self.inner.set_state(qpos, qvel, buttons)
         else:  # the reward needs the cubes' positions alone
-            self.inner.data.qpos[:] = info["prev_qpos"]
+            self.inner.data.qpos[:] = qpos
         return float(self.inner.compute_reward())
 
     def get_sim_state(self) -> NDArray[np.float64]:
