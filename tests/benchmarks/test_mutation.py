@@ -78,7 +78,7 @@ def test_faults_outside_of_a_body_have_no_function_and_annotations_and_fields_ha
 
 
 def test_each_mutant_differs_from_the_source_and_compiles():
-    source = (ROOT / "imitate/functional/normalization.py").read_text()
+    source = (ROOT / "imitate/algo/slots/exploration.py").read_text()
     made = mutants(source)
     assert len(made) == len({mutant.name for mutant in made}) > 10
     assert all(compile(mutant.tree, "mutant", "exec") for mutant in made)

@@ -19,7 +19,7 @@ FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 LIFT, TWO_ARMS = (FIXTURES / f"robosuite_1.4.1_{name}.hdf5" for name in ("lift", "two_arms"))
 
 
-@pytest.mark.slow("plays whole episodes in the simulator")
+@pytest.mark.nightly
 def test_a_file_of_1_4_1_plays_in_1_5(tmp_path):
     out = tmp_path / "new.hdf5"
     before = LIFT.read_bytes()

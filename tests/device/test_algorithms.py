@@ -12,7 +12,6 @@ IMAGE = (3, 80, 80)  # as large as the crops of the configurations want
 OF_TASKS = ("metaworld", "robosuite")  # the same algorithms and networks with other settings
 RESUMED = (
     "bc/bc_rnn_gmm",
-    "diffusion_policy/diffusion_policy",
     "gail/gail_cartpole",
     "hbc/hbc",
     "iql/iql_recurrent",
@@ -23,7 +22,8 @@ RESUMED = (
 """Configurations that are saved, resumed and compared with the CPU; a kind of state each."""
 RARELY = (
     *("act/act_image", "bc/bc_transformer_rotary", "bc/bc_vae", "bcq/bcq", "causal_bc/causal_bc"),
-    *("diffusion_policy/diffusion_policy_transformer", "dqn/dqn_cartpole", "dt/dt", "gl/gl"),
+    *("diffusion_policy/diffusion_policy", "diffusion_policy/diffusion_policy_transformer"),
+    *("dqn/dqn_cartpole", "dt/dt", "gl/gl"),
     *("flow_policy/flow_policy", "iris/iris", "ppo/ppo_recurrent_cartpole", "tqc/tqc_pendulum"),
 )
 """Further networks and losses."""

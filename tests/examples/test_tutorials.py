@@ -9,8 +9,6 @@ import pytest
 from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
-FAST = ("own_data",)
-"""The page that each change follows; of the others it reads the commands (tests/docs/test_commands.py) and code."""
 MARKS = {"install": [pytest.mark.robosuite], "cluster": [pytest.mark.ray]}
 
 tutorials = load("scripts/tutorials.py")
@@ -19,9 +17,7 @@ PAGES = tutorials.pages()
 
 def followed(path):
     """The page as a parameter, with its marks."""
-    reason = "commands of a page, one after the other"
-    mark = pytest.mark.slow(reason) if path.stem in FAST else pytest.mark.nightly
-    return pytest.param(path, marks=[mark, *MARKS.get(path.stem, [])], id=path.stem)
+    return pytest.param(path, marks=[pytest.mark.nightly, *MARKS.get(path.stem, [])], id=path.stem)
 
 
 @pytest.fixture
