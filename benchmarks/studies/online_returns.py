@@ -5,7 +5,8 @@
     python -m benchmarks.studies.online_returns --case rlpd_lift sac_lift --seed 0 1 2 --picture curves.png
 
 A cell is a case and a training seed, trained by `imitate train` with a ready configuration on one thread. Evaluations
-are those of the training: deterministic, from the same initial states each time. The best of the last three counts, and
+are those of the training: deterministic, from the same initial states each time. The best of the last three counts (the
+last, of a number of the training such as the cross-entropy of skills), and
 a target is reached if every seed reaches it. Finished cells are kept under --out and not run again, and an
 interrupted one is resumed from its last checkpoint.
 """
@@ -37,10 +38,11 @@ class Case:
     Attributes:
         config: ready configuration, which contains the budget.
         wanted: target of the best of the last three evaluations.
-        metric: metric of the evaluations.
+        metric: metric of the evaluations; with a "/", one of the training.
         settings: further options of the configuration.
         at_most: true if the metric has to stay below ``wanted``.
         upon: case from whose policy of the same seed it starts; ``wanted`` is then the required improvement.
+        upon_key: key of the configuration that names this policy.
     """
 
     config: str
@@ -49,6 +51,7 @@ class Case:
     settings: tuple[str, ...] = ()
     at_most: bool = False
     upon: str = ""
+    upon_key: str = "algo.base.checkpoint"
 
 
 SUCCESS = "Success_Rate"
@@ -59,6 +62,10 @@ GOOD_AND_MEDIOCRE = (
 )
 CARTPOLE_EXPERT = "train.data=datasets/cartpole/expert.hdf5"
 PENDULUM_EXPERT = "train.data=datasets/pendulum/expert.hdf5"
+FEW_ON_LIFT = (
+    'train.data=[{"path": "datasets/lift/scripted.hdf5", "demo_limit": 3}]',
+    *("train.num_epochs=4", "experiment.rollout.rate=4", "experiment.rollout.horizon=150"),
+)
 FEW_ON_STACK = 'train.data=[{"path": "datasets/stack/scripted.hdf5", "demo_limit": 80}]'
 TO_THE_END = ("experiment.rollout.n=100", "experiment.rollout.terminate_on_success=false")
 """Settings of the evaluations: an arm that only passes the goal has not reached it, and 20 episodes are too few to
@@ -86,6 +93,14 @@ CASES = {
     "residual_stack": Case(
         "robosuite/stack/residual", 0.2, SUCCESS, (FEW_ON_STACK,), upon="bc_stack"
     ),
+    "rnd_mountain_car": Case("sac/sac_rnd", 90.0),
+    "sac_mountain_car": Case("sac/sac_rnd", 0.1, settings=("algo.auxiliary={}",), at_most=True),
+    "diayn_pendulum": Case("sac/sac_diayn", 0.6, "Train/auxiliary/skills/Loss", at_most=True),
+    "bc_lift": Case("robosuite/lift/bc_gaussian", 0.0, SUCCESS, FEW_ON_LIFT),
+    "prior_lift": Case(
+        "sac/sac_prior", 0.2, SUCCESS, upon="bc_lift", upon_key="algo.prior.checkpoint"
+    ),
+    "sac_sparse_lift": Case("sac/sac_prior", 0.2, SUCCESS, ("algo.prior=null",), at_most=True),
     "her_fetch_reach": Case("her/her_fetch_reach", 0.95, AT_END, TO_THE_END),
     "fetch_reach_without_her": Case(
         "her/her_fetch_reach",
@@ -108,7 +123,7 @@ def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
     if case.upon:
         before = cell(case.upon, seed, out)
         wanted += reached(before)
-        settings += (f"algo.base.checkpoint={before['checkpoint']}",)
+        settings += (f"{case.upon_key}={before['checkpoint']}",)
     begun = sorted(folder.glob("*/*/checkpoints/last.pth"))
     if begun:
         run([*IMITATE, "train", "--resume", str(begun[-1].parents[1])], folder / "resumed.log")
@@ -121,7 +136,8 @@ def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
     results = max(folder.glob("*/*/results.json"))
     results_json = json.loads(results.read_text())
     lines = (results.parent / "metrics.jsonl").read_text().splitlines()
-    records = [record for record in map(json.loads, lines) if record.get("kind") == "rollout"]
+    key = case.metric if "/" in case.metric else f"Rollout/{case.metric}"
+    records = [record for record in map(json.loads, lines) if key in record]
     numbers = {
         "case": name,
         "seed": seed,
@@ -130,15 +146,16 @@ def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
         "checkpoint": results_json["checkpoint"],
         "metric": case.metric,
         "wanted": wanted,
-        "curve": [(r["step"], r[f"Rollout/{case.metric}"]) for r in records],
+        "curve": [(r["step"], r[key]) for r in records],
     }
     kept.write_text(json.dumps(numbers))
     return numbers
 
 
 def reached(numbers: dict[str, Any]) -> float:
-    """Return the best of the last three evaluations."""
-    return max(value for _, value in numbers["curve"][-3:])
+    """Return the best of the last three evaluations; of the training's metrics the last."""
+    values = [value for _, value in numbers["curve"][-3:]]
+    return values[-1] if "/" in numbers["metric"] else max(values)
 
 
 def row(name: str, cells: Sequence[dict[str, Any]]) -> str:
@@ -148,7 +165,7 @@ def row(name: str, cells: Sequence[dict[str, Any]]) -> str:
     wanted = [numbers["wanted"] for numbers in cells]
     pairs = list(zip(values, wanted, strict=True))
     met = all(v < w if case.at_most else v >= w for v, w in pairs)
-    digits = 2 if case.metric in (SUCCESS, AT_END) else 0
+    digits = 2 if "/" in case.metric or case.metric in (SUCCESS, AT_END) else 0
     each = ", ".join(f"{value:.{digits}f}" for value in values)
     sign = "below " if case.at_most else ""
     bars = ", ".join(f"{bar:g}" for bar in dict.fromkeys(wanted))
