@@ -15,6 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from site_api import api_pages
+from site_coverage import coverage_page
 from site_lines import with_seams, with_whole_numbers
 from site_reference import command_page, keys_page
 
@@ -34,6 +35,7 @@ SEARCH_BOOSTS = {
     "results/": 0.5,
     "reference/api/": 0.2,
     "changes.md": 0.2,
+    "coverage.md": 0.2,
 }
 _OPTIONS_OF = re.compile(r"<!-- options of (\w+) -->")
 """Place of a table of another toolkit's options, imitate/cli/other_tools.py."""
@@ -53,6 +55,7 @@ def generated_pages() -> dict[str, str]:
     """Return the text of each generated page by its path below ``docs/``."""
     return {
         "changes.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "]("),
+        "coverage.md": coverage_page(),
         "reference/cli.md": command_page(),
         "reference/config_keys.md": keys_page(),
         **api_pages(),

@@ -86,6 +86,14 @@ d3rlpy | --n-episodes | eval | --episodes {10}
 d3rlpy | --n_steps | train | --epochs {100} --set experiment.epoch_every_n_steps={1000}
 d3rlpy | --n_steps_per_epoch | train | --set experiment.epoch_every_n_steps={1000}
 d3rlpy | --seed | train | --set train.seed={1}
+alf | --conf | train | --config {sac/sac_pendulum}
+alf | --conf_param | train | --set {algo.discount=0.98}
+alf | --distributed | train | --on ray
+alf | --num_episodes | eval | --episodes {10}
+alf | --parallel_play | eval | --workers {4}
+alf | --random_seed | eval | --seed {0}
+alf | --record_file | eval | --video {episodes.mp4}
+alf | --root_dir | train | --output-dir {runs}
 ding | --env-step --train-iter | train | --epochs {20} --set experiment.epoch_every_n_steps={1000}
 ding | --exp-name | train | --name {NAME}
 ding | --load-path | train | --init {RUN}
@@ -103,6 +111,7 @@ TOOLS = {
     "lerobot": "LeRobot",
     "sb3": "Stable-Baselines3",
     "d3rlpy": "d3rlpy",
+    "alf": "ALF",
     "ding": "DI-engine",
 }
 """Toolkits by the end of the name of their page."""

@@ -16,11 +16,14 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "gae_lambda": ("algo.trace",),
     "gamma": ("algo.discount",),
     "gradient_steps": ("online.update_ratio",),
+    "initial_collect_steps": ("online.warmup_steps",),
     "hidden_sizes": ("layer_dims",),
     "hidden_units": ("layer_dims",),
     "learning_rate": ("learning_rate.initial",),
     "learning_starts": ("online.warmup_steps",),
     "lr": ("learning_rate.initial",),
+    "mini_batch_length": ("train.seq_length",),
+    "mini_batch_size": ("train.batch_size",),
     "n_action_steps": ("chunk.execute", "horizon.action_horizon"),
     "n_critics": ("ensemble.n",),
     "n_envs": ("online.num_envs",),
@@ -31,17 +34,19 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "num_workers": ("train.num_data_workers", "online.num_workers"),
     "optimizer_lr": ("learning_rate.initial",),
     "policy_delay": ("actor.update_freq",),
+    "replay_buffer_length": ("online.buffer_size",),
     "target_theta": ("algo.target_tau",),
     "tau": ("algo.target_tau",),
     "target_update_interval": ("algo.target_update_freq",),
     "total_timesteps": ("train.num_epochs",),
     "train_freq": ("online.collect_steps",),
     "update_per_collect": ("online.update_ratio",),
+    "unroll_length": ("online.collect_steps",),
     "vf_coef": ("algo.value_weight",),
     "wandb": ("logging.log_wandb",),
     "weight_decay": ("regularization.L2",),
 }
-"""Ends of keys here, by the names of robomimic, LeRobot, Stable-Baselines3, d3rlpy and DI-engine."""
+"""Ends of keys here, by the names of robomimic, LeRobot, Stable-Baselines3, d3rlpy, ALF and DI-engine."""
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
