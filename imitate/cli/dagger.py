@@ -83,6 +83,17 @@ def command(
             "because neighbouring steps are similar. Not with --take-over.",
         ),
     ] = 1,
+    ask_above: Annotated[
+        float | None,
+        typer.Option(
+            "--ask-above",
+            metavar="QUANTILE",
+            min=0.0,
+            max=1.0,
+            help="Query the expert only where the policy's uncertainty is above this quantile of "
+            "the demonstrations' (0.9), and learn only from these steps. Not with --take-over.",
+        ),
+    ] = None,
     take_over: Annotated[
         str | None,
         typer.Option(
@@ -124,15 +135,7 @@ def command(
     from imitate.errors import TrainingError
     from imitate.train.interactive.dagger import DaggerPlan, dagger
 
-    if take_over is not None and label_every > 1:
-        raise ConfigError(
-            "--label-every: with --take-over every expert-controlled step is labelled: leave "
-            "one of them out"
-        )
-    if take_over not in (None, "expert") and (on != LOCAL or (workers or 1) > 1):
-        raise ConfigError(
-            f"--take-over {take_over}: one person corrects one episode at a time: leave --workers and --on out"
-        )
+    _check_take_over(take_over, label_every, ask_above, copies=on != LOCAL or (workers or 1) > 1)
     loaded = _with_keys(load_config(config, set_ or ()), dataset)
     meta = _environment(env, dataset, loaded)
     loaded = loaded.with_overrides(
@@ -146,6 +149,7 @@ def command(
         horizon=loaded.experiment.rollout.horizon or _horizon(dataset),
         demos=first,
         label_every=label_every,
+        ask_above=ask_above,
     )
     with Progress(rounds * episodes, "episode", "dagger") as bar:
 
@@ -160,7 +164,7 @@ def command(
             progress = dagger(
                 loaded,
                 plan,
-                _supervisor(expert, beta, label_every, take_over, meta),
+                _supervisor(expert, beta, label_every, ask_above, take_over, meta),
                 meta,
                 out,
                 dataset=dataset,
@@ -184,6 +188,25 @@ def command(
     if progress.exit_code:
         typer.echo(f"training was interrupted; to resume {out}, repeat the command", err=True)
         raise typer.Exit(progress.exit_code)
+
+
+def _check_take_over(
+    take_over: str | None, label_every: int, ask_above: float | None, *, copies: bool
+) -> None:
+    """Refuse options that contradict ``--take-over``."""
+    if take_over is not None and label_every > 1:
+        raise ConfigError(
+            "--label-every: with --take-over every expert-controlled step is labelled: leave "
+            "one of them out"
+        )
+    if take_over is not None and ask_above is not None:
+        raise ConfigError(
+            "--ask-above: with --take-over whoever takes over decides when: leave one of them out"
+        )
+    if take_over not in (None, "expert") and copies:
+        raise ConfigError(
+            f"--take-over {take_over}: one person corrects one episode at a time: leave --workers and --on out"
+        )
 
 
 def _line(over: Round) -> str:
@@ -254,7 +277,12 @@ def _horizon(dataset: Path | None) -> int:
 
 
 def _supervisor(
-    expert: str, beta: float, label_every: int, take_over: str | None, meta: dict[str, Any]
+    expert: str,
+    beta: float,
+    label_every: int,
+    ask_above: float | None,
+    take_over: str | None,
+    meta: dict[str, Any],
 ) -> SuperviseRound:
     """Return the supervisor of each round."""
     from imitate.train.interactive.supervision import (
@@ -276,7 +304,7 @@ def _supervisor(
     named_expert(expert, env_name)  # refused now rather than in the first round
     if take_over is not None:
         return CorrectionsOf(expert, env_name)
-    return LabelsOf(expert, env_name, beta, label_every)
+    return LabelsOf(expert, env_name, beta, label_every, ask_above)
 
 
 def _with_device(

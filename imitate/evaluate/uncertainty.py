@@ -15,6 +15,7 @@ from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.errors import DatasetError, UserError
 from imitate.functional.statistics import Estimate, auroc
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.policy.uncertainty import UNCERTAIN
 
 MEASURES = ("uncertainty", "entropy")
 """Extras of a policy's action that are uncertainties, (B,)."""
@@ -77,8 +78,7 @@ def uncertainties(
                 found.setdefault(name, []).append(np.array(values))
     if not found:
         raise UserError(
-            f"{policy.algo.global_config.algo_name} reports no uncertainty: train bc_ensemble, or act, flow_policy or "
-            "diffusion_policy with algo.uncertainty_samples"
+            f"{policy.algo.global_config.algo_name} reports no uncertainty: {UNCERTAIN}"
         )
     return found
 

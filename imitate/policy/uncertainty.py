@@ -25,6 +25,12 @@ MOST_STEPS = 1000
 """Largest number of steps whose uncertainties a checkpoint contains."""
 
 
+UNCERTAIN = (
+    "train bc_ensemble, or flow_policy, diffusion_policy or act with algo.uncertainty_samples"
+)
+"""Advice for somebody who needs a policy with an uncertainty."""
+
+
 @dataclass(frozen=True)
 class Calibration:
     """Uncertainties of a policy in demonstrations.

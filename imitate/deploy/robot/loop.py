@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -32,7 +32,9 @@ from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperato
 from imitate.deploy.robot.watchdog import Watchdog, stop_robot
 from imitate.errors import NotFiniteError, RobotError, UserError
 from imitate.policy.checks import check_rate
+from imitate.policy.uncertainty import UNCERTAIN
 from imitate.system import clock
+from imitate.system.text import counted
 
 _logger = logging.getLogger(__name__)
 
@@ -150,6 +152,7 @@ class ControlLoop:
         if not any_rate:
             check_rate(policy, rate_hz)
             check_robot_rate(robot, rate_hz)
+        check_doubts(safety or Safety(), policy, teleoperator)
         self.robot, self.policy, self.teleoperator = robot, policy, teleoperator
         self.period_s = 1.0 / rate_hz
         self.safety, self.dry_run, self.on_step = safety or Safety(), dry_run, on_step
@@ -231,7 +234,8 @@ class _Episode:
         )
         self._unable_since: float | None = None
         self._last_sent: float | None = None
-        self._person_acted = False
+        self._person_acted = self._asks = False
+        self._unsure = Counter[str]()
         self._lost = self._unable = ""
         self._took_s: dict[str, float] = {}
         self._slowest: dict[str, float] = {}
@@ -291,7 +295,8 @@ class _Episode:
                 action, reason = None, "the action came too late"
         sent: Vector | None = None
         if action is None:
-            self._hold(reason, started, patient=usable and self._policy is None)
+            patient = usable and (self._policy is None or self._asks)
+            self._hold(reason, started, patient=patient)
         else:
             sent = self._send(np.asarray(action, dtype=np.float64))
             self._report.interventions += person
@@ -309,6 +314,7 @@ class _Episode:
 
     def _wanted(self, observation: Observation, guidance: Guidance) -> tuple[Vector | None, str]:
         """Return the policy's action, or None and the reason why it is missing."""
+        self._asks = False
         if self._policy is None:
             return None, "nobody acts"
         try:
@@ -321,12 +327,42 @@ class _Episode:
             if strange:
                 return None, strange
             action = self._policy(observation.values)
+            if self._doubts(person_acts=guidance.action is not None):
+                return None, "the policy is unsure, and a person is asked to act"
         except NotFiniteError as error:
             return None, str(error).partition(":")[0]
         except ConnectionError as error:
             self._lost = str(error)
             return None, _NO_ANSWER
         return action, "nothing is planned"
+
+    def _doubts(self, person_acts: bool) -> bool:
+        """Return true if a person is to act, because the policy was unsure for some steps.
+
+        Raises:
+            RobotError: it is so unsure that the robot is stopped, or it predicts too high a cost.
+        """
+        safety, extras = self._safety, getattr(self._policy, "last_extras", {})
+        cost = float(extras["cost"].max()) if "cost" in extras else -math.inf
+        found = getattr(self._policy, "uncertainty_rank", None)
+        rank = 0.0 if found is None else float(found.max())
+        for name in ("stop_above", "ask_above"):
+            above = rank >= getattr(safety, name) and not person_acts
+            self._unsure[name] = self._unsure[name] + 1 if above else 0
+        if self._unsure["stop_above"] >= safety.unsure_steps:
+            raise RobotError(
+                f"the policy's uncertainty was above the {safety.stop_above:g} quantile of its demonstrations for "
+                f"{counted(safety.unsure_steps, 'step')} (stop_above); the robot was stopped ({self._report})"
+            )
+        if cost > safety.most_cost and not person_acts:
+            raise RobotError(
+                f"the policy predicts a cost of {cost:.3g}, above most_cost {safety.most_cost:g}; the robot was "
+                f"stopped ({self._report})"
+            )
+        self._asks = self._unsure["ask_above"] >= safety.unsure_steps
+        # the plan is made anew: the robot does not move along it while it waits
+        self._person_acted = self._person_acted or self._asks
+        return self._asks
 
     def _hold(self, reason: str, now: float, patient: bool) -> None:
         """Hold the pose in this step; stop if holding takes too long, unless a person merely pauses (``patient``)."""
@@ -422,6 +458,24 @@ def check_robot_rate(robot: Robot, rate_hz: float) -> None:
         raise UserError(
             f"the rate is {rate_hz:g} Hz, but the robot needs its actions at {own:g} Hz: use that rate, or allow any "
             "(--any-rate)"
+        )
+
+
+def check_doubts(safety: Safety, policy: Any, teleoperator: Teleoperator | None) -> None:
+    """Refuse rules on the policy's uncertainty or cost that could never apply.
+
+    Raises:
+        UserError: the policy reports no calibrated uncertainty, or nobody could be asked.
+    """
+    rules = [name for name in ("stop_above", "ask_above") if getattr(safety, name) < 1.0]
+    if rules and policy is not None and getattr(policy, "calibration", None) is None:
+        raise UserError(
+            f"{rules[0]} is {getattr(safety, rules[0])}, but the policy reports no uncertainty with quantiles of "
+            f"demonstrations: {UNCERTAIN}, and run its checkpoint here, without --async"
+        )
+    if safety.ask_above < 1.0 and teleoperator is None:
+        raise UserError(
+            f"ask_above is {safety.ask_above}, but nobody can be asked: name a device with --take-over"
         )
 
 

@@ -43,6 +43,11 @@ class Safety:
             invalid; 0 disables the check.
         first_action: ``approach`` a first action far from the current pose within the limits, or ``refuse`` it.
         stop_attempts: number of attempts if a stop raises an error.
+        stop_above: quantile of the policy's uncertainty in demonstrations (:class:`imitate.policy.uncertainty.\
+Calibration`) above which the robot is stopped; 1: never.
+        ask_above: the same, above which the robot holds until a person acts at the teleoperator; 1: never.
+        unsure_steps: successive steps above it after which either happens.
+        most_cost: largest cost that the policy predicts (``cost`` of its extras) with which the robot moves on.
 
     Raises:
         UserError: a value would silently disable its check.
@@ -58,6 +63,10 @@ class Safety:
     frozen_pose: int = 10
     first_action: Literal["approach", "refuse"] = "approach"
     stop_attempts: int = 3
+    stop_above: float = 1.0
+    ask_above: float = 1.0
+    unsure_steps: int = 3
+    most_cost: float = math.inf
 
     def oldest_s(self, period_s: float, robot: Robot) -> float:
         """Return the largest age of an observation for acting; infinite if time stops between actions."""
@@ -71,8 +80,14 @@ class Safety:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise UserError(f"{name} is {value}; wanted a finite number above 0")
+        for name in ("stop_above", "ask_above"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise UserError(
+                    f"{name} is {getattr(self, name)}; wanted a quantile above 0, at most 1"
+                )
         for name, least in (
             ("stop_attempts", 1),
+            ("unsure_steps", 1),
             ("late", 0),
             ("frozen", 0),
             ("frozen_pose", 0),

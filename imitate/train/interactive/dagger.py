@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imitate.algo.base.factory import algo_class_of
 from imitate.config import Config
 from imitate.crew.places import open_backend
 from imitate.data import Episode
@@ -27,6 +28,7 @@ from imitate.envs.env import first_observation
 from imitate.envs.make import is_robot
 from imitate.errors import ConfigError, EnvError, TrainingError, UserError
 from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.uncertainty import UNCERTAIN
 from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
 from imitate.system.run_folder import find_checkpoint
 from imitate.system.text import counted
@@ -54,6 +56,7 @@ class DaggerPlan:
         hold_steps: steps after the first success.
         demos: number of demonstrations to use, or None for all.
         label_every: the supervisor labels every n-th step, and only these are learned.
+        ask_above: quantile of the policy's uncertainty from which a step is labelled and learned; None: each.
     """
 
     rounds: int = 5
@@ -63,6 +66,12 @@ class DaggerPlan:
     hold_steps: int = 8
     demos: int | None = None
     label_every: int = 1
+    ask_above: float | None = None
+
+    @property
+    def labels_some(self) -> bool:
+        """True if the supervisor labels only a part of the steps, which alone are learned."""
+        return self.label_every > 1 or self.ask_above is not None
 
 
 def dagger(
@@ -116,7 +125,11 @@ def dagger(
         raise ConfigError(
             f"train.action_keys: {list(config.train.action_keys)}; supervisors give 'actions': set it to ['actions']"
         )
-    if plan.label_every > 1 and config.train.sample_weight.kind is not None:
+    if plan.ask_above is not None and not reports_uncertainty(config):
+        raise ConfigError(
+            f"--ask-above: {config.algo_name} reports no uncertainty: {UNCERTAIN}, or leave it out"
+        )
+    if plan.labels_some and config.train.sample_weight.kind is not None:
         raise ConfigError(
             f"train.sample_weight.kind: '{config.train.sample_weight.kind}'; if not all steps "
             "are labelled, the sample weights mark the labelled ones: leave it out, or label "
@@ -309,7 +322,7 @@ class _Work:
         }
         if self._init is not None:
             changes["experiment.ckpt_path"] = last
-        if self._plan.label_every > 1:
+        if self._plan.labels_some:
             changes["train.sample_weight.kind"] = "key"
             changes["train.sample_weight.key"] = LABELLED
         elif not self._labels_all and self._config.train.sample_weight.kind is None:
@@ -320,6 +333,13 @@ class _Work:
                 "experiment.save.enabled is false, but each round begins with the last one's policy"
             )
         return result
+
+
+def reports_uncertainty(config: Config) -> bool:
+    """Return true if a policy of this configuration has an uncertainty."""
+    return bool(algo_class_of(config)[0].gives_uncertainty) and bool(
+        config.algo.get("uncertainty_samples", 1)
+    )
 
 
 def _check_copies(supervise: SuperviseRound, env_meta: dict[str, Any]) -> None:

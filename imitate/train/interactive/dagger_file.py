@@ -105,7 +105,8 @@ class RoundFiles:
         """
         if self._progress.is_file():
             saved = self._saved()
-            saved["settings"].setdefault("label_every", 1)  # begun by an earlier version
+            # begun by an earlier version
+            saved["settings"] = {"label_every": 1, "ask_above": None, **saved["settings"]}
             if saved["settings"] != self._settings:
                 raise ConfigError(
                     f"{self.folder}: was begun with {saved['settings']}, but the settings are "

@@ -53,8 +53,11 @@ class Supervisor(Protocol):
     def start_episode(self, seed: int) -> None:
         """Begin a new episode, with a seed for random draws."""
 
-    def watch(self, obs: Obs, wanted: Action) -> Word:
-        """Return a decision for an observation and the policy's action (A,)."""
+    def watch(self, obs: Obs, wanted: Action, rank: float | None = None) -> Word:
+        """Return a decision for an observation and the policy's action (A,).
+
+        ``rank`` is the quantile of the policy's uncertainty, if it has one (``RolloutPolicy.uncertainty_rank``).
+        """
 
 
 Expert = Callable[[Obs], Any]
@@ -107,14 +110,23 @@ class PolicyExpert:
 class Labels:
     """Supervisor of DAgger: labels each step, and acts with probability ``beta``.
 
+    With ``ask_above`` only the steps are labelled at which the policy is unsure, as in EnsembleDAgger (Menda,
+    Driggs-Campbell, Kochenderfer, IROS 2019, arXiv:1807.08364) and ThriftyDAgger (Hoque et al., CoRL 2021,
+    arXiv:2109.08273). Departure from both: thresholds are quantiles of the uncertainty in demonstrations, and neither
+    the distance to the expert's action nor a risk of failure is a reason to ask.
+
     Args:
         expert: gives the labels.
         beta: probability that it acts at a labelled step.
         every: it labels every n-th step; neighbouring states are similar, so their labels add little.
+        ask_above: quantile of the policy's uncertainty from which a step is labelled; None: each.
     """
 
-    def __init__(self, expert: Expert, beta: float, every: int = 1) -> None:
+    def __init__(
+        self, expert: Expert, beta: float, every: int = 1, ask_above: float | None = None
+    ) -> None:
         self._expert, self._beta, self._every = expert, beta, every
+        self._ask_above = ask_above
         self._rng, self._step = np.random.default_rng(0), 0
 
     def start_episode(self, seed: int) -> None:
@@ -122,16 +134,26 @@ class Labels:
         self._rng, self._step = np.random.default_rng([seed, 1]), 0
         _tell(self._expert, seed)
 
-    def watch(self, obs: Obs, wanted: Action) -> Word:
+    def watch(self, obs: Obs, wanted: Action, rank: float | None = None) -> Word:
         """Label the step if it is due, and act with probability ``beta``."""
         step, self._step = self._step, self._step + 1
-        if step % self._every:
+        if step % self._every or self._is_sure(rank):
             follow = getattr(self._expert, "follow", None)
             if follow is not None:
                 follow(obs)
             return Word()
         label = np.asarray(self._expert(obs), dtype=np.float64).reshape(wanted.shape)
         return Word(label, bool(self._rng.random() < self._beta))
+
+    def _is_sure(self, rank: float | None) -> bool:
+        if self._ask_above is None:
+            return False
+        if rank is None:
+            raise ConfigError(
+                "--ask-above: the policy's checkpoint has no uncertainties of demonstrations: train one that has, or "
+                "leave it out"
+            )
+        return rank < self._ask_above
 
 
 class TakesOver:
@@ -144,7 +166,7 @@ class TakesOver:
         """Reset for a new episode."""
         _tell(self._hand, seed)
 
-    def watch(self, obs: Obs, wanted: Action) -> Word:
+    def watch(self, obs: Obs, wanted: Action, rank: float | None = None) -> Word:
         """Label the step if the person acts."""
         given = self._hand(obs, wanted)
         if given is None:
@@ -229,7 +251,8 @@ def supervised_episode(
         solved: bool | None = None
         while len(rows) < stop and not ended:
             wanted = policy(obs)
-            word = supervisor.watch(obs, wanted)
+            rank = policy.uncertainty_rank
+            word = supervisor.watch(obs, wanted, None if rank is None else float(rank[0]))
             label = wanted if word.label is None else word.label
             executed = label if word.takes_over else wanted
             if word.takes_over:
@@ -305,16 +328,19 @@ class LabelsOf:
         env_name: name of the environment.
         beta: in round k the expert acts with probability ``beta**k`` at labelled steps.
         every: it labels every n-th step.
+        ask_above: quantile of the policy's uncertainty from which a step is labelled; None: each.
     """
 
     expert: str
     env_name: str
     beta: float
     every: int = 1
+    ask_above: float | None = None
 
     def __call__(self, number: int) -> Supervisor:
         """Return the supervisor of a round."""
-        return Labels(named_expert(self.expert, self.env_name), self.beta**number, self.every)
+        expert = named_expert(self.expert, self.env_name)
+        return Labels(expert, self.beta**number, self.every, self.ask_above)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.errors import ConfigError
 from imitate.policy.checkpoint import checkpoint_dict
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.train.interactive.supervision import (
@@ -50,6 +51,7 @@ class Planner:
     """Plans four actions, 10 * (step of the plan) + place in it."""
 
     obs_keys = ("t",)
+    uncertainty_rank = None
 
     def start_episode(self):
         self.cut_plan()
@@ -78,7 +80,7 @@ class Script:
     def start_episode(self, seed):
         self.step = -1
 
-    def watch(self, obs, wanted):
+    def watch(self, obs, wanted, rank):
         self.step += 1
         return self.words.get(self.step, Word())
 
@@ -175,6 +177,16 @@ def test_an_expert_that_is_asked_now_and_then_sees_all_steps_and_acts_in_none_be
         assert [word.takes_over for word in words] == [t % 3 == 0 for t in range(8)]
     assert asked == [0, 3, 6] * 2
     assert followed == [1, 2, 4, 5, 7] * 2
+
+
+def test_an_unsure_policy_asks():
+    labels = Labels(lambda obs: [7.0], beta=1.0, ask_above=0.9)
+    labels.start_episode(0)
+    words = [labels.watch({}, np.zeros(1), rank) for rank in (0.0, 0.89, 0.9, 1.0)]
+    assert [word.label is not None for word in words] == [False, False, True, True]
+    assert [word.takes_over for word in words] == [False, False, True, True]
+    with pytest.raises(ConfigError, match="has no uncertainties"):
+        labels.watch({}, np.zeros(1))
 
 
 def test_what_has_a_label_is_recorded():
