@@ -18,7 +18,12 @@ from tests.demo_files import make_demo_file
 
 SIZES = {
     **{"encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "num_samples": 3, "n_groups": 4},
-    **{"num_train_timesteps": 5, "num_inference_timesteps": 5, "num_action_samples_rollout": 4},
+    **{
+        "num_train_timesteps": 5,
+        "num_inference_timesteps": 5,
+        "num_action_samples_rollout": 4,
+        "num_candidates": 4,
+    },
     **{"hidden_dim": 8, "hidden_dims": [16], "embed_dim": 16, "feedforward_dim": 16},
     **{"diffusion_step_embed_dim": 8, "down_dims": [8, 16], "pretrain_epochs": 1},
 }

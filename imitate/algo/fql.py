@@ -39,9 +39,7 @@ from imitate.algo.base.sections import LayerDims
 from imitate.config.optimizer import Networks, networks
 from imitate.config.section import Section
 from imitate.functional.losses import masked_mean
-from imitate.functional.sampling import fill_normal
-from imitate.models.actor import GroupEncoder, Inputs, Obs, PolicyNetwork
-from imitate.models.mlp import MLP, FullPrecisionLinear
+from imitate.models.noise_network import NoiseNetwork
 
 WIDTHS = (512, 512, 512, 512)
 
@@ -84,55 +82,6 @@ class FQLConfig(ActorCriticConfig):
     critic: FQLCriticConfig = Field(FQLCriticConfig())
 
 
-class NoiseNetwork(PolicyNetwork):
-    """Map of an observation and a vector of the size of an action to another such vector.
-
-    Args:
-        encoder: encoder of observation and goal.
-        layer_dims: widths of the hidden layers.
-        action_dim: size A of an action.
-        has_time: true if the input also has a time, for a velocity field.
-        dropout: dropout after each hidden layer.
-    """
-
-    def __init__(
-        self,
-        encoder: GroupEncoder,
-        layer_dims: LayerDims,
-        action_dim: int,
-        *,
-        has_time: bool,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.encoder, self.action_dim = encoder, action_dim
-        gelu = partial(nn.functional.gelu, approximate="tanh")
-        size = encoder.output_dim + action_dim + has_time
-        self.mlp = MLP(size, layer_dims, gelu, dropout)
-        self.last = FullPrecisionLinear(self.mlp.output_dim, action_dim)
-
-    def forward(self, features: Tensor, x: Tensor, time: Tensor | None = None) -> Tensor:
-        """Map the encoder's features (B, D), vectors (B, A) and times (B, 1) to vectors (B, A)."""
-        inputs = [features, x] if time is None else [features, x, time]
-        out: Tensor = self.last(self.mlp(torch.cat(inputs, -1)))
-        return out
-
-    def actions(
-        self, obs: Obs, goal: Obs | None, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Draw noise and return actions (B, A) in [-1, 1], of the one-step policy."""
-        features = self.encoder(obs, goal)
-        noise = fill_normal(features.new_empty(len(features), self.action_dim), generator)
-        made: Tensor = self(features, noise)
-        return made.clamp(-1.0, 1.0)
-
-    def decide(
-        self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Return actions (B, A) of the one-step policy."""
-        return self.actions(inputs["obs"], inputs["goal"], generator)
-
-
 @register("fql", FQLConfig)
 class FQL(ActorCritic[FQLConfig]):
     """One-step policy between the values of critics and a flow of the data."""
@@ -168,12 +117,8 @@ class FQL(ActorCritic[FQLConfig]):
     @torch.no_grad()
     def flow_actions(self, batch: Batch, noise: Tensor) -> Tensor:
         """Return the actions (B, A) to which the flow moves noise (B, A) in the batch's states."""
-        steps, x = self.config.flow.num_steps, noise
         features = self.flow.encoder(batch["obs"], batch["goal_obs"])
-        for k in range(steps):
-            time = torch.full_like(x[:, :1], k / steps)
-            x = x + self.flow(features, x, time) / steps
-        return x.clamp(-1.0, 1.0)
+        return self.flow.follow(features, noise, self.config.flow.num_steps)
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         goal = batch["goal_obs"]

@@ -119,7 +119,7 @@ class GL(Algo[GLConfig]):
             loss, info = self._planner_loss(batch)
         if not validate:
             info["Grad_Norms"] = self._gradient_step("goal_network", loss)
-            follow_auxiliaries(self.auxiliaries, batch)
+            follow_auxiliaries(self.auxiliaries, self.optimization, batch)
         return {name: value.detach() for name, value in info.items()} | more
 
     # ---- planning ------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class MBRL(Algo[MBRLConfig]):
         more = learn_auxiliaries(self.auxiliaries, self.optimization, batch)
         loss, info = self._loss(batch)
         info["Dynamics_Grad_Norms"] = self._gradient_step("dynamics", loss)
-        follow_auxiliaries(self.auxiliaries, batch)
+        follow_auxiliaries(self.auxiliaries, self.optimization, batch)
         return {name: value.detach() for name, value in info.items()} | more
 
     # ---- test time -----------------------------------------------------------------------------------------------

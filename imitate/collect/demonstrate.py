@@ -198,7 +198,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
     """
     quality = plan.quality(index)
     kind = find_expert(str(plan.env_meta["env_name"]))
-    horizon = plan.attempt_steps(kind)
+    horizon, plays = plan.attempt_steps(kind), bool(getattr(kind, "plays", False))
     problems: list[str] = []
     for attempt in range(MAX_ATTEMPTS):
         env_seed, rng = _seeds(plan.seed, index, attempt)
@@ -215,8 +215,12 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
                 low=env.action_low,
                 high=env.action_high,
             )
-            who = plan.demonstrator(kind(style), quality, rng)
-            episode = _record(env, who, noise, env_seed, horizon, plan)
+            expert: Any = kind(style)
+            if plays:
+                expert.attach(env)
+            who = plan.demonstrator(expert, quality, rng)
+            hold = horizon if plays else plan.hold_steps
+            episode = _record(env, who, noise, env_seed, horizon, hold, plan.label)
         except UserError:
             raise
         except (
@@ -225,7 +229,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
             _worker_env.cache_clear()
             problems.append(f"episode {index}, attempt {attempt}: {error_words(error)}")
             continue
-        if episode.success or plan.keep_failures:
+        if episode.success or plan.keep_failures or plays:
             episode.attempts, episode.problems, episode.quality = attempt + 1, problems, quality
             episode.attrs.update(quality=quality, seed=env_seed, success=episode.success)
             episode.attrs.update(episode=index, attempts=attempt + 1)
@@ -252,7 +256,13 @@ def _seeds(seed: int, index: int, attempt: int) -> tuple[int, np.random.Generato
 
 
 def _record(
-    env: Env, who: Demonstrator, noise: MotionNoise, seed: int, horizon: int, plan: Plan
+    env: Env,
+    who: Demonstrator,
+    noise: MotionNoise,
+    seed: int,
+    horizon: int,
+    hold_steps: int,
+    label: str,
 ) -> Demonstration:
     obs, _ = env.reset(seed=seed)
     start = env.get_state()
@@ -269,8 +279,8 @@ def _record(
         obs, reward, terminated, truncated, info = env.step(executed)
         over = terminated or truncated
         if info["success"] and not any(successes):
-            stop = min(horizon, len(actions) + 1 + plan.hold_steps)
-        actions.append(executed if plan.label == "executed" else wanted)
+            stop = min(horizon, len(actions) + 1 + hold_steps)
+        actions.append(executed if label == "executed" else wanted)
         executed_actions.append(executed)
         rewards.append(reward)
         successes.append(bool(info["success"]))
@@ -287,7 +297,7 @@ def _record(
         executed=np.stack(executed_actions),
         attrs={
             **{attr: start[key] for attr, key in _OF_THE_SCENE.items() if key in start},
-            "action_label": plan.label,
+            "action_label": label,
         },
         quality="",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
@@ -34,13 +34,15 @@ class AuxiliaryConfig(Section):
         description="Optimizer of the auxiliary's network.",
     )
 
-    needs_rewards: ClassVar[bool] = False
-    """True if the loss depends on the rewards of the data."""
-
     @property
     def num_steps(self) -> int:
         """K, number of transitions in a row that the loss is computed from."""
         return 1
+
+    @property
+    def needs_rewards(self) -> bool:
+        """True if the loss depends on the rewards of the data."""
+        return False
 
 
 class SharingAuxiliaryConfig(AuxiliaryConfig):
@@ -58,7 +60,7 @@ AUXILIARIES: Kinds[Any, AuxiliaryConfig] = Kinds(
     "imitate.algo.slots",
     "imitate.auxiliaries",
     AuxiliaryConfig,
-    ("diayn", "icm", "inverse", "rnd"),
+    ("decoder", "diayn", "icm", "inverse", "mutual_information", "predictive", "rnd", "vae", "vq"),
 )
 
 

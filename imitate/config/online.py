@@ -128,30 +128,34 @@ class HindsightConfig(Section):
 
 
 class WrapperConfig(Section):
-    """Wrapper of the environment, which adds an observation."""
+    """Wrapper of the environment, which adds an observation of its name, and may change the actions."""
 
-    type: Literal["skills", "previous_action"] = Field(
-        description="Skills: observation skill, drawn for each episode; previous_action: observation of this "
-        "name, the last action and 1, or zeros at an episode's start."
+    type: Literal["skills", "previous_action", "repeated"] = Field(
+        description="Skills: observation skill, drawn for each episode. previous_action: the last action and 1, or "
+        "zeros at an episode's start. Repeated: actions have a choice of repetitions; observation duration."
     )
-    num: PositiveInt | None = Field(None, description="Skills: their number, or dimension.")
+    num: PositiveInt | None = Field(
+        None,
+        description="Skills: their number, or dimension; repeated: largest number of repetitions.",
+    )
     continuous: bool = Field(
         False, description="Skills: points on the unit sphere instead of one-hot numbers."
     )
 
     @model_validator(mode="after")
-    def _skills_have_a_number(self) -> Self:
-        if (self.type == "skills") != (self.num is not None):
+    def _has_a_number(self) -> Self:
+        if (self.type == "previous_action") != (self.num is None):
             raise ValueError(
-                "num is missing: give the number of skills"
+                f"num is missing: give the number of {self.type}"
                 if self.num is None
                 else f"num is {self.num}, but {self.type} has none: leave it out"
             )
         return self
 
-    def described(self) -> dict[str, Any]:
-        """Return the entry of env_args."""
-        return {key: value for key, value in self.to_dict().items() if value not in (None, False)}
+    def described(self, discount: float) -> dict[str, Any]:
+        """Return the entry of env_args, for an algorithm with this discount."""
+        own = {key: value for key, value in self.to_dict().items() if value not in (None, False)}
+        return {**own, "discount": discount} if self.type == "repeated" else own
 
 
 class OnlineConfig(Section):
@@ -255,3 +259,8 @@ class OnlineConfig(Section):
     pretrain_updates: NonNegativeInt = Field(
         0, description="Updates on only train.data before the first environment step."
     )
+
+    @property
+    def repeats(self) -> bool:
+        """True if an action may last several steps, see the wrapper ``repeated``."""
+        return any(wrapper.type == "repeated" for wrapper in self.wrappers)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from imitate.deploy.schema import Schema
-from imitate.envs.wrappers import SKILL
 from imitate.errors import UserError
+from imitate.system.text import SKILL
 
 
 class SkilledPolicy:

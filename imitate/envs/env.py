@@ -127,8 +127,8 @@ def random_actions(
 
     Args:
         share: (N, A) uniform numbers.
-        low: (A,) lower limits; -1 is taken where there is none.
-        high: (A,) upper limits; 1 is taken where there is none.
+        low: (A,) lower limits; an infinite one counts as -1.
+        high: (A,) upper limits; an infinite one counts as 1.
         num_choices: number C of choices, one-hot in the first values of an action; 0 if actions are continuous.
         mask: (N, C), above 0 for the choices that are allowed; None if all are.
     """

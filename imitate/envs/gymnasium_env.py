@@ -41,6 +41,7 @@ ENV_TYPE = 2
 ADAPTERS = {
     "gym_aloha": "imitate.envs.worlds.aloha",
     "metaworld": "imitate.envs.worlds.metaworld",
+    "ogbench": "imitate.envs.worlds.ogbench",
 }
 """Modules that register environments, by the module in an environment's name that they replace."""
 _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError, OSError)
@@ -153,6 +154,12 @@ class GymnasiumEnv:
                 f"{self.name} cannot render: omit the video, or support render_mode='rgb_array' in it "
                 "(its metadata['render_modes'], the constructor's argument, and render())"
             )
+
+    @property
+    def unwrapped(self) -> gymnasium.Env[Any, Any]:
+        """The environment of gymnasium's registry, without wrappers."""
+        inner: gymnasium.Env[Any, Any] = self._env.unwrapped
+        return inner
 
     # ------------------------------------------------------------------ episodes
 

@@ -47,6 +47,7 @@ EXTRAS = {
     "gym_aloha": "aloha",
     "gymnasium_robotics": "robotics",
     "metaworld": "metaworld",
+    "ogbench": "ogbench",
     "pettingzoo": "pettingzoo",
 }
 """Modules of environments that this package's extras install."""

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from imitate.envs.env import Array, Env, Obs
+from imitate.envs.env import Array, Env, Obs, success_in
 from imitate.errors import EnvError
+from imitate.system.text import DURATION, PREVIOUS_ACTION, SKILL
 
-SKILL, PREVIOUS = "skill", "previous_action"
 _MOST = 4096
 
 
@@ -97,7 +97,7 @@ class Skills(Wrapper):
 class PreviousAction(Wrapper):
     """Adds the observation ``previous_action`` (A + 1,): the last action and 1, or zeros at an episode's start."""
 
-    adds = (PREVIOUS,)
+    adds = (PREVIOUS_ACTION,)
 
     def _begin(self, seed: int | None) -> None:
         self._last = np.zeros(self._env.action_dim + 1, np.float32)
@@ -109,10 +109,59 @@ class PreviousAction(Wrapper):
         return self._seen(obs), reward, terminated, truncated, info
 
     def _seen(self, obs: Obs) -> Obs:
-        return {**obs, PREVIOUS: self._last.copy()}
+        return {**obs, PREVIOUS_ACTION: self._last.copy()}
 
 
-_WRAPPERS: dict[str, type[Wrapper]] = {"skills": Skills, "previous_action": PreviousAction}
+class Repeated(Wrapper):
+    """Lets the policy choose how often its action is repeated: actions are [one-hot of K | numbers].
+
+    Settings: ``num`` K; ``discount`` g. Choice k runs the numbers k times (fewer at an episode's end) and returns the
+    sum of g^i r_i. The observation ``duration`` (1,) is the number of steps that the last action took.
+    """
+
+    adds = (DURATION,)
+
+    def __init__(self, env: Env, settings: Mapping[str, Any]) -> None:
+        super().__init__(env, settings)
+        self.num_choices = count_in(settings, "num")
+        self._discount = float(settings.get("discount", 1.0))
+        if getattr(env, "num_choices", 0):
+            raise EnvError(
+                f"env_args['wrappers']: {env.name} takes choices, which repeated does not"
+            )
+        self.action_dim = self.num_choices + env.action_dim
+        self.action_low = np.append(np.zeros(self.num_choices), env.action_low)
+        self.action_high = np.append(np.ones(self.num_choices), env.action_high)
+        self._duration = 0
+
+    def _begin(self, seed: int | None) -> None:
+        self._duration = 0
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply the numbers of an action as often as its choice says."""
+        total, self._duration = 0.0, 0
+        for _ in range(int(np.argmax(action[: self.num_choices])) + 1):
+            obs, reward, terminated, truncated, info = self._env.step(action[self.num_choices :])
+            total += self._discount**self._duration * reward
+            self._duration += 1
+            if terminated or truncated or success_in(info):
+                break
+        executed = {
+            key: np.append(action[: self.num_choices], value)
+            for key, value in info.items()
+            if key == "executed_action"
+        }
+        return self._seen(obs), total, terminated, truncated, {**info, **executed}
+
+    def _seen(self, obs: Obs) -> Obs:
+        return {**obs, DURATION: np.array([self._duration], np.float32)}
+
+
+_WRAPPERS: dict[str, type[Wrapper]] = {
+    "skills": Skills,
+    "previous_action": PreviousAction,
+    "repeated": Repeated,
+}
 
 
 def count_in(settings: Mapping[str, Any], key: str) -> int:

@@ -22,6 +22,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "robotics": ("gymnasium-robotics>=1.4.2,<1.5", "mujoco>=3.3,<4"),
     "aloha": ("gym-aloha>=0.1.4,<0.2",),
     "metaworld": ("metaworld>=3.1,<3.2",),
+    "ogbench": ("ogbench>=1.2,<1.3", "dm-control<=1.0.41", "mujoco>=3.3,<3.10"),
     "pettingzoo": ("pettingzoo>=1.25",),
     "wandb": ("wandb>=0.17",),
     "language": ("transformers>=4.40",),

@@ -17,6 +17,8 @@ from tqdm import tqdm
 INFO, PART = "info:", "reward:"
 """Prefixes of the source of a named reward of ``algo.rewards``: of a number in the environment's ``info``, and of the
 number of one of a vector of rewards."""
+SKILL, PREVIOUS_ACTION, DURATION = "skill", "previous_action", "duration"
+"""Observations that wrappers of environments add."""
 
 
 def counted(count: int, noun: str) -> str:

@@ -34,6 +34,16 @@ def set_actor(actor, slope, offset=0.0):
     torch.nn.init.constant_(linear.bias, offset)
 
 
+def set_net(net, state=0.0, x=0.0, time=0.0, bias=0.0):
+    """Let a network without hidden layers be ``state * s + x * x + time * t + bias``, for each number of x."""
+    size = net.action_dim
+    weights = torch.zeros(size, net.last.weight.shape[1])
+    weights[:, 0], weights[:, 1 : 1 + size] = state, x * torch.eye(size)
+    weights[:, 1 + size :] = time
+    net.last.weight.data = weights
+    net.last.bias.data.fill_(bias)
+
+
 def two_transitions(**more):
     """States 1 and 2, actions 1 and -1; the first goes on to state 4, the second ends."""
     return {

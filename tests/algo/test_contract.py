@@ -61,7 +61,7 @@ FAST = (
     *("rlpd/rlpd", "robosuite/lift/bc_gaussian", "robosuite/lift/bc_transformer_gmm"),
     *("robosuite/lift/bc_vae", "robosuite/lift/rlpd", "robosuite/lift/sac"),
     *("robosuite/lift/td3_bc_mixed", "robosuite/stack/hbc", "sac/sac_recurrent"),
-    "sqil/sqil_pendulum",
+    *("ifql/ifql", "qc/qc", "qc/qc_fql", "sqil/sqil_pendulum"),
 )
 """Configurations that together execute every branch that all of them do; the others run nightly."""
 CHEAPER = {
@@ -73,6 +73,8 @@ CHEAPER = {
         "algo.transformer.embed_dim": 32,
     },
     "hbc": {"algo.actor.rnn.hidden_dim": 32},
+    "ifql": {"algo.flow.num_candidates": 3, "algo.flow.num_steps": 2},
+    "qc": {"algo.flow.num_candidates": 3, "algo.flow.num_steps": 2},
     "iris": {
         "algo.actor.rnn.hidden_dim": 32,
         "algo.value_planner.num_samples": 10,

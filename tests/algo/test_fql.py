@@ -7,21 +7,14 @@ from tests.algo.conftest import gradients, losses
 from tests.tiny import tiny_algo
 
 
-def set_net(net, state=0.0, x=0.0, time=0.0, bias=0.0):
-    """Let a network without hidden layers be ``state * s + x * x + time * t + bias``."""
-    weights = [state, x, time][: net.last.weight.shape[1]]
-    net.last.weight.data = torch.tensor([weights])
-    net.last.bias.data.fill_(bias)
-
-
 def make(worlds, **actor):
     """Target critics 10 + a and 20 + a, critics 2 + a and 4 - 3 a, a flow that stays, policy z / 2."""
     section = {"critic": {"layer_norm": False}, "flow": {"num_steps": 2}, "actor": actor}
     algo = worlds.make_algo("fql", section)
     worlds.set_critic(algo.nets["critic_target"], (0, 1, 10), (0, 1, 20))
     worlds.set_critic(algo.nets["critic"], (0, 1, 2), (0, -3, 4))
-    set_net(algo.nets["flow"])
-    set_net(algo.nets["actor"], x=0.5)
+    worlds.set_net(algo.nets["flow"])
+    worlds.set_net(algo.nets["actor"], x=0.5)
     return algo
 
 
@@ -56,13 +49,13 @@ def seeded_losses(algo, batch):
     ],
 )
 def test_euler_steps(algo, worlds, field, ends):
-    set_net(algo.nets["flow"], **field)
+    worlds.set_net(algo.nets["flow"], **field)
     made = algo.flow_actions(worlds.two_transitions(), torch.tensor([[0.2], [-3.0]]))
     torch.testing.assert_close(made[:, 0], torch.tensor(ends))
 
 
 def test_targets_are_means_of_critics_at_clipped_actions_of_the_policy(algo, worlds):
-    set_net(algo.nets["actor"], state=5.0)  # 20 in the next state
+    worlds.set_net(algo.nets["actor"], state=5.0)  # 20 in the next state
     # targets 1 + 0.5 * mean(11, 21) and 0.5; critics 3 and 1 of action 1, 1 and 7 of -1
     errors = (3 - 9) ** 2 + (1 - 9) ** 2 + (1 - 0.5) ** 2 + (7 - 0.5) ** 2
     assert losses(algo, worlds.two_transitions())["Critic_Loss"] == pytest.approx(errors / 2)
@@ -70,7 +63,7 @@ def test_targets_are_means_of_critics_at_clipped_actions_of_the_policy(algo, wor
 
 def test_the_flow_learns_the_difference_of_data_and_noise(algo, worlds):
     batch = worlds.two_transitions()
-    set_net(algo.nets["flow"], x=2.0, time=1.0)
+    worlds.set_net(algo.nets["flow"], x=2.0, time=1.0)
     found, _, noise, time, _ = seeded_losses(algo, batch)
     x = (1 - time) * noise + time * batch["actions"]
     wanted = (2 * x + time - (batch["actions"] - noise)).square().mean()
@@ -95,17 +88,17 @@ def test_gradients_of_the_policy(worlds):
         section = {"critic": {"layer_norm": False}, "actor": {"distill_weight": weight}}
         algo = worlds.make_algo("fql", section)
         worlds.set_critic(algo.nets["critic"], (0, 2, 0), (0, 2, 0))
-        set_net(algo.nets["actor"], bias=0.1)
-        set_net(
+        worlds.set_net(algo.nets["actor"], bias=0.1)
+        worlds.set_net(
             algo.nets["flow"], x=-10.0, bias=5.0
         )  # in ten steps of v = 10 (0.5 - x), every noise ends at 0.5
         gradients(algo, worlds.two_transitions())
         assert algo.nets["actor"].last.bias.grad.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_it_acts_with_new_noise_within_the_range(algo):
+def test_it_acts_with_new_noise_within_the_range(algo, worlds):
     obs = {"s": torch.zeros(500, 1)}
-    set_net(algo.nets["actor"], x=2.0)
+    worlds.set_net(algo.nets["actor"], x=2.0)
     algo.set_eval()
     state = algo.initial_state(500)
     first, again = (algo.act(obs, state).action for _ in range(2))

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from benchmarks import published
 from benchmarks.gpu import NO_GPU, Figures, main, markdown
 from benchmarks.measuring import Spent, compare
 from benchmarks.row import Row, table
@@ -104,3 +105,16 @@ def test_the_table_has_figures_and_errors():
     lines = markdown(report, [figures]).splitlines()
     assert "| bc | default | 9.0 | 8.0 - 13.0 | 4.50 | 5 |" in lines
     assert "| bc | and compiled | failed: E: no | | | |" in lines
+
+
+def test_a_row_has_the_mean_of_the_last_evaluations_beside_the_published_figure():
+    def cell(seed, *successes):
+        curve = [(step, value) for step, value in enumerate(successes)]
+        return {"seed": seed, "updates": 1_000_000, "cpu_s": 7200.0, "curve": curve}
+
+    cells = [cell(1, 0.0, 90.0, 96.0, 96.0), cell(2, 0.0, 100.0, 100.0, 100.0)]
+    assert published.row("cube-single", "fql", cells) == (
+        "| cube-single | fql | 1,000,000 | 97 ± 4 | 94, 100 | 97 ± 2 | 2.0 |"
+    )
+    one = published.row("cube-single", "bc", cells[:1])
+    assert one == "| cube-single | bc | 1,000,000 | 94 | 94 |  | 2.0 |"

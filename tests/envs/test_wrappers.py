@@ -4,15 +4,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from imitate.config.online import WrapperConfig
 from imitate.deploy.schema import ObservedKey, Schema
 from imitate.deploy.skill import SkilledPolicy
 from imitate.envs import make_env
-from imitate.errors import EnvError, UserError
+from imitate.envs.wrappers import Repeated
+from imitate.errors import ConfigError, EnvError, UserError
 from imitate.evaluate.environments import named_env
 from imitate.train.online.setup import online_env_meta
-from tests.tiny import tiny_config
+from tests.tiny import tiny_algo, tiny_config
 
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 
@@ -42,6 +44,62 @@ def test_the_previous_action_is_zeros_at_a_start():
     assert env.reset(seed=0)[0]["previous_action"].tolist() == [0, 0]
     assert env.step(np.array([1.5]))[0]["previous_action"].tolist() == [1.5, 1]
     assert env.reset()[0]["previous_action"].tolist() == [0, 0]
+
+
+class Counting:
+    """Rewards 1, 2, 3 ..., and an end after the fourth step."""
+
+    name, action_dim, num_choices = "counting", 1, 0
+    action_low, action_high = np.array([-2.0]), np.array([2.0])
+
+    def reset(self, *, seed=None):
+        self.taken = []
+        return {"s": np.zeros(1)}, {}
+
+    def step(self, action):
+        self.taken.append(float(action[0]))
+        return {"s": np.ones(1)}, float(len(self.taken)), len(self.taken) == 4, False, {}
+
+
+def test_an_action_is_repeated_as_often_as_it_chooses():
+    env = Repeated(Counting(), {"type": "repeated", "num": 3, "discount": 0.5})
+    assert (env.action_dim, env.num_choices) == (4, 3)
+    assert env.action_low.tolist() == [0, 0, 0, -2] and env.action_high.tolist() == [1, 1, 1, 2]
+    assert env.reset()[0]["duration"].tolist() == [0]
+    obs, reward, *ends, _ = env.step(np.array([0.0, 0.0, 1.0, 1.5]))
+    assert (reward, obs["duration"].tolist(), ends) == (1 + 0.5 * 2 + 0.25 * 3, [3], [False, False])
+    obs, reward, *ends, _ = env.step(np.array([0.0, 1.0, 0.0, -1.0]))
+    assert (reward, obs["duration"].tolist(), ends) == (4.0, [1], [True, False])
+    assert env._env.taken == [1.5, 1.5, 1.5, -1.0]
+
+
+REPEATED = {"enabled": True, "env": "Pendulum-v1", "wrappers": [{"type": "repeated", "num": 3}]}
+
+
+def test_values_discount_by_the_duration():
+    words = {"obs": {"flat": 3, "duration": 1}, "train": {"online": REPEATED}}
+    section = {"num_choices": 3, "num_continuous": 1, "discount": 0.5}
+    algo = tiny_algo("sac", action=4, algo=section, **words)
+    assert online_env_meta(algo.global_config)["wrappers"][0]["discount"] == 0.5
+    obs = {"flat": torch.zeros(3, 1, 3), "duration": torch.zeros(3, 1, 1)}
+    after = {**obs, "duration": torch.tensor([1.0, 3.0, 2.0]).reshape(3, 1, 1)}
+    raw = {"obs": obs, "next_obs": after, "actions": torch.zeros(3, 1, 4)}
+    raw |= {"n_step_rewards": torch.zeros(3), "discounts": torch.tensor([0.5, 0.5, 0.0])}
+    found = algo.process_batch_for_training(raw)["discounts"]
+    assert found.tolist() == pytest.approx([0.5, 0.125, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "keys", "words"),
+    [
+        ("sac", {"n_step": 3}, {"flat": 3, "duration": 1}, "algo.n_step is 3: set it to 1"),
+        ("sac", {}, {"flat": 3}, "lacks duration: list it"),
+        ("ppo", {}, {"flat": 3, "duration": 1}, "have one discount per step: choose sac"),
+    ],
+)
+def test_what_does_not_go_with_repetition_is_refused(name, section, keys, words):
+    with pytest.raises(ConfigError, match=words):
+        tiny_config(name, obs=keys, algo=section, train={"online": REPEATED})
 
 
 def test_wrappers_are_part_of_the_description_also_for_another_environment():

@@ -57,6 +57,7 @@ from imitate.models.heads import (
     GMMHead,
 )
 from imitate.models.mlp import MLP
+from imitate.system.text import DURATION
 
 RLConfigT = TypeVar("RLConfigT", bound=ActorCriticConfig, default=Any)
 """Type of the section of an algorithm with critics."""
@@ -372,7 +373,7 @@ class ActorCritic(Algo[RLConfigT]):
             "goal_obs": batch.get("goal_obs"),
             "actions": batch["actions"][:, now],
             "rewards": batch["n_step_rewards"],
-            "discounts": batch["discounts"],
+            "discounts": self._discounts(batch),
             "weight": None if weight is None else weight[:, now],
         }
         # The parts of a batch have numbers, with 0 for the replay buffer. Without numbers, all samples are
@@ -392,6 +393,15 @@ class ActorCritic(Algo[RLConfigT]):
             selected["index"] = batch["index"]
         more = ("next_actions", "chunk", "chunk_mask")
         return {**selected, **{key: batch[key] for key in more if key in batch}}
+
+    def _discounts(self, batch: Batch) -> Tensor:
+        """Return the discounts (B,): of each transition's duration, if actions last several steps; 0 after an end."""
+        discounts: Tensor = batch["discounts"]
+        if not self.global_config.train.online.repeats:
+            return discounts
+        last = batch["next_obs"][DURATION][:, -1]
+        steps = self.preprocess.unnormalize_obs(DURATION, last)[:, 0].round()
+        return discounts * torch.pow(self.config.discount, steps - 1.0)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Return the sum of all losses."""
@@ -417,7 +427,7 @@ class ActorCritic(Algo[RLConfigT]):
             if validate:
                 update.info |= self._validation_info(batch)
             else:
-                follow_auxiliaries(self.auxiliaries, real)
+                follow_auxiliaries(self.auxiliaries, self.optimization, real)
         info = {**update.info, "Loss": update.loss}
         return {name: value.detach() for name, value in info.items()}
 

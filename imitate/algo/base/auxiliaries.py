@@ -52,12 +52,18 @@ def learn_auxiliaries(
     return info
 
 
-def follow_auxiliaries(auxiliaries: Mapping[str, Auxiliary], batch: Mapping[str, Any]) -> None:
+def follow_auxiliaries(
+    auxiliaries: Mapping[str, Auxiliary], optimization: Optimization, batch: Mapping[str, Any]
+) -> None:
     """Let auxiliaries update statistics and targets, after the algorithm's own step."""
-    if auxiliaries:
-        seen = seen_by_auxiliaries(batch)
-        for auxiliary in auxiliaries.values():
-            auxiliary.follow(seen)
+    if not auxiliaries:
+        return
+    seen, share = seen_by_auxiliaries(batch), optimization.share_weights
+    for auxiliary in auxiliaries.values():
+        auxiliary.follow(seen)
+        if share is not None:
+            for part in auxiliary.followed:
+                share(part)
 
 
 def seen_by_auxiliaries(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,6 +163,11 @@ class OnPolicyConfig(AlgoSection):
         online = config.train.online
         problems = self.rnn.problems(config) + wants_online(config) + refusals(self, config)
         problems += extrinsic_problems(self)
+        if online.repeats:
+            problems.append(
+                f"train.online.wrappers repeated: the advantages of {config.algo_name} have one discount per step: "
+                "choose sac"
+            )
         if self.rnn.enabled and not self.supports_memory:
             problems.append(
                 f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"

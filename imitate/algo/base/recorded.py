@@ -49,7 +49,7 @@ def step_by_step(algo: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
     with torch.enable_grad():
         loss, info = checked_loss(algo, algo._loss(batch))
     info["Policy_Grad_Norms"] = algo._gradient_step("policy", loss)
-    follow_auxiliaries(auxiliaries, batch)
+    follow_auxiliaries(auxiliaries, algo.optimization, batch)
     return detached({**info, **more})
 
 

@@ -12,6 +12,7 @@ from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transitions
 from imitate.config.data_needs import FollowingSteps
 from imitate.config.optimizer import Networks, networks
+from imitate.system.text import DURATION
 
 
 class CriticEnsembleConfig(Section):
@@ -200,7 +201,26 @@ class ActorCriticConfig(AlgoSection):
         rnn = self._memory()
         if rnn is not None:
             problems += rnn.problems(config)
-        return problems + extrinsic_problems(self) + refusals(self, config)
+        problems += extrinsic_problems(self) + refusals(self, config)
+        return problems + self._problems_of_repetition(config)
+
+    def _problems_of_repetition(self, config: BaseConfig) -> list[str]:
+        """List settings that do not go with actions that last several steps."""
+        if not config.train.online.repeats:
+            return []
+        found = {
+            f"algo.n_step is {self.n_step}: set it to 1": self.n_step > 1,
+            "algo.dynamics predicts single steps: set it to null": self.get("dynamics", None)
+            is not None,
+            "algo.rnn.enabled: sequences have one discount: set it to false": (
+                (memory := self._memory()) is not None and memory.enabled
+            ),
+            f"observation.modalities lacks {DURATION}: list it in obs.low_dim": DURATION
+            not in config.all_obs_keys,
+        }
+        return [
+            f"train.online.wrappers repeated: {words}" for words, holds in found.items() if holds
+        ]
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
         """Return the steps for auxiliaries, unless the transitions of the algorithm are enough."""
@@ -214,6 +234,11 @@ class ActorCriticConfig(AlgoSection):
         if self.n_step > 1 and any(entry.reward > 0 for entry in self.auxiliary.values()):
             problems.append(
                 f"algo.n_step is {self.n_step}, but rewards of algo.auxiliary are of one step: set it to 1"
+            )
+        if self.following(config) is not None and config.train.online.hindsight.enabled:
+            problems.append(
+                "algo.auxiliary learns from several steps, whose goals train.online.hindsight.enabled would change one "
+                "by one: set it to false, or the steps of the auxiliaries and algo.n_step to 1"
             )
         rnn = self._memory()
         if self.auxiliary and rnn is not None and rnn.enabled:

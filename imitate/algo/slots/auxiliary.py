@@ -39,9 +39,10 @@ from imitate.config.auxiliary import (
     AuxiliaryConfig,
     SharingAuxiliaryConfig,
 )
-from imitate.errors import ConfigError
+from imitate.config.observation import MASK
+from imitate.errors import ConfigError, nearest
 from imitate.models.actor import GroupEncoder, Obs
-from imitate.models.observation import ObservationEncoder
+from imitate.models.observation import LANGUAGE_KEY, ObservationEncoder
 
 __all__ = [
     "Auxiliary",
@@ -49,7 +50,9 @@ __all__ = [
     "AuxiliaryContext",
     "Batch",
     "SharingAuxiliaryConfig",
+    "newest_frame",
     "register",
+    "window_of",
 ]
 
 PREFIX = "auxiliary/"
@@ -81,6 +84,15 @@ class Features:
             obs = {key: value[:, -1] for key, value in obs.items()}
         return cast(Tensor, self.encoder(obs, goal if self.encoder.goal is not None else None))
 
+    def of_windows(self, obs: Obs, goal: Obs | None = None) -> Tensor:
+        """Return features (B, T, D) of observations (B, T, [F,] ...) and goals (B, ...)."""
+        first = next(iter(obs.values()))
+        flat = {key: value.flatten(0, 1) for key, value in obs.items()}
+        if goal is not None:
+            goal = {key: value.repeat_interleave(first.shape[1], 0) for key, value in goal.items()}
+        features = self(flat, goal)
+        return features.reshape(*first.shape[:2], features.shape[-1])
+
 
 @dataclass(frozen=True)
 class AuxiliaryContext:
@@ -107,6 +119,22 @@ class AuxiliaryContext:
     def frames(self) -> int:
         """F; if F > 1, observations in batches are (B, F, ...), the newest last."""
         return self.encoding.frames
+
+    def chosen_shapes(self, keys: Iterable[str] | None = None) -> Shapes:
+        """Return the shapes of these observations; by default of all images, or of all if there are none.
+
+        Raises:
+            ConfigError: an observation is unknown.
+        """
+        shapes, modalities = self.shapes, self.encoding.config.modality_of("obs")
+        if keys is None:
+            known = [k for k in shapes if modalities[k] != MASK and k != LANGUAGE_KEY]
+            keys = [key for key in known if len(shapes[key]) == 3] or known
+        chosen = tuple(keys)
+        for key in chosen:
+            if key not in shapes:
+                raise ConfigError(f"algo.auxiliary: no observation '{key}'; {nearest(key, shapes)}")
+        return {key: shapes[key] for key in chosen}
 
     def encoder(self, keys: Iterable[str] | None = None) -> GroupEncoder:
         """Create an encoder of observations, without goals; of all observations or of these keys."""
@@ -155,6 +183,8 @@ class Auxiliary(nn.Module, ABC):
     def __init__(self, config: Any, context: AuxiliaryContext) -> None:
         super().__init__()
         self.config = config
+        self.followed: list[nn.Module] = []
+        """Parts that are learned without gradients, equal in all processes that train together."""
 
     @property
     def owner(self) -> str | None:
@@ -183,6 +213,24 @@ class Auxiliary(nn.Module, ABC):
 
     def follow(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
         """Update statistics or targets, after the algorithm's own step."""
+
+
+def newest_frame(obs: Obs, frames: int) -> Obs:
+    """Return the newest of the frames of observations (*B, [F,] ...), whose batch has one dimension."""
+    return {key: value[:, -1] for key, value in obs.items()} if frames > 1 else obs
+
+
+def window_of(batch: Batch, steps: int) -> dict[str, Any]:
+    """Return the ``window`` of a batch with this number of steps, made from its transitions if it has none."""
+    window = batch.get("window")
+    if window is None:
+        after = batch["next_obs"]
+        names = [name for name in ("actions", "rewards", "mask") if batch.get(name) is not None]
+        window = {name: batch[name].unsqueeze(1) for name in names}
+        window["obs"] = {k: torch.stack([x, after[k]], dim=1) for k, x in batch["obs"].items()}
+        window.setdefault("mask", torch.ones_like(window["actions"][..., 0], dtype=torch.bool))
+    cut = {name: value[:, :steps] for name, value in window.items() if name != "obs"}
+    return {**cut, "obs": {key: value[:, : steps + 1] for key, value in window["obs"].items()}}
 
 
 def built(configs: AuxiliariesConfig, context: AuxiliaryContext) -> dict[str, Auxiliary]:

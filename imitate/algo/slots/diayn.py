@@ -39,6 +39,7 @@ from imitate.config.optimizer import adam
 from imitate.errors import ConfigError, nearest
 from imitate.functional.losses import masked_mean
 from imitate.models.mlp import MLP
+from imitate.system.text import PREVIOUS_ACTION, SKILL
 
 
 class DIAYNConfig(AuxiliaryConfig):
@@ -49,7 +50,7 @@ class DIAYNConfig(AuxiliaryConfig):
     reward: float = Field(
         1.0, ge=0, description="weight of the bonus, which is at most log(number of skills)"
     )
-    skill: str = Field("skill", description="observation that contains the skill")
+    skill: str = Field(SKILL, description="observation that contains the skill")
     continuous: bool = Field(
         False, description="skills are points on the unit sphere instead of one-hot"
     )
@@ -76,7 +77,7 @@ class DIAYN(Auxiliary):
                 'it in observation.modalities.obs.low_dim, and set train.online.wrappers to [{"type": "skills", '
                 '"num": 5}]'
             )
-        hidden = (config.skill, "previous_action")
+        hidden = (config.skill, PREVIOUS_ACTION)
         keys = config.observations or [key for key in shapes if key not in hidden]
         self.encoder = context.encoder(keys)
         self.mlp = MLP(self.encoder.output_dim, config.layer_dims)

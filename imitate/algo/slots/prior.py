@@ -36,9 +36,7 @@ from imitate.models.actor import Obs
 from imitate.models.categorical import Categorical
 from imitate.models.heads import ActionDistribution, Gaussian, GaussianMixture, TanhDistribution
 from imitate.models.preprocess import Preprocess
-
-PREVIOUS = "previous_action"
-"""Observation of the wrapper ``previous_action``: the last action, then 1, or zeros at an episode's start."""
+from imitate.system.text import PREVIOUS_ACTION
 
 _LOG_TWO = math.log(2.0)
 
@@ -49,7 +47,7 @@ class PriorConfig(FrozenPolicyConfig):
     type: Literal["checkpoint", "uniform", "same_action"] = Field(
         "checkpoint",
         description="a frozen policy with a density (bc with gaussian or gmm, sac, ppo), every action alike, or the "
-        f"previous action, for which the environment has the observation {PREVIOUS}",
+        f"previous action, for which the environment has the observation {PREVIOUS_ACTION}",
     )
     target_kld_per_dim: float = Field(
         3.0,
@@ -100,10 +98,10 @@ class PriorConfig(FrozenPolicyConfig):
             problems.append(
                 "algo.prior.type is 'same_action', but actions are choices: set it to 'uniform' or 'checkpoint'"
             )
-        if self.type == "same_action" and PREVIOUS not in config.all_obs_keys:
+        if self.type == "same_action" and PREVIOUS_ACTION not in config.all_obs_keys:
             problems.append(
-                f"algo.prior.type is 'same_action', but observation.modalities lacks {PREVIOUS}: list it there, and "
-                'wrap the environment: train.online.wrappers [{"type": "previous_action"}]'
+                f"algo.prior.type is 'same_action', but observation.modalities lacks {PREVIOUS_ACTION}: list it there, "
+                'and wrap the environment: train.online.wrappers [{"type": "previous_action"}]'
             )
         return problems
 
@@ -134,7 +132,8 @@ class Prior(nn.Module):
             around: the algorithm's preprocessing.
         """
         if self.config.type == "same_action":
-            before = around.unnormalize_obs(PREVIOUS, obs[PREVIOUS])
+            # the action, then 1, or zeros at an episode's start
+            before = around.unnormalize_obs(PREVIOUS_ACTION, obs[PREVIOUS_ACTION])
             before = before[:, -1] if before.dim() == 3 else before
             return same_action_log_prob(
                 actions, around.normalize_actions(before[:, :-1], obs), before[:, -1] > 0.5

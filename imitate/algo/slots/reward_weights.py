@@ -80,9 +80,9 @@ class RewardWeightsConfig(Section):
 
     initial: float = Field(1.0, gt=0, description="first value of each multiplier")
     memory_steps: float = Field(
-        500.0, ge=1, description="time constant of the moving means, in steps of all environments"
+        200.0, ge=1, description="time constant of the moving means, in steps of all environments"
     )
-    optimizer: OptimizerConfig = Field(adam(2e-3), description="optimizer of the multipliers")
+    optimizer: OptimizerConfig = Field(adam(2e-4), description="optimizer of the multipliers")
 
 
 class RewardWeights(nn.Module):

@@ -61,6 +61,7 @@ class RND(Auxiliary):
         self.predictor = self._network(config)
         self.inputs, self.errors = RowMoments(self.encoder.output_dim), RowMoments(1)
         self._latest: tuple[Any, Tensor, Tensor] | None = None
+        self.followed = [self.inputs, self.errors]
 
     def _network(self, config: RNDConfig) -> nn.Sequential:
         mlp = MLP(self.encoder.output_dim, config.layer_dims)

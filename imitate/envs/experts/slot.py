@@ -21,6 +21,7 @@ _BUILT_IN = {
     "gym_aloha": "imitate.envs.experts.aloha:expert_of",
     "gymnasium_robotics": "imitate.envs.experts.fetch:expert_of",
     "metaworld": "imitate.envs.experts.metaworld:expert_of",
+    "ogbench": "imitate.envs.experts.ogbench:expert_of",
 }
 
 
@@ -43,6 +44,9 @@ class ExpertKind(Protocol):
         env_kwargs: arguments of the environment that the expert needs for its observations.
         dense_kwargs: arguments of the environment for shaped rewards, or None if it has none.
         acts_as_person: true if ``--quality mixed`` and ``--human-like`` support it.
+
+    An expert may also have ``plays``, true if it has aims of its own: success then does not end an episode, and
+    episodes without success are kept. Its :class:`EpisodeExpert` has ``attach(env)``, which is called before the reset.
     """
 
     @property

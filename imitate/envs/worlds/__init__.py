@@ -4,5 +4,5 @@ An adapter registers environments with gymnasium when it is imported. ``ADAPTERS
 maps module names to adapters.
 """
 
-RATES_HZ = {"gym_aloha": 50.0, "metaworld": 80.0}
+RATES_HZ = {"gym_aloha": 50.0, "metaworld": 80.0, "ogbench": 20.0}
 """Actions per second of environments, by the module at the beginning of their name."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from imitate.config import Config
-from imitate.config.data_needs import Returns, Transitions
+from imitate.config.data_needs import FollowingSteps, Returns, Transitions
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.store import DataSource
@@ -39,6 +39,7 @@ def load_demonstrations(
     reward_free: bool = False,
     end_at_success: bool = False,
     hindsight: Hindsight | None = None,
+    following: FollowingSteps | None = None,
     seed: int = 0,
     ranks: Ranks = ALONE,
 ) -> ReplayBuffer:
@@ -58,6 +59,7 @@ def load_demonstrations(
         reward_free: true if demos need no rewards; missing ones become 0.
         end_at_success: true to cut demos after their first success, see :func:`up_to_success`.
         hindsight: as for :class:`ReplayBuffer`.
+        following: as for :class:`ReplayBuffer`.
         seed: seed of the sampling.
         ranks: the processes that share the demos.
 
@@ -89,6 +91,7 @@ def load_demonstrations(
         frame_stack=frame_stack,
         reward=reward,
         hindsight=hindsight,
+        following=following,
         seed=seed,
     )
     for source, names in zip(sources, own, strict=True):
@@ -120,6 +123,7 @@ def demonstrations_of(
             reward_free=not config.algo.data_needs(config).environment_rewards,
             end_at_success=config.train.online.end_at_success,
             hindsight=memory_like.hindsight,
+            following=memory_like.following,
             seed=ranks.seed(config.train.seed + 1),
             ranks=ranks,
         )

@@ -216,6 +216,8 @@ class ReplayLearner(Learner):
         self._sampled = (
             raw["index"][: raw.get("first_part", len(raw["index"]))].numpy() if of_memory else None
         )
+        if "part" not in raw and self.algo.auxiliaries:
+            raw["part"] = torch.full((len(raw["rewards"]),), int(source is self.demos))
         return self.algo.process_batch_for_training(raw)
 
     def learned(self, info: Info) -> None:

@@ -147,6 +147,7 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         "reward": fixed_rewards(config),
         "seed": ranks.seed(config.train.seed),
         "num_signals": len(sources_of(config.algo)),
+        "following": config.algo.following(config),
     }
     if config.train.online.hindsight.enabled:
         settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.algo.slots.memory import STORED
-from imitate.config.data_needs import Returns, Transitions
+from imitate.config.data_needs import FollowingSteps, Returns, Transitions
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.file.episode import Episode
 from imitate.system.ranks import ALONE, Ranks
@@ -70,6 +70,7 @@ class ReplayBuffer(StepRing):
         seed: seed of the sampling.
         num_signals: number S of named rewards; samples then have their n-step sums ``n_step_signals`` and the discounts
             of their bootstrap values ``signal_discounts``, (B, S).
+        following: steps that auxiliary losses need, which samples then have; None: none.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ReplayBuffer(StepRing):
         hindsight: Hindsight | None = None,
         seed: int = 0,
         num_signals: int = 0,
+        following: FollowingSteps | None = None,
     ) -> None:
         super().__init__(
             obs_shapes,
@@ -94,11 +96,12 @@ class ReplayBuffer(StepRing):
             capacity,
             num_envs=num_envs,
             images=images,
-            least=transitions.n_step + 2,
+            least=max(transitions.n_step, following.number if following else 1) + 2,
             num_signals=num_signals,
         )
         self.transitions, self.frame_stack = transitions, frame_stack
         self.reward, self.returns, self.hindsight = reward, returns, hindsight
+        self.following = following
         self.generator = np.random.default_rng(seed)
         self._stride = np.array(self.num_envs)
         self._one_step_discounts = np.array([transitions.discount, 0.0], dtype=np.float32)
@@ -179,6 +182,8 @@ class ReplayBuffer(StepRing):
         if self.returns is not None:
             returns = torch.from_numpy(returns_to_go(self, rows, self.returns, self.reward))
             batch["returns"] = returns.unsqueeze(-1).expand(-1, self.frame_stack)
+        if self.following is not None:
+            batch["following"] = self._steps_from(rows, self.following)
         if wanted.next_actions:
             batch["next_actions"] = torch.from_numpy(self.actions.take(following, 0, mode="wrap"))
             known = self.live.take(following, mode="wrap") | (factors == 0)
@@ -188,6 +193,22 @@ class ReplayBuffer(StepRing):
                 .expand(-1, self.frame_stack)
             )
         return batch
+
+    def _steps_from(self, rows: NDArray[np.int64], wanted: FollowingSteps) -> dict[str, Any]:
+        """Return the transitions from rows (B,) on, in the form of :class:`FollowingSteps`."""
+        offsets = np.arange(wanted.number)
+        real = np.cumprod(self.live[self.later(rows[:, None], offsets)], axis=1)
+        counts = real.sum(1, keepdims=True)
+        steps = self.later(rows[:, None], np.minimum(offsets, counts - 1))
+        after = self.later(steps, 1)
+        found = {
+            "obs": self._obs(self.vectors.take(after, axis=0), after),
+            "actions": torch.from_numpy(self.actions.take(steps, axis=0)),
+            "mask": torch.from_numpy(real > 0),
+        }
+        if wanted.rewards:
+            found["rewards"] = torch.from_numpy(self.reward(self.rewards.take(steps)))
+        return found
 
     def _obs(self, vectors: Array, windows: Array) -> dict[str, Tensor]:
         """Return the observations of rows ``windows`` (*B), whose vectors (*B, D) are given."""

@@ -132,7 +132,9 @@ def online_env_meta(config: Config, files: DataFiles | None = None) -> dict[str,
     if any(source.startswith(PART) for source in sources_of(config.algo)):
         meta = {**meta, "reward_parts": True}
     if config.train.online.wrappers:
-        meta = {**meta, "wrappers": [each.described() for each in config.train.online.wrappers]}
+        discount = config.algo.get("discount", 1.0)
+        listed = [each.described(discount) for each in config.train.online.wrappers]
+        meta = {**meta, "wrappers": listed}
     check_trusted(meta)
     return fitted(meta)
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from imitate.algo.slots.frozen import FrozenPolicy
-from imitate.algo.slots.prior import PREVIOUS, Prior, PriorConfig, same_action_log_prob
+from imitate.algo.slots.prior import Prior, PriorConfig, same_action_log_prob
 from imitate.errors import CheckpointError, ConfigError
 from imitate.policy.checkpoint import checkpoint_dict
+from imitate.system.text import PREVIOUS_ACTION
 from tests.algo.conftest import gradients, losses, make_algo, only, set_actor, two_transitions
 from tests.algo.test_frozen import units
 from tests.tiny import tiny_algo
@@ -100,8 +101,8 @@ def test_the_previous_action_is_likely_except_at_a_start():
     near = [0.1 * flat + 0.9 * truncated(0.6, mean, 0.2) for mean in (0.5, -0.5)]
     assert found.tolist() == pytest.approx([math.log(x) for x in (*near, flat)], abs=1e-5)
     prior = Prior(PriorConfig(type="same_action"), 1)
-    seen = {PREVIOUS: torch.tensor([[0.5, 1.0], [-0.5, 1.0], [0.0, 0.0]])}
-    around = units(key=PREVIOUS)
+    seen = {PREVIOUS_ACTION: torch.tensor([[0.5, 1.0], [-0.5, 1.0], [0.0, 0.0]])}
+    around = units(key=PREVIOUS_ACTION)
     around.unnormalize_obs = lambda key, value: value
     assert prior.log_prob(seen, actions, around).tolist() == pytest.approx(found.tolist())
 

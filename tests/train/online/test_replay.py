@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.config.data_needs import Returns, Transitions
+from imitate.config.data_needs import FollowingSteps, Returns, Transitions
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import CheckpointError
 from imitate.train.online.replay import ReplayBuffer
@@ -293,3 +293,16 @@ def test_an_empty_memory_cannot_be_sampled():
 
 def test_memory_is_that_of_the_values():
     assert ReplayBuffer({"s": (17,)}, 6, 100_000).nbytes < 1.06 * 100_000 * (17 + 6 + 3) * 4
+
+
+def test_following_steps_end_with_their_episode_or_at_the_newest_step():
+    memory = buffer(following=FollowingSteps(3, rewards=True))
+    fill(memory, 0, [1, 2], "t")
+    fill(memory, 10, [3, 4, 5, 6], "-")
+    first = [np.flatnonzero(memory.live & (memory.rewards == r))[0] for r in (1, 2, 3, 6)]
+    following = memory.at(np.array(first))["following"]
+    assert following["mask"].tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]]
+    expected = [[1, 2, 2], [2, 2, 2], [11, 12, 13], [14, 14, 14]]
+    assert following["obs"]["s"][..., 0].tolist() == expected
+    assert following["rewards"].tolist() == [[1, 2, 2], [2, 2, 2], [3, 4, 5], [6, 6, 6]]
+    assert torch.equal(following["actions"][..., 0], following["rewards"])

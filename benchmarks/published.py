@@ -1,0 +1,165 @@
+"""Tables of papers on offline RL, made again from an empty folder: the data, the trainings, the evaluations.
+
+    python -m benchmarks.published cube-single
+    python -m benchmarks.published cube-single scene --method iql fql --seed 1 2 3
+    python -m benchmarks.published cube-single --updates 20000 --seed 1    # a look, not a comparison
+
+The data are recorded by OGBench's own oracle (`imitate collect --env ogbench:...`), as many steps as the authors
+published, so they have the same distribution, but not the same bytes. Methods have the flags of the authors of FQL:
+batches of 256, networks of four layers of 512, 1,000,000 updates, 50 episodes every tenth of a training. As there, the
+result of a seed is the mean of its last three evaluations, and +- is the standard deviation over the seeds.
+
+Each part may be interrupted: the same command continues it, from the last checkpoint of a training. The published
+figures are those of the default task, arXiv:2502.02538, copied from a second source: look them up before you cite them.
+BC is the negative control, a Gaussian policy that cannot succeed on data without a task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from benchmarks.studies.results import IMITATE, run
+from imitate.system.run_folder import to_json, write_text
+
+EVALUATIONS = 10
+"""Number of evaluations of a training."""
+LAST = 3
+"""Number of the last evaluations whose mean is the result."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset of OGBench.
+
+    Attributes:
+        num: number of episodes of 1,000 steps; a tenth is kept for validation.
+        fql_weight: ``algo.actor.distill_weight`` of FQL, alpha in the paper.
+        published: success in %, mean and standard deviation, by method.
+    """
+
+    num: int
+    fql_weight: float
+    published: dict[str, tuple[float, float]]
+
+
+TASKS = {
+    "cube-single": Task(1111, 300.0, {"iql": (85.0, 8.0), "fql": (97.0, 2.0)}),
+    "cube-double": Task(1111, 300.0, {"iql": (1.0, 1.0), "fql": (36.0, 6.0)}),
+    "scene": Task(1111, 300.0, {"iql": (12.0, 3.0), "fql": (76.0, 9.0)}),
+    "puzzle-3x3": Task(1111, 1000.0, {"iql": (2.0, 1.0), "fql": (16.0, 5.0)}),
+}
+METHODS = ("bc", "iql", "fql")
+"""Ready configurations below ``ogbench/``."""
+
+
+def collected(task: str, out: Path, num: int, workers: int) -> Path:
+    """Return the file of a task's dataset, recorded if it is missing."""
+    file = out / "data" / f"{task}-play-{num}.hdf5"
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        name = f"ogbench:{task}-play-singletask-v0"
+        run(
+            [
+                *(*IMITATE, "collect", "--env", name, "--num", str(num), "--out", str(file)),
+                *("--workers", str(workers), "--resume"),
+            ],
+            file.with_suffix(".log"),
+        )
+    return file
+
+
+def cell(task: str, method: str, seed: int, data: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the numbers of one training, from the disk if it has been run before."""
+    folder = args.out / f"{args.updates}" / task / method / f"seed{seed}"
+    kept = folder / "cell.json"
+    if kept.is_file():
+        numbers: dict[str, Any] = json.loads(kept.read_text())
+        return numbers
+    begun = sorted(folder.glob("*/*/checkpoints/last.pth"))
+    if begun:
+        run([*IMITATE, "train", "--resume", str(begun[-1].parents[1])], folder / "resumed.log")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        settings = [
+            f'train.data=[{{"path": "{data.resolve()}", "filter_key": "train"}}]',
+            *(f"train.seed={seed}", f"experiment.name={method}", "train.num_threads=1"),
+            f"train.num_epochs={EVALUATIONS * LAST}",
+            f"experiment.epoch_every_n_steps={args.updates // (EVALUATIONS * LAST)}",
+            *(f"experiment.rollout.rate={LAST}", f"experiment.rollout.n={args.episodes}"),
+        ]
+        if method == "fql":
+            settings.append(f"algo.actor.distill_weight={TASKS[task].fql_weight}")
+        command = [*IMITATE, "train", "--config", f"ogbench/{method}", "--output-dir", str(folder)]
+        run([*command, *itertools.chain(*(("--set", s) for s in settings))], folder / "train.log")
+    results = max(folder.glob("*/*/results.json"))
+    done = json.loads(results.read_text())
+    lines = map(json.loads, (results.parent / "metrics.jsonl").read_text().splitlines())
+    numbers = {
+        **{"task": task, "method": method, "seed": seed, "updates": done["step"]},
+        "cpu_s": done["times"]["train_cpu_s"],
+        "curve": [
+            (line["step"], 100 * line["Rollout/Success_Rate"])
+            for line in lines
+            if line.get("kind") == "rollout"
+        ],
+    }
+    write_text(kept, to_json(numbers) + "\n")
+    return numbers
+
+
+def row(task: str, method: str, cells: Sequence[dict[str, Any]]) -> str:
+    """Return the line of a method on a task: ours beside the published figure."""
+    each = [fmean(value for _, value in numbers["curve"][-LAST:]) for numbers in cells]
+    spread = f" ± {stdev(each):.0f}" if len(each) > 1 else ""
+    found = TASKS[task].published.get(method)
+    theirs = "" if found is None else f"{found[0]:.0f} ± {found[1]:.0f}"
+    seeds = ", ".join(f"{value:.0f}" for value in each)
+    cpu_h = fmean(numbers["cpu_s"] for numbers in cells) / 3600
+    return (
+        f"| {task} | {method} | {cells[0]['updates']:,} | {fmean(each):.0f}{spread} | {seeds} | {theirs} "
+        f"| {cpu_h:.1f} |"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("task", nargs="+", choices=TASKS)
+    parser.add_argument("--method", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3], help="training seeds")
+    parser.add_argument("--updates", type=int, default=1_000_000, help="of each training")
+    parser.add_argument("--episodes", type=int, default=50, help="of each evaluation")
+    parser.add_argument("--num", type=int, help="episodes of the data; default: as published")
+    parser.add_argument("--workers", type=int, default=1, help="processes that record the data")
+    parser.add_argument("--out", type=Path, default=Path("runs/published"))
+    args = parser.parse_args(arguments)
+    table: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for task in args.task:
+        data = collected(task, args.out, args.num or TASKS[task].num, args.workers)
+        for seed, method in itertools.product(args.seed, args.method):
+            cells = table.setdefault((task, method), [])
+            cells.append(cell(task, method, seed, data, args))
+            print(f"seed {seed}", row(task, method, cells[-1:]), flush=True)
+    print(
+        "\n| task | method | updates | success, % | seeds | published | CPU h of a seed |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    for (task, method), cells in table.items():
+        print(row(task, method, cells))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Q-chunking (QC): critics value chunks of actions, and the policy is the best of chunks like the data's.
+
+Li, Zhou, Levine, "Reinforcement Learning with Action Chunking", NeurIPS 2025 (arXiv:2507.07969). With chunks a of K
+actions, noise x_0 from N(0, 1), a time t from [0, 1], x_t = (1 - t) x_0 + t a and the velocity field v of a flow:
+
+    L_v = E[ |v(s, x_t, t) - (a - x_0)|^2 ], without the steps after the end of an episode          -> QC._flow_loss
+    policy(s): of N chunks of the flow, clipped, the one with the largest mean_i Q_i                -> QC._policy_chunks
+    L_Q = E[ (r_0 + ... + g^(K-1) r_K-1 + g^K mean_i Q'_i(s', policy(s')) - Q_j(s, a))^2 ]          -> QC._critic_loss
+
+``actor.enabled`` is the variant QC-FQL, whose policy is that of FQL (Park, Li, Levine, arXiv:2502.02538) over chunks,
+with one step instead of a choice:
+
+    policy(s) = clip(mu(s, z))                                                               -> QCFQL._policy_chunks
+    L_mu = E[ alpha |mu(s, z) - flow(s, z)|^2 - mean_i Q_i(s, clip(mu(s, z))) ]              -> QCFQL._actor_loss
+
+Squares are averaged over the numbers of a chunk. All K actions are executed, in training and at test time. Offline and
+online training are the same; online, demonstrations are part of each batch (``train.online.demo_ratio``).
+Departures: a chunk that a terminal cuts short is learned from, which the authors leave out (so that a success is seen
+only by the one chunk that ends there); losses are minimized in turn and those of critics summed; critics have ReLU,
+normalized after it; layers have torch's default initialization.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.base.actor_critic import Update
+from imitate.algo.base.algo import Batch, Info, PolicyStep
+from imitate.algo.base.chunk_critics import ChunkCritics, ChunkCriticsConfig
+from imitate.algo.base.execution import Inputs
+from imitate.algo.base.factory import register_algo_factory_func
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.rl_sections import ActorConfig, CriticConfig, CriticEnsembleConfig
+from imitate.algo.base.sections import LayerDims
+from imitate.config import Section
+from imitate.config.optimizer import Networks, networks
+from imitate.functional.losses import masked_mean
+from imitate.functional.sampling import pick_class
+from imitate.models.noise_network import NoiseNetwork
+
+WIDTHS = (512, 512, 512, 512)
+
+
+class QCFlowConfig(Section):
+    """Flow that clones the data's chunks, and the choice among its chunks."""
+
+    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
+    num_steps: int = Field(10, ge=1, description="number of Euler steps from noise to a chunk")
+    num_candidates: int = Field(
+        32, ge=1, description="N: number of chunks of which the policy takes the best"
+    )
+
+
+class QCActorConfig(ActorConfig):
+    """One-step policy of the variant QC-FQL."""
+
+    enabled: bool = Field(
+        False, description="learn a one-step policy; false: the best of the flow's chunks"
+    )
+    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
+    distill_weight: float = Field(
+        100.0,
+        ge=0,
+        description="alpha: penalty on the distance to the flow; it has to fit the scale of values",
+    )
+
+
+class QCCriticConfig(CriticConfig):
+    """Critics of chunks."""
+
+    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
+    layer_norm: bool = Field(True, description="layer normalization after each ReLU")
+    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(weight=0.5))
+
+
+class QCConfig(ChunkCriticsConfig):
+    """Section ``algo`` of algorithm ``qc``."""
+
+    tree_defaults = {"train": {"batch_size": 256}}
+
+    optim_params: Networks = networks("QCOptimParams", critic=3e-4, flow=3e-4, actor=3e-4)
+    flow: QCFlowConfig = Field(QCFlowConfig())
+    actor: QCActorConfig = Field(QCActorConfig())
+    critic: QCCriticConfig = Field(QCCriticConfig())
+
+
+@register_algo_factory_func("qc", section=QCConfig)
+def algo_config_to_class(algo_config: QCConfig) -> tuple[type[QC], dict[str, Any]]:
+    """Return the class of the variant."""
+    return QCFQL if algo_config.actor.enabled else QC, {}
+
+
+class QC(ChunkCritics[QCConfig]):
+    """Flow of chunks, and critics that choose among them."""
+
+    main_net: ClassVar[str] = "flow"
+    acting_nets: tuple[str, ...] = ("critic",)
+
+    def _create_networks(self) -> None:
+        config = self.config
+        self.nets = nn.ModuleDict(
+            {
+                "flow": self._create_noise_network(config.flow.layer_dims, has_time=True),
+                "critic": self._create_chunk_critic(config.critic),
+            }
+        )
+        self._add_targets()
+
+    def _create_noise_network(
+        self, layer_dims: LayerDims, *, has_time: bool, dropout: float = 0.0
+    ) -> NoiseNetwork:
+        size = self.chunk_steps * self.ac_dim
+        return NoiseNetwork(
+            self._create_encoder(), layer_dims, size, has_time=has_time, dropout=dropout
+        )
+
+    @property
+    def flow(self) -> NoiseNetwork:
+        """The velocity field."""
+        return cast(NoiseNetwork, self.active_nets["flow"])
+
+    def _max_grad_norm(self, name: str) -> float | None:
+        return super()._max_grad_norm("actor" if name == "flow" else name)
+
+    def _policy_chunks(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return flat chunks (B, K A) of the policy: of N of the flow, those with the largest value."""
+        config = self.config.flow
+        candidates = self.flow.candidates(
+            obs, goal, config.num_candidates, config.num_steps, generator
+        )
+        values = self._ensemble_value(self._critic("critic")(obs, candidates, goal))
+        return pick_class(candidates, values.argmax(-1))
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        goal = batch["goal_obs"]
+        with torch.no_grad():
+            chunks = self._policy_chunks(batch["next_obs"], goal)
+            following = self._critic("critic_target")(batch["next_obs"], chunks, goal)
+            target = batch["rewards"] + batch["discounts"] * self._ensemble_value(following)
+        values = self._critic("critic")(batch["obs"], batch["chunk"], goal)
+        loss = self._td_loss(values, target, batch["valid"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
+
+    def _flow_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        chunk, mask = batch["chunk"], batch["chunk_mask"].float()
+        noise, time = torch.randn_like(chunk), torch.rand_like(chunk[:, :1])
+        features = self.flow.encoder(batch["obs"], batch["goal_obs"])
+        made = self.flow(features, (1.0 - time) * noise + time * chunk, time)
+        errors = self._chunks((made - (chunk - noise)).square()).mean(-1)
+        weight = batch["weight"]
+        loss = masked_mean(errors, mask if weight is None else mask * weight.unsqueeze(-1))
+        return loss, {"Flow_Loss": loss}
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute difference between the policy's and the data's chunks, in normalized units."""
+        made = self._policy_chunks(batch["obs"], batch["goal_obs"])
+        errors = self._chunks((made - batch["chunk"]).abs()).mean(-1)
+        return {"Action_Error": masked_mean(errors, batch["chunk_mask"].float())}
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Update the critics, the flow and the targets."""
+        update.step("critic", self._critic_loss(batch))
+        update.step("flow", self._flow_loss(batch))
+        if update.learns("critic"):
+            self._follow()
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: InnerState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep[InnerState]:
+        def predict(inputs: Inputs) -> Tensor:
+            return self._chunks(self._policy_chunks(inputs["obs"], inputs["goal"], generator))
+
+        inputs = {"obs": obs, "goal": goal}
+        action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)
+        return PolicyStep(action, {**state, "chunk": chunk}, extras)
+
+
+class QCFQL(QC):
+    """Variant whose policy makes a chunk in one step, between the flow and the values of the critics."""
+
+    main_net: ClassVar[str] = "actor"
+    acting_nets = ()
+
+    def _create_networks(self) -> None:
+        super()._create_networks()
+        config = self.config.actor
+        self.nets["actor"] = self._create_noise_network(
+            config.layer_dims, has_time=False, dropout=config.dropout
+        )
+
+    @property
+    def one_step(self) -> NoiseNetwork:
+        """The one-step policy, which acts."""
+        return cast(NoiseNetwork, self.active_nets["actor"])
+
+    def _policy_chunks(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        return self.one_step.actions(obs, goal, generator)
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        config, obs, goal = self.config, batch["obs"], batch["goal_obs"]
+        noise = torch.randn_like(batch["chunk"])
+        chunks = self.one_step(self.one_step.encoder(obs, goal), noise)
+        with torch.no_grad():
+            cloned = self.flow.follow(self.flow.encoder(obs, goal), noise, config.flow.num_steps)
+        distance = (chunks - cloned).square().mean(-1)
+        values = self._critic("critic")(obs, chunks.clamp(-1.0, 1.0), goal).mean(0)
+        loss = masked_mean(config.actor.distill_weight * distance - values, batch["weight"])
+        return loss, {
+            "Actor_Loss": loss,
+            "Distillation_Loss": masked_mean(distance, batch["weight"]),
+            "Q_Policy": values.mean(),
+        }
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Update the critics, the flow, the one-step policy and the targets."""
+        update.step("critic", self._critic_loss(batch))
+        update.step("flow", self._flow_loss(batch))
+        update.step("actor", self._actor_loss(batch))
+        if update.learns("critic"):
+            self._follow()

@@ -1,0 +1,58 @@
+"""Decoder: an auxiliary loss for which the features of an observation must contain what it shows.
+
+Regularized autoencoders beside a policy: Yarats, Zhang, Kostrikov, Amos, Pineau, Fergus, "Improving Sample Efficiency
+in Model-Free Reinforcement Learning from Images", AAAI 2021 (arXiv:1910.01741). With features phi and decoders d_k:
+
+    loss    mean over keys k, and over the numbers of an observation, of (d_k(phi(o)) - o_k)^2 -> DecoderAuxiliary.loss
+
+Departures: the latent is not penalized and images have all their bits; the weight decay of the decoder is the
+optimizer's ``regularization.L2``.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from imitate.algo.slots.auxiliary import (
+    Auxiliary,
+    AuxiliaryContext,
+    Batch,
+    SharingAuxiliaryConfig,
+    newest_frame,
+    register,
+)
+from imitate.config import Section
+from imitate.functional.losses import masked_mean
+from imitate.models.reconstruction import ObservationDecoder, joined_errors
+
+
+class DecoderConfig(SharingAuxiliaryConfig):
+    """Entry of type ``decoder``."""
+
+    model_config = {**Section.model_config}
+
+    observations: tuple[str, ...] | None = Field(
+        None, description="what is reconstructed; null: all images, or all if there are none"
+    )
+    layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers")
+
+
+@register("decoder", DecoderConfig)
+class DecoderAuxiliary(Auxiliary):
+    """Network that reconstructs observations from their features."""
+
+    def __init__(self, config: DecoderConfig, context: AuxiliaryContext) -> None:
+        super().__init__(config, context)
+        self.features = self.features_of(context)
+        shapes = context.chosen_shapes(config.observations)
+        self.decoder = ObservationDecoder(self.features.output_dim, shapes, config.layer_dims)
+        self.frames = context.frames
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the error of the reconstructed observations, of the newest frame."""
+        x = self.features(batch["obs"], batch.get("goal_obs"))
+        shown = newest_frame(batch["obs"], self.frames)
+        errors = self.decoder.squared_errors(x.float(), shown)
+        loss = joined_errors(errors).mean()
+        return loss, {"Loss": loss, **{f"{k}_Loss": masked_mean(e) for k, e in errors.items()}}

@@ -1,0 +1,202 @@
+"""OGBench's datasets, with a small stand-in for the package: one object that an oracle pushes."""
+
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from imitate.collect.demonstrate import Plan, demonstrate
+from imitate.envs import make_env
+from imitate.envs.experts import find_expert
+from imitate.errors import EnvError
+from tests.refusals import refused
+
+ADAPTER = "imitate.envs.worlds.ogbench"
+CUBE = slice(14, 17)
+GOAL = np.array([0.02, 0.03, 0.02])
+
+
+class Scene(gymnasium.Env):
+    """Actions move the object; the goal of task 2, and of the default one, is ``GOAL``."""
+
+    observation_space, action_space = spaces.Box(-9, 9, (3,)), spaces.Box(-1, 1, (5,))
+
+    def __init__(self, buttons=False, mode="task", task=0, terminate_at_goal=True):
+        self.buttons = np.zeros(2, np.int64) if buttons else None
+        self.records, self.goal = mode == "data_collection", GOAL + (0 if task in (0, 2) else 5)
+        self.ends = terminate_at_goal
+        self.model = type("Model", (), {"nq": 21, "nv": 20})
+        self.data = type("Data", (), {})()
+        self.targets = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.data.qpos, self.qvel = np.zeros(21), np.zeros(20)
+        self.data.qpos[CUBE] = [*self.np_random.uniform(-0.1, 0.1, 2), 0.02]
+        self.set_new_target(0.0)
+        return self.compute_observation(), self._info()
+
+    def set_new_target(self, p_stack):
+        self.target = np.array([*self.np_random.uniform(-0.2, 0.2, 2), 0.02])
+        self.targets += 1
+        return self.compute_observation(), self._info()
+
+    def _info(self):
+        state = {"qpos": self.data.qpos, "qvel": self.qvel}
+        if self.buttons is not None:
+            state["button_states"] = self.buttons
+        now = {name: value.copy() for name, value in state.items()}
+        return {**now, "privileged/target_task": "cube", "target": self.target}
+
+    def step(self, action):
+        before = {f"prev_{name}": x for name, x in self._info().items()}
+        reward = self.compute_reward()
+        self.data.qpos[CUBE][:2] += 0.1 * np.asarray(action)[:2]
+        info = {**self._info(), **before, "success": reward == 0}
+        return self.compute_observation(), reward, self.ends and reward == 0, False, info
+
+    def set_state(self, qpos, qvel, *buttons):
+        self.data.qpos[:], self.qvel[:] = qpos, qvel
+        if self.buttons is not None:
+            self.buttons[:] = buttons[0]
+
+    def compute_observation(self):
+        return self.data.qpos[CUBE].copy()
+
+    def compute_reward(self):
+        near = np.linalg.norm(self.data.qpos[CUBE] - self.goal) <= 0.04
+        return float(near) - 1.0
+
+
+class Oracle:
+    """Pushes the object to the target with noise."""
+
+    def __init__(self, env, **settings):
+        self.done = False
+
+    def reset(self, obs, info):
+        self.target, self.done = info["target"], False
+
+    def select_action(self, obs, info):
+        away = self.target - obs
+        self.done = np.linalg.norm(away) < 0.04
+        noise = np.random.normal(0, 0.1, 2)  # noqa: NPY002 - as the package's oracles
+        return [*(5 * away[:2] + noise), 0.0, 0.0, 0.0]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stand_in():
+    """The package's modules and environments."""
+    names = [
+        f"ogbench.manipspace.oracles.{way}.{thing}_{way}"
+        for way in ("plan", "markov")
+        for thing in ("button", "cube", "drawer", "window")
+    ]
+    parents = {".".join(name.split(".")[:k]) for name in names for k in range(1, 5)}
+    kept = {name: sys.modules.pop(name, None) for name in (ADAPTER, *parents, *names)}
+    for name in (*parents, *names):
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__spec__ = ModuleSpec(name, None, origin="/packages/ogbench/__init__.py")
+    for name in names:
+        _, _, _, way, file = name.split(".")
+        oracle = file.split("_")[0].title() + way.title() + "Oracle"
+        setattr(sys.modules[name], oracle, Oracle)
+    for world, buttons in (("cube-single", False), ("scene", True)):
+        gymnasium.register(f"{world}-v0", Scene, kwargs={"buttons": buttons})
+        for task in (0, 1, 2):
+            suffix = f"-task{task}" if task else ""
+            gymnasium.register(
+                f"{world}-singletask{suffix}-v0",
+                Scene,
+                max_episode_steps=7,
+                kwargs={"buttons": buttons, "task": task},
+            )
+    yield
+    for name, module in kept.items():
+        sys.modules.pop(name, None)
+        if module is not None:
+            sys.modules[name] = module
+
+
+def named(dataset):
+    return {"env_name": f"ogbench:{dataset}", "type": 2, "env_kwargs": {}}
+
+
+def recorded(dataset, index=0, **settings):
+    return demonstrate(Plan(named(dataset), horizon=200, **settings), index)
+
+
+@pytest.mark.parametrize("world", ["cube-single", "scene"])
+def test_a_task_ends_at_success_or_its_longest_episode(world):
+    env = make_env(named(f"{world}-play-singletask-task2-v0"))
+    obs, _ = env.reset(seed=0)
+    assert obs["flat"].dtype == np.float32
+    outcomes = [env.step(np.zeros(5))[1:] for _ in range(7)]
+    assert [over for _, _, over, _ in outcomes] == [False] * 6 + [True]
+    state = env.get_state()["states"]
+    assert len(state) == (43 if world == "scene" else 41)
+    state[CUBE] = GOAL
+    np.testing.assert_allclose(env.reset_to({"states": state})["flat"], GOAL, rtol=1e-6)
+    _, reward, terminated, _, info = env.step(np.zeros(5))
+    assert (reward, terminated, info["success"]) == (0.0, True, True)
+
+
+@pytest.mark.parametrize(
+    "dataset", ["cube-single-play-singletask-v0", "scene-noisy-singletask-task2-v0"]
+)
+def test_rewards_are_those_of_the_state_before_the_action_and_end_nothing(dataset):
+    demo = recorded(dataset)
+    near = np.linalg.norm(demo.states[:, CUBE] - GOAL, axis=1) <= 0.04
+    assert 0 < near.sum() < len(near) == 200
+    np.testing.assert_array_equal(demo.rewards, near - 1.0)
+    np.testing.assert_array_equal(demo.successes, near)
+    np.testing.assert_array_equal(demo.obs["flat"], demo.states[:, CUBE].astype(np.float32))
+
+
+def test_an_oracle_moves_the_object_to_one_target_after_another():
+    env = make_env(named("cube-single-play-singletask-v0"))
+    expert = find_expert(env.name)(None)
+    expert.attach(env)
+    env.reset(seed=1)
+    scene = env.unwrapped
+    for _ in range(60):
+        scene.step(expert.act({}))
+    assert scene.inner.targets == 1  # of the task
+    other = recorded("cube-single-play-singletask-v0")
+    steps = np.linalg.norm(np.diff(other.states[:, CUBE], axis=0), axis=1)
+    assert (steps > 0.02).sum() > 20  # it moves again and again
+
+
+def test_an_episode_follows_from_its_seed():
+    first, again, third = (
+        recorded("scene-noisy-singletask-v0", index, seed=3).actions for index in (0, 0, 1)
+    )
+    assert np.array_equal(first, again) and not np.array_equal(first, third)
+    task = recorded("scene-noisy-singletask-task1-v0", 0, seed=3)
+    assert np.array_equal(task.actions, first) and not task.successes.any()  # its goal is far
+
+
+def test_an_episode_that_loses_the_cube_is_replaced():
+    module = sys.modules[ADAPTER]
+    assert module._is_lost(np.array([0.4, 0.29, 0.02]))
+    assert module._is_lost(np.array([0.4, -0.3, 0.05])) and module._is_lost([0.4, -0.3, 0.09])
+    assert not module._is_lost(np.array([0.4, -0.31, 0.07]))
+    env = make_env(named("scene-play-singletask-v0")).unwrapped
+    env.play()
+    env.reset(seed=0)
+    with pytest.raises(RuntimeError, match="left the visible part"):
+        for _ in range(6):
+            env.step(np.array([0.0, 1.0, 0.0, 0.0, 0.0]))
+
+
+def test_names_and_a_missing_package_are_refused_with_a_remedy(monkeypatch):
+    with refused("no dataset 'cube-singel-play-singletask-v0'|cube-single-play", error=EnvError):
+        find_expert("ogbench:cube-singel-play-singletask-v0")
+    monkeypatch.delitem(sys.modules, ADAPTER)
+    monkeypatch.setitem(sys.modules, "ogbench", None)
+    with refused("ogbench|pip install 'ogbench>=1.2,<1.3' 'dm-control<=1.0.41'", error=EnvError):
+        find_expert("ogbench:cube-single-play-singletask-v0")
