@@ -52,12 +52,12 @@ class Task:
 
 
 TASKS = {
-    "cube-single": Task(1111, 300.0, {"iql": (85.0, 8.0), "fql": (97.0, 2.0)}),
-    "cube-double": Task(1111, 300.0, {"iql": (1.0, 1.0), "fql": (36.0, 6.0)}),
-    "scene": Task(1111, 300.0, {"iql": (12.0, 3.0), "fql": (76.0, 9.0)}),
-    "puzzle-3x3": Task(1111, 1000.0, {"iql": (2.0, 1.0), "fql": (16.0, 5.0)}),
+    "cube-single": Task(1111, 300.0, {"iql": (85.0, 8.0), "ifql": (73.0, 3.0), "fql": (97.0, 2.0)}),
+    "cube-double": Task(1111, 300.0, {"iql": (1.0, 1.0), "ifql": (9.0, 5.0), "fql": (36.0, 6.0)}),
+    "scene": Task(1111, 300.0, {"iql": (12.0, 3.0), "ifql": (0.0, 0.0), "fql": (76.0, 9.0)}),
+    "puzzle-3x3": Task(1111, 1000.0, {"iql": (2.0, 1.0), "ifql": (0.0, 0.0), "fql": (16.0, 5.0)}),
 }
-METHODS = ("bc", "iql", "fql")
+METHODS = ("bc", "iql", "ifql", "fql", "qc")
 """Ready configurations below ``ogbench/``."""
 
 
