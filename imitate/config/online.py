@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import (
@@ -130,9 +131,10 @@ class HindsightConfig(Section):
 class WrapperConfig(Section):
     """Wrapper of the environment, which adds an observation of its name, and may change the actions."""
 
-    type: Literal["skills", "previous_action", "repeated"] = Field(
+    type: Literal["skills", "previous_action", "repeated", "goals"] = Field(
         description="Skills: observation skill, drawn for each episode. previous_action: the last action and 1, or "
-        "zeros at an episode's start. Repeated: actions have a choice of repetitions; observation duration."
+        "zeros at an episode's start. Repeated: actions have a choice of repetitions; observation duration. Goals: "
+        "states are goals; observations achieved_goal and desired_goal, reward -1 until the goal is reached."
     )
     num: PositiveInt | None = Field(
         None,
@@ -142,9 +144,30 @@ class WrapperConfig(Section):
         False, description="Skills: points on the unit sphere instead of one-hot numbers."
     )
 
+    of: str | None = Field(None, description="Goals: the vector observation that is to be reached.")
+    low: tuple[float, ...] | None = Field(
+        None,
+        description="Goals: smallest numbers of uniform goals; null: goals are states of train.data.",
+    )
+    high: tuple[float, ...] | None = Field(None, description="Goals: their largest numbers.")
+    tolerance: PositiveFloat = Field(
+        0.1, description="Goals: distance at which a goal counts as reached."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_box(self) -> Self:
+        low, high = self.low or (), self.high or ()
+        if (self.type == "goals") != (self.of is not None):
+            raise ValueError("of: goals, and only they, name the observation to reach")
+        if len(low) != len(high) or any(a > b for a, b in zip(low, high, strict=True)):
+            raise ValueError(
+                f"low {list(low)} and high {list(high)}: give both, with the smaller numbers in low"
+            )
+        return self
+
     @model_validator(mode="after")
     def _has_a_number(self) -> Self:
-        if (self.type == "previous_action") != (self.num is None):
+        if (self.type in ("skills", "repeated")) != (self.num is not None):
             raise ValueError(
                 f"num is missing: give the number of {self.type}"
                 if self.num is None
@@ -152,9 +175,18 @@ class WrapperConfig(Section):
             )
         return self
 
-    def described(self, discount: float) -> dict[str, Any]:
-        """Return the entry of env_args, for an algorithm with this discount."""
+    @property
+    def needs_points(self) -> bool:
+        """True if goals are states of the demonstrations."""
+        return self.type == "goals" and self.low is None
+
+    def described(self, discount: float, points: Sequence[Sequence[float]] = ()) -> dict[str, Any]:
+        """Return the entry of env_args, for an algorithm with this discount and states of the demonstrations."""
         own = {key: value for key, value in self.to_dict().items() if value not in (None, False)}
+        if self.type != "goals":
+            own.pop("tolerance")
+        if self.needs_points:
+            own["points"] = [list(point) for point in points]
         return {**own, "discount": discount} if self.type == "repeated" else own
 
 

@@ -15,6 +15,7 @@ from imitate.envs.env import Array, Env, Obs, success_in
 from imitate.errors import EnvError
 from imitate.system.text import DURATION, PREVIOUS_ACTION, SKILL
 
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 _MOST = 4096
 
 
@@ -157,7 +158,65 @@ class Repeated(Wrapper):
         return {**obs, DURATION: np.array([self._duration], np.float32)}
 
 
+class Goals(Wrapper):
+    """Makes states the goals of an environment, in gymnasium's convention for environments with goals.
+
+    Settings: ``of``, the vector observation that is achieved; ``low`` and ``high``, between which goals are drawn
+    uniformly, or ``points``, of which one is drawn, such as states of demonstrations; ``tolerance`` of the distance at
+    which a goal is reached. Rewards are -1 until then and 0 in it, which is success; the environment's are in
+    ``info["reward"]``. An episode with seed s always has the same goal.
+    """
+
+    adds = (ACHIEVED, DESIRED)
+
+    def __init__(self, env: Env, settings: Mapping[str, Any]) -> None:
+        super().__init__(env, settings)
+        self._of, self._random = str(settings.get("of")), np.random.default_rng(0)
+        self._tolerance = float(settings.get("tolerance", 0.1))
+        self._points = _numbers_in(settings, "points", 2) if "points" in settings else None
+        if self._points is None:
+            self._low, self._high = (_numbers_in(settings, key, 1) for key in ("low", "high"))
+        self._goal, self._reached = np.zeros(0, np.float32), False
+
+    def _begin(self, seed: int | None) -> None:
+        self._reached = False
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        if self._points is None:
+            goal = self._random.uniform(self._low, self._high)
+        else:
+            goal = self._points[self._random.integers(len(self._points))]
+        self._goal = goal.astype(np.float32)
+
+    def _seen(self, obs: Obs) -> Obs:
+        achieved = np.asarray(obs[self._of], np.float32)
+        if achieved.shape != self._goal.shape:
+            raise EnvError(
+                f"env_args['wrappers']: goals have {self._goal.size} numbers, but '{self._of}' has shape "
+                f"{achieved.shape}"
+            )
+        return {**obs, ACHIEVED: achieved, DESIRED: self._goal.copy()}
+
+    def goal_rewards(self, achieved: Array, desired: Array) -> Array:
+        """Compute rewards (B,) of achieved goals (B, G) for desired goals (B, G)."""
+        distances = np.linalg.norm(achieved - desired, axis=-1)
+        return np.where(distances <= self._tolerance, 0.0, -1.0).astype(np.float32)
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action; the reward is that of the goal."""
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        seen = self._seen(obs)
+        own = float(self.goal_rewards(seen[ACHIEVED][None], seen[DESIRED][None])[0])
+        self._reached = own == 0.0
+        return seen, own, terminated, truncated, {**info, "reward": reward, "success": own == 0.0}
+
+    def is_success(self) -> Mapping[str, bool | None]:
+        """Return true if the goal is reached now."""
+        return {"task": self._reached}
+
+
 _WRAPPERS: dict[str, type[Wrapper]] = {
+    "goals": Goals,
     "skills": Skills,
     "previous_action": PreviousAction,
     "repeated": Repeated,
@@ -172,6 +231,20 @@ def count_in(settings: Mapping[str, Any], key: str) -> int:
             f"env_args['wrappers']: {settings.get('type')} has {key} {value!r}: write a whole number from 1 to {_MOST}"
         )
     return value
+
+
+def _numbers_in(settings: Mapping[str, Any], key: str, dims: int) -> Array:
+    """Return an array of finite numbers of a wrapper's settings."""
+    try:
+        values = np.asarray(settings.get(key), dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    if values.ndim != dims or not values.size or not np.isfinite(values).all():
+        raise EnvError(
+            f"env_args['wrappers']: {settings.get('type')} has no {key}: write "
+            f"{'a list of numbers' if dims == 1 else 'a list of lists of numbers'}"
+        )
+    return values
 
 
 def wrappers_in(env_meta: Mapping[str, Any]) -> list[tuple[type[Wrapper], Mapping[str, Any]]]:
@@ -211,7 +284,11 @@ def wrapped(
     """
     wrappers = wrappers_in(env_meta)
     added = {key for kind, _ in wrappers for key in kind.adds}
-    env: Any = make(None if obs_keys is None else [key for key in obs_keys if key not in added])
+    read = {str(settings["of"]) for _, settings in wrappers if "of" in settings} - added
+    inner = None
+    if obs_keys is not None:
+        inner = [*(key for key in obs_keys if key not in added), *sorted(read - {*obs_keys})]
+    env: Any = make(inner)
     for kind, settings in wrappers:
         env = kind(env, settings)
     return env  # type: ignore[no-any-return]

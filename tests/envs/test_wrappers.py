@@ -14,6 +14,7 @@ from imitate.envs.wrappers import Repeated
 from imitate.errors import ConfigError, EnvError, UserError
 from imitate.evaluate.environments import named_env
 from imitate.train.online.setup import online_env_meta
+from tests.demo_files import episode, write_demos
 from tests.tiny import tiny_algo, tiny_config
 
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
@@ -73,6 +74,55 @@ def test_an_action_is_repeated_as_often_as_it_chooses():
     assert env._env.taken == [1.5, 1.5, 1.5, -1.0]
 
 
+GOALS = {"type": "goals", "of": "flat", "tolerance": 0.5}
+
+
+def test_goals_are_drawn_from_a_box_or_from_points_and_rewarded_when_reached():
+    box = {**GOALS, "low": [0.0, 2.0, -1.0], "high": [1.0, 3.0, -1.0]}
+    env = wrapped(box, keys=["desired_goal", "achieved_goal"])
+    first, again, other = (env.reset(seed=seed)[0]["desired_goal"] for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any()
+    assert 0 <= first[0] <= 1 and 2 <= first[1] <= 3 and first[2] == -1
+    obs, reward, *_, info = env.step(np.zeros(1))
+    assert (reward, info["success"]) == (-1.0, False) and info["reward"] < 0
+    assert obs["achieved_goal"].tolist() == obs["flat"].tolist()
+    rewards = env.goal_rewards(np.array([[0.0, 0.3], [0.0, 0.6]]), np.zeros((2, 2)))
+    assert rewards.tolist() == [0.0, -1.0]
+    known = wrapped({**GOALS, "points": [[1.0, 0.0, 0.0]]})
+    assert known.reset(seed=0)[0]["desired_goal"].tolist() == [1, 0, 0]
+    assert known.is_success() == {"task": False}
+    for settings, words in ((GOALS, "no low"), ({**GOALS, "points": [1.0]}, "list of lists")):
+        with pytest.raises(EnvError, match=words):
+            wrapped(settings)
+    with pytest.raises(EnvError, match="goals have 1 numbers, but 'flat' has shape"):
+        wrapped({**GOALS, "low": [0.0], "high": [1.0]}).reset()
+
+
+def test_states_of_demonstrations_become_goals(tmp_path):
+    states = np.arange(20, dtype=np.float32).reshape(-1, 1)
+    path = tmp_path / "a.hdf5"
+    write_demos(path, [episode(20, {"x": states})])
+    wrapper = {"type": "goals", "of": "x"}
+    online = {"enabled": True, "env": "Pendulum-v1", "wrappers": [wrapper]}
+    words = {"obs": {"desired_goal": 1}, "train": {"online": online}}
+    config = tiny_config("sac", f"train.data={path}", **words)
+    (found,) = online_env_meta(config)["wrappers"]
+    assert found["points"] == [
+        [2.0],
+        [4.0],
+        [6.0],
+        [8.0],
+        [10.0],
+        [11.0],
+        [13.0],
+        [15.0],
+        [17.0],
+        [19.0],
+    ]
+    with pytest.raises(ConfigError, match="there is no train.data: name some, or give low"):
+        online_env_meta(tiny_config("sac", **words))
+
+
 REPEATED = {"enabled": True, "env": "Pendulum-v1", "wrappers": [{"type": "repeated", "num": 3}]}
 
 
@@ -117,7 +167,7 @@ def test_wrappers_are_part_of_the_description_also_for_another_environment():
     ("wrappers", "words"),
     [
         ("skills", "write a list"),
-        ([{"type": "os.system"}], "no wrapper 'os.system'; there are skills"),
+        ([{"type": "os.system"}], "no wrapper 'os.system'; there are goals, skills"),
         ([{"type": "skills", "num": 10**9}], "whole number from 1 to 4096"),
     ],
 )

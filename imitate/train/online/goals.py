@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config import Config
+from imitate.data.batches.build import training_filter_key
+from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.envs.env import Env
 from imitate.errors import ConfigError, EnvError
 from imitate.train.online.ring import StepRing
@@ -30,6 +32,8 @@ ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 GOALS = (ACHIEVED, DESIRED)
 GoalRewards = Callable[[Array, Array], Array]
 Strategy = Literal["future", "final", "episode"]
+MOST_SUBGOALS = 1000
+"""Largest number of states of demonstrations that are goals; env_args contain them."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,35 @@ def stored_keys(config: Config) -> tuple[str, ...]:
     """Return the observations that a replay buffer keeps: the policy's and, for hindsight, the goals."""
     goals = GOALS if config.train.online.hindsight.enabled else ()
     return tuple(sorted({*config.all_obs_keys, *goals}))
+
+
+def subgoals(config: Config, key: str | None, files: DataFiles | None) -> list[list[float]]:
+    """Return states of the demonstrations that become goals: up to ten of each, evenly spaced up to its last.
+
+    Args:
+        config: resolved configuration.
+        key: the observation that is a goal.
+        files: its data files; None to open them here and close them at the end.
+
+    Raises:
+        ConfigError: there are no demonstrations.
+    """
+    if not config.train.data or key is None:
+        raise ConfigError(
+            "train.online.wrappers goals: states of demonstrations are goals, but there is no train.data: name some, "
+            "or give low and high"
+        )
+    points: list[list[float]] = []
+    with data_files(config, files) as files:
+        for entry in config.train.data:
+            file = files.open(entry.path)
+            for demo in file.demos(training_filter_key(entry, config, files)):
+                states = np.asarray(file.read(demo, f"obs/{key}"))
+                rows = np.linspace(0, len(states) - 1, min(11, len(states))).round()[1:]
+                points += states[rows.astype(int)].astype(float).tolist()
+                if len(points) >= MOST_SUBGOALS:
+                    return points[:MOST_SUBGOALS]
+    return points
 
 
 def goals_alike(config: Config) -> dict[str, tuple[str, ...]]:

@@ -31,7 +31,7 @@ from imitate.models.preprocess import Preprocess
 from imitate.system.text import PART
 from imitate.train.devices import with_precision
 from imitate.train.online.curriculum import stage_metas
-from imitate.train.online.goals import check_hindsight, stored_keys
+from imitate.train.online.goals import check_hindsight, stored_keys, subgoals
 from imitate.train.online.normalization import fixed_rewards
 from imitate.train.online.steps import Array
 from imitate.train.setup import Setup, package_versions
@@ -133,7 +133,10 @@ def online_env_meta(config: Config, files: DataFiles | None = None) -> dict[str,
         meta = {**meta, "reward_parts": True}
     if config.train.online.wrappers:
         discount = config.algo.get("discount", 1.0)
-        listed = [each.described(discount) for each in config.train.online.wrappers]
+        listed = [
+            each.described(discount, subgoals(config, each.of, files) if each.needs_points else ())
+            for each in config.train.online.wrappers
+        ]
         meta = {**meta, "wrappers": listed}
     check_trusted(meta)
     return fitted(meta)
