@@ -17,6 +17,7 @@ from torch import Tensor
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
 from imitate.algo.base.on_policy import OnPolicy, OnPolicyConfig
+from imitate.functional.policy_gradient import explained_variance
 
 
 class A2CConfig(OnPolicyConfig):
@@ -62,4 +63,5 @@ class A2C(OnPolicy[A2CConfig]):
             "Policy_Loss": policy_loss,
             "Value_Loss": value_loss,
             "Entropy": entropy,
+            "Explained_Variance": explained_variance(batch["values"], batch["returns"]),
         }

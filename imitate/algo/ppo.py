@@ -24,6 +24,7 @@ from imitate.functional.policy_gradient import (
     clipped_surrogate,
     clipped_value_error,
     divergence_of_ratios,
+    explained_variance,
 )
 
 
@@ -42,6 +43,7 @@ class PPO(OnPolicy[PPOConfig]):
         with torch.no_grad():
             divergence = divergence_of_ratios(log_ratio).mean()
             clip_fraction = clipped_share(log_ratio, config.clip)
+            explained = explained_variance(batch["values"], batch["returns"])
         return loss, {
             "Loss": loss,
             "Policy_Loss": policy_loss,
@@ -49,6 +51,7 @@ class PPO(OnPolicy[PPOConfig]):
             "Entropy": entropy,
             "KL": divergence,
             "Clip_Fraction": clip_fraction,
+            "Explained_Variance": explained,
         }
 
     def leaves_rollout(self, info: Info) -> bool:

@@ -40,6 +40,7 @@ from imitate.functional.policy_gradient import (
     clipped_surrogate,
     clipped_value_error,
     divergence_of_ratios,
+    explained_variance,
 )
 from imitate.models.actor import StochasticPolicy
 from imitate.models.categorical import Categorical
@@ -174,6 +175,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         with torch.no_grad():
             divergence = divergence_of_ratios(log_ratio).mean()
             clip_fraction = clipped_share(log_ratio, config.clip)
+            explained = explained_variance(batch["values"], batch["returns"])
         return loss, {
             "Loss": loss,
             "Policy_Loss": policy_loss,
@@ -181,6 +183,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
             "Entropy": entropy,
             "KL": divergence,
             "Clip_Fraction": clip_fraction,
+            "Explained_Variance": explained,
             "Imitation_Loss": distance,
             "Imitation_Weight": torch.full((), weight, device=self.device),
             **more,

@@ -71,6 +71,18 @@ def clipped_share(log_ratio: Tensor, clip: float) -> Tensor:
     return ((log_ratio.exp() - 1.0).abs() > clip).float().mean()
 
 
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """Return 1 - Var(returns - values) / Var(returns), in (-inf, 1]; 1 if the values are the returns up to a constant.
+
+    Args:
+        values: (B, ...) predicted values.
+        returns: (B, ...) what they predict. If all are equal, the result is 0.
+    """
+    spread = returns.var(correction=0)
+    left = (returns - values).var(correction=0) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
+    return torch.where(spread > 0, 1.0 - left, 0.0)
+
+
 Numbers = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 

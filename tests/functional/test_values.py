@@ -15,6 +15,7 @@ from imitate.functional.policy_gradient import (
     clipped_surrogate,
     clipped_value_error,
     divergence_of_ratios,
+    explained_variance,
     generalized_advantages,
 )
 from imitate.models.categorical import FORBIDDEN, masked, uniform_choice
@@ -200,6 +201,13 @@ def test_the_divergence_estimates_that_of_the_old_policy_from_the_new():
 
 def test_the_share_of_clipped_ratios():
     assert clipped_share(RATIOS, 0.2).item() == pytest.approx(4 / 5)
+
+
+def test_explained_variance_by_hand():
+    returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    found = [explained_variance(x, returns).item() for x in (returns + 7, returns * 0, -returns)]
+    assert found == pytest.approx([1.0, 0.0, -3.0])
+    assert explained_variance(returns, torch.ones(4)).item() == 0.0
 
 
 MASK = torch.tensor([[True, False, True, True], [False, True, False, False]])
