@@ -113,6 +113,13 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
                 policy.checkpoint.load_checkpoint
                 policy.checkpoint.algo_from_checkpoint
             """,
+            "Calls of other toolkits": """
+                interop.ding.as_policy
+                interop.ding.create_policy
+                interop.ding.DingPolicy
+                interop.srl.Policy
+                interop.srl.Trainer
+            """,
         },
     ),
     "training": (
