@@ -161,7 +161,6 @@ class Algo(ABC, Generic[ConfigT]):
         self._create_networks()
         check_networks(self)
         self._add_slots()
-        own.check_used(global_config.algo_name)
         self.nets = with_fast_linears(self.nets.float().to(self.device))
         self.ema = ema and EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
 

@@ -107,15 +107,16 @@ def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
 
 
 def check_networks(algo: Any) -> None:
-    """Refuse an algorithm whose ``_create_networks`` filled no ``nets``.
+    """Refuse an algorithm whose ``_create_networks`` filled no ``nets``, or left a name of ``algo.networks`` unused.
 
     Raises:
-        ConfigError: ``nets`` was not set.
+        ConfigError: ``nets`` was not set, or a network of the user has no place.
     """
     if not isinstance(getattr(algo, "nets", None), nn.ModuleDict):
         raise ConfigError(
             f"{type(algo).__name__}._create_networks() set no self.nets: set it to an nn.ModuleDict of networks"
         )
+    algo.encoding.own.check_used(algo.global_config.algo_name)
 
 
 def checked_batch(algo: Any, selected: dict[str, Any] | None) -> dict[str, Any]:
