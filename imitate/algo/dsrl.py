@@ -28,9 +28,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.base.actor_critic import Update
+from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info, PolicyStep
-from imitate.algo.base.chunk_critics import ChunkCritics, ChunkCriticsConfig
+from imitate.algo.base.chunk_critics import ChunkCriticsConfig
 from imitate.algo.base.entropy import (
     EntropyWeight,
     SoftActorConfig,
@@ -102,7 +102,7 @@ class DSRLConfig(ChunkCriticsConfig, SoftActorCriticConfig):
 
 
 @register("dsrl", DSRLConfig)
-class DSRL(ChunkCritics[DSRLConfig]):
+class DSRL(ActorCritic[DSRLConfig]):
     """Soft actor-critic whose action is the noise of a frozen policy."""
 
     acting_nets = ("base",)
@@ -112,7 +112,7 @@ class DSRL(ChunkCritics[DSRLConfig]):
         self.nets = nn.ModuleDict(
             {
                 "actor": self._create_actor(config.actor),
-                "critic": self._create_chunk_critic(config.critic),
+                "critic": self._create_critic(config.critic, num_actions=self.chunk_steps),
                 "noise_critic": self._create_critic(config.critic, num_actions=config.noise.steps),
             }
         )
@@ -229,6 +229,4 @@ class DSRL(ChunkCritics[DSRLConfig]):
             share = self.actor.head.act(features, explore, generator)
             return self._chunks_from(inputs["obs"], self.config.noise.limit * share)
 
-        inputs = {"obs": obs, "goal": goal}
-        action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)
-        return PolicyStep(action, {**state, "chunk": chunk}, extras)
+        return self._executed({"obs": obs, "goal": goal}, state, predict)

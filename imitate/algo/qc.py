@@ -10,8 +10,8 @@ actions, noise x_0 from N(0, 1), a time t from [0, 1], x_t = (1 - t) x_0 + t a a
 ``actor.enabled`` is the variant QC-FQL, whose policy is that of FQL (Park, Li, Levine, arXiv:2502.02538) over chunks,
 with one step instead of a choice:
 
-    policy(s) = clip(mu(s, z))                                                               -> QCFQL._policy_chunks
-    L_mu = E[ alpha |mu(s, z) - flow(s, z)|^2 - mean_i Q_i(s, clip(mu(s, z))) ]              -> QCFQL._actor_loss
+    policy(s) = clip(mu(s, z))                                                               -> QC._policy_chunks
+    L_mu = E[ alpha |mu(s, z) - flow(s, z)|^2 - mean_i Q_i(s, clip(mu(s, z))) ]              -> QC._actor_loss
 
 Squares are averaged over the numbers of a chunk. All K actions are executed, in training and at test time. Offline and
 online training are the same; online, demonstrations are part of each batch (``train.online.demo_ratio``).
@@ -22,17 +22,17 @@ normalized after it; layers have torch's default initialization.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.base.actor_critic import Update
+from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info, PolicyStep
-from imitate.algo.base.chunk_critics import ChunkCritics, ChunkCriticsConfig
+from imitate.algo.base.chunk_critics import ChunkCriticsConfig
 from imitate.algo.base.execution import Inputs
-from imitate.algo.base.factory import register_algo_factory_func
+from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import ActorConfig, CriticConfig, CriticEnsembleConfig
 from imitate.algo.base.sections import LayerDims
@@ -88,26 +88,25 @@ class QCConfig(ChunkCriticsConfig):
     critic: QCCriticConfig = Field(QCCriticConfig())
 
 
-@register_algo_factory_func("qc", section=QCConfig)
-def algo_config_to_class(algo_config: QCConfig) -> tuple[type[QC], dict[str, Any]]:
-    """Return the class of the variant."""
-    return QCFQL if algo_config.actor.enabled else QC, {}
+@register("qc", QCConfig)
+class QC(ActorCritic[QCConfig]):
+    """Flow of chunks, and critics that choose among them, or a one-step policy between the two."""
 
-
-class QC(ChunkCritics[QCConfig]):
-    """Flow of chunks, and critics that choose among them."""
-
-    main_net: ClassVar[str] = "flow"
-    acting_nets: tuple[str, ...] = ("critic",)
+    main_net = "flow"
 
     def _create_networks(self) -> None:
         config = self.config
         self.nets = nn.ModuleDict(
             {
                 "flow": self._create_noise_network(config.flow.layer_dims, has_time=True),
-                "critic": self._create_chunk_critic(config.critic),
+                "critic": self._create_critic(config.critic, num_actions=self.chunk_steps),
             }
         )
+        if config.actor.enabled:
+            self.nets["actor"] = self._create_noise_network(
+                config.actor.layer_dims, has_time=False, dropout=config.actor.dropout
+            )
+        self.acting_nets = ("actor",) if config.actor.enabled else ("critic",)
         self._add_targets()
 
     def _create_noise_network(
@@ -123,14 +122,25 @@ class QC(ChunkCritics[QCConfig]):
         """The velocity field."""
         return cast(NoiseNetwork, self.active_nets["flow"])
 
+    @property
+    def one_step(self) -> NoiseNetwork:
+        """The one-step policy, if the section enables it."""
+        return cast(NoiseNetwork, self.active_nets["actor"])
+
+    def _chunks(self, flat: Tensor) -> Tensor:
+        """Return chunks (B, K, A) from flat ones (B, K A)."""
+        return flat.reshape(*flat.shape[:-1], self.chunk_steps, self.ac_dim)
+
     def _max_grad_norm(self, name: str) -> float | None:
         return super()._max_grad_norm("actor" if name == "flow" else name)
 
     def _policy_chunks(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return flat chunks (B, K A) of the policy: of N of the flow, those with the largest value."""
+        """Return flat chunks (B, K A) of the policy: in one step, or of N of the flow those with the largest value."""
         config = self.config.flow
+        if self.config.actor.enabled:
+            return self.one_step.actions(obs, goal, generator)
         candidates = self.flow.candidates(
             obs, goal, config.num_candidates, config.num_steps, generator
         )
@@ -159,6 +169,21 @@ class QC(ChunkCritics[QCConfig]):
         loss = masked_mean(errors, mask if weight is None else mask * weight.unsqueeze(-1))
         return loss, {"Flow_Loss": loss}
 
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        config, obs, goal = self.config, batch["obs"], batch["goal_obs"]
+        noise = torch.randn_like(batch["chunk"])
+        chunks = self.one_step(self.one_step.encoder(obs, goal), noise)
+        with torch.no_grad():
+            cloned = self.flow.follow(self.flow.encoder(obs, goal), noise, config.flow.num_steps)
+        distance = (chunks - cloned).square().mean(-1)
+        values = self._critic("critic")(obs, chunks.clamp(-1.0, 1.0), goal).mean(0)
+        loss = masked_mean(config.actor.distill_weight * distance - values, batch["weight"])
+        return loss, {
+            "Actor_Loss": loss,
+            "Distillation_Loss": masked_mean(distance, batch["weight"]),
+            "Q_Policy": values.mean(),
+        }
+
     def _validation_info(self, batch: Batch) -> Info:
         """Mean absolute difference between the policy's and the data's chunks, in normalized units."""
         made = self._policy_chunks(batch["obs"], batch["goal_obs"])
@@ -168,9 +193,11 @@ class QC(ChunkCritics[QCConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics, the flow and the targets."""
+        """Update the critics, the flow, the one-step policy if there is one, and the targets."""
         update.step("critic", self._critic_loss(batch))
         update.step("flow", self._flow_loss(batch))
+        if self.config.actor.enabled:
+            update.step("actor", self._actor_loss(batch))
         if update.learns("critic"):
             self._follow()
 
@@ -188,53 +215,4 @@ class QC(ChunkCritics[QCConfig]):
         def predict(inputs: Inputs) -> Tensor:
             return self._chunks(self._policy_chunks(inputs["obs"], inputs["goal"], generator))
 
-        inputs = {"obs": obs, "goal": goal}
-        action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)
-        return PolicyStep(action, {**state, "chunk": chunk}, extras)
-
-
-class QCFQL(QC):
-    """Variant whose policy makes a chunk in one step, between the flow and the values of the critics."""
-
-    main_net: ClassVar[str] = "actor"
-    acting_nets = ()
-
-    def _create_networks(self) -> None:
-        super()._create_networks()
-        config = self.config.actor
-        self.nets["actor"] = self._create_noise_network(
-            config.layer_dims, has_time=False, dropout=config.dropout
-        )
-
-    @property
-    def one_step(self) -> NoiseNetwork:
-        """The one-step policy, which acts."""
-        return cast(NoiseNetwork, self.active_nets["actor"])
-
-    def _policy_chunks(
-        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
-    ) -> Tensor:
-        return self.one_step.actions(obs, goal, generator)
-
-    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        config, obs, goal = self.config, batch["obs"], batch["goal_obs"]
-        noise = torch.randn_like(batch["chunk"])
-        chunks = self.one_step(self.one_step.encoder(obs, goal), noise)
-        with torch.no_grad():
-            cloned = self.flow.follow(self.flow.encoder(obs, goal), noise, config.flow.num_steps)
-        distance = (chunks - cloned).square().mean(-1)
-        values = self._critic("critic")(obs, chunks.clamp(-1.0, 1.0), goal).mean(0)
-        loss = masked_mean(config.actor.distill_weight * distance - values, batch["weight"])
-        return loss, {
-            "Actor_Loss": loss,
-            "Distillation_Loss": masked_mean(distance, batch["weight"]),
-            "Q_Policy": values.mean(),
-        }
-
-    def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics, the flow, the one-step policy and the targets."""
-        update.step("critic", self._critic_loss(batch))
-        update.step("flow", self._flow_loss(batch))
-        update.step("actor", self._actor_loss(batch))
-        if update.learns("critic"):
-            self._follow()
+        return self._executed({"obs": obs, "goal": goal}, state, predict)

@@ -17,7 +17,9 @@ from typing_extensions import TypeVar
 
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
-from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.chunk_critics import with_chunk
+from imitate.algo.base.execution import ChunkExecution, Inputs
+from imitate.algo.base.policy_state import InnerState, no_plan
 from imitate.algo.base.rl_sections import (
     ActorConfig,
     ActorCriticConfig,
@@ -134,6 +136,17 @@ class ActorCritic(Algo[RLConfigT]):
 
     reward_source: RewardSource | None = None
     """Slot: rewards that replace the environment's."""
+
+    @property
+    def chunk_steps(self) -> int:
+        """K, number of actions that the critics value together; 1 unless they value chunks."""
+        return int(self.config.n_step) if self.config.values_chunks else 1
+
+    @property
+    def execution(self) -> ChunkExecution | None:
+        """Execution of a whole chunk before the next one, if critics value chunks; else None."""
+        steps = self.chunk_steps
+        return ChunkExecution(steps, steps) if self.config.values_chunks else None
 
     @property
     def actor(self) -> Actor:
@@ -392,7 +405,8 @@ class ActorCritic(Algo[RLConfigT]):
         if "dynamics" in self.nets:
             selected["index"] = batch["index"]
         more = ("next_actions", "chunk", "chunk_mask")
-        return {**selected, **{key: batch[key] for key in more if key in batch}}
+        selected |= {key: batch[key] for key in more if key in batch}
+        return with_chunk(selected) if self.config.values_chunks else selected
 
     def _discounts(self, batch: Batch) -> Tensor:
         """Return the discounts (B,): of each transition's duration, if actions last several steps; 0 after an end."""
@@ -519,7 +533,17 @@ class ActorCritic(Algo[RLConfigT]):
             state |= self.exploration.initial_state(batch_size, self.ac_dim, self.device)
         if self.memory is not None:
             state |= self.memory.initial_state(self.recurrent("critic").rnn, batch_size)
+        if self.config.values_chunks and self.execution is not None:
+            state |= no_plan(self.execution, batch_size, self.ac_dim, self.device)
         return state
+
+    def _executed(
+        self, inputs: Inputs, state: InnerState, predict: Callable[[Inputs], Tensor]
+    ) -> PolicyStep[InnerState]:
+        """Return the next action of a chunk (B, K, A), which ``predict`` makes when the one before it is over."""
+        assert self.execution is not None, "the section values chunks"
+        action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)
+        return PolicyStep(action, {**state, "chunk": chunk}, extras)
 
     def _act(
         self,

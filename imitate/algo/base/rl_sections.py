@@ -130,6 +130,8 @@ class ActorCriticConfig(AlgoSection):
     """True if the algorithm computes its own rewards, so that demonstrations need none."""
     value_per_reward: ClassVar[bool] = False
     """True if the algorithm learns a value of each named reward of ``rewards``."""
+    values_chunks: ClassVar[bool] = False
+    """True if critics value chunks of ``n_step`` actions, all of which are executed."""
     learns_rewards = True
 
     discount: float = Field(0.99, ge=0, lt=1, description="discount factor per step")
