@@ -55,11 +55,14 @@ def test_targets_are_the_least_value_of_the_frozen_chunk_from_the_actors_noise(m
     set_noise(algo, math.atanh(0.2))  # noise 0.3: both actions are 0.4
     worlds.set_critic(algo.nets["critic_target"], (1, 1, 2), (0, 9, 9))
     worlds.set_critic(algo.nets["critic"], (0, 1, 2), (0, 0, 4))
-    found = worlds.losses(algo, transitions(worlds))
+    batch = transitions(worlds)
+    found = worlds.losses(algo, batch)
     first = 1 + 0.5 * min(4 + 3 * 0.4, 18 * 0.4)
     assert found["Q_Targets"] == pytest.approx((first + 0.5) / 2, rel=1e-5)
-    errors = (2 - first) ** 2 + (2 - first) ** 2 + (-1 - 0.5) ** 2 + (0 - 0.5) ** 2
-    assert found["Critic_Loss"] == pytest.approx(errors / 2, rel=1e-5)
+    errors = [2 * (2 - first) ** 2, (-1 - 0.5) ** 2 + (0 - 0.5) ** 2]
+    assert found["Critic_Loss"] == pytest.approx(sum(errors) / 2, rel=1e-5)
+    found = worlds.losses(algo, {**batch, "valid": torch.tensor([1.0, 0.0])})
+    assert found["Critic_Loss"] == pytest.approx(errors[0], rel=1e-5)
 
 
 def test_critics_of_the_noise_learn_the_values_of_its_chunks(make, worlds):
@@ -81,7 +84,7 @@ def test_gradients_of_actor_and_temperature(make, worlds):
     algo = make(temperature={"initial": 1e-9, "tuned": False})
     set_noise(algo, math.atanh(0.2))
     worlds.set_critic(algo.nets["noise_critic"], (0, 2), (9, 3))
-    worlds.gradients(algo, transitions(worlds))
+    assert worlds.gradients(algo, transitions(worlds))["Entropy"] < -10.0  # hardly any
     slope = algo.nets["actor"].head.mean.bias.grad.item()
     assert slope == pytest.approx(-2 * NOISE_LIMIT * (1 - 0.2**2), rel=1e-4)
     assert all(p.grad is None for p in algo.base.parameters())
@@ -91,6 +94,11 @@ def test_gradients_of_actor_and_temperature(make, worlds):
     found = worlds.gradients(algo, transitions(worlds))
     grad = algo.nets["temperature"].log.grad.item()
     assert grad == pytest.approx(found["Entropy"] + 3.0, rel=1e-5) and grad > 0
+    # with critics that do not care, the noise becomes wider
+    worlds.set_critic(algo.nets["noise_critic"], (0, 0), (0, 0))
+    set_noise(algo, 0.0, log_std=-1.0)
+    worlds.gradients(algo, transitions(worlds))
+    assert algo.nets["actor"].head.scale.bias.grad.item() < -0.1
     # the entropy is of noise in units of its limit: at most that of a uniform number from -1 to 1
     assert found["Entropy"] < 2.0 and found["Temperature"] == pytest.approx(0.5)
 

@@ -1,0 +1,169 @@
+"""Study of RL that improves a cloned policy, on a task of seconds: the point that moves to a goal.
+
+    python -m benchmarks.studies.cloned --out runs/cloned              minutes; finished cells are not run again
+    python -m benchmarks.studies.cloned --out runs/cloned --algo dsrl --seed 0 1 2 --epochs 3
+
+The demonstrations are of two kinds of person: one goes to the goal, the other passes beside it at twice the distance
+that counts as reached. So a flow policy that clones them (`flow`) succeeds in about half of the episodes. A cell is an
+algorithm and a training seed: the same flow policy, or the same demonstrations, the same networks, steps and rewards
+(at success alone), then 100 episodes from initial states that no training begins with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from benchmarks.studies.results import cell, row
+from imitate.data.file.episode import Episode
+from imitate.data.file.writer import DatasetWriter
+
+WORLD, ENV = "point_world", "point_world:Reach-v0"
+EXAMPLE = Path(__file__).parents[2] / "examples" / WORLD
+KEYS = ("position", "goal")
+DEMOS, FIRST_SEED, BESIDE = 60, 100_000, 0.2
+EPISODES = ("--episodes", "100", "--workers", "1", "--env", ENV, "--trust", WORLD)
+STEPS, WARMUP = 1000, 500
+"""Environment steps of an epoch, and of the cloned policy before the first update."""
+FLOW = {
+    "train": {"seq_length": 8, "frame_stack": 1, "batch_size": 64, "num_epochs": 1},
+    "algo": {
+        "horizon": {"observation_horizon": 1, "action_horizon": 4, "prediction_horizon": 8},
+        "mlp": {"hidden_dim": 64, "num_blocks": 2},
+        "optim_params": {"policy": {"learning_rate": {"initial": 0.001}}},
+    },
+}
+RATES = {
+    name: {"learning_rate": {"initial": 1e-3}}
+    for name in ("critic", "actor", "noise_critic", "temperature", "flow")
+}
+ON_POLICY = {"warmup_policy": "policy", "warmup_steps": WARMUP}
+ON_DEMOS = {"warmup_policy": "policy", "pretrain_updates": 2000, "demo_ratio": 0.5}
+ALGOS: dict[str, dict[str, Any]] = {
+    "dsrl": {"algo": {"n_step": 4}, "online": ON_POLICY},
+    "residual": {"online": ON_POLICY},
+    "ibrl": {"online": ON_POLICY},
+    "rlpd": {
+        "algo": {"actor": {"update_freq": 1}, "critic": {"ensemble": {"n": 3}}},
+        "online": {"warmup_steps": WARMUP, "demo_ratio": 0.5, "update_ratio": 1},
+    },
+    "qc": {
+        "algo": {"n_step": 4, "flow": {"num_steps": 4, "num_candidates": 16}},
+        "online": ON_DEMOS,
+    },
+}
+
+
+def record(path: Path) -> None:
+    """Record the demonstrations of both kinds of person."""
+    generator, env = np.random.default_rng(0), gymnasium.make(ENV)
+    with DatasetWriter(path, {"env_name": ENV, "type": 2, "env_kwargs": {}}) as writer:
+        for number in range(DEMOS):
+            obs, _ = env.reset(seed=FIRST_SEED + number)
+            way = obs["goal"] - obs["position"]
+            side = BESIDE * np.array([-way[1], way[0]]) / np.linalg.norm(way)
+            aim = obs["goal"] + (0, 1, 0, -1)[number % 4] * side
+            steps, done = [], False
+            while not done:
+                action = 5 * (aim - obs["position"]) + 0.3 * generator.normal(size=2)
+                action = np.clip(action, -1, 1).astype(np.float32)
+                after, reward, terminal, timeout, _ = env.step(action)
+                steps.append((obs, action, reward, terminal, timeout, after))
+                obs, done = after, terminal or timeout
+            seen, actions, rewards, terminals, timeouts, afters = zip(*steps, strict=True)
+            writer.append_episode(
+                Episode(
+                    obs={key: np.array([x[key] for x in seen]) for key in KEYS},
+                    actions=np.array(actions),
+                    rewards=np.array(rewards),
+                    terminals=np.array(terminals),
+                    timeouts=np.array(timeouts),
+                    next_obs={key: np.array([x[key] for x in afters]) for key in KEYS},
+                )
+            )
+
+
+def configuration(folder: Path, name: str, tree: dict[str, Any]) -> str:
+    """Write a configuration with this task's observations; return its path."""
+    train = {"obs_normalization": None, "cuda": False, **tree.pop("train", {})}
+    whole = {
+        "algo_name": name,
+        "experiment": {"name": name, "epoch_every_n_steps": STEPS, "logging": {"log_tb": False}},
+        "train": train,
+        "observation": {"modalities": {"obs": {"low_dim": list(KEYS)}}},
+        **tree,
+    }
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(whole, indent=2))
+    return str(path)
+
+
+def small(name: str, tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of an algorithm with networks of two layers of 64."""
+    nets = ("actor", "critic", *(("flow",) if name == "qc" else ()))
+    algo = {**tree.get("algo", {}), "discount": 0.97, "optim_params": _rates(name)}
+    for net in nets:
+        algo[net] = {**algo.get(net, {}), "layer_dims": [64, 64]}
+    online = {"enabled": True, "env": ENV, "end_at_success": True, **tree["online"]}
+    return {"algo": algo, "train": {"batch_size": 128, "online": online}}
+
+
+def _rates(name: str) -> dict[str, Any]:
+    """Return the learning rates of the networks that an algorithm has."""
+    has = {
+        "dsrl": ("critic", "actor", "noise_critic", "temperature"),
+        "rlpd": ("critic", "actor", "temperature"),
+        "qc": ("critic", "flow"),
+    }
+    return {net: RATES[net] for net in has.get(name, ("critic", "actor"))}
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--algo", nargs="+", default=list(ALGOS), choices=list(ALGOS))
+    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
+    parser.add_argument("--epochs", type=int, default=3, help=f"of {STEPS} environment steps")
+    parser.add_argument("--out", default="runs/cloned")
+    args = parser.parse_args()
+    sys.path.insert(0, str(EXAMPLE))
+    os.environ["PYTHONPATH"] = f"{EXAMPLE}:{os.environ.get('PYTHONPATH', '')}"
+    os.environ["IMITATE_TRUST_MODULES"] = WORLD
+    out = Path(args.out).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    demos = out / "demos.hdf5"
+    if not demos.is_file():
+        record(demos)
+    data = f"train.data={demos}"
+    config = configuration(out, "flow_policy", FLOW)
+    twice = f"experiment.epoch_every_n_steps={2 * STEPS}"
+    base = cell(
+        out / "flow",
+        {"task": "reach", "variant": "flow", "seed": 0},
+        config,
+        [data, twice],
+        EPISODES,
+    )
+    print(row(base), flush=True)
+    for seed in args.seed:
+        for name in args.algo:
+            config = configuration(out, name, small(name, ALGOS[name]))
+            settings = [f"train.seed={seed}", f"train.num_epochs={args.epochs}"]
+            frozen = name in ("dsrl", "residual", "ibrl")
+            settings += [f"algo.base.checkpoint={base['checkpoint']}" if frozen else data]
+            of = {"task": "reach", "variant": name, "seed": seed}
+            folder = out / name / f"seed{seed}_epochs{args.epochs}"
+            print(row(cell(folder, of, config, settings, EPISODES)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
