@@ -194,6 +194,7 @@ class DingPolicy:
         """Make one update; return floats, and ``priority`` for each sample if critics give errors."""
         algo = self.algo
         if "action" in data[0]:
+            self._need_single_steps()
             keys = [{key: each[key] for key in ("IS",) if key in each} for each in data]
             data = [
                 {**self._get_train_sample([each])[0], **more}
@@ -202,7 +203,8 @@ class DingPolicy:
         batch = _stacked(data)
         weight = batch.pop("IS", None)  # of a prioritized buffer
         if weight is not None:
-            batch["weight"] = weight.reshape(-1, 1).float().expand(batch["actions"].shape[:2])
+            weight = weight.reshape(-1, 1).float().expand(batch["actions"].shape[:2])
+            batch["weight"] = weight * batch.get("weight", 1.0)
         algo.set_train()
         if algo.experience == "replay":
             batch = algo.process_batch_for_training(batch)
@@ -216,6 +218,16 @@ class DingPolicy:
         self._logged = list(out)
         errors = getattr(algo, "sample_errors", None)
         return out if errors is None else {**out, "priority": errors.tolist()}
+
+    def _need_single_steps(self) -> None:
+        """Refuse transitions for an algorithm whose samples consist of several steps."""
+        algo, train = self.algo, self.algo.global_config.train
+        longest = max(train.frame_stack, train.seq_length, algo.config.get("n_step", 1))
+        if algo.experience == "rollout" or longest > 1:
+            raise UserError(
+                f"{algo.global_config.algo_name} learns from several steps in a row: give the trajectories to "
+                "collect.get_train_sample, and its samples to learn.forward"
+            )
 
     def _reset_learn(self, data_id: Collection[int] | None = None) -> None:
         """Do nothing: learning keeps nothing of an episode."""
@@ -238,10 +250,6 @@ class DingPolicy:
     def _get_train_sample(self, transitions: Sequence[Sample]) -> list[dict[str, Any]]:
         """Return the samples of one environment's successive steps, of :func:`process_transition`."""
         algo = self.algo
-        if algo.experience == "replay" and algo.frame_stack > 1 and len(transitions) == 1:
-            raise UserError(
-                "train.frame_stack: give whole trajectories to collect.get_train_sample"
-            )
         rows = _stacked(
             [
                 {

@@ -56,6 +56,17 @@ class Experience:
                 f"{algo.global_config.algo_name} learns from sequences with its memory (algo.rnn), which single "
                 "samples lack: train it with imitate train; acting works"
             )
+        section, source = algo.config, getattr(algo, "reward_source", None)
+        slots = {
+            "algo.rewards": section.get("rewards"),
+            "algo.dynamics": "dynamics" in algo.nets,
+            "algo.reward_source": source is not None,
+            "algo.auxiliary of several steps": section.following(algo.global_config) is not None,
+        }
+        for name in filter(slots.get, slots):
+            raise UserError(
+                f"{name}: only imitate train has its samples: leave it out; acting works"
+            )
         return self._rollout(algo) if algo.experience == "rollout" else self._windows(algo)
 
     def _rollout(self, algo: Any) -> Batch:

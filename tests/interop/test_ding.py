@@ -209,14 +209,38 @@ def test_attributes_and_states_go_from_one_policy_to_another():
 
 
 @pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("sac", ["train.frame_stack=2"]),
+        ("sac", ["algo.n_step=2"]),
+        ("ppo", []),
+        ("bc", ["train.seq_length=2"]),
+    ],
+)
+def test_single_steps_are_refused_where_samples_are_several(name, more):
+    policy = as_policy(tiny_algo(name, *more, obs={"s": 1}))
+    steps = steps_of(policy, [1])
+    with pytest.raises(UserError, match=f"{name} learns from several steps in a row"):
+        policy.learn_mode.forward(steps)
+    policy.learn_mode.forward(policy.collect_mode.get_train_sample([*steps, *steps]))
+
+
+@pytest.mark.parametrize(
     ("name", "more", "words"),
     [
         ("sac", RECURRENT, "sac learns from sequences"),
-        ("cal_ql", [], "cal_ql learns from whole episodes"),
-        ("sac", ["train.frame_stack=2"], "give whole trajectories"),
+        ("cal_ql", [], "learns from whole episodes"),
+        ("sac", ['algo.rewards={"cost": {"at_most": 1}}'], "algo.rewards: only imitate train has"),
+        ("mbrl", [], "algo.dynamics: only"),
+        (
+            "sac",
+            ['algo.auxiliary={"model": {"type": "predictive", "steps": 2}}'],
+            "several steps: only",
+        ),
+        ("dac", [], "algo.reward_source: only"),
     ],
 )
-def test_what_single_samples_cannot_teach_is_refused(name, more, words):
+def test_what_a_loop_of_samples_cannot_teach_is_refused(name, more, words):
     policy = as_policy(tiny_algo(name, *more, obs={"s": 1}))
     with pytest.raises(UserError, match=words):
-        policy.learn_mode.forward(steps_of(policy, [1]))
+        policy.collect_mode.get_train_sample(steps_of(policy, [1]))
