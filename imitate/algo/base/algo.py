@@ -53,7 +53,7 @@ from imitate.algo.base.policy_state import (
 )
 from imitate.algo.base.recorded import detached, update_of
 from imitate.algo.base.relative import no_memory, recalled
-from imitate.algo.slots.auxiliary import Auxiliary, AuxiliaryContext, experience_of
+from imitate.algo.slots.auxiliary import Auxiliary, with_experience
 from imitate.algo.slots.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
 from imitate.functional.kernels import with_fast_linears
@@ -192,11 +192,7 @@ class Algo(ABC, Generic[ConfigT]):
 
     def _add_slots(self) -> None:
         """Add the networks of the slots that the section enables, after :meth:`_create_networks`."""
-        wanted = self.config.get("auxiliary", None)
-        if wanted:
-            choices = self.config.get("num_choices", None) or 0
-            context = AuxiliaryContext(self.encoding, self.ac_dim, choices, self.nets)
-            self.nets.update(auxiliaries_of(wanted, context))
+        self.nets.update(auxiliaries_of(self.config, self.encoding, self.ac_dim, self.nets))
 
     @property
     def auxiliaries(self) -> dict[str, Auxiliary]:
@@ -274,9 +270,7 @@ class Algo(ABC, Generic[ConfigT]):
     def selected(self, batch: Batch) -> Batch:
         """Return the part of a prepared batch that the algorithm and its auxiliaries learn from."""
         chosen = checked_batch(self, self._select_batch(batch))
-        if "following" in batch:
-            chosen = {**chosen, "experience": experience_of(batch, self.frame_stack)}
-        return chosen
+        return with_experience(chosen, batch, self.frame_stack)
 
     def _select_batch(self, batch: Batch) -> Batch:
         """Select the steps and keys of a prepared batch that the losses use."""

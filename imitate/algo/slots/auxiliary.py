@@ -35,7 +35,6 @@ from torch import Tensor, nn
 from imitate.algo.base.encoding import Encoding, Shapes
 from imitate.config.auxiliary import (
     AUXILIARIES,
-    AuxiliariesConfig,
     AuxiliaryConfig,
     SharingAuxiliaryConfig,
 )
@@ -233,12 +232,22 @@ def window_of(batch: Batch, steps: int) -> dict[str, Any]:
     return {**cut, "obs": {key: value[:, : steps + 1] for key, value in window["obs"].items()}}
 
 
-def built(configs: AuxiliariesConfig, context: AuxiliaryContext) -> dict[str, Auxiliary]:
-    """Create the auxiliaries of a section, by the names of their networks."""
+def built(
+    config: Any, encoding: Encoding, ac_dim: int, nets: nn.ModuleDict
+) -> dict[str, Auxiliary]:
+    """Create the auxiliaries of an algorithm's section, by the names of their networks; none without a section."""
+    wanted = config.get("auxiliary", None) or {}
+    context = AuxiliaryContext(encoding, ac_dim, config.get("num_choices", None) or 0, nets)
     return {
-        PREFIX + name: AUXILIARIES.find(config.type)[0](config, context)
-        for name, config in configs.items()
+        PREFIX + name: AUXILIARIES.find(own.type)[0](own, context) for name, own in wanted.items()
     }
+
+
+def with_experience(chosen: dict[str, Any], batch: Batch, frames: int) -> dict[str, Any]:
+    """Add the batch of auxiliaries, ``experience``, to the selected batch if the prepared ``batch`` has windows."""
+    if "following" not in batch:
+        return chosen
+    return {**chosen, "experience": experience_of(batch, frames)}
 
 
 def experience_of(batch: Batch, frames: int) -> dict[str, Any]:
