@@ -7,7 +7,7 @@ With noise x_0 from N(0, 1), a time t from [0, 1], x_t = (1 - t) x_0 + t a and t
     L_Q = E[ (r + g V(s') - Q_j(s, a))^2 ], without V(s') after a terminal                       -> IFQL._critic_loss
     L_V = E[ L2_tau(min_i Q'_i(s, a) - V(s)) ],  L2_tau(u) = |tau - 1(u < 0)| u^2                -> IFQL._value_loss
     L_v = E[ |v(s, x_t, t) - (a - x_0)|^2 ]                                                      -> IFQL._flow_loss
-    policy(s): of N actions of the flow, clipped, the one with the largest min_i Q_i             -> IFQL._best_actions
+    policy(s): of N actions of the flow, clipped, the one with the largest min_i Q_i             -> IFQL.best_actions
 
 Only actions of the data are learned from, and the policy needs no weight that has to fit the scale of values. Losses
 are minimized in an order in which none sees the step of another one, as in the authors' single step.
@@ -104,7 +104,7 @@ class IFQL(ActorCritic[IFQLConfig]):
         value: Tensor = self._critic("vf")(obs, None, goal)[0]
         return value
 
-    def _best_actions(
+    def best_actions(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> Tensor:
         """Return the actions (B, A) of the policy: of N of the flow, those with the largest value."""
@@ -146,7 +146,7 @@ class IFQL(ActorCritic[IFQLConfig]):
 
     def _validation_info(self, batch: Batch) -> Info:
         """Mean absolute difference between the policy's and the data's actions, in normalized units."""
-        made = self._best_actions(batch["obs"], batch["goal_obs"])
+        made = self.best_actions(batch["obs"], batch["goal_obs"])
         return {"Action_Error": (made - batch["actions"]).abs().mean()}
 
     # ---- update --------------------------------------------------------------------------------------------------
@@ -170,4 +170,4 @@ class IFQL(ActorCritic[IFQLConfig]):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
-        return PolicyStep(self._best_actions(obs, goal, generator), state, {})
+        return PolicyStep(self.best_actions(obs, goal, generator), state, {})

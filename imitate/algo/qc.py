@@ -4,13 +4,13 @@ Li, Zhou, Levine, "Reinforcement Learning with Action Chunking", NeurIPS 2025 (a
 actions, noise x_0 from N(0, 1), a time t from [0, 1], x_t = (1 - t) x_0 + t a and the velocity field v of a flow:
 
     L_v = E[ |v(s, x_t, t) - (a - x_0)|^2 ], without the steps after the end of an episode          -> QC._flow_loss
-    policy(s): of N chunks of the flow, clipped, the one with the largest mean_i Q_i                -> QC._policy_chunks
+    policy(s): of N chunks of the flow, clipped, the one with the largest mean_i Q_i                -> QC.policy_chunks
     L_Q = E[ (r_0 + ... + g^(K-1) r_K-1 + g^K mean_i Q'_i(s', policy(s')) - Q_j(s, a))^2 ]          -> QC._critic_loss
 
 ``actor.enabled`` is the variant QC-FQL, whose policy is that of FQL (Park, Li, Levine, arXiv:2502.02538) over chunks,
 with one step instead of a choice:
 
-    policy(s) = clip(mu(s, z))                                                               -> QC._policy_chunks
+    policy(s) = clip(mu(s, z))                                                               -> QC.policy_chunks
     L_mu = E[ alpha |mu(s, z) - flow(s, z)|^2 - mean_i Q_i(s, clip(mu(s, z))) ]              -> QC._actor_loss
 
 Squares are averaged over the numbers of a chunk. All K actions are executed, in training and at test time. Offline and
@@ -134,7 +134,7 @@ class QC(ActorCritic[QCConfig]):
     def _max_grad_norm(self, name: str) -> float | None:
         return super()._max_grad_norm("actor" if name == "flow" else name)
 
-    def _policy_chunks(
+    def policy_chunks(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> Tensor:
         """Return flat chunks (B, K A) of the policy: in one step, or of N of the flow those with the largest value."""
@@ -152,7 +152,7 @@ class QC(ActorCritic[QCConfig]):
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         goal = batch["goal_obs"]
         with torch.no_grad():
-            chunks = self._policy_chunks(batch["next_obs"], goal)
+            chunks = self.policy_chunks(batch["next_obs"], goal)
             following = self._critic("critic_target")(batch["next_obs"], chunks, goal)
             target = batch["rewards"] + batch["discounts"] * self._ensemble_value(following)
         values = self._critic("critic")(batch["obs"], batch["chunk"], goal)
@@ -186,7 +186,7 @@ class QC(ActorCritic[QCConfig]):
 
     def _validation_info(self, batch: Batch) -> Info:
         """Mean absolute difference between the policy's and the data's chunks, in normalized units."""
-        made = self._policy_chunks(batch["obs"], batch["goal_obs"])
+        made = self.policy_chunks(batch["obs"], batch["goal_obs"])
         errors = self._chunks((made - batch["chunk"]).abs()).mean(-1)
         return {"Action_Error": masked_mean(errors, batch["chunk_mask"].float())}
 
@@ -213,6 +213,6 @@ class QC(ActorCritic[QCConfig]):
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
         def predict(inputs: Inputs) -> Tensor:
-            return self._chunks(self._policy_chunks(inputs["obs"], inputs["goal"], generator))
+            return self._chunks(self.policy_chunks(inputs["obs"], inputs["goal"], generator))
 
         return self._executed({"obs": obs, "goal": goal}, state, predict)

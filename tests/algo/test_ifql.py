@@ -49,7 +49,7 @@ def test_each_loss_trains_its_network_and_sees_the_values_before_the_step(algo, 
 
 def test_the_policy_takes_the_action_with_the_largest_least_value(algo):
     obs = {"s": torch.tensor([[0.5], [-1.0]])}
-    made = algo._best_actions(obs, None, torch.Generator().manual_seed(0))
+    made = algo.best_actions(obs, None, torch.Generator().manual_seed(0))
     noise = torch.randn(2, 4, 1, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
     least = torch.minimum(obs["s"] + noise[..., 0], 2 * noise[..., 0])
     torch.testing.assert_close(made, noise[torch.arange(2), least.argmax(1)])
@@ -61,7 +61,7 @@ def test_it_takes_the_better_of_two_modes(worlds):
         optimizer.param_groups[0]["lr"] = 1e-2
 
     def learned():
-        made = algo._best_actions({"s": torch.ones(50, 1)}, None)
+        made = algo.best_actions({"s": torch.ones(50, 1)}, None)
         return made.mean() > 0.4  # of the data's actions it is -0.3
 
     assert worlds.learns(algo, worlds.bandit(), 200, learned)

@@ -27,7 +27,7 @@ def transitions(worlds, **more):
 def test_the_policy_takes_the_chunk_with_the_largest_mean_value(worlds):
     algo = make(worlds, flow={"num_candidates": 5})
     obs = {"s": torch.zeros(3, 1)}
-    made = algo._policy_chunks(obs, None, torch.Generator().manual_seed(0))
+    made = algo.policy_chunks(obs, None, torch.Generator().manual_seed(0))
     noise = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
     best = (2 * noise[..., 0] + noise[..., 1]).argmax(1)  # the mean of both critics
     torch.testing.assert_close(made, noise[torch.arange(3), best])
@@ -71,7 +71,7 @@ def test_the_one_step_policy_stays_near_the_flow_and_maximizes_values(worlds):
     wanted = (10 * distance - 2 * chunk[:, 0] - chunk[:, 1]).mean()
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
     # it acts, and its chunks are those of the targets
-    made = algo._policy_chunks(batch["obs"], None, torch.Generator().manual_seed(0))
+    made = algo.policy_chunks(batch["obs"], None, torch.Generator().manual_seed(0))
     drawn = torch.randn(2, 2, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(made, (drawn / 2).clamp(-1, 1))
     worlds.set_net(algo.nets["actor"], bias=5.0)
@@ -112,7 +112,7 @@ def test_it_learns_which_of_two_kinds_of_chunks_is_better(worlds, actor):
     }
 
     def learned():
-        made = algo._policy_chunks({"s": torch.ones(50, 1)}, None)
+        made = algo.policy_chunks({"s": torch.ones(50, 1)}, None)
         return made.mean() > 0.4
 
     assert worlds.learns(algo, batch, 300, learned)

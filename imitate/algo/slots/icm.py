@@ -3,8 +3,8 @@
 Pathak, Agrawal, Efros, Darrell, "Curiosity-driven Exploration by Self-supervised Prediction", ICML 2017
 (arXiv:1705.05363). With features p of an observation, a forward model f and an inverse model g:
 
-    forward error  e = mean |f(p(s), a) - p(s')|^2 / 2, without gradient for p               -> ICM._errors
-    inverse error  mean |g(p(s), p(s')) - a|^2 / 2, for a choice the cross-entropy           -> ICM._inverse
+    forward error  e = mean |f(p(s), a) - p(s')|^2 / 2, without gradient for p               -> ICM.errors
+    inverse error  mean |g(p(s), p(s')) - a|^2 / 2, for a choice the cross-entropy           -> ICM.inverse_errors
     loss           b E[ e ] + (1 - b) E[ inverse error ], b = forward_share                  -> ICM.loss
     reward         e / moving mean of e, at most 5                                           -> ICM.reward
 
@@ -81,7 +81,7 @@ class ICM(Auxiliary):
         self._latest: tuple[Any, Tensor] | None = None
         self.register_buffer("mean", torch.zeros(()))
 
-    def _seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return features (B, D), or whitened observations, before and after the transitions."""
         pairs = {key: torch.cat([now, batch["next_obs"][key]]) for key, now in batch["obs"].items()}
         seen: Tensor = self.encoder(pairs)
@@ -92,12 +92,12 @@ class ICM(Auxiliary):
         before, after = seen.chunk(2)
         return before, after
 
-    def _errors(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
+    def errors(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
         """Return forward errors (B,) from features before and after, which get no gradient."""
         predicted = self.forward_model(torch.cat([before.detach(), actions], dim=-1))
         return 0.5 * (predicted - after.detach()).square().mean(-1)  # type: ignore[no-any-return]
 
-    def _inverse(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
+    def inverse_errors(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
         """Return inverse errors (B,)."""
         assert self.inverse_model is not None
         predicted = self.inverse_model(torch.cat([before, after], dim=-1))
@@ -111,14 +111,14 @@ class ICM(Auxiliary):
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weighted sum of both errors."""
-        before, after = self._seen(batch)
+        before, after = self.seen(batch)
         actions, mask = batch["actions"], batch.get("mask")
-        errors = self._errors(before, actions, after)
+        errors = self.errors(before, actions, after)
         self._latest = batch["next_obs"], errors.detach()
         forward = masked_mean(errors, mask)
         if self.inverse_model is None:
             return forward, {"Loss": forward}
-        inverse = masked_mean(self._inverse(before, actions, after), mask)
+        inverse = masked_mean(self.inverse_errors(before, actions, after), mask)
         share = self.config.forward_share
         loss = share * forward + (1.0 - share) * inverse
         return loss, {"Loss": loss, "Forward_Loss": forward, "Inverse_Loss": inverse}
@@ -128,8 +128,8 @@ class ICM(Auxiliary):
         """Return forward errors (B,), of the latest loss if it was of this batch."""
         if self._latest is not None and self._latest[0] is batch["next_obs"]:
             return self._latest[1]
-        before, after = self._seen(batch)
-        return self._errors(before, batch["actions"], after)
+        before, after = self.seen(batch)
+        return self.errors(before, batch["actions"], after)
 
     @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:

@@ -4,9 +4,9 @@ The latent target is that of Schwarzer, Anand, Goel, Hjelm, Courville, Bachman, 
 with Self-Predictive Representations" (SPR), ICLR 2021 (arXiv:2007.05929). With features phi, a recurrent network
 (GRU) whose state begins with h_0 = tanh(W phi(o_t)) and reads the actions, and its states h_1 ... h_K:
 
-    reward    mean over k = 1..K of smooth L1(d(h_k), r_t+k-1)                      -> Predictive._reward_loss
-    KEY       mean over k = 0..K of smooth L1(d(h_k), o_t+k), of an observation     -> Predictive._observation_losses
-    latent    mean over k = 1..K of 1 - cos(q(g(U h_k)), sg(g'(phi'(o_t+k))))       -> Predictive._latent_loss
+    reward    mean over k = 1..K of smooth L1(d(h_k), r_t+k-1)                      -> Predictive.reward_loss
+    KEY       mean over k = 0..K of smooth L1(d(h_k), o_t+k), of an observation     -> Predictive.observation_losses
+    latent    mean over k = 1..K of 1 - cos(q(g(U h_k)), sg(g'(phi'(o_t+k))))       -> Predictive.latent_loss
     targets   phi' <- phi' + rate (phi - phi'), and g' alike, after each update     -> Predictive.follow
 
 Steps after the episode's end are masked; the loss is the sum over the targets. Departures from SPR: a recurrent network
@@ -104,21 +104,21 @@ class Predictive(Auxiliary):
         states, _ = self.dynamics(window["actions"], {"h": start.unsqueeze(1)})
         losses: dict[str, Tensor] = {}
         if hasattr(self, "reward_head"):
-            losses[REWARD] = self._reward_loss(states, window)
+            losses[REWARD] = self.reward_loss(states, window)
         if hasattr(self, "decoder"):
             every = torch.cat([start.unsqueeze(1), states], dim=1)
-            losses |= self._observation_losses(every, window)
+            losses |= self.observation_losses(every, window)
         if hasattr(self, "predictor"):
-            losses[LATENT] = self._latent_loss(states, window, goal)
+            losses[LATENT] = self.latent_loss(states, window, goal)
         total = torch.stack(list(losses.values())).sum()
         return total, {"Loss": total, **{f"{key}_Loss": value for key, value in losses.items()}}
 
-    def _reward_loss(self, states: Tensor, window: Batch) -> Tensor:
+    def reward_loss(self, states: Tensor, window: Batch) -> Tensor:
         predicted = self.reward_head(states).squeeze(-1)
         errors = smooth_l1_loss(predicted, window["rewards"], reduction="none")
         return masked_mean(errors, window["mask"])
 
-    def _observation_losses(self, states: Tensor, window: Batch) -> dict[str, Tensor]:
+    def observation_losses(self, states: Tensor, window: Batch) -> dict[str, Tensor]:
         """Return the loss of each observation, from states (B, K + 1, H)."""
         mask = torch.cat([torch.ones_like(window["mask"][:, :1]), window["mask"]], dim=1)
         wanted = {key: window["obs"][key].flatten(0, 1) for key in self.decoder.shapes}
@@ -131,7 +131,7 @@ class Predictive(Auxiliary):
             for key, made in self.decoder(states.flatten(0, 1)).items()
         }
 
-    def _latent_loss(self, states: Tensor, window: Batch, goal: dict[str, Tensor] | None) -> Tensor:
+    def latent_loss(self, states: Tensor, window: Batch, goal: dict[str, Tensor] | None) -> Tensor:
         predicted = self.predictor(self.projection(self.to_features(states)))
         with torch.no_grad():
             later = {key: value[:, 1:] for key, value in window["obs"].items()}

@@ -82,8 +82,8 @@ def test_errors_of_both_models():
 
 def test_features_learn_from_the_inverse_model_alone():
     found, batch = curious()
-    before, after = found._seen(batch)
-    found._errors(before, batch["actions"], after).sum().backward()
+    before, after = found.seen(batch)
+    found.errors(before, batch["actions"], after).sum().backward()
     assert found.features[1].weight.grad is None
     found.loss(batch)[0].backward()
     assert found.features[1].weight.grad.item() != 0
@@ -96,14 +96,14 @@ def test_without_features_the_whitened_observation_is_predicted():
     assert found.loss(batch)[0].item() == pytest.approx((1 + 9) / 4)
     found.follow(batch)  # mean 2, standard deviation 1
     assert found.loss(batch)[0].item() == pytest.approx((1 + 9) / 4)
-    assert found._seen(batch)[0].tolist() == [[-2.0], [-2.0]]
+    assert found.seen(batch)[0].tolist() == [[-2.0], [-2.0]]
 
 
 def test_choices_have_a_cross_entropy():
     found = icm(num_features=1, choices=2)
     before = torch.zeros(1, 1)
     set_linear(found.inverse_model[1], [[0.0, 0.0], [0.0, 1.0]])
-    error = found._inverse(before, torch.eye(2)[:1], torch.ones(1, 1))
+    error = found.inverse_errors(before, torch.eye(2)[:1], torch.ones(1, 1))
     assert error.item() == pytest.approx(math.log(1 + math.e))
 
 

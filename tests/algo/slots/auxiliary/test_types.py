@@ -102,14 +102,14 @@ def test_predicted_rewards_and_observations():
     states = torch.tensor([[[0.5], [-1.0]]])
     seen = window(0.0, 2.0, 9.0, mask=[True, True], rewards=[1.5, 1.0])
     # smooth L1 of 1 - 1.5 and of -2 - 1
-    assert auxiliary._reward_loss(states, seen).item() == pytest.approx((0.125 + 2.5) / 2)
+    assert auxiliary.reward_loss(states, seen).item() == pytest.approx((0.125 + 2.5) / 2)
     every = torch.cat([torch.zeros(1, 1, 1), states], dim=1)
     # decoded 1, 1.5, 0 in place of 0, 2, 9
-    losses = auxiliary._observation_losses(every, seen)
+    losses = auxiliary.observation_losses(every, seen)
     assert losses["s"].item() == pytest.approx((0.5 + 0.125 + 8.5) / 3)
     seen["mask"] = torch.tensor([[True, False]])
-    assert auxiliary._reward_loss(states, seen).item() == pytest.approx(0.125)
-    losses = auxiliary._observation_losses(every, seen)
+    assert auxiliary.reward_loss(states, seen).item() == pytest.approx(0.125)
+    losses = auxiliary.observation_losses(every, seen)
     assert losses["s"].item() == pytest.approx((0.5 + 0.125) / 2)
 
 
@@ -123,9 +123,9 @@ def test_predicted_latents_are_compared_by_their_angle_with_those_of_a_slow_enco
     seen["mask"] = torch.tensor([[True, True]])
     states = torch.tensor([[[1.0, 0.0], [0.0, 5.0]]])
     # cosines 0.6 and -1
-    assert auxiliary._latent_loss(states, seen, None).item() == pytest.approx((0.4 + 2.0) / 2)
+    assert auxiliary.latent_loss(states, seen, None).item() == pytest.approx((0.4 + 2.0) / 2)
     seen["mask"][0, 1] = False
-    assert auxiliary._latent_loss(states, seen, None).item() == pytest.approx(0.4)
+    assert auxiliary.latent_loss(states, seen, None).item() == pytest.approx(0.4)
     linear(auxiliary.projection, [[3.0, 0.0], [0.0, 1.0]])
     auxiliary.follow({})
     assert auxiliary.target_projection.weight.tolist() == [[2.0, 0.0], [0.0, 1.0]]
@@ -137,7 +137,7 @@ def test_predicted_states_depend_on_the_actions_up_to_them():
     actions = torch.zeros(1, 3, 1)
     seen = {"obs": {"s": torch.zeros(1, 4, 1)}, "actions": actions, "mask": torch.ones(1, 3)}
     found = []
-    auxiliary._observation_losses = lambda states, window: (
+    auxiliary.observation_losses = lambda states, window: (
         found.append(states) or {"s": states.sum()}
     )
     auxiliary.loss({"window": seen})
