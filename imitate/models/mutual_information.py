@@ -113,8 +113,8 @@ class InformationEstimator(nn.Module):
             with torch.no_grad():
                 value = likelihood - masked_mean(self._log_prior(y, condition), mask)
             return fit - likelihood, value
-        joint = self.critic(given, y)
-        product = self.critic(given, self.independent(y, condition))
+        joint = self.scores(given, y)
+        product = self.scores(given, self.independent(y, condition))
         loss, value = self._bound(joint, product, mask)
         return fit + loss, value.detach()
 
@@ -140,7 +140,7 @@ class InformationEstimator(nn.Module):
         given = x if condition is None else torch.cat([x, condition], -1)
         if self.estimator == "ml":
             return self.posterior.log_prob(given, y) - self._log_prior(y, condition)
-        values = self.critic(given, y)
+        values = self.scores(given, y)
         return values - self.average.log() if self.estimator == "dv" else values
 
     def follow(self, y: Tensor) -> None:
@@ -148,7 +148,8 @@ class InformationEstimator(nn.Module):
         if self.estimator == "ml" and self.prior is None:
             self.moments.add(y)
 
-    def critic(self, given: Tensor, y: Tensor) -> Tensor:
+    def scores(self, given: Tensor, y: Tensor) -> Tensor:
+        """Return the critic's values (B,) of pairs."""
         values: Tensor = self.critic(torch.cat([given, y], -1)).squeeze(-1)
         return values.clamp(max=HIGHEST)
 

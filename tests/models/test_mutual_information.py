@@ -12,7 +12,7 @@ def fixed(estimator, joint, product):
     """An estimator whose critic gives these values to samples of P, and then of Q."""
     made = InformationEstimator(1, 1, estimator=estimator)
     values = [torch.tensor(joint), torch.tensor(product)]
-    made.critic = lambda *_: values[0] if values.append(values.pop(0)) else values[-1]
+    made.scores = lambda *_: values[0] if values.append(values.pop(0)) else values[-1]
     return made
 
 
@@ -41,7 +41,7 @@ def test_masked_rows_do_not_count():
 def test_the_denominator_of_dv_is_a_moving_average():
     made = InformationEstimator(1, 1, estimator="dv", average_rate=0.5)
     answers = [[0.0], [math.log(2.0)], [0.0], [math.log(6.0)]]
-    made.critic = lambda *_: torch.tensor(answers.pop(0))
+    made.scores = lambda *_: torch.tensor(answers.pop(0))
     x = torch.zeros(1, 1)
     made.loss(x, x)
     assert made.average.item() == pytest.approx(2.0)

@@ -114,6 +114,7 @@ class Predictive(Auxiliary):
         return total, {"Loss": total, **{f"{key}_Loss": value for key, value in losses.items()}}
 
     def reward_loss(self, states: Tensor, window: Batch) -> Tensor:
+        """Return the mean loss of the rewards, from states (B, K, H)."""
         predicted = self.reward_head(states).squeeze(-1)
         errors = smooth_l1_loss(predicted, window["rewards"], reduction="none")
         return masked_mean(errors, window["mask"])
@@ -132,6 +133,7 @@ class Predictive(Auxiliary):
         }
 
     def latent_loss(self, states: Tensor, window: Batch, goal: dict[str, Tensor] | None) -> Tensor:
+        """Return the mean loss of later latent states, from states (B, K, H)."""
         predicted = self.predictor(self.projection(self.to_features(states)))
         with torch.no_grad():
             later = {key: value[:, 1:] for key, value in window["obs"].items()}
