@@ -89,6 +89,8 @@ def obstacle(algo: Algo, key: str, nets: list[KeyEncoder], data: Any) -> str | N
         return "obs_randomizer_class changes images at random"
     if algo.learners != (algo,) or frozen_policy_of(algo) is not None or key in algo.subgoal_shapes:
         return f"{algo.global_config.algo_name} has parts that take images"
+    if algo.auxiliaries:
+        return "algo.auxiliary takes images"
     if not isinstance(data, SequenceDataset):
         return "with train.shard_window, shards are read in turn"
     return None
