@@ -26,7 +26,7 @@ NOT_RUN = {
     r": (pip|python3 -m venv)": "installs packages; tests/scripts builds the package and installs it",
     r": bash scripts/(quickstart|test|docs)\.sh": "minutes; .ci/run runs scripts/test.sh",
     r"dataset download": "needs the network; tests/data downloads from a server on this machine",
-    r"^docs/encoders\.md: imitate (collect --env Lift|train --config robosuite/lift/bc_image)": "minutes on "
+    r"^docs/encoders\.md: imitate (collect|train|sweep) .*(Lift|lift/bc_(inverse_)?image)": "minutes on "
     "robosuite; the tutorial's own commands run, smaller",
     r": (ray|srun|HEAD=|export RAY)": "a cluster of several machines; the tutorial of docs/cluster.md runs on Ray",
     r"imitate cluster": "a cluster; tests/cli/test_cluster.py",
