@@ -10,7 +10,16 @@ from imitate.algo.slots.prior import Prior, PriorConfig, same_action_log_prob
 from imitate.errors import CheckpointError, ConfigError
 from imitate.policy.checkpoint import checkpoint_dict
 from imitate.system.text import PREVIOUS_ACTION
-from tests.algo.conftest import gradients, losses, make_algo, only, set_actor, two_transitions
+from tests.algo.conftest import (
+    action_in,
+    gradients,
+    learn,
+    losses,
+    make_algo,
+    only,
+    set_actor,
+    two_transitions,
+)
 from tests.algo.test_frozen import units
 from tests.tiny import tiny_algo
 
@@ -193,3 +202,26 @@ def test_what_contradicts_a_prior_is_refused(section, words):
     train = {"seq_length": 4} if "rnn" in section else {}
     with pytest.raises(ConfigError, match=words):
         make_algo("sac", section, **train)
+
+
+@pytest.mark.nightly
+def test_without_rewards_the_policy_becomes_the_clone():
+    rate = {"learning_rate": {"initial": 3e-3}}
+    section = {
+        "prior": {"checkpoint": "clone.pth", "min_std": 0.2},
+        "temperature": {"initial": 0.1, "tuned": False},
+        "optim_params": {"actor": rate, "critic": rate},
+    }
+    algo = make_algo("sac", section, hidden=(16,))
+    algo.preprocess = units()
+    algo.prior.policy.adopt(
+        checkpoint_dict(clone(), env_metadata={}, shape_metadata={}), algo.preprocess
+    )
+    states = torch.linspace(-1.5, 1.5, 64).unsqueeze(-1)
+    batch = {
+        **two_transitions(discounts=torch.zeros(64), rewards=torch.zeros(64)),
+        **{"obs": {"s": states}, "next_obs": {"s": states}, "actions": torch.zeros(64, 1)},
+    }
+    learn(algo, batch, 300)
+    for state in (-0.5, 0.25, 0.5):
+        assert abs(action_in(algo, state) - math.tanh(2 * state)) < 0.4

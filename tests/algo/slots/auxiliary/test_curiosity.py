@@ -151,3 +151,39 @@ def test_the_environment_s_reward_has_a_weight_beside_bonuses(weight):
 def test_what_cannot_work_is_refused(name, section, words):
     with pytest.raises(ConfigError, match=words):
         with_bonus(name, **section)
+
+
+def trained(found, make_batch, steps=150):
+    """Train an auxiliary on batches of a generator."""
+    optimizer = torch.optim.Adam(found.parameters(), 1e-2)
+    for number in range(steps):
+        optimizer.zero_grad()
+        batch = make_batch(torch.Generator().manual_seed(number))
+        found.loss(batch)[0].backward()
+        optimizer.step()
+        found.follow(batch)
+
+
+def test_known_outcomes_lose_their_bonus_and_skills_that_differ_gain_theirs():
+    def moved(generator, push=1.0):
+        states = torch.rand(64, 1, generator=generator)
+        actions = torch.rand(64, 1, generator=generator)
+        after = {"s": states + push * actions}
+        return {"obs": {"s": states}, "next_obs": after, "actions": actions}
+
+    curiosity = icm(num_features=None)
+    trained(curiosity, moved)
+    known, new = (
+        curiosity.reward(moved(torch.Generator().manual_seed(7), push)).mean()
+        for push in (1.0, -1.0)
+    )
+    assert new > 3 * known
+
+    def skilled(generator):
+        number = torch.randint(2, (64,), generator=generator)
+        states = number.unsqueeze(-1) + 0.1 * torch.randn(64, 1, generator=generator)
+        return {"obs": {"skill": torch.eye(2)[number]}, "next_obs": {"s": states}}
+
+    skills = diayn()
+    trained(skills, skilled, 300)
+    assert skills.reward(skilled(torch.Generator().manual_seed(7))).mean() > 0.4
