@@ -73,8 +73,13 @@ CHEAPER = {
         "algo.transformer.embed_dim": 32,
     },
     "hbc": {"algo.actor.rnn.hidden_dim": 32},
-    "ifql": {"algo.flow.num_candidates": 3, "algo.flow.num_steps": 2},
-    "qc": {"algo.flow.num_candidates": 3, "algo.flow.num_steps": 2},
+    **dict.fromkeys(
+        ("ifql", "qc"),
+        {
+            **{"algo.flow.num_candidates": 3, "algo.flow.num_steps": 2},
+            **{"algo.flow.layer_dims": [64, 64], "algo.critic.layer_dims": [64, 64]},
+        },
+    ),
     "iris": {
         "algo.actor.rnn.hidden_dim": 32,
         "algo.value_planner.num_samples": 10,
