@@ -7,6 +7,7 @@ Zhao, Kumar, Levine & Finn, "Learning Fine-Grained Bimanual Manipulation with Lo
     decoder: encoder over [z, s, cells of the images], K queries read it     -> ACTNetwork.decode
     loss = | a - decoder(z, o) | + kl_weight KL(q || N(0, I))                -> ACT._loss
     acting: z = 0                                                            -> ACT._predict
+    uncertainty: spread of chunks with z ~ N(0, I)                           -> ACT._predict_various
     executing: K actions at once, or ensembling (chunk.temporal_ensemble)    -> ChunkExecution
 
 Departures: padded steps are left out of the mean of the loss, not only of its sum; every layer of the decoder is used
@@ -18,6 +19,7 @@ the paper; with other settings it becomes a single token.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.factory import register
-from imitate.algo.base.sections import ChunkConfig, EMAConfig
+from imitate.algo.base.sections import ChunkConfig, EMAConfig, UncertaintySamples
 from imitate.algo.base.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.config.observation import AUTO
@@ -97,6 +99,7 @@ class ACTConfig(AlgoSection):
     tokens: ACTTokensConfig = Field(ACTTokensConfig())
     vae: ACTVAEConfig = Field(ACTVAEConfig())
     ema: EMAConfig = Field(EMAConfig())
+    uncertainty_samples: UncertaintySamples = 0
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """Images of the frames up to the first predicted action."""
@@ -233,10 +236,19 @@ class ACTNetwork(nn.Module):
         kl = gaussian_kl_to_standard(mean.float(), logvar.float())
         return Reconstruction(self.decode(z, features, goal), kl)
 
-    def act(self, obs: Obs, goal: Obs | None) -> Tensor:
-        """Return chunks ``(B, K, A)`` for the mean of the prior."""
+    def act(
+        self, obs: Obs, goal: Obs | None, style: Callable[[Tensor], Tensor] = torch.zeros_like
+    ) -> Tensor:
+        """Return chunks ``(B, K, A)``.
+
+        Args:
+            obs: observations (B, [F,] ...).
+            goal: goals, if the policy has goals.
+            style: function that makes the latents (B, Z); by default the mean of the prior.
+        """
         features = self.obs.features(obs)
-        return self.decode(self._no_style(next(iter(features.values()))), features, goal)
+        latents = style(self._no_style(next(iter(features.values()))))
+        return self.decode(latents, features, goal)
 
     def decode(self, z: Tensor, features: dict[str, Tensor], goal: Obs | None) -> Tensor:
         """Decode latents ``(B, Z)`` and the features of the observation to chunks ``(B, K, A)``."""
@@ -281,6 +293,18 @@ class ACT(ChunkPolicy[ACTConfig]):
 
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
         return self.policy.act(obs, goal)
+
+    def _predict_various(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """Predict with samples of the prior; the first ones, which are executed, with its mean."""
+
+        def style(zeros: Tensor) -> Tensor:
+            drawn = zeros.normal_(generator=generator)
+            drawn[: len(drawn) // self._samples] = 0.0
+            return drawn
+
+        return self.policy.act(obs, goal, style)
 
 
 def _encoder(sizes: ACTTransformerConfig, num_layers: int) -> DETREncoder:

@@ -364,7 +364,7 @@ class RolloutPolicy:
             for ob in history[-self.history :]
         ]
         state = algo.initial_state(next(iter(prepared[0].values())).shape[0])
-        if set(state["policy"]) - {"chunk"}:
+        if set(state["policy"]) - {"chunk", "uncertainty"}:
             raise UserError(
                 f"{algo.global_config.algo_name} has a memory beyond its last observations, so its actions cannot be "
                 "predicted from those alone: call the policy at every control step"

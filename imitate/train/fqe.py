@@ -219,7 +219,7 @@ def refuse_memory(algo: Algo, path: Path) -> str | None:
             "play episodes, by leaving out --fqe"
         )
     execution, state = algo.execution, algo.initial_state(1)
-    remembered = set(state["policy"]) - {"chunk"}
+    remembered = set(state["policy"]) - {"chunk", "uncertainty"}
     if remembered:
         raise CheckpointError(
             f"{path}: this policy of {name} has a memory ({', '.join(sorted(remembered))}), so that "

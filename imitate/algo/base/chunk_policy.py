@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ from imitate.functional.realtime import Given, Prefix, given_places
 class ChunkPolicy(Algo[ConfigT]):
     """A policy that sees the last ``train.frame_stack`` observations and predicts K actions.
 
-    Subclasses implement the prediction in :meth:`_predict`.
+    Subclasses implement the prediction in :meth:`_predict`. With ``uncertainty_samples`` in the section each prediction
+    is made from several noises, and their spread is the uncertainty until the next one.
     """
 
     chunk_key: ClassVar[str] = "chunk"
@@ -32,6 +33,15 @@ class ChunkPolicy(Algo[ConfigT]):
     """True if the network may learn differences between the actions of a chunk."""
     aligned_with_oldest_frame: bool = False
     """True if predictions begin at the oldest observation (as in Diffusion Policy) instead of the newest."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gives_uncertainty = self._samples > 0
+
+    @property
+    def _samples(self) -> int:
+        """Number of chunks whose spread is the uncertainty; 0 if it is not measured."""
+        return int(self.config.get("uncertainty_samples", 0))
 
     @property
     def prediction_horizon(self) -> int:
@@ -106,6 +116,39 @@ class ChunkPolicy(Algo[ConfigT]):
         """Implement :meth:`predict_from_noise` of a policy that is :attr:`steerable`, without random numbers."""
         raise NotImplementedError
 
+    def _predict_various(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """Predict chunks as :meth:`_predict` for observations of which all are repeated :attr:`_samples` times.
+
+        A policy whose predictions contain no noise overrides this.
+        """
+        return self._predict(obs, goal, generator)
+
+    def _sampled(
+        self, obs: Batch, goal: Batch | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return a chunk (B, K, A), and the standard deviation (B,) of several chunks from different noise.
+
+        It is the root of the variance, averaged over the numbers of the actions that are executed. All chunks are
+        predicted in one call.
+        """
+
+        def repeated(group: Batch | None) -> Batch | None:
+            if group is None:
+                return None
+            return {
+                key: value.repeat(self._samples, *[1] * (value.dim() - 1))
+                for key, value in group.items()
+            }
+
+        various = self._predict_various(cast(Batch, repeated(obs)), repeated(goal), generator)
+        chunks = self.preprocess.from_targets(various)[:, self._first_action :]
+        each = chunks.view(self._samples, -1, *chunks.shape[1:])
+        executed = each[:, :, : self.execution.latency + self.execution.execute]
+        variance: Tensor = executed.var(0, correction=0).mean((-2, -1))
+        return each[0], variance.sqrt()
+
     def _whole_prefix(self, prefix: Prefix) -> Prefix:
         """Extend a prefix to the whole prediction; actions before the current one and after it are not guided."""
         after = self.prediction_horizon - self._first_action - len(prefix.weights)
@@ -173,6 +216,12 @@ class ChunkPolicy(Algo[ConfigT]):
             )
         }
 
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
+        state = super()._initial_policy_state(batch_size)
+        if not self._samples:
+            return state
+        return {**state, "uncertainty": torch.zeros(batch_size, device=self.device)}
+
     def _act(
         self,
         obs: dict[str, Tensor],
@@ -182,9 +231,21 @@ class ChunkPolicy(Algo[ConfigT]):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
-        def predict(inputs: Inputs) -> Tensor:
-            return self.predict_chunk(inputs["obs"], inputs["goal"], generator)
+        spread: Tensor | None = state.get("uncertainty")
 
-        inputs = {"obs": obs, "goal": goal}
+        def predict(inputs: Inputs) -> Tensor:
+            nonlocal spread
+            if spread is None:
+                return self.predict_chunk(inputs["obs"], inputs["goal"], generator)
+            predicted, own = self._sampled(inputs["obs"], inputs["goal"], generator)
+            spread = spread.index_copy(0, inputs["row"], own)
+            return predicted
+
+        inputs: Inputs = {"obs": obs, "goal": goal}
+        if spread is not None:
+            inputs["row"] = torch.arange(len(spread), device=spread.device)
         action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)
-        return PolicyStep(action, {"chunk": chunk}, extras)
+        if spread is None:
+            return PolicyStep(action, {"chunk": chunk}, extras)
+        after = {"chunk": chunk, "uncertainty": spread}
+        return PolicyStep(action, after, {**extras, "uncertainty": spread})

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pydantic import Field, PositiveInt
 
 from imitate.algo.base.execution import ChunkExecution
-from imitate.algo.base.sections import EMAConfig, execution_problems
+from imitate.algo.base.sections import EMAConfig, UncertaintySamples, execution_problems
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.config.optimizer import Networks, adam, networks
 from imitate.models.actor import GroupEncoder
@@ -132,6 +132,7 @@ class DenoisingConfig(AlgoSection):
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig())
     ema: EMAConfig = Field(EMAConfig(enabled=True))
     prefix: PrefixConfig = Field(PrefixConfig())
+    uncertainty_samples: UncertaintySamples = 0
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """Images of the frames up to the first predicted action."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -15,6 +15,15 @@ from imitate.models.transformer import CausalTransformer, Positions
 from imitate.system.text import counted
 
 LayerDims = tuple[PositiveInt, ...]
+
+UncertaintySamples = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="number of chunks, each from other noise, that are predicted in one call; their spread is the "
+        "uncertainty, the first is executed; 0: none",
+    ),
+]
 
 
 class EMAConfig(Section):

@@ -337,9 +337,8 @@ class _Work:
 
 def reports_uncertainty(config: Config) -> bool:
     """Return true if a policy of this configuration has an uncertainty."""
-    return bool(algo_class_of(config)[0].gives_uncertainty) and bool(
-        config.algo.get("uncertainty_samples", 1)
-    )
+    algo_class, _ = algo_class_of(config)
+    return algo_class.gives_uncertainty or bool(config.algo.get("uncertainty_samples", 0))
 
 
 def _check_copies(supervise: SuperviseRound, env_meta: dict[str, Any]) -> None:

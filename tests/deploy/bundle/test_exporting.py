@@ -27,8 +27,8 @@ from tests.refusals import refused
 from tests.tiny import tiny_algo, tiny_demos
 
 EXPORTED = {
-    "bc", "act", "vq_bet", "flow_policy", "diffusion_policy", "causal_bc", "td3_bc", "iql", "sac", "td3", "ddpg",
-    "cql", "awac", "bcq", "dt", "dqn", "residual", "ibrl",
+    "bc", "bc_ensemble", "act", "vq_bet", "flow_policy", "diffusion_policy", "causal_bc", "td3_bc", "iql", "sac", "td3",
+    "ddpg", "cql", "awac", "bcq", "dt", "dqn", "residual", "ibrl",
 }  # fmt: skip
 TRAINING = {"optim_params", "loss", "discount", "n_step"}
 NEARLY_EQUAL = {"bcq_distributional"}
