@@ -224,7 +224,7 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
                 losses = self._member_losses(self._actions(policy.members(features)), batch)
                 return losses.mean(), {"Loss": losses.mean()}
             repels = particles.rule != "none" and particles.of == "outputs"
-            seen = torch.cat([features, self._noisy(features)]) if repels else features
+            seen = torch.cat([features, self.noisy(features)]) if repels else features
             actions = self._actions(policy.members(seen))
         ends = actions.detach().requires_grad_() if repels else actions
         losses = self._member_losses(ends[:, :count], batch)
@@ -247,7 +247,7 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
     def _spread(self, actions: Tensor) -> Tensor:
         return disagreement(actions.detach(), of_choices=bool(self.config.num_choices)).mean()
 
-    def _noisy(self, features: Tensor) -> Tensor:
+    def noisy(self, features: Tensor) -> Tensor:
         """Return features of the batch's first rows with noise."""
         particles = self.config.particles
         rows = round(particles.extra_share * len(features))

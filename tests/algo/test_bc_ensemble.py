@@ -115,7 +115,7 @@ def test_noise_is_relative_to_the_batch_and_leaves_constants():
         algo={"particles": {"extra_share": 1.0, "extra_noise": 0.5}},
     )
     features = torch.stack([torch.linspace(-30.0, 30.0, 2000), torch.ones(2000)], 1)
-    noise = algo._noisy(features) - features
+    noise = algo.noisy(features) - features
     assert noise[:, 0].std().item() == pytest.approx(0.5 * features[:, 0].std().item(), rel=0.1)
     assert not noise[:, 1].any()
 

@@ -71,7 +71,7 @@ def test_another_subgoal_gives_another_action(recurrent):
 def test_in_training_the_actor_s_goal_is_the_planner_s_target():
     algo = make()
     ready = algo.process_batch_for_training(raw(4))
-    goal = algo._goals_of_actor(ready)
+    goal = algo.goals_of_actor(ready)
     assert torch.equal(goal["x"], ready["planner"]["subgoals"]["x"])
     seen = []
     algo.actor.train_on_batch = lambda batch, *_: (
@@ -85,7 +85,7 @@ def test_in_cascade_it_is_what_the_planner_names():
     algo = make(mode="cascade")
     ready = algo.process_batch_for_training(raw(4))
     algo.planner.sample_subgoals = lambda obs, *_: {"x": torch.full((len(obs["x"]), 1, 1), 9.0)}
-    assert algo._goals_of_actor(ready)["x"].tolist() == [[9.0]] * 4
+    assert algo.goals_of_actor(ready)["x"].tolist() == [[9.0]] * 4
 
 
 def test_random_subgoals_are_of_all_steps_on_the_way_and_the_planner_s_is_the_last():
@@ -97,12 +97,12 @@ def test_random_subgoals_are_of_all_steps_on_the_way_and_the_planner_s_is_the_la
     every = ready["actor"]["subgoals"]["x"][..., 0]
     assert torch.equal(ready["planner"]["subgoals"]["x"][:, 0], every[:, 3])
     torch.manual_seed(0)
-    chosen = algo._goals_of_actor(ready)["x"]
+    chosen = algo.goals_of_actor(ready)["x"]
     counts = (every == chosen).sum(0)
     assert counts.sum() == 400
     assert (counts > 70).all()
     with pytest.raises(DatasetError, match="actor_use_random_subgoals needs all"):
-        algo._goals_of_actor(algo.process_batch_for_training(raw(4)))
+        algo.goals_of_actor(algo.process_batch_for_training(raw(4)))
 
 
 def test_a_subgoal_holds_for_its_interval_and_each_client_has_its_own():
@@ -185,7 +185,7 @@ def test_latents_of_random_subgoals_are_those_of_the_chosen_ones():
     ready = algo.process_batch_for_training(raw(8, every=4))
     seen = []
     algo.planner.latents_of = lambda subgoals, *_: seen.append(subgoals["x"]) or torch.zeros(8, 2)
-    algo._goals_of_actor(ready)
+    algo.goals_of_actor(ready)
     every = ready["actor"]["subgoals"]["x"]
     assert ((every == seen[0][:, None]).squeeze(-1).sum(1) == 1).all()
 

@@ -121,4 +121,4 @@ def test_in_cascade_the_actor_learns_with_the_best_subgoals(worlds):
     candidates(algo, -1.0, 2.0, 0.5)
     worlds.set_critic(algo.value.nets["critic"], (1, 0), (1, 0))
     ready = algo.process_batch_for_training(mixed(8))
-    assert algo._goals_of_actor(ready)["s"].tolist() == [[2.0]] * 8
+    assert algo.goals_of_actor(ready)["s"].tolist() == [[2.0]] * 8

@@ -71,7 +71,7 @@ def test_an_action_is_repeated_as_often_as_it_chooses():
     assert (reward, obs["duration"].tolist(), ends) == (1 + 0.5 * 2 + 0.25 * 3, [3], [False, False])
     obs, reward, *ends, _ = env.step(np.array([0.0, 1.0, 0.0, -1.0]))
     assert (reward, obs["duration"].tolist(), ends) == (4.0, [1], [True, False])
-    assert env._env.taken == [1.5, 1.5, 1.5, -1.0]
+    assert env.taken == [1.5, 1.5, 1.5, -1.0]
 
 
 GOALS = {"type": "goals", "of": "flat", "tolerance": 0.5}

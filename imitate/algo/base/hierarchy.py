@@ -296,17 +296,17 @@ class Hierarchy(Algo[HierarchyT]):
         for name, part in self.parts.items():
             own = batch[name]
             if name == "actor":
-                own = {**own, "goal_obs": self._goals_of_actor(batch)}
+                own = {**own, "goal_obs": self.goals_of_actor(batch)}
             infos[name] = part.train_on_batch(own, epoch, validate)
         return _joined(infos)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        own = {**batch, "actor": {**batch["actor"], "goal_obs": self._goals_of_actor(batch)}}
+        own = {**batch, "actor": {**batch["actor"], "goal_obs": self.goals_of_actor(batch)}}
         info = _joined({name: part._loss(own[name])[1] for name, part in self.parts.items()})
         return info["Loss"], info
 
     @torch.no_grad()
-    def _goals_of_actor(self, batch: Batch) -> Batch:
+    def goals_of_actor(self, batch: Batch) -> Batch:
         """Return the actor's goals {key: (B, ...)}."""
         planned = batch["planner"]
         if self.config.mode == "cascade":
