@@ -10,7 +10,7 @@ R = A + V_old, the frozen imitation policy b and the number n of rollouts before
         - entropy_weight E[ H(pi(. | s)) ]                             -> Entropy
         + w d^n E[ |mean of pi(. | s) - b(s)|^2 / 2 ]                  -> PPOBC._imitation_loss
           or, for choices, w d^n E[ -log pi(b(s) | s) ]
-        + w_kl d^n E[ H(b(. | s), pi(. | s)) ]                         -> PPOBC._cross_entropy, Imitation_KL
+        + w_kl d^n E[ H(b(. | s), pi(. | s)) ]                         -> PPOBC.cross_entropy, Imitation_KL
 
 In rollouts, the imitation policy computes actions in the policy's states, with a memory of its own. Unlike a likelihood
 of continuous actions, the distance does not affect the exploration noise. The cross-entropy of Kickstarting does: it is
@@ -150,7 +150,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
             return -policy.log_prob(base).mean()
         return 0.5 * (policy.mean - base).square().sum(-1).mean()
 
-    def _cross_entropy(self, policy: StochasticPolicy, mean: Tensor, variance: Tensor) -> Tensor:
+    def cross_entropy(self, policy: StochasticPolicy, mean: Tensor, variance: Tensor) -> Tensor:
         """Return the mean () of -log pi over the imitation policy, from its mean and variance (B, A)."""
         if isinstance(policy, Categorical):
             return -(mean * policy.logits).sum(-1).mean()
@@ -169,7 +169,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
         loss, more = loss + weight * distance, dict[str, Tensor]()
         if "base_mean" in batch:
-            found = self._cross_entropy(policy, batch["base_mean"], batch["base_variance"])
+            found = self.cross_entropy(policy, batch["base_mean"], batch["base_variance"])
             loss = loss + config.imitation.kl_weight * self.imitation_decay * found
             more["Imitation_KL"] = found
         with torch.no_grad():

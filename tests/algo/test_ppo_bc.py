@@ -100,7 +100,7 @@ def test_a_cross_entropy_also_forms_the_noise():
     rest = info["Policy_Loss"] + 0.5 * info["Value_Loss"]
     assert (info["Loss"] - rest).item() == pytest.approx(2 * wanted, abs=1e-6)
     choices = Categorical(torch.tensor([[0.25, 0.75]]).log())
-    found = algo._cross_entropy(choices, torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
+    found = algo.cross_entropy(choices, torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     assert found.item() == pytest.approx(-0.5 * (math.log(0.25) + math.log(0.75)))
 
 
