@@ -80,7 +80,9 @@ def test_each_page_trains_its_algorithm():
             trained[Path(page).stem] |= {load_config(one).algo_name for one in configs}
     others = {name: found - {name} for name, found in trained.items() if found}
     assert [name for name in others if name not in trained[name]] == []
-    assert set().union(*others.values()) <= {"bc", "flow_policy"}, "only policies to build upon may be others"
+    assert set().union(*others.values()) <= {"bc", "flow_policy"}, (
+        "only policies to build upon may be others"
+    )
     assert len(others) > 0.8 * len(trained)
 
 

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from imitate.envs.trust import in_networks, refuse, typed_object, unknown
 from imitate.errors import ConfigError
 from imitate.models.actor import Obs
 
@@ -40,7 +39,11 @@ class OwnNetworks:
 
     def __init__(self, names: Mapping[str, Any] | None, ac_dim: int) -> None:
         self._names = {role: name for role, name in (names or {}).items() if name is not None}
-        refuse("algo", unknown(in_networks({"networks": self._names})))
+        if self._names:
+            # imported here, because the package of environments imports gymnasium, which acting does not need
+            from imitate.envs.trust import in_networks, refuse, unknown
+
+            refuse("algo", unknown(in_networks({"networks": self._names})))
         self._ac_dim = ac_dim
         self._unused = set(self._names)
 
@@ -65,6 +68,8 @@ class OwnNetworks:
             )
 
     def _made(self, role: str, shapes: Shapes) -> nn.Module:
+        from imitate.envs.trust import typed_object
+
         key, name = f"algo.networks.{role}", self._names[role]
         self._unused.discard(role)
         try:
