@@ -12,8 +12,8 @@ n, a = the demonstrated action, s = the observation, x = copies of observations 
     uncertainty  numbers: root of the members' variance, mean over the action's numbers;
                  choices: entropy of the mean minus mean of the entropies                 -> disagreement
 
-The members are one network of batched products, so that five of them cost less than two. At the demonstrated
-observations the loss holds them together; elsewhere nothing does, and the repulsion pushes them apart.
+The members are one network of batched products. At the demonstrated observations the loss holds them together;
+elsewhere nothing does, and the repulsion pushes them apart.
 
 Departures: the noise is added to the encoder's features, so that it has the same meaning for vectors and images, in
 units of each feature's standard deviation over the batch; the loss is a mean instead of a sum over the data, so that
@@ -127,8 +127,12 @@ class EnsembleActor(PolicyNetwork):
         x = features.expand(self.size, -1, -1)
         for layer in self.layers:
             x = F.relu_(layer(x))
+        outputs: Tensor
+        if not torch.is_autocast_enabled(x.device.type):  # its context takes as long as a layer
+            outputs = self.head(x)
+            return outputs
         with torch.autocast(x.device.type, enabled=False):
-            outputs: Tensor = self.head(x.float())
+            outputs = self.head(x.float())
         return outputs
 
     def decide(
