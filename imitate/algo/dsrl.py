@@ -22,6 +22,7 @@ authors do for long chunks (pi0), which makes the space that is searched smaller
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -42,7 +43,7 @@ from imitate.algo.base.entropy import (
 from imitate.algo.base.execution import Inputs
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState
-from imitate.algo.base.rl_sections import ActorConfig, wants_online
+from imitate.algo.base.rl_sections import ActorConfig, ActorNetConfig, wants_online
 from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.config import BaseConfig, Section
 from imitate.config.optimizer import Networks, networks
@@ -61,6 +62,23 @@ class NoiseConfig(Section):
         "whole chunk; the policy's prediction_horizon: one for each action",
     )
     limit: float = Field(1.5, gt=0, description="largest magnitude of a number of the noise")
+
+
+class DSRLActorConfig(SoftActorConfig):
+    """Policy of the noise, which draws noise in evaluation too: its mean may lie between two good ways."""
+
+    net: ActorNetConfig = Field(
+        ActorNetConfig.model_validate(
+            {
+                "common": {"std_activation": "exp", "use_tanh": True, "low_noise_eval": False},
+                "gaussian": {
+                    "init_last_fc_weight": None,
+                    "min_std": math.exp(-20.0),
+                    "max_std": math.exp(2.0),
+                },
+            }
+        )
+    )
 
 
 class DSRLCriticConfig(SoftCriticConfig):
@@ -93,6 +111,7 @@ class DSRLConfig(ChunkCriticsConfig, SoftActorCriticConfig):
     )
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     noise: NoiseConfig = Field(NoiseConfig())
+    actor: DSRLActorConfig = Field(DSRLActorConfig())
     critic: DSRLCriticConfig = Field(DSRLCriticConfig())
     temperature: DSRLTemperatureConfig = Field(DSRLTemperatureConfig())
 

@@ -138,6 +138,7 @@ def test_it_executes_whole_chunks_of_its_mean_noise(make):
 
 def test_a_serialized_one_needs_no_file(make, worlds):
     first, second = make(constant=0.3), make()
+    set_noise(first, 0.2)
     second.deserialize(first.serialize())
     assert worlds.action_in(second, 1) == worlds.action_in(first, 1)
 
@@ -155,5 +156,8 @@ def test_it_finds_the_noise_of_the_better_of_two_kinds_of_chunks(make, worlds):
         **{"chunk": chunk, "valid": torch.ones(256), "discounts": torch.zeros(256)},
         **{"rewards": (chunk.amin(1) > 0.5).float(), "actions": chunk[:, :1]},
     }
-    assert abs(worlds.action_in(algo, 1)) < 0.5
-    assert worlds.learns(algo, batch, 300, lambda: worlds.action_in(algo, 1) > 0.6)
+
+    def mean():
+        return sum(worlds.action_in(algo, 1) for _ in range(20)) / 20
+
+    assert worlds.learns(algo, batch, 300, lambda: mean() > 0.6)
