@@ -160,4 +160,4 @@ def test_it_finds_the_noise_of_the_better_of_two_kinds_of_chunks(make, worlds):
     def mean():
         return sum(worlds.action_in(algo, 1) for _ in range(20)) / 20
 
-    assert worlds.learns(algo, batch, 300, lambda: mean() > 0.6)
+    assert worlds.learns(algo, batch, 500, lambda: mean() > 0.6)
