@@ -114,12 +114,12 @@ class GL(Algo[GLConfig]):
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
         """Make one update, or with ``validate`` only compute the losses."""
-        more = learn_auxiliaries(self.auxiliaries, self.optimization, batch, not validate)
+        more = learn_auxiliaries(self, batch, not validate)
         with torch.set_grad_enabled(not validate):
             loss, info = self._planner_loss(batch)
         if not validate:
             info["Grad_Norms"] = self._gradient_step("goal_network", loss)
-            follow_auxiliaries(self.auxiliaries, self.optimization, batch)
+            follow_auxiliaries(self, batch)
         return {name: value.detach() for name, value in info.items()} | more
 
     # ---- planning ------------------------------------------------------------------------------------------------

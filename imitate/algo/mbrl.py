@@ -120,10 +120,10 @@ class MBRL(Algo[MBRLConfig]):
         if validate:
             return super().train_on_batch(batch, epoch, validate=True)
         self.dynamics.follow(batch)
-        more = learn_auxiliaries(self.auxiliaries, self.optimization, batch)
+        more = learn_auxiliaries(self, batch)
         loss, info = self._loss(batch)
         info["Dynamics_Grad_Norms"] = self._gradient_step("dynamics", loss)
-        follow_auxiliaries(self.auxiliaries, self.optimization, batch)
+        follow_auxiliaries(self, batch)
         return {name: value.detach() for name, value in info.items()} | more
 
     # ---- test time -----------------------------------------------------------------------------------------------

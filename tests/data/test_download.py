@@ -6,6 +6,7 @@ import shutil
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import PurePosixPath
+from shlex import quote
 from types import SimpleNamespace
 
 import pytest
@@ -299,6 +300,9 @@ def test_the_command_refuses_what_the_catalogue_does_not_know(server, tmp_path, 
     for words, said in (
         ("robomimic/lift/ph/lowdim", "did you mean 'robomimic/lift/ph/low_dim'"),
         ("", "no files named"),
-        (f"robomimic/lift/ph/low_dim --url {server.url} --out {tmp_path}", "expected 21084088"),
+        (
+            f"robomimic/lift/ph/low_dim --url {server.url} --out {quote(str(tmp_path))}",
+            "expected 21084088",
+        ),
     ):
         assert said in call(f"dataset download {words}", code=2).stderr

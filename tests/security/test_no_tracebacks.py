@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 import h5py
 import numpy as np
@@ -97,7 +99,7 @@ PLACES = {
 
 
 def one_line(words):
-    done = CliRunner().invoke(app, words.split())
+    done = CliRunner().invoke(app, shlex.split(words))
     assert isinstance(done.exception, SystemExit) and done.exit_code == 2, (words, done.exception)
     assert done.output.count("\n") == done.output.count("error: ") == 1, done.output
     return done.output
@@ -172,7 +174,7 @@ def test_a_run_is_resumed_from_no_state_that_does_not_fit(place):
         ckpt = torch.load(last, weights_only=True)
         change(ckpt)
         torch.save(ckpt, last)
-        said = one_line(f"train --resume {last.parents[1]} -q --epochs 2")
+        said = one_line(f"train --resume {quote(str(last.parents[1]))} -q --epochs 2")
         assert f"{last}: no run can be resumed from it" in said and words in said
     for odd in (torch.zeros(()), np.float64(3)):
         last.write_bytes(kept)
@@ -183,7 +185,7 @@ def test_a_run_is_resumed_from_no_state_that_does_not_fit(place):
         torch.save(ckpt, last)
         optimizers = "--set experiment.ckpt_optimizers=true --set experiment.ckpt_path"
         assert "do not fit this configuration: exp_avg has shape ()" in one_line(
-            f"{TRAIN} {optimizers}={last}"
+            f"{TRAIN} {optimizers}={quote(str(last))}"
         )
 
 
@@ -207,10 +209,13 @@ def test_a_checkpoint_chooses_neither_where_a_run_is_written_nor_its_cluster(pla
     changed("cluster", "on", place_of)
     config = last.parents[1] / "config.json"
     config.write_text(json.dumps(json.loads(torch.load("c.pth", weights_only=True)["config"])))
-    for words in ("train --init c.pth -q", f"train --resume {config.parent} -q --epochs 2"):
+    for words in (
+        "train --init c.pth -q",
+        f"train --resume {quote(str(config.parent))} -q --epochs 2",
+    ):
         assert f"a file names the cluster {place_of}" in one_line(words)
         for trusted in (f"--on {place_of}", f"--trust {place_of}"):
-            done = CliRunner().invoke(app, f"{words} {trusted}".split())
+            done = CliRunner().invoke(app, shlex.split(f"{words} {trusted}"))
             assert done.exit_code == 0, done.output  # a training without workers connects to none
             os.environ.pop("IMITATE_TRUST_MODULES", None)
 

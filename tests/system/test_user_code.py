@@ -44,7 +44,7 @@ def test_a_command_prints_the_place_and_keeps_the_traceback(monkeypatch):
     monkeypatch.setattr("imitate.checks.env.check_env", broken)
     (line,) = Caller()("check-env Pendulum-v1", code=1).stderr.splitlines()
     found = re.fullmatch(
-        r"error: ZeroDivisionError: no distance; \S*test_user_code.py, line \d+; traceback: (\S+)",
+        r"error: ZeroDivisionError: no distance; \S*test_user_code.py, line \d+; traceback: (.+)",
         line,
     )
     log = Path(found[1])

@@ -128,7 +128,9 @@ def test_init_on_the_command_line(demo_file, tmp_path):
     make_demo_file(tmp_path / "other.hdf5", obs_dims={"front": 3})
     words[3] = tmp_path / "other.hdf5"
     refusal = Caller()("train --quiet", *words, *sets, code=2).stderr
-    assert re.search(r"`imitate dataset rename-key \S+other.hdf5 obs/\w+ obs/\w+ --out", refusal)
+    assert re.search(
+        r"`imitate dataset rename-key [^`]+other.hdf5'? obs/\w+ obs/\w+ --out", refusal
+    )
     assert "modalities=auto" not in refusal
 
 

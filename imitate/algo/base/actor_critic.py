@@ -325,7 +325,7 @@ class ActorCritic(Algo[RLConfigT]):
         if extrinsic != 1.0:
             batch = {**batch, "rewards": extrinsic * batch["rewards"]}
         auxiliaries = self.auxiliaries
-        update.info |= learn_auxiliaries(auxiliaries, self.optimization, real, update.learn)
+        update.info |= learn_auxiliaries(self, real, update.learn)
         for name, auxiliary in auxiliaries.items():
             config = auxiliary.config
             bonus = auxiliary.reward(batch) if config.reward > 0 else None
@@ -441,7 +441,7 @@ class ActorCritic(Algo[RLConfigT]):
             if validate:
                 update.info |= self._validation_info(batch)
             else:
-                follow_auxiliaries(self.auxiliaries, self.optimization, real)
+                follow_auxiliaries(self, real)
         info = {**update.info, "Loss": update.loss}
         return {name: value.detach() for name, value in info.items()}
 

@@ -299,7 +299,7 @@ class Algo(ABC, Generic[ConfigT]):
             return self.recorded_update(self, batch)
         with torch.no_grad():
             _, info = checked_loss(self, self._loss(batch))
-            more = learn_auxiliaries(self.auxiliaries, self.optimization, batch, learn=False)
+            more = learn_auxiliaries(self, batch, learn=False)
             return detached(info | self._validation_info(batch) | more)
 
     @cached_property

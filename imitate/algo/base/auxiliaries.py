@@ -8,34 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imitate.algo.base.optimization import Optimization
-from imitate.algo.slots.auxiliary import Auxiliary
 
-
-def learn_auxiliaries(
-    auxiliaries: Mapping[str, Auxiliary],
-    optimization: Optimization,
-    batch: Mapping[str, Any],
-    learn: bool = True,
-) -> dict[str, Tensor]:
+def learn_auxiliaries(algo: Any, batch: Mapping[str, Any], learn: bool = True) -> dict[str, Tensor]:
     """Make the gradient steps of auxiliaries, before the algorithm's own losses of the same batch are minimized.
 
     The loss of an auxiliary that shares an encoder waits for the step of the encoder's network, and is dropped if that
     network makes no step before the next update.
 
     Args:
-        auxiliaries: auxiliaries by the names of their networks.
-        optimization: makes the steps.
+        algo: an :class:`~imitate.algo.base.algo.Algo`.
         batch: selected batch of the algorithm.
         learn: false: only compute the losses.
 
     Returns:
         detached scalars to log.
     """
+    auxiliaries = algo.auxiliaries
     info: dict[str, Tensor] = {}
     if not auxiliaries:
         return info
     seen = seen_by_auxiliaries(batch)
+    optimization = algo.optimization
     if learn:
         optimization.drop_added()
     for name, auxiliary in auxiliaries.items():
@@ -52,13 +45,12 @@ def learn_auxiliaries(
     return info
 
 
-def follow_auxiliaries(
-    auxiliaries: Mapping[str, Auxiliary], optimization: Optimization, batch: Mapping[str, Any]
-) -> None:
+def follow_auxiliaries(algo: Any, batch: Mapping[str, Any]) -> None:
     """Let auxiliaries update statistics and targets, after the algorithm's own step."""
+    auxiliaries = algo.auxiliaries
     if not auxiliaries:
         return
-    seen, share = seen_by_auxiliaries(batch), optimization.share_weights
+    seen, share = seen_by_auxiliaries(batch), algo.optimization.share_weights
     for auxiliary in auxiliaries.values():
         auxiliary.follow(seen)
         if share is not None:

@@ -44,12 +44,11 @@ def update_of(algo: Any) -> Update:
 
 def step_by_step(algo: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
     """Make an update of network ``policy``; return detached scalars."""
-    auxiliaries = algo.auxiliaries
-    more = learn_auxiliaries(auxiliaries, algo.optimization, batch)
+    more = learn_auxiliaries(algo, batch)
     with torch.enable_grad():
         loss, info = checked_loss(algo, algo._loss(batch))
     info["Policy_Grad_Norms"] = algo._gradient_step("policy", loss)
-    follow_auxiliaries(auxiliaries, algo.optimization, batch)
+    follow_auxiliaries(algo, batch)
     return detached({**info, **more})
 
 
