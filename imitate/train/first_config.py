@@ -38,7 +38,7 @@ SMALLEST_CROPPED = 48
 CROP = 0.9
 ACTION_DEMOS = 50
 """Number of demos from which the range of actions is read."""
-OTHERS = ("metaworld/", "robosuite/", "paper/")
+OTHERS = ("metaworld/", "ogbench/", "robosuite/", "paper/")
 """Folders of configurations for single tasks; all other configurations are general."""
 ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
 

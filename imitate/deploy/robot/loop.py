@@ -30,7 +30,7 @@ from imitate.deploy.robot.observing import Safety as Safety
 from imitate.deploy.robot.report import Report
 from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.robot.watchdog import Watchdog, stop_robot
-from imitate.errors import NotFiniteError, RobotError, UserError
+from imitate.errors import NotFiniteError, RobotError, UserError, offered
 from imitate.policy.checks import check_rate
 from imitate.policy.uncertainty import UNCERTAIN
 from imitate.system import clock
@@ -471,11 +471,12 @@ def check_doubts(safety: Safety, policy: Any, teleoperator: Teleoperator | None)
     if rules and policy is not None and getattr(policy, "calibration", None) is None:
         raise UserError(
             f"{rules[0]} is {getattr(safety, rules[0])}, but the policy reports no uncertainty with quantiles of "
-            f"demonstrations: {UNCERTAIN}, and run its checkpoint here, without --async"
+            f"demonstrations: {UNCERTAIN}, and let its checkpoint act here, step by step"
         )
     if safety.ask_above < 1.0 and teleoperator is None:
         raise UserError(
-            f"ask_above is {safety.ask_above}, but nobody can be asked: name a device with --take-over"
+            f"ask_above is {safety.ask_above}, but nobody can be asked: name a device"
+            + (" with --take-over" if offered("--take-over") else " that takes over")
         )
 
 
