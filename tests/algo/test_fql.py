@@ -136,6 +136,7 @@ def shares_near_a_mode(algo):
     return [((made - mode).abs() < 0.25).float().mean().item() for mode in (0.7, -0.7)]
 
 
+@pytest.mark.slow("two algorithms learn until one of them has both modes")
 def test_two_modes_that_a_gaussian_merges(worlds):
     rates = [f"algo.optim_params.{x}.learning_rate.initial=0.003" for x in ("critic", "actor")]
     train = {"num_epochs": 10, "obs_normalization": None}
