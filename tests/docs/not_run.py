@@ -11,6 +11,7 @@ NOT_RUN = {
     r" \[--": "a synopsis",
     r": python train.py": "Diffusion Policy's program",
     r"gym_pusht": "a package that wants other versions; tools/interop/gym_worlds.sh",
+    r"ogbench": "a package beside the tests' own; tests/envs/worlds/test_ogbench.py has a stand-in",
     r"collect .*(--quality|--human-like)": "robosuite's demonstrators; tests/collect",
     r"--env robot:my_robots": "a person makes the scene ready; tests/deploy/robot/test_robot_env.py plays one",
     r"check-deploy ws:": "a server; tests/cli/test_check_deploy.py",
