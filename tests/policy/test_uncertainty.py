@@ -85,13 +85,13 @@ def test_eval_tells_other_demonstrations_from_the_held_out_ones(run, tmp_path, m
         for demo in file["data"].values():
             demo["obs/s"][:] += 50.0
     call = Caller()
-    words = call(f"eval --agent {run[0]} --uncertainty other.hdf5 --json found.json").stdout
+    words = call("eval --uncertainty other.hdf5 --json found.json --agent", run[0]).stdout
     assert "24 held-out steps" in words and "filter key 'valid'" in words
     (row,) = json.loads((tmp_path / "found.json").read_text())["uncertainty"]
     assert row["auroc"]["value"] > 0.9 > 0.1 > row["usual_above"]
     assert (row["usual_steps"], row["other_steps"]) == (24, 36)
-    same = call(f"eval --agent {run[0]} --uncertainty {run[1]} --data {run[1]}").stdout
+    same = call("eval --agent", run[0], "--uncertainty", run[1], "--data", run[1]).stdout
     assert "AUROC 0.500 (" in same
     policy = tiny_checkpoint(tmp_path / "bc.pth", "bc")
-    refused = call(f"eval --agent {policy} --uncertainty other.hdf5 --data other.hdf5", code=2)
+    refused = call("eval --uncertainty other.hdf5 --data other.hdf5 --agent", policy, code=2)
     assert "bc reports no uncertainty" in refused.stderr
