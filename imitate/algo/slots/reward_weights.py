@@ -252,6 +252,9 @@ def refusals(config: Any, whole: BaseConfig) -> list[str]:
         "hindsight computes one reward: set train.online.hindsight.enabled to false": online.hindsight.enabled,
         "train.reward transforms one reward: leave it out, and set weights": transformed
         and (replays or has_values),
+        "a repeated action sums one reward: leave 'repeated' out of train.online.wrappers": bool(
+            online.repeats
+        ),
         "a learned model predicts one reward: leave algo.dynamics out": has_values
         and config.get("dynamics", None) is not None,
         "algo.critic.value_bounds bounds one value: set it to null": has_values

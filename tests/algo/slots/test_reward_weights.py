@@ -165,13 +165,17 @@ def test_what_the_environment_does_not_report_is_refused():
         ("iql", {}, "train in an environment"),
         ("sac", {"online": {"demo_ratio": 0.5}}, "demonstrations have no named rewards"),
         ("sac", {"reward": {"scale": 2.0}}, "train.reward transforms one reward"),
+        ("sac", {"online": {"wrappers": [{"type": "repeated", "num": 2}]}}, "sums one reward"),
     ],
 )
 def test_what_does_not_fit_is_refused(name, changes, words):
     online = {"enabled": name != "iql", "env": "x", **changes.pop("online", {})}
     with refused(f"algo.rewards: |{words}", error=ConfigError):
         tiny_config(
-            name, obs={"s": 1}, algo={"rewards": SPEED}, train={"online": online, **changes}
+            name,
+            obs={"s": 1, "duration": 1},
+            algo={"rewards": SPEED},
+            train={"online": online, **changes},
         )
 
 
