@@ -194,9 +194,9 @@ class DatasetWriter:
         for key, value in following.items():
             obs = arrays.get(key)
             if obs is None or obs.shape != value.shape:
-                seen = "there is none" if obs is None else f"it has shape {obs.shape}"
+                seen = "is missing" if obs is None else f"has shape {obs.shape}"
                 raise DatasetError(
-                    f"{where}: 'next_{key}' has shape {value.shape}, but of '{key}' {seen}: give both alike"
+                    f"{where}: 'next_{key}' has shape {value.shape}, but '{key}' {seen}: give both alike"
                 )
         for key in arrays:
             if following and key.startswith("obs/") and key not in following:

@@ -229,7 +229,7 @@ class _Writer:
         for key, (feature, *_) in self._layout.items():
             self._report.renamed[key] = feature
         self._report.note(
-            f"what LeRobot has no place for lies in meta/{NAME}, which reading here takes up again"
+            f"what LeRobot has no place for is in meta/{NAME}, which is read with the dataset here"
         )
 
     def _describe(self, rows: Mapping[str, NDArray[Any]]) -> None:

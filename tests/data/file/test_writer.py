@@ -178,7 +178,7 @@ WRONG_EPISODES = [
     ({"obs": {"x": PIXELS}}, "'obs/x'|float64|uint8"),
     ({"obs": {"x": np.zeros((3, 3, 8, 6), np.uint8)}}, "'obs/x'|(H, W, C)"),
     ({"obs": {"a/b": np.zeros((3, 2))}}, "'obs/a/b'|not contain '/'"),
-    ({"next_obs": {"y": np.zeros((3, 2))}}, "'next_obs/y'|'obs/y' there is none"),
+    ({"next_obs": {"y": np.zeros((3, 2))}}, "'next_obs/y'|'obs/y' is missing"),
     ({"next_obs": {"x": np.zeros((3, 5))}}, "'next_obs/x'|(3, 5)|(3, 2)"),
     ({"obs": XY, "next_obs": X}, "'next_obs/y' is missing"),
 ]
