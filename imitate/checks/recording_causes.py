@@ -227,7 +227,7 @@ def of_exchange(
 def of_reach(
     recorded: Sequence[tuple[Array, Array]], trained: Sequence[tuple[Array, Array]]
 ) -> Cause | None:
-    """Compare how near the positions come to their targets.
+    """Find the joint that stays farther from its commanded positions than in the demonstrations, or None.
 
     Args:
         recorded: actions (T, A) and positions (T, D) of each recorded episode.

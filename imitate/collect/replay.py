@@ -217,7 +217,7 @@ def _replay(path: str, recording: _Recording, env: Env) -> Replay:
 
 
 def _hands(obs: dict[str, Array]) -> Array:
-    """Return the positions (hands, 3)."""
+    """Return the positions (hands, 3) of the end effectors in meters."""
     return np.stack([value for key, value in obs.items() if key.endswith(_HAND)])
 
 

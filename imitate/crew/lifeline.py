@@ -90,9 +90,8 @@ class Lifeline:
                 del self._strangers[stranger]
                 self._held = [held for held in self._held if not _has_ended(held)]
                 self._held.append(stranger)
-            elif not data or len(sent + data) == len(
-                self._token
-            ):  # not before: it would tell how far it is right
+            elif not data or len(sent + data) == len(self._token):
+                # An earlier refusal would reveal how many characters of the token are right.
                 self._strangers.pop(stranger)
                 stranger.close()
         if self._server in ready:

@@ -101,7 +101,7 @@ def _starts() -> dict[int, tuple[str, int]]:
 
 
 def _below(ancestors: Iterable[int]) -> Processes:
-    """Return the descendants of processes."""
+    """Return the running descendants of processes: start time by process number."""
     running, below, level = _starts(), set[int](), set(ancestors)
     while level:
         level = {number for number, (_, parent) in running.items() if parent in level} - below

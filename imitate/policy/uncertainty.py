@@ -59,7 +59,7 @@ class Calibration:
         """
         if not 0.0 < quantile <= 1.0:
             raise UserError(f"the quantile is {quantile:g}; wanted a number above 0, at most 1")
-        # the subtraction keeps products such as 100 * 0.07 = 7.000000000000001 at their whole number
+        # 100 * 0.07 is 7.000000000000001; without the subtraction it would be rounded up to 8
         number = math.ceil((len(self.values) + 1) * quantile - 1e-9)
         return math.inf if number > len(self.values) else float(self.values[number - 1])
 

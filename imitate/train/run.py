@@ -166,7 +166,7 @@ class Run:
         self._means = EpochMeans()
 
     def _batches_of_epoch(self) -> Iterator[tuple[Batch, int]]:
-        """Yield batches until the epoch ends, a signal arrives or the loss becomes bad."""
+        """Yield batches until the epoch ends, a signal arrives or the loss is infinite or NaN."""
         state, source = self.state, self._source
         epoch = state.epoch + 1
         self.algo.set_train()

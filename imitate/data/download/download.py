@@ -83,7 +83,7 @@ def opened(
 
     Raises:
         UnreachableError: the request may be repeated later.
-        DatasetError: the file does not exist, or may not be read, or a package is missing, which the message names.
+        DatasetError: the file does not exist or cannot be read, or a package is missing, which the message names.
     """
     if url.startswith(("http://", "https://")):
         return _over_http(url, start, tag, "HEAD" if head_only else "GET")
@@ -165,7 +165,7 @@ def _guarded(url: str) -> Iterator[None]:
         raise DatasetError(f"{url}: there is no such file: correct the address") from None
     except PermissionError as error:
         raise DatasetError(
-            f"{url}: may not be read ({_line(error)}): check the credentials of its store"
+            f"{url}: access is denied ({_line(error)}): check the credentials of its store"
         ) from None
     except Exception as error:  # the package of each store has its own exceptions
         raise UnreachableError(_line(getattr(error, "reason", error))) from error

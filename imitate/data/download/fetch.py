@@ -181,7 +181,9 @@ def fetch(
         with writing(path):
             if not path.is_file():  # another process has downloaded it meanwhile
                 make_room({key}, size or 0)
-                known = size is not None  # without a size the key stands for any content
+                known = (
+                    size is not None
+                )  # without a size the cached content is not known to be the server's
                 Download(url, path, size, None, sha256, identified=known, on_bytes=on_bytes).run()
     return path
 

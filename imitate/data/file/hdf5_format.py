@@ -417,7 +417,9 @@ def _open(path: Path, swmr: bool) -> h5py.File:
         _keep_little(file)
         return file
     except PermissionError as error:
-        raise DatasetError(f"{path}: may not be read: change its permissions") from error
+        raise DatasetError(
+            f"{path}: this user has no permission to read it: change its permissions (chmod)"
+        ) from error
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         if isinstance(error, BlockingIOError) or (

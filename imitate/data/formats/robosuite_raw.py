@@ -42,7 +42,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         report.synthesised.pop("env_args", None)
         report.renamed.update({"env": "env_args.env_name", "env_info": "env_args.env_kwargs"})
         report.renamed["repository_version"] = "env_args.env_version"
-        # the convention of the simulator that renders the images now
+        # The images are rendered anew, in the convention of the installed simulator.
         for name in ("env", "env_info", "repository_version", "macros_image_convention"):
             source.attrs.pop(name, None)
         yield source

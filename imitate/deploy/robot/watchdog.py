@@ -239,7 +239,6 @@ class AtExit:
         try:
             self._at_end()
         finally:
-            signal.signal(
-                number, self._before
-            )  # another object's handler, or the end of the process
+            # The signal is sent again to the handler that was there before; the default one ends the process.
+            signal.signal(number, self._before)
             os.kill(os.getpid(), number)

@@ -529,7 +529,7 @@ class PrioritizedReplay(ReplayBuffer):
         return {**state, "highest": self._highest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the base class's state with the priorities."""
+        """Restore the rows and their priorities."""
         rows = dict(state["rows"])
         priority = rows.pop("priority").numpy()
         super().load_state_dict({**state, "rows": rows})

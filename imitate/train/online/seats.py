@@ -239,7 +239,7 @@ class Seat:
         self.member.give(packed)
 
     def receive(self) -> Collected | Lost | None:
-        """Return the received steps, or the loss of the worker, or None if it has only started.
+        """Return the received steps, or a :class:`Lost` if the worker died, or None if it has only just started.
 
         Raises:
             UserError: the worker could not be started, or its environments fail each time.

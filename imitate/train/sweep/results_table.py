@@ -70,7 +70,7 @@ def save_table(settings: Sequence[Setting], statistic: Statistic, path: Path) ->
     """Write the table in the format of the file's suffix: .csv, .md, .tex or .json.
 
     Raises:
-        UserError: the suffix is another one.
+        UserError: the suffix is none of these.
     """
     forms = {".csv": csv_text, ".md": markdown_text, ".tex": latex_text, ".json": _json_text}
     if path.suffix.lower() not in forms:

@@ -31,7 +31,7 @@ _PIECE = 1_000
 # fraction of a position's variance; a target to which its position never comes nearer is not a target
 _OWN = 0.25
 _SLOWEST_S = 0.4
-_SLOWEST_STEPS = 20.0  # used if the file does not record its rate
+_SLOWEST_STEPS = 20.0  # in place of _SLOWEST_S if the file does not record its rate
 _TINY = 1e-12
 
 
