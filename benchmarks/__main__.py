@@ -26,9 +26,8 @@ from typing import Any
 import torch
 
 import imitate
-from benchmarks.bench import Bench
 from benchmarks.demos import find_or_make, words
-from benchmarks.peer import Peer
+from benchmarks.peer import Bench, Peer
 from benchmarks.row import Row, table
 
 SUBJECTS = (

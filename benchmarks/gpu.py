@@ -20,7 +20,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,17 +33,11 @@ from benchmarks.demos import OBS_KEYS, find_or_make, made_up, words
 from benchmarks.image_step import config_of as image_config
 from benchmarks.measuring import Contestant, Spent, all_rounds, timed
 from benchmarks.online_step import ROLLOUT, ppo_rounds, sac_updates
-from benchmarks.peer import Peer
+from benchmarks.peer import Peer, stable_baselines
 from benchmarks.peer_images import CAMERAS
-from benchmarks.sb3 import StableBaselines
-from benchmarks.trained import make_config
+from benchmarks.trained import make_config, steps_of
 from imitate.config import Config, load_config
-from imitate.data import ShuffledBatches
-from imitate.models.precision import begin_compiled_step
-from imitate.train.batch_source import make_loader
 from imitate.train.devices import device_in_use
-from imitate.train.loss_guard import LossGuard
-from imitate.train.metrics import EpochMeans
 from imitate.train.setup import build, resolve
 
 NO_GPU = 2
@@ -217,10 +211,12 @@ class _Peers:
         self._robomimic = stack.enter_context(peer)
         self._sb3 = None
         if args.sb3 is not None:
-            self._sb3 = stack.enter_context(StableBaselines(args.sb3, str(device)))
+            self._sb3 = stack.enter_context(stable_baselines(args.sb3, str(device)))
         self.words = {
             "robomimic": peer.words if peer.live else "not measured",
-            "Stable-Baselines3": "not measured" if self._sb3 is None else self._sb3.version,
+            "Stable-Baselines3": "not measured"
+            if self._sb3 is None
+            else self._sb3.hello["version"],
         }
 
     def of(self, name: str) -> Path:
@@ -274,24 +270,7 @@ def _iterate(
     assert case.config is not None
     config = case.config(data).with_overrides(changes | ({"train.batch_size": 4} if dry else {}))
     torch.manual_seed(0)
-    setup = build(config, device)
-    algo, size = setup.algo, config.train.batch_size
-    order = ShuffledBatches(len(setup.train_set), size, seed=0, drop_last=True)
-    batches: Iterator[Any] = iter(make_loader(setup.train_set, order, 0, device))
-    means, guard = EpochMeans(), LossGuard(device)
-    algo.set_train()
-
-    def iterate(n: int) -> None:
-        for step in range(n):
-            raw = next(batches)
-            batch = algo.process_batch_for_training(raw)
-            if config.train.compile:
-                begin_compiled_step(device)
-            info = algo.train_on_batch(batch, 1)
-            means.add(info)
-            guard.add(step, info, raw.get("index"))
-
-    return iterate
+    return steps_of(build(config, device), drop_last=True)
 
 
 def _to_the_end(iterate: Callable[[int], None], device: torch.device) -> Contestant:

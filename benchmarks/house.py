@@ -51,7 +51,7 @@ class House:
 def measure_house(package: Path, graph: Graph, beside: Sequence[str] = ()) -> House:
     """Read the package, and count the code lines of folders beside it too."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(package.rglob("*.py"))}
-    lines = {path: _code_lines(path.read_text(), tree) for path, tree in trees.items()}
+    lines = {path: code_lines(path.read_text(), tree) for path, tree in trees.items()}
     total = sum(map(len, lines.values()))
     imports = sum(len(lines[path] & _import_lines(tree)) for path, tree in trees.items())
     rooms = _rooms(graph)
@@ -88,10 +88,11 @@ def _modules(package: Path) -> Iterator[str]:
 
 def _total(folder: Path) -> int:
     texts = (path.read_text() for path in folder.rglob("*.py"))
-    return sum(len(_code_lines(text, ast.parse(text))) for text in texts)
+    return sum(len(code_lines(text, ast.parse(text))) for text in texts)
 
 
-def _code_lines(text: str, tree: ast.Module) -> set[int]:
+def code_lines(text: str, tree: ast.Module) -> set[int]:
+    """Return the numbers of the lines that are neither blank, nor comments, nor docstrings."""
     prose = {
         line
         for node in [tree, *statements(tree)]

@@ -6,23 +6,19 @@ ResNet-18 and spatial softmax.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.bench import Bench
 from benchmarks.demos import made_up
 from benchmarks.measuring import Contestant, compare, timed
+from benchmarks.peer import Bench
 from benchmarks.peer_images import BATCH_SIZE, CAMERAS, CROP, LOW_DIM
 from benchmarks.row import Row
+from benchmarks.trained import data_alone, steps_of
 from imitate.config import Config, load_config
-from imitate.data import ShuffledBatches
 from imitate.models.precision import has_fast_bf16
-from imitate.train.batch_source import make_loader
-from imitate.train.loss_guard import LossGuard
-from imitate.train.metrics import EpochMeans
 from imitate.train.setup import Setup, build, resolve
 
 CASE = "step_image"
@@ -37,8 +33,10 @@ def run(bench: Bench) -> list[Row]:
     torch.set_num_threads(1)
     data = made_up(bench.folder / "images.hdf5", [42] * 20, CAMERAS)
     precisions = ("fp32", "bf16") if has_fast_bf16(torch.device("cpu")) else ("fp32",)
-    contestants: dict[str, Contestant] = {name: _steps(data, name) for name in precisions}
-    contestants["data"] = _data_alone(data)
+    contestants: dict[str, Contestant] = {
+        name: timed(steps_of(_setup(data, name))) for name in precisions
+    }
+    contestants["data"] = data_alone(_setup(data, "fp32"))
     contestants |= bench.peer.contestants(CASE, data)
     n = dict.fromkeys(contestants, 1) | {"data": BATCHES}
     spent = compare(contestants, n, ROUNDS)
@@ -82,34 +80,3 @@ def config_of(data: Path, precision: str, **train: Any) -> Config:
 def _setup(data: Path, precision: str) -> Setup:
     torch.manual_seed(0)
     return build(config_of(data, precision), torch.device("cpu"))
-
-
-def _batches(setup: Setup) -> Iterator[Any]:
-    order = ShuffledBatches(len(setup.train_set), BATCH_SIZE, seed=0)
-    return iter(make_loader(setup.train_set, order, 0, setup.device))
-
-
-def _steps(data: Path, precision: str) -> Contestant:
-    setup = _setup(data, precision)
-    algo, batches = setup.algo, _batches(setup)
-    means, guard = EpochMeans(), LossGuard(setup.device)
-    algo.set_train()
-
-    def iterate(n: int) -> None:
-        for step in range(n):
-            raw = next(batches)
-            info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
-            means.add(info)
-            guard.add(step, info, raw.get("index"))
-
-    return timed(iterate)
-
-
-def _data_alone(data: Path) -> Contestant:
-    batches = _batches(_setup(data, "fp32"))
-
-    def iterate(n: int) -> None:
-        for _ in range(n):
-            next(batches)
-
-    return timed(iterate)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.bench import Bench
 from benchmarks.demos import OBS_KEYS
 from benchmarks.measuring import Contestant, Spent, compare, timed
+from benchmarks.peer import Bench
 from benchmarks.row import Row
 from imitate.data import SequenceDataset, ShuffledBatches
 

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.bench import Bench
 from benchmarks.demos import ACTION_DIM, OBS_DIMS, OBS_KEYS, made_up
 from benchmarks.measuring import peak_bytes
+from benchmarks.peer import Bench
 from benchmarks.row import Row
 
 IMAGES = ("agentview_image", "robot0_eye_in_hand_image")
@@ -107,15 +107,8 @@ def _image_peaks(bench: Bench) -> list[Row]:
 
 def _training_peak(bench: Bench) -> int:
     """Return the peak resident bytes of the process of ``imitate train``."""
-    command = [
-        sys.executable,
-        "-m",
-        "imitate.cli.main",
-        "train",
-        "--config",
-        "robosuite/lift/bc",
-        "--quiet",
-    ]
+    command = [sys.executable, "-m", "imitate.cli.main", "train", "--quiet"]
+    command += ["--config", "robosuite/lift/bc"]
     command += ["--dataset", str(bench.data), "--output-dir", str(bench.folder / "runs")]
     command += ["--epochs", "2", "--set", "experiment.rollout.enabled=false"]
     return peak_bytes(command)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.bench import Bench
 from benchmarks.demos import OBS_KEYS
 from benchmarks.measuring import Contestant, compare, timed
+from benchmarks.peer import Bench
 from benchmarks.peer_offline import OFFLINE_STEPS, offline_name
 from benchmarks.row import Row
+from benchmarks.trained import steps_of
 from imitate.config import load_config
-from imitate.data import ShuffledBatches
-from imitate.train.batch_source import make_loader
-from imitate.train.loss_guard import LossGuard
-from imitate.train.metrics import EpochMeans
 from imitate.train.setup import build, resolve
 
 UPDATES = {"iql": 60, "td3_bc": 60, "cql": 4}
@@ -55,16 +52,4 @@ def _ours(algo_name: str, batch_size: int, bench: Bench) -> Contestant:
     }
     torch.manual_seed(0)
     setup = build(resolve(load_config(tree), bench.data, None), torch.device("cpu"))
-    order = ShuffledBatches(len(setup.train_set), batch_size, seed=0)
-    batches = iter(make_loader(setup.train_set, order, 0, setup.device))
-    algo, means, guard = setup.algo, EpochMeans(), LossGuard(setup.device)
-    algo.set_train()
-
-    def iterate(n: int) -> None:
-        for step in range(n):
-            raw = next(batches)
-            info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
-            means.add(info)
-            guard.add(step, info, raw.get("index"))
-
-    return timed(iterate)
+    return timed(steps_of(setup))

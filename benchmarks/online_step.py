@@ -3,8 +3,7 @@
     python -m benchmarks.online_step --peer-python PEER/bin/python
 
 SAC: 17 observations, 6 actions, layers 256 by 256, batches of 256, from memory to updated targets. PPO: eight
-environments, rollouts of 256 steps, ten passes in minibatches of 256, layers 64 by 64. The table also shows
-the part of PPO's time that the environments and the networks' products and tangents take.
+environments, rollouts of 256 steps, ten passes in minibatches of 256, layers 64 by 64.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks.measuring import Contestant, compare, timed
+from benchmarks.peer import PeerProcess, stable_baselines
 from benchmarks.row import Row, table
-from benchmarks.sb3 import StableBaselines
 from imitate import algo_factory, load_config
 from imitate.train.online.parts import make_collector, make_learner
 from imitate.train.online.replay import ReplayBuffer
@@ -34,7 +31,7 @@ ROUNDS = 21
 """Number of rounds; many, because figures on a shared machine vary by a fifth."""
 
 
-def run(peer: StableBaselines) -> list[Row]:
+def run(peer: PeerProcess) -> list[Row]:
     """Return the rows of the table."""
     torch.set_num_threads(1)
     rows = []
@@ -50,18 +47,6 @@ def run(peer: StableBaselines) -> list[Row]:
         wanted = 1.3 if case == "sac" else 1.5
         ratio = per_s["ours"] / per_s["peer"]
         rows.append(Row(f"{case}: times Stable-Baselines3", ratio, "x", wanted))
-    for env in ENVS:
-        spent = compare(
-            {
-                "all": timed(ppo_rounds(env)),
-                "environments": timed(bare_environments(env)),
-                "products": timed(bare_products(env)),
-            },
-            1,
-            rounds=ROUNDS,
-        )
-        for name, cost in spent.items():
-            rows.append(Row(f"ppo {env}: {name} of a rollout", 1e3 * cost.cpu_s, "CPU ms"))
     return rows
 
 
@@ -119,71 +104,12 @@ def ppo_rounds(env: str, device: str = "cpu") -> Callable[[int], None]:
     return iterate
 
 
-def bare_environments(env: str) -> Callable[[int], None]:
-    """Run only the environment steps of ``n`` rollouts, with random actions."""
-    envs = [gymnasium.make(env) for _ in range(8)]
-    for number, each in enumerate(envs):
-        each.reset(seed=number)
-    actions = [envs[0].action_space.sample() for _ in range(ROLLOUT // 8)]
-
-    def iterate(n: int) -> None:
-        for _ in range(n):
-            for action in actions:
-                for each in envs:
-                    _, _, terminal, timeout, _ = each.step(action)
-                    if terminal or timeout:
-                        each.reset()
-
-    return iterate
-
-
-def bare_products(env: str) -> Callable[[int], None]:
-    """Run only the matrix products and tangents of ``n`` rollouts and of their updates, of policy and value.
-
-    Sums, losses, distributions, the optimizer and automatic differentiation are left out.
-    """
-    made = gymnasium.make(env)
-    inputs = int(np.prod(made.observation_space.shape or ()))
-    outputs = int(getattr(made.action_space, "n", 1))
-    towers = [
-        [torch.randn(sizes) / 8 for sizes in ((inputs, 64), (64, 64), (64, last))]
-        for last in (outputs, 1)
-    ]
-
-    def forward(tower: list[Tensor], x: Tensor) -> list[Tensor]:
-        first = torch.tanh(x @ tower[0])
-        second = torch.tanh(first @ tower[1])
-        return [first, second, second @ tower[2]]
-
-    def backward(tower: list[Tensor], x: Tensor, seen: list[Tensor]) -> None:
-        first, second, gradient = seen
-        second.t() @ gradient
-        gradient = torch.ops.aten.tanh_backward(gradient @ tower[2].t(), second)
-        first.t() @ gradient
-        gradient = torch.ops.aten.tanh_backward(gradient @ tower[1].t(), first)
-        x.t() @ gradient
-
-    few, whole, batch = (torch.randn(rows, inputs) for rows in (8, ROLLOUT, 256))
-
-    @torch.inference_mode()
-    def iterate(n: int) -> None:
-        for _ in range(n):
-            for _ in range(ROLLOUT // 8):
-                forward(towers[0], few)
-            forward(towers[1], whole)
-            for _ in range(10 * ROLLOUT // 256):
-                for tower in towers:
-                    backward(tower, batch, forward(tower, batch))
-
-    return iterate
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.online_step", description=__doc__)
     parser.add_argument("--peer-python", type=Path, metavar="PATH", required=True)
-    with StableBaselines(parser.parse_args().peer_python) as peer:
-        print(table("online_step", run(peer), f"Stable-Baselines3 {peer.version}"))
+    with stable_baselines(parser.parse_args().peer_python) as peer:
+        print(table("online_step", run(peer), f"Stable-Baselines3 {peer.hello['version']}"))
 
 
 if __name__ == "__main__":

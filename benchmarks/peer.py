@@ -1,4 +1,4 @@
-"""Measurements of robomimic, in a process of another interpreter, or from recorded figures."""
+"""Measurements of robomimic and Stable-Baselines3, in processes of other interpreters, or from recorded figures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,73 @@ import json
 import os
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Contestant, Spent
 
 RECORDED = Path(__file__).with_name("peer_recorded.json")
+
+
+class PeerProcess:
+    """Process of another interpreter that answers requests, a line of JSON each; a context manager.
+
+    Args:
+        python: the interpreter.
+        words: script beside this module, and its arguments.
+        environ: additional environment variables.
+    """
+
+    def __init__(self, python: Path, *words: object, **environ: str) -> None:
+        script, *rest = map(str, words)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (the peer writes to it)
+        self._process = subprocess.Popen(
+            [str(python), str(Path(__file__).with_name(script)), *rest],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+        )
+        self.hello = self._read()
+
+    def measure(self, case: str, n: int, **more: str) -> dict[str, float]:
+        """Let it run ``n`` iterations of a case; return their cost."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"case": case, "n": n, **more}) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def contestant(self, case: str, **more: str) -> Contestant:
+        """Return a contestant for one of its cases."""
+        return lambda n: Spent(**self.measure(case, n, **more))
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().strip().splitlines()
+            last = said[-1] if said else "without a message"
+            command = " ".join(map(str, self._process.args))
+            raise RuntimeError(f"the peer {command} ended with exit code {code}: {last}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> PeerProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+
+def stable_baselines(python: Path, device: str = "cpu") -> PeerProcess:
+    """Start the cases of peer_sb3.py; the interpreter has stable-baselines3."""
+    return PeerProcess(python, "peer_sb3.py", device)
 
 
 class Peer:
@@ -30,24 +91,13 @@ class Peer:
         recorded = json.loads(RECORDED.read_text())
         self._figures: dict[str, float] = recorded["figures"]
         self.words = f"recorded figures of robomimic {recorded['version']} ({recorded['machine']})"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: PeerProcess | None = None
         self._cases: list[str] = []
         if python is None:
             return
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if source is not None:
-            environ["PYTHONPATH"] = str(source)
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (the peer writes to it)
-        script = Path(__file__).with_name("peer_robomimic.py")
-        self._process = subprocess.Popen(
-            [str(python), str(script), str(data), device],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env=environ,
-        )
-        hello = self._read()
+        environ = {} if source is None else {"PYTHONPATH": str(source)}
+        self._process = PeerProcess(python, "peer_robomimic.py", data, device, **environ)
+        hello = self._process.hello
         self._cases = hello["cases"]
         self.words = f"robomimic {hello['robomimic']} with torch {hello['torch']}, same run"
 
@@ -81,34 +131,27 @@ class Peer:
 
     def measure(self, case: str, n: int, data: Path | None = None) -> dict[str, float]:
         """Let robomimic run ``n`` iterations of a case, optionally on other demonstrations; return their cost."""
-        assert self._process is not None and self._process.stdin is not None
-        request = {"case": case, "n": n} | ({} if data is None else {"data": str(data)})
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            code = self._process.wait()
-            self._errors.seek(0)
-            said = self._errors.read().strip().splitlines()
-            last = said[-1] if said else "it said nothing"
-            raise RuntimeError(
-                f"the peer {' '.join(map(str, self._process.args))} ended with exit code {code}: {last}"
-            )
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def close(self) -> None:
-        """End robomimic's process."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait(timeout=60)
+        assert self._process is not None
+        return self._process.measure(case, n, **({} if data is None else {"data": str(data)}))
 
     def __enter__(self) -> Peer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        if self._process is not None:
+            self._process.__exit__(*error)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Data, peer and folder of a benchmark's run.
+
+    Args:
+        data: demonstrations to measure on.
+        peer: measurements of robomimic.
+        folder: folder for files that are removed when the run ends.
+    """
+
+    data: Path
+    peer: Peer
+    folder: Path

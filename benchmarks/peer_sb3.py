@@ -11,42 +11,11 @@ import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO, SAC
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 
-OBS, ACTIONS, ENVS, BATCH = 17, 6, 256, 256
+OBS, ACTIONS, BATCH = 17, 6, 256
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
-
-
-class Replay:
-    """Case of the replay buffer: 256 environments, 17 observations."""
-
-    def __init__(self) -> None:
-        self.buffer = ReplayBuffer(
-            100_000,
-            spaces.Box(-1, 1, (OBS,), np.float32),
-            spaces.Box(-1, 1, (ACTIONS,), np.float32),
-            device="cpu",
-            n_envs=ENVS,
-        )
-        rng = np.random.default_rng(0)
-        self.obs = rng.random((2, ENVS, OBS), dtype=np.float32)
-        self.actions = rng.random((ENVS, ACTIONS), dtype=np.float32)
-        self.rewards = rng.random(ENVS, dtype=np.float32)
-        self.done = np.zeros(ENVS, dtype=bool)
-        self.infos = [{} for _ in range(ENVS)]
-        self.add(400)
-
-    def add(self, n: int) -> None:
-        for _ in range(n):
-            self.buffer.add(
-                self.obs[0], self.obs[1], self.actions, self.rewards, self.done, self.infos
-            )
-
-    def sample(self, n: int) -> None:
-        for _ in range(n):
-            self.buffer.sample(BATCH)
 
 
 class SacUpdates:
@@ -102,8 +71,7 @@ def main() -> None:
     """Answer requests ``{"case", "n"}`` with seconds."""
     torch.set_num_threads(1)
     gymnasium.register("HalfCheetahLike-v0", RandomWorld, max_episode_steps=1000)
-    replay = Replay()
-    made = {"add": replay.add, "sample": replay.sample}
+    made = {}
     makers = {
         "sac": lambda: SacUpdates().run,
         "ppo CartPole-v1": lambda: PpoSteps("CartPole-v1").run,

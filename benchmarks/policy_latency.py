@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.bench import Bench
 from benchmarks.demos import OBS_KEYS
 from benchmarks.measuring import percentiles
+from benchmarks.peer import Bench
 from benchmarks.row import Row
 from benchmarks.trained import make_setup
 from imitate.data import DatasetFile
@@ -37,9 +37,7 @@ def _rows(name: str, bench: Bench) -> list[Row]:
     policy = RolloutPolicy(
         setup.algo, setup.shape_metadata["action_low"], setup.shape_metadata["action_high"]
     )
-    with DatasetFile(bench.data) as file:
-        demo = file.demos()[0]
-        ob = {key: file.read(demo, f"obs/{key}")[0] for key in OBS_KEYS}
+    ob = _observation(bench)
     policy.start_episode()
     network = _network(policy, ob)
     ours, alone, peers = [], [], []
@@ -52,38 +50,23 @@ def _rows(name: str, bench: Bench) -> list[Row]:
     def median(figures: list[dict[str, float]], key: str) -> float:
         return statistics.median(figure[key] for figure in figures)
 
-    peer_p50 = median(peers, "cpu_p50_ms") if peers else bench.peer.figure(f"call_{name}")
-    peer_p99 = median(peers, "cpu_p99_ms") if peers else None
-    network_p50 = median(alone, "cpu_p50_ms")
+    p50, source = median(ours, "cpu_p50_ms"), bench.peer.source
+    peer = median(peers, "cpu_p50_ms") if peers else bench.peer.figure(f"call_{name}")
+    slow = (median(peers, "cpu_p99_ms"), source) if peers else (None, "")
     wall = f"wall p50 {median(ours, 'wall_p50_ms'):.3g}, p99 {median(ours, 'wall_p99_ms'):.3g}"
-    source = bench.peer.source
+    bare = median(alone, "cpu_p50_ms")
+    times = f"a call takes {p50 / bare:.3g} times as long"
     return [
-        Row(
-            f"{name} p50",
-            median(ours, "cpu_p50_ms"),
-            "CPU ms",
-            WANTED_MS[name],
-            True,
-            peer_p50,
-            source,
-            wall,
-        ),
-        Row(
-            f"{name} p99",
-            median(ours, "cpu_p99_ms"),
-            "CPU ms",
-            None,
-            True,
-            peer_p99,
-            source if peers else "",
-        ),
-        Row(
-            f"{name} p50, its network alone",
-            network_p50,
-            "CPU ms",
-            note=f"a call takes {median(ours, 'cpu_p50_ms') / network_p50:.3g} times as long",
-        ),
+        Row(f"{name} p50", p50, "CPU ms", WANTED_MS[name], True, peer, source, wall),
+        Row(f"{name} p99", median(ours, "cpu_p99_ms"), "CPU ms", None, True, *slow),
+        Row(f"{name} p50, its network alone", bare, "CPU ms", note=times),
     ]
+
+
+def _observation(bench: Bench) -> dict[str, Any]:
+    with DatasetFile(bench.data) as file:
+        demo = file.demos()[0]
+        return {key: file.read(demo, f"obs/{key}")[0] for key in OBS_KEYS}
 
 
 def _network(policy: RolloutPolicy, ob: dict[str, Any]) -> Callable[[], Tensor]:
@@ -115,9 +98,7 @@ def _precisions(bench: Bench) -> list[Row]:
         setup.algo.set_eval()
         pack_linears(setup.algo.active_nets, dtype)
         policies[name] = RolloutPolicy(setup.algo)
-    with DatasetFile(bench.data) as file:
-        demo = file.demos()[0]
-        ob = {key: file.read(demo, f"obs/{key}")[0] for key in OBS_KEYS}
+    ob = _observation(bench)
     found: dict[str, list[float]] = {name: [] for name in policies}
     for _ in range(ROUNDS):
         for name, policy in policies.items():

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from benchmarks.studies.results import IMITATE, run
+from benchmarks.studies.results import IMITATE, run, trained
 from imitate.system.run_folder import to_json, write_text
 
 EVALUATIONS = 10
@@ -84,25 +83,17 @@ def cell(task: str, method: str, seed: int, data: Path, args: argparse.Namespace
     if kept.is_file():
         numbers: dict[str, Any] = json.loads(kept.read_text())
         return numbers
-    begun = sorted(folder.glob("*/*/checkpoints/last.pth"))
-    if begun:
-        run([*IMITATE, "train", "--resume", str(begun[-1].parents[1])], folder / "resumed.log")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        settings = [
-            f'train.data=[{{"path": "{data.resolve()}", "filter_key": "train"}}]',
-            *(f"train.seed={seed}", f"experiment.name={method}", "train.num_threads=1"),
-            f"train.num_epochs={EVALUATIONS * LAST}",
-            f"experiment.epoch_every_n_steps={args.updates // (EVALUATIONS * LAST)}",
-            *(f"experiment.rollout.rate={LAST}", f"experiment.rollout.n={args.episodes}"),
-            "experiment.rollout.background=false",  # or some would be left out
-        ]
-        if method == "fql":
-            settings.append(f"algo.actor.distill_weight={TASKS[task].fql_weight}")
-        command = [*IMITATE, "train", "--config", f"ogbench/{method}", "--output-dir", str(folder)]
-        run([*command, *itertools.chain(*(("--set", s) for s in settings))], folder / "train.log")
-    results = max(folder.glob("*/*/results.json"))
+    settings = [
+        f'train.data=[{{"path": "{data.resolve()}", "filter_key": "train"}}]',
+        *(f"train.seed={seed}", f"experiment.name={method}", "train.num_threads=1"),
+        f"train.num_epochs={EVALUATIONS * LAST}",
+        f"experiment.epoch_every_n_steps={args.updates // (EVALUATIONS * LAST)}",
+        *(f"experiment.rollout.rate={LAST}", f"experiment.rollout.n={args.episodes}"),
+        "experiment.rollout.background=false",  # or some would be left out
+    ]
+    if method == "fql":
+        settings.append(f"algo.actor.distill_weight={TASKS[task].fql_weight}")
+    results = trained(folder, f"ogbench/{method}", settings)
     done = json.loads(results.read_text())
     lines = map(json.loads, (results.parent / "metrics.jsonl").read_text().splitlines())
     numbers = {

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.bench import Bench
+from benchmarks.peer import Bench
 from benchmarks.row import Row
 from benchmarks.trained import make_config, make_setup
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint

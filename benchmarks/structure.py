@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.house import measure_house
+from benchmarks.house import code_lines, measure_house
 from benchmarks.imports import circles, contracts, import_graph, upwards
 
 PACKAGE = Path(__file__).resolve().parent.parent / "imitate"
@@ -162,23 +162,9 @@ def _imports(trees: dict[str, ast.Module], algorithms: set[str]) -> Iterator[str
 def _code_lines(path: Path, class_name: str) -> int:
     """Return the number of a class's lines that are neither blank, nor comments, nor docstrings."""
     text = path.read_text()
-    (found,) = (
-        node
-        for node in ast.parse(text).body
-        if isinstance(node, ast.ClassDef) and node.name == class_name
-    )
-    prose = {
-        line
-        for node in ast.walk(found)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    lines = enumerate(text.splitlines()[found.lineno - 1 : found.end_lineno], found.lineno)
-    return sum(
-        1
-        for number, line in lines
-        if number not in prose and line.strip() and not line.strip().startswith("#")
-    )
+    tree = ast.parse(text)
+    (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name)
+    return len(code_lines(text, tree) & set(range(found.lineno, (found.end_lineno or 0) + 1)))
 
 
 def _isinstance_calls(package: Path, names: set[str]) -> Iterator[str]:

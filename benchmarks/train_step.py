@@ -5,14 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.bench import Bench
 from benchmarks.demos import OBS_KEYS
 from benchmarks.measuring import Contestant, Spent, compare, timed
+from benchmarks.peer import Bench
 from benchmarks.row import Row
-from benchmarks.trained import BATCH_SIZE, batches_of, make_setup
+from benchmarks.trained import BATCH_SIZE, data_alone, make_setup, steps_of
 from imitate.data import DatasetFile
-from imitate.train.loss_guard import LossGuard
-from imitate.train.metrics import EpochMeans
 
 STEPS = {"bc": 60, "bc_rnn_gmm": 12}
 
@@ -28,10 +26,11 @@ def _rows(name: str, precisions: tuple[str, ...], bench: Bench) -> list[Row]:
     recurrent = name == "bc_rnn_gmm"
     contestants: dict[str, Contestant] = {}
     for precision in precisions:
-        contestants[f"ours {precision}"] = _ours(bench, precision, recurrent=recurrent)
+        setup = make_setup(bench.data, recurrent=recurrent, precision=precision)
+        contestants[f"ours {precision}"] = timed(steps_of(setup))
         if not recurrent:
             contestants[f"bare {precision}"] = _bare(bench, precision)
-    contestants["data"] = _data_alone(bench, recurrent=recurrent)
+    contestants["data"] = data_alone(make_setup(bench.data, recurrent=recurrent))
     contestants |= bench.peer.contestants(f"step_{name}")
     spent = compare(contestants, STEPS[name])
     peer = bench.peer.per_s(f"step_{name}", spent)
@@ -62,32 +61,6 @@ def _precision_rows(
         share = ours * spent[f"bare {precision}"].cpu_s
         rows.append(Row(f"{name} {precision}: of a bare loop's steps/s", share, "x", 0.9))
     return rows
-
-
-def _ours(bench: Bench, precision: str, *, recurrent: bool) -> Contestant:
-    setup = make_setup(bench.data, recurrent=recurrent, precision=precision)
-    algo, batches = setup.algo, batches_of(setup)
-    means, guard = EpochMeans(), LossGuard(setup.device)
-    algo.set_train()
-
-    def iterate(n: int) -> None:
-        for step in range(n):
-            raw = next(batches)
-            info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
-            means.add(info)
-            guard.add(step, info, raw.get("index"))
-
-    return timed(iterate)
-
-
-def _data_alone(bench: Bench, *, recurrent: bool) -> Contestant:
-    batches = batches_of(make_setup(bench.data, recurrent=recurrent))
-
-    def iterate(n: int) -> None:
-        for _ in range(n):
-            next(batches)
-
-    return timed(iterate)
 
 
 def _bare(bench: Bench, precision: str) -> Contestant:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.demos import OBS_KEYS
+from benchmarks.measuring import Contestant, timed
 from imitate.config import Config, load_config
 from imitate.data import ShuffledBatches
+from imitate.models.precision import begin_compiled_step
 from imitate.train.batch_source import make_loader
+from imitate.train.loss_guard import LossGuard
+from imitate.train.metrics import EpochMeans
 from imitate.train.setup import Setup, build, resolve
 
 BATCH_SIZE = 100
@@ -50,7 +54,38 @@ def make_setup(data: Path, *, recurrent: bool, precision: str = "fp32") -> Setup
     return build(make_config(data, recurrent=recurrent, precision=precision), torch.device("cpu"))
 
 
-def batches_of(setup: Setup) -> Iterator[Any]:
-    """Yield batches as ``imitate train`` draws them."""
-    order = ShuffledBatches(len(setup.train_set), BATCH_SIZE, seed=0)
+def batches_of(setup: Setup, **options: Any) -> Iterator[Any]:
+    """Yield batches as ``imitate train`` draws them; options of ``ShuffledBatches``."""
+    size = setup.config.train.batch_size
+    order = ShuffledBatches(len(setup.train_set), size, seed=0, **options)
     return iter(make_loader(setup.train_set, order, 0, setup.device))
+
+
+def data_alone(setup: Setup) -> Contestant:
+    """Draw batches and do nothing with them."""
+    batches = batches_of(setup)
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            next(batches)
+
+    return timed(iterate)
+
+
+def steps_of(setup: Setup, **options: Any) -> Callable[[int], None]:
+    """Run ``n`` steps as ``imitate train`` does: batch, preparation, update, statistics."""
+    algo, batches = setup.algo, batches_of(setup, **options)
+    means, guard = EpochMeans(), LossGuard(setup.device)
+    algo.set_train()
+
+    def iterate(n: int) -> None:
+        for step in range(n):
+            raw = next(batches)
+            batch = algo.process_batch_for_training(raw)
+            if setup.config.train.compile:
+                begin_compiled_step(setup.device)
+            info = algo.train_on_batch(batch, 1)
+            means.add(info)
+            guard.add(step, info, raw.get("index"))
+
+    return iterate

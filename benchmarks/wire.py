@@ -1,13 +1,12 @@
-"""Benchmark of round trips of policy servers, ours and peers', and of the delays of a robot that uses a server.
+"""Benchmark of round trips of policy servers, ours and openpi's, and of the delays of a robot that uses a server.
 
     python -m benchmarks.wire                                          ours alone
-    python -m benchmarks.wire --openpi-server websocket_policy_server.py --lerobot-python PEER/bin/python
+    python -m benchmarks.wire --openpi-server websocket_policy_server.py
     python -m benchmarks.wire --only trips --rounds 9 --json out.json
 
-The peers: `openpi-client` 0.1.2 (of the `dev` extra) against openpi's server, whose one file
-`src/openpi/serving/websocket_policy_server.py` is in its repository and not on PyPI; LeRobot's asynchronous inference
-in a separate environment, Python 3.12 with `pip install "lerobot[async]==0.6.1"`. Without the options their lines
-are omitted. Each server runs in a separate process, and rounds of all of them alternate: compare within a run.
+The peer: `openpi-client` 0.1.2 (of the `dev` extra) against openpi's server, whose one file
+`src/openpi/serving/websocket_policy_server.py` is in its repository and not on PyPI.
+Each server runs in a separate process, and rounds of all of them alternate: compare within a run.
 """
 
 from __future__ import annotations
@@ -15,27 +14,28 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.row import Row, table
-from benchmarks.wire_robot import StandingRobot
 from benchmarks.wire_server import ACTION, RATE_HZ, Served
+
+if TYPE_CHECKING:
+    from imitate.deploy.robot.robot import Robot
 
 SIDE = 224
 TRIPS = {"floats": 500, "images": 100}
 TITLES = {"floats": "20 floats", "images": f"2 images of {SIDE} x {SIDE}, 20 floats"}
-WANTED = {"floats": {"openpi": 1.5, "LeRobot": 0.1}, "images": {"openpi": 0.7, "LeRobot": 0.1}}
+WANTED = {"floats": 1.5, "images": 0.7}
+"""Largest ratio of our time and openpi's."""
 Trips = Callable[[int], list[float]]
 
 
@@ -113,36 +113,6 @@ def openpi(stack: ExitStack, path: Path) -> Contestant:
     )
 
 
-def lerobot(stack: ExitStack, python: Path) -> Contestant:
-    """Yield LeRobot's client and server, in its own interpreter."""
-    folder = stack.enter_context(tempfile.TemporaryDirectory())
-    process = subprocess.Popen(
-        [python, Path(__file__).with_name("peer_lerobot.py")],
-        cwd=folder,  # LeRobot writes its logs to the working folder
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    stack.callback(process.kill)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    reader, writer = process.stdout, process.stdin
-    if not reader.readline():
-        raise SystemExit(f"{python}: LeRobot did not start; wanted lerobot[async] 0.6.1")
-
-    def trips(case: str) -> Trips:
-        def run(n: int) -> list[float]:
-            writer.write(json.dumps({"case": case, "n": n}) + "\n")
-            writer.flush()
-            found: list[float] = json.loads(reader.readline())
-            return found
-
-        return run
-
-    return Contestant("LeRobot", {case: trips(case) for case in TRIPS})
-
-
 def round_trips(contestants: list[Contestant], rounds: int) -> list[Row]:
     """Measure rounds of all contestants in changing order; the first round is not counted."""
     for number in range(rounds + 1):
@@ -161,10 +131,13 @@ def round_trips(contestants: list[Contestant], rounds: int) -> list[Row]:
             rows.append(Row(f"{TITLES[case]}: {one.name}", one.p50(case), "ms p50", note=note))
         for other in contestants[1:]:
             ratio = contestants[0].ratio(case, other)
-            wanted = WANTED[case][other.name]
             rows.append(
                 Row(
-                    f"{TITLES[case]}: ours / {other.name}", ratio, "p50 / p50", wanted, at_most=True
+                    f"{TITLES[case]}: ours / {other.name}",
+                    ratio,
+                    "p50 / p50",
+                    WANTED[case],
+                    at_most=True,
                 )
             )
     return rows
@@ -235,7 +208,7 @@ def slow_policy(ticks: int, seconds: float = 0.15, blocks: int = 5) -> list[Row]
     from imitate.deploy.server.client import RemotePolicy
     from imitate.policy.asynchronous import AsynchronousPolicy
 
-    robot, instant = StandingRobot({"state": (20,)}, ACTION), Instant()
+    robot, instant = _standing_robot(), Instant()
     reports: dict[str, list[dict[str, Any]]] = {"slow": [], "instant": []}
     with (
         Served("ours", seconds) as server,
@@ -265,6 +238,27 @@ def slow_policy(ticks: int, seconds: float = 0.15, blocks: int = 5) -> list[Row]
         row("150 ms policy at 20 Hz, --async", "slow", own),
         row("policy of no time at 20 Hz", "instant", None),
     ]
+
+
+def _standing_robot() -> Robot:
+    from imitate.deploy.robot.limits import ActionLimits
+    from imitate.deploy.robot.robot import Observation, Robot
+
+    class Standing(Robot):
+        """A robot that accepts every action and does not move."""
+
+        observation_shapes = {"state": (20,)}
+        limits = ActionLimits(low=[-1.0] * ACTION, high=[1.0] * ACTION)
+
+        def observe(self) -> Observation:
+            return Observation({"state": np.zeros(20, np.float32)}, time.monotonic())
+
+        def send(self, action: object) -> None:
+            pass
+
+        hold = stop = lambda self: None
+
+    return Standing()
 
 
 class Instant:
@@ -314,7 +308,6 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--openpi-server", type=Path, help="openpi's websocket_policy_server.py")
-    parser.add_argument("--lerobot-python", type=Path, help="interpreter with lerobot[async]")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that are counted")
     parser.add_argument("--ticks", type=int, default=1000, help="control steps with a slow policy")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
@@ -326,8 +319,6 @@ def main() -> int:
             contestants = [ours(stack)]
             if args.openpi_server is not None:
                 contestants.append(openpi(stack, args.openpi_server))
-            if args.lerobot_python is not None:
-                contestants.append(lerobot(stack, args.lerobot_python))
             rows += round_trips(contestants, args.rounds)
     if "crowd" in args.only:
         rows += crowd(args.openpi_server)

@@ -1,4 +1,4 @@
-"""Servers for the benchmarks of round trips and faults, each in a separate process: ours, or openpi's own server file.
+"""Servers for the benchmark of round trips, each in a separate process: ours, or openpi's own server file.
 
     python -m benchmarks.wire_server ours SECONDS
     python -m benchmarks.wire_server openpi SECONDS PATH/websocket_policy_server.py

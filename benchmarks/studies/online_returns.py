@@ -2,7 +2,6 @@
 
     python -m benchmarks.studies.online_returns --seed 0 1 2
     python -m benchmarks.studies.online_returns --case sac_pendulum dqn_cartpole --seed 0
-    python -m benchmarks.studies.online_returns --case rlpd_lift sac_lift --seed 0 1 2 --picture curves.png
 
 A cell is a case and a training seed, trained by `imitate train` with a ready configuration on one thread. Evaluations
 are those of the training: deterministic, from the same initial states each time. The best of the last three counts (the
@@ -16,19 +15,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.studies.results import IMITATE, run
-from imitate.config.algorithms import available
-from imitate.train.style import PANEL_INCHES, STYLE, algorithm_name, color
-
-Curve = list[tuple[int, float]]
+from benchmarks.studies.results import trained
 
 
 @dataclass(frozen=True)
@@ -124,16 +118,9 @@ def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
         before = cell(case.upon, seed, out)
         wanted += reached(before)
         settings += (f"{case.upon_key}={before['checkpoint']}",)
-    begun = sorted(folder.glob("*/*/checkpoints/last.pth"))
-    if begun:
-        run([*IMITATE, "train", "--resume", str(begun[-1].parents[1])], folder / "resumed.log")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        settings = (f"train.seed={seed}", f"experiment.name={name}", *settings)
-        command = [*IMITATE, "train", "--config", case.config, "--output-dir", str(folder)]
-        run([*command, *itertools.chain(*(("--set", s) for s in settings))], folder / "train.log")
-    results = max(folder.glob("*/*/results.json"))
+    results = trained(
+        folder, case.config, (f"train.seed={seed}", f"experiment.name={name}", *settings)
+    )
     results_json = json.loads(results.read_text())
     lines = (results.parent / "metrics.jsonl").read_text().splitlines()
     key = case.metric if "/" in case.metric else f"Rollout/{case.metric}"
@@ -176,42 +163,6 @@ def row(name: str, cells: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def title(case: str) -> str:
-    """Return the name of a case in a legend, such as "SAC, inverted pendulum"."""
-    algo, _, task = case.replace("_", " ").partition(" ")
-    return f"{algorithm_name(algo)}, {task}" if algo in available() else f"{algo} {task}"
-
-
-def draw(cells: Iterable[dict[str, Any]], target: Path) -> None:
-    """Draw curves of the evaluations: a panel per metric, a colour per case, a line per seed."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    cells = list(cells)
-    metrics = sorted({numbers["metric"] for numbers in cells}, reverse=True)
-    names = list(dict.fromkeys(numbers["case"] for numbers in cells))
-    with matplotlib.rc_context(STYLE):
-        width, height = PANEL_INCHES
-        figure = Figure(figsize=(width * len(metrics), height), layout="constrained")
-        FigureCanvasAgg(figure)
-        panels = figure.subplots(1, len(metrics), squeeze=False)[0]
-        for numbers in cells:
-            panel = panels[metrics.index(numbers["metric"])]
-            label = title(numbers["case"])
-            number = names.index(numbers["case"])
-            known = {line.get_label() for line in panel.get_lines()}
-            panel.plot(
-                *zip(*numbers["curve"], strict=True),
-                color=color(number, len(names)),
-                label=None if label in known else label,
-            )
-        for panel, metric in zip(panels, metrics, strict=True):
-            panel.set(xlabel="environment steps", ylabel=metric.lower().replace("_", " "))
-            panel.legend()
-        figure.savefig(target, dpi=150)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
@@ -219,7 +170,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--case", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
-    parser.add_argument("--picture", type=Path, help="draw the curves into this file")
     parser.add_argument("--out", type=Path, default=Path("runs/online"))
     args = parser.parse_args(arguments)
     cells: dict[str, list[dict[str, Any]]] = {}
@@ -232,8 +182,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for name in args.case:
         print(row(name, cells[name]))
-    if args.picture:
-        draw(itertools.chain(*cells.values()), args.picture)
     return 0
 
 

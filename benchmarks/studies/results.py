@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from imitate.functional.statistics import wilson_interval
-from imitate.system.run_folder import write_text
 
 TASKS = ("lift", "stack", "pick_place_can")
 VARIANTS = (
@@ -43,33 +42,6 @@ def run(command: Iterable[str], log: Path) -> None:
         subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
 
 
-class KnownCells:
-    """Finished cells, kept in a JSON file.
-
-    Args:
-        path: path of the file, or None to keep the cells in memory.
-
-    Attributes:
-        cells: all finished cells.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self.cells: list[dict[str, Any]] = []
-        if path is not None and path.is_file():
-            self.cells = json.loads(path.read_text())
-
-    def of(self, **values: Any) -> list[dict[str, Any]]:
-        """Return the cells that have these values."""
-        return [c for c in self.cells if all(c.get(key) == v for key, v in values.items())]
-
-    def add(self, found: Sequence[dict[str, Any]]) -> None:
-        """Add cells without the paths of their checkpoints, and write the file."""
-        self.cells += [{k: v for k, v in cell.items() if k != "checkpoint"} for cell in found]
-        if self._path is not None and found:
-            write_text(self._path, json.dumps(self.cells, indent=1) + "\n")
-
-
 def cell(
     folder: Path,
     of: dict[str, Any],
@@ -77,7 +49,7 @@ def cell(
     settings: Sequence[str],
     evaluation: Sequence[str],
 ) -> dict[str, Any]:
-    """Return one cell's numbers, from the disk if it has been run before; files of an interrupted run are removed.
+    """Return one cell's numbers, from the disk if it has been run before; an interrupted training is resumed.
 
     Args:
         folder: folder of the cell.
@@ -89,7 +61,12 @@ def cell(
     kept = folder / "cell.json"
     if kept.is_file():
         return json.loads(kept.read_text())
-    results, (measured, *_) = trained_and_played(folder, config, settings, evaluation)
+    alone = ("train.num_threads=1", "experiment.rollout.enabled=false")
+    results = json.loads(trained(folder, config, (*alone, *settings)).read_text())
+    report = folder / "eval.json"
+    evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
+    run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
+    measured = json.loads(report.read_text())["evaluations"][0]
     numbers = {
         **of,
         "steps": results["step"],
@@ -103,31 +80,23 @@ def cell(
     return numbers
 
 
-def trained_and_played(
-    folder: Path, config: str, settings: Sequence[str], evaluation: Sequence[str]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Train and evaluate in a folder, which is emptied first.
+def trained(folder: Path, config: str, settings: Iterable[str]) -> Path:
+    """Train, or resume from the last checkpoint in the folder; return the path of the results.
 
     Args:
-        folder: folder of the run.
+        folder: folder of the runs.
         config: ready configuration.
         settings: ``key=value`` for ``imitate train --set``.
-        evaluation: options of ``imitate eval``.
-
-    Returns:
-        results of the training, and one evaluation per environment.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    alone = ("train.num_threads=1", "experiment.rollout.enabled=false")
-    train = [*IMITATE, "train", "--config", config, "--output-dir", str(folder)]
-    train += itertools.chain(*(("--set", s) for s in (*alone, *settings)))
-    run(train, folder / "train.log")
-    results = json.loads(max(folder.glob("*/*/results.json")).read_text())
-    report = folder / "eval.json"
-    evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
-    run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
-    return results, json.loads(report.read_text())["evaluations"]
+    begun = sorted(folder.glob("*/*/checkpoints/last.pth"))
+    if begun:
+        run([*IMITATE, "train", "--resume", str(begun[-1].parents[1])], folder / "resumed.log")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        command = [*IMITATE, "train", "--config", config, "--output-dir", str(folder)]
+        run([*command, *itertools.chain(*(("--set", s) for s in settings))], folder / "train.log")
+    return max(folder.glob("*/*/results.json"))
 
 
 def cell_of(
