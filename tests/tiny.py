@@ -169,6 +169,7 @@ def tiny_batch(algo, size=6, seed=0, **changes):
             "actions": uniform(steps_on.number, algo.ac_dim) * 2 - 1,
             "mask": torch.ones(size, steps_on.number, dtype=torch.bool),
             "rewards": uniform(steps_on.number),
+            "ends": torch.zeros(size, steps_on.number),
         }
     if transitions is not None and transitions.chunks:
         chunk = uniform(transitions.n_step, algo.ac_dim) * 2 - 1

@@ -143,7 +143,7 @@ class NetworkRecord:
 
     def _vectors(self, part: int, target: str) -> tuple[Tensor, Tensor]:
         nets = self._algo.learners[part].nets
-        return _vector(nets[target]), _vector(nets[self._targets[part, target]])
+        return _vector(nets[target]), _vector(nets.get_submodule(self._targets[part, target]))
 
     def _check_info(self, info: Mapping[str, Tensor]) -> None:
         if "Loss" not in info:

@@ -106,6 +106,17 @@ class AlgoSection(Section):
         """
         return {}
 
+    def values_from_horizon(self, steps: int) -> dict[str, Any]:
+        """Compute values for keys of this section that are null from the longest episode, of demos or environment.
+
+        Args:
+            steps: largest number of steps of an episode.
+
+        Returns:
+            Value by key; keys without an entry stay null.
+        """
+        return {}
+
 
 PACKAGE = "imitate.algo"
 ENTRY_POINTS = "imitate.algos"

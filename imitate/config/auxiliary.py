@@ -88,4 +88,8 @@ def joint_following(needs: Iterable[FollowingSteps | None]) -> FollowingSteps | 
     known = [each for each in needs if each is not None]
     if not known:
         return None
-    return FollowingSteps(max(each.number for each in known), any(each.rewards for each in known))
+    return FollowingSteps(
+        max(each.number for each in known),
+        any(each.rewards for each in known),
+        any(each.ends for each in known),
+    )

@@ -74,19 +74,26 @@ class Sequences:
 
 @dataclass(frozen=True)
 class FollowingSteps:
-    """Transitions that follow each other from a sample's step on, for auxiliary losses.
+    """Transitions that follow each other from a sample's step on, for auxiliary losses and models.
 
     Batches then have ``following``: ``obs`` {key: (B, K, ...)} after each of the K steps, ``actions`` (B, K, A),
-    ``mask`` (B, K) false where the episode has ended or the observation after the step is unknown, and ``rewards``
-    (B, K).
+    ``mask`` (B, K) false where the episode has ended or the observation after the step is unknown, ``rewards`` (B, K),
+    and ``ends`` (B, K) 1 at a terminal step of the episode, even if the observation after it is unknown, else 0.
 
     Attributes:
         number: K, number of steps.
         rewards: add the rewards.
+        ends: add the ends.
     """
 
     number: int = 1
     rewards: bool = False
+    ends: bool = False
+
+    @property
+    def step_keys(self) -> tuple[str, ...]:
+        """Step arrays of a file that are read."""
+        return (*["rewards"] * self.rewards, *["terminals"] * self.ends)
 
 
 @dataclass(frozen=True)

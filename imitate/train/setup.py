@@ -346,9 +346,9 @@ def _learner(
 
 
 def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[str, Any]:
-    numbers = {
-        f"algo.{key}": value for key, value in config.algo.values_from_data(train_set).items()
-    }
+    values = config.algo.values_from_horizon(int(train_set.demo_lengths.max()))
+    values |= config.algo.values_from_data(train_set)
+    numbers = {f"algo.{key}": value for key, value in values.items()}
     size = config.train.batch_size
     if config.experiment.epoch_every_n_steps is None:
         numbers["experiment.epoch_every_n_steps"] = max(1, len(train_set) // size)

@@ -62,6 +62,7 @@ FAST = (
     *("robosuite/lift/bc_vae", "robosuite/lift/rlpd", "robosuite/lift/sac"),
     *("robosuite/lift/td3_bc_mixed", "robosuite/stack/hbc", "sac/sac_recurrent"),
     *("ifql/ifql", "qc/qc", "qc/qc_fql", "sqil/sqil_pendulum"),
+    *("tdmpc2/tdmpc2", "tdmpc2/tdmpc2_pendulum"),
 )
 """Configurations that together execute every branch that all of them do; the others run nightly."""
 CHEAPER = {
@@ -88,6 +89,11 @@ CHEAPER = {
     "mbrl": {
         **{"algo.planner.population": 12, "algo.planner.elites": 3},
         **{"algo.planner.iterations": 2, "algo.planner.horizon": 5},
+    },
+    "tdmpc2": {
+        **{"algo.planner.population": 12, "algo.planner.elites": 8, "algo.policy_plans": 1},
+        **{"algo.planner.iterations": 2, "algo.latent_dim": 16},
+        **{"algo.layer_dims": [16, 16], "algo.encoder_layer_dims": [16]},
     },
 }
 """Smaller networks, fewer samples and steps of a search or a denoising take the same branches."""

@@ -93,6 +93,7 @@ ON_POLICY = {
         pytest.param("sac", {}, marks=NIGHTLY),
         ("sac", {"algo": {**MODEL, "imagination": {"start_updates": 5}}, "online": FEW_UPDATES}),
         pytest.param("mbrl", {"algo": {**MODEL, "planner": PLANNER}}, marks=NIGHTLY),
+        ("tdmpc2", {"algo": {"planner": PLANNER, "policy_plans": 2, "near": {"share": 0.5}}}),
         pytest.param("td3", {"train": {"obs_normalization": "mean_std"}}, marks=NIGHTLY),
         ("ppo", ON_POLICY),
     ],

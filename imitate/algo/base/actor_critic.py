@@ -227,7 +227,7 @@ class ActorCritic(Algo[RLConfigT]):
     def _add_targets(self) -> None:
         """Add target copies of networks; call it after these networks were created."""
         for target, online in self.targets.items():
-            self.nets[target] = target_of(self.nets[online])
+            self.nets[target] = target_of(self.nets.get_submodule(online))
 
     def _critic(self, name: str) -> CriticEnsemble:
         return cast(CriticEnsemble, self.nets[name])
@@ -460,7 +460,7 @@ class ActorCritic(Algo[RLConfigT]):
     def _follow(self, *names: str) -> None:
         """Move these target networks, by default all, towards their online networks."""
         for target in names or self.targets:
-            online = self.nets[self.targets[target]]
+            online = self.nets.get_submodule(self.targets[target])
             polyak_update_(self.nets[target], online, self.config.target_tau)
 
     # ---- parts of losses -----------------------------------------------------------------------------------------

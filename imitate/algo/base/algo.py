@@ -111,7 +111,7 @@ class Algo(ABC, Generic[ConfigT]):
     experience: ClassVar[Literal["replay", "rollout"]] = "replay"
     """Source of batches in online RL: samples of a replay buffer, or whole rollouts of the current policy."""
     targets: ClassVar[dict[str, str]] = {}
-    """Maps each target network to the network that it follows."""
+    """Maps each target network to the network that it follows, or to a part of one, such as ``model.critics``."""
     gives_uncertainty: bool = False
     """True if :meth:`act` returns ``uncertainty`` (B,) in its extras."""
     gives_errors: ClassVar[bool] = False

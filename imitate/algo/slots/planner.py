@@ -8,7 +8,8 @@ the policy's state; the search of the next step starts from it.
 
 The types are random shooting, the cross-entropy method and MPPI. ``score(plans (B, P, H, A)) -> (B, P)`` scores P
 candidate plans of H actions, for each of B problems; higher is better. Actions are within ``[-1, 1]``. The B problems
-never influence each other.
+never influence each other. An algorithm with a policy can give its plans as *proposals*, which are candidates in each
+iteration.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from typing_extensions import Self
 
 from imitate.config import Section
 from imitate.config.kinds import Kinds
-from imitate.functional.sampling import draw_class, draw_normal, pick_class
+from imitate.functional.sampling import (
+    draw_class,
+    draw_normal,
+    fill_normal,
+    fill_uniform,
+    pick_class,
+)
 
 Score = Callable[[Tensor], Tensor]
 """Function that scores plans: ``(B, P, H, A) -> (B, P)``."""
@@ -62,8 +69,9 @@ def random_shooting(
     population: int,
     generator: torch.Generator | None = None,
     device: torch.device | None = None,
+    proposals: Tensor | None = None,
 ) -> Tensor:
-    """Return the best of P uniformly drawn plans.
+    """Return the best of P plans: the proposals, and uniformly drawn ones.
 
     Args:
         score: scores plans.
@@ -71,13 +79,15 @@ def random_shooting(
         population: number of plans, P.
         generator: source of randomness.
         device: device on which the plans are drawn.
+        proposals: (B, P', H, A) plans that are candidates too, of the P in all; None: none.
 
     Returns:
         (B, H, A) best plans.
     """
     size, horizon, ac_dim = shape
-    plans = torch.empty(size, population, horizon, ac_dim, device=device)
-    plans.uniform_(-1.0, 1.0, generator=generator)
+    drawn = population - (0 if proposals is None else proposals.shape[1])
+    plans = fill_uniform(torch.empty(size, drawn, horizon, ac_dim, device=device), generator)
+    plans = _joined(proposals, plans.mul_(2.0).sub_(1.0))
     best = score(plans).argmax(-1)
     return plans[torch.arange(size, device=device), best]
 
@@ -93,6 +103,7 @@ def cem(
     rate: float = 0.9,
     min_std: float = 0.0,
     generator: torch.Generator | None = None,
+    proposals: Tensor | None = None,
 ) -> Tensor:
     """Return the mean of a Gaussian that is repeatedly refitted to its best samples (cross-entropy method).
 
@@ -110,13 +121,15 @@ def cem(
         rate: step size of a refit, in (0, 1].
         min_std: smallest standard deviation.
         generator: source of randomness.
+        proposals: (B, P', H, A) plans that are candidates in each iteration, of the P in all; None: none.
 
     Returns:
         (B, H, A) mean of the last Gaussian.
     """
     variance = std.square()
     for _ in range(iterations):
-        best, _ = _best(score, mean, variance.sqrt(), population, elites, generator)
+        drawn = _drawn(mean, variance.sqrt(), population, generator, proposals)
+        best, _ = _best(score, drawn, elites)
         mean = torch.lerp(mean, best.mean(1), rate)
         variance = torch.lerp(variance, best.var(1, correction=0), rate).clamp(min=min_std**2)
     return mean
@@ -133,6 +146,7 @@ def mppi(
     inverse_temperature: float = 0.5,
     std_limits: tuple[float, float] = (0.05, 2.0),
     generator: torch.Generator | None = None,
+    proposals: Tensor | None = None,
 ) -> Search:
     """Refit a Gaussian repeatedly to its best samples, each weighted by its score.
 
@@ -149,9 +163,11 @@ def mppi(
         inverse_temperature: sharpness of the weights; with 0 all elites count the same.
         std_limits: smallest and largest standard deviation.
         generator: source of randomness.
+        proposals: (B, P', H, A) plans that are candidates in each iteration, of the P in all; None: none.
     """
     for _ in range(iterations):
-        best, scores = _best(score, mean, std, population, elites, generator)
+        drawn = _drawn(mean, std, population, generator, proposals)
+        best, scores = _best(score, drawn, elites)
         weights = (inverse_temperature * scores).softmax(-1)
         share = weights[..., None, None]
         mean = (share * best).sum(1)
@@ -159,20 +175,26 @@ def mppi(
     return Search(mean, std, best, weights)
 
 
-def _best(
-    score: Score,
+def _drawn(
     mean: Tensor,
     std: Tensor,
     population: int,
-    elites: int,
     generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the elites (B, E, H, A) of P clipped samples, best first, and their scores (B, E)."""
-    noise = torch.empty(
-        mean.shape[0], population, *mean.shape[1:], dtype=mean.dtype, device=mean.device
-    )
-    noise.normal_(generator=generator)
+    proposals: Tensor | None,
+) -> Tensor:
+    """Return P candidates (B, P, H, A): the proposals, then clipped samples of the Gaussian."""
+    count = population - (0 if proposals is None else proposals.shape[1])
+    noise = fill_normal(mean.new_empty(mean.shape[0], count, *mean.shape[1:]), generator)
     plans = torch.addcmul(mean.unsqueeze(1), noise, std.unsqueeze(1)).clamp_(-1.0, 1.0)
+    return _joined(proposals, plans)
+
+
+def _joined(proposals: Tensor | None, plans: Tensor) -> Tensor:
+    return plans if proposals is None else torch.cat([proposals, plans], dim=1)
+
+
+def _best(score: Score, plans: Tensor, elites: int) -> tuple[Tensor, Tensor]:
+    """Return the elites (B, E, H, A) of candidates (B, P, H, A), best first, and their scores (B, E)."""
     scores, places = score(plans).topk(elites, dim=-1)
     return plans[torch.arange(len(plans), device=plans.device)[:, None], places], scores
 
@@ -265,6 +287,8 @@ class Planner(ABC):
         *,
         explore: bool = False,
         generator: torch.Generator | None = None,
+        proposals: Tensor | None = None,
+        near: Tensor | None = None,
     ) -> tuple[Tensor, Plan]:
         """Return the actions (B, A) to execute now, and the plan from which the next search starts.
 
@@ -273,7 +297,20 @@ class Planner(ABC):
             plan: result of :meth:`initial_plan` or of the last call.
             explore: add the exploration noise of a rollout.
             generator: source of randomness.
+            proposals: (B, P', H, A) plans of a policy, which are candidates in each iteration; None: none.
+            near: share in [0, 1], a scalar, with which mean and standard deviation of the proposals replace those of
+                the first samples; None: 0. Types that do not begin with a Gaussian ignore it.
         """
+
+    def _start(
+        self, mean: Tensor, std: float, proposals: Tensor | None, near: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation (B, H, A) of the first samples."""
+        spread = torch.full_like(mean, std)
+        if proposals is None or near is None:
+            return mean, spread
+        own = proposals.std(1) if proposals.shape[1] > 1 else torch.zeros_like(mean)
+        return torch.lerp(mean, proposals.mean(1), near), torch.lerp(spread, own, near)
 
 
 PLANNERS: Kinds[Planner, PlannerConfig] = Kinds(
@@ -301,11 +338,15 @@ class RandomShooting(Planner):
         *,
         explore: bool = False,
         generator: torch.Generator | None = None,
+        proposals: Tensor | None = None,
+        near: Tensor | None = None,
     ) -> tuple[Tensor, Plan]:
         """Return the first action of the best plan."""
         searches = plan["searches"]
         shape = (len(searches), self.config.horizon, self.ac_dim)
-        best = random_shooting(score, shape, self.config.population, generator, searches.device)
+        best = random_shooting(
+            score, shape, self.config.population, generator, searches.device, proposals
+        )
         return best[:, 0], plan
 
 
@@ -320,19 +361,21 @@ class CEM(Planner):
         *,
         explore: bool = False,
         generator: torch.Generator | None = None,
+        proposals: Tensor | None = None,
+        near: Tensor | None = None,
     ) -> tuple[Tensor, Plan]:
         """Return the first action of the fitted mean."""
         config = self.config
         mean = cem(
             score,
-            plan["mean"],
-            torch.full_like(plan["mean"], INITIAL_STD),
+            *self._start(plan["mean"], INITIAL_STD, proposals, near),
             population=config.population,
             elites=config.elites,
             iterations=config.iterations,
             rate=config.rate,
             min_std=config.min_std,
             generator=generator,
+            proposals=proposals,
         )
         return mean[:, 0], {"mean": shifted(mean)}
 
@@ -348,19 +391,24 @@ class MPPI(Planner):
         *,
         explore: bool = False,
         generator: torch.Generator | None = None,
+        proposals: Tensor | None = None,
+        near: Tensor | None = None,
     ) -> tuple[Tensor, Plan]:
         """Return the first action of one elite, drawn by the weights, with noise in rollouts."""
         config = self.config
+        low, high = config.std_limits
+        mean, std = self._start(plan["mean"], high, proposals, near)
         found = mppi(
             score,
-            plan["mean"],
-            torch.full_like(plan["mean"], config.std_limits[1]),
+            mean,
+            std.clamp(low, high),
             population=config.population,
             elites=config.elites,
             iterations=config.iterations,
             inverse_temperature=config.inverse_temperature,
             std_limits=config.std_limits,
             generator=generator,
+            proposals=proposals,
         )
         chosen = draw_class(found.weights.log(), generator)
         action = pick_class(found.elites[:, :, 0], chosen)

@@ -190,8 +190,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.image_steps = image_steps
         if transitions is not None or returns is not None:
             dataset_keys = (*dataset_keys, "rewards", "terminals")
-        if following is not None and following.rewards:
-            dataset_keys = (*dataset_keys, "rewards")
+        if following is not None:
+            dataset_keys = (*dataset_keys, *following.step_keys)
         steps = tuple(
             dict.fromkeys(key for key in dataset_keys if key not in ("actions", *action_keys))
         )

@@ -354,8 +354,13 @@ class Gatherer:
             "actions": self.actions(packed),
             "mask": to_device(torch.from_numpy(known), packed.all.device),
         }
+        if wanted.rewards or wanted.ends:
+            values = self.steps(rows, packed)
         if wanted.rewards:
-            found["rewards"] = self.steps(rows, packed)["rewards"]
+            found["rewards"] = values["rewards"]
+        if wanted.ends:
+            real = to_device(torch.from_numpy(steps <= last), packed.all.device)
+            found["ends"] = ((values["terminals"] > 0) & real).to(values["terminals"])
         return found
 
     def transitions(

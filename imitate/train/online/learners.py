@@ -216,7 +216,7 @@ class ReplayLearner(Learner):
         self._sampled = (
             raw["index"][: raw.get("first_part", len(raw["index"]))].numpy() if of_memory else None
         )
-        if "part" not in raw and self.algo.auxiliaries:
+        if "part" not in raw and (self.algo.auxiliaries or "following" in raw):
             raw["part"] = torch.full((len(raw["rewards"]),), int(source is self.demos))
         return self.algo.process_batch_for_training(raw)
 

@@ -208,6 +208,9 @@ class ReplayBuffer(StepRing):
         }
         if wanted.rewards:
             found["rewards"] = torch.from_numpy(self.reward(self.rewards.take(steps)))
+        if wanted.ends:
+            ends = self.terminals.take(steps) & (real > 0)
+            found["ends"] = torch.from_numpy(ends.astype(np.float32))
         return found
 
     def _obs(self, vectors: Array, windows: Array) -> dict[str, Tensor]:

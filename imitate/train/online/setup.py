@@ -207,6 +207,10 @@ def _built(
             "experiment.epoch_every_n_steps: is null, but there is no pass over data: "
             "set the environment steps of an epoch"
         )
+    horizon = config.train.online.horizon or config.experiment.rollout.horizon
+    if horizon is not None:
+        values = config.algo.values_from_horizon(horizon)
+        config = config.with_overrides({f"algo.{key}": value for key, value in values.items()})
     check_hindsight(config)
     _check_demonstrations(config)
     meta = online_env_meta(config, files)

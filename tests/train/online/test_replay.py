@@ -296,12 +296,13 @@ def test_memory_is_that_of_the_values():
 
 
 def test_following_steps_end_with_their_episode_or_at_the_newest_step():
-    memory = buffer(following=FollowingSteps(3, rewards=True))
+    memory = buffer(following=FollowingSteps(3, rewards=True, ends=True))
     fill(memory, 0, [1, 2], "t")
     fill(memory, 10, [3, 4, 5, 6], "-")
     first = [np.flatnonzero(memory.live & (memory.rewards == r))[0] for r in (1, 2, 3, 6)]
     following = memory.at(np.array(first))["following"]
     assert following["mask"].tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]]
+    assert following["ends"].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
     expected = [[1, 2, 2], [2, 2, 2], [11, 12, 13], [14, 14, 14]]
     assert following["obs"]["s"][..., 0].tolist() == expected
     assert following["rewards"].tolist() == [[1, 2, 2], [2, 2, 2], [3, 4, 5], [6, 6, 6]]

@@ -117,10 +117,12 @@ def dataset(path, stored_next, **settings):
             "next_obs": {"s": numbers[1:]} if stored_next else None,
             "actions": numbers[:-1] / 100,
             "rewards": numbers[:-1, 0],
+            "terminals": np.arange(length) == length - 1,
         }
         episodes.append(replace(make_episode(random, length, {"s": 1}, 1), **changes))
     write_demos(path, episodes)
-    return SequenceDataset(path, ["s"], following=FollowingSteps(2, rewards=True), **settings)
+    following = FollowingSteps(2, rewards=True, ends=True)
+    return SequenceDataset(path, ["s"], following=following, **settings)
 
 
 @pytest.mark.parametrize("stored_next", [True, False])
@@ -133,6 +135,11 @@ def test_following_steps_end_with_their_demo(tmp_path, stored_next):
     assert (100 * following["actions"][..., 0]).round().tolist() == [[1, 2], [3, 3], [10, 11]]
     assert following["rewards"].tolist() == [[1, 2], [3, 3], [10, 11]]
     assert following["mask"].tolist() == [[True, True], [stored_next, False], [True, True]]
+    assert following["ends"].tolist() == [
+        [0, 0],
+        [1, 0],
+        [0, 0],
+    ]  # known where the state after it is not
     seen = experience_of(batch, frames=2)
     assert seen["window"]["obs"]["s"][0, ..., 0].tolist() == [[0, 1], [1, 2], [2, 3]]
     assert seen["obs"]["s"][0, :, 0].tolist() == [0, 1]
