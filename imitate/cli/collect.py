@@ -146,6 +146,15 @@ def command(
         Rewards,
         typer.Option("--rewards", help="sparse: 1 where the task is solved; dense: shaped."),
     ] = Rewards.sparse,
+    signals: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--signals",
+            metavar="NAME",
+            help="Number of each step's info to record for algo.rewards, such as joint_speed of robosuite's tasks; "
+            "repeatable.",
+        ),
+    ] = None,
     horizon: Annotated[
         int | None,
         typer.Option("--horizon", min=1, help="Number of steps after which an attempt has failed."),
@@ -230,6 +239,7 @@ def command(
         keep_failures=keep_failures or quality is Quality.mixed,
         label=label.value,
         habits=Habits() if human_like else None,
+        signals=tuple(signals or ()),
     )
     recorded = 0
     with Progress(num, "demo", f"collect {env}", quiet=quiet) as bar:

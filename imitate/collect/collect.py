@@ -29,6 +29,7 @@ from imitate.crew.backend import Backend
 from imitate.data import Episode
 from imitate.errors import EnvError
 from imitate.system.processes import STEP_TIMEOUT_S
+from imitate.system.text import SIGNALS
 
 VALID_FRACTION = 0.1
 _HOPELESS = 3  # If so many episodes are lost at the beginning and none is recorded, single episodes are not the cause.
@@ -214,9 +215,9 @@ def _count(
 def _episode(demo: Demonstration) -> Episode:
     timeouts = np.zeros(len(demo.actions), dtype=bool)
     timeouts[-1] = not demo.successes[-1]
-    with_noise = (
-        {"executed_actions": demo.executed} if demo.attrs["action_label"] == "expert" else {}
-    )
+    steps = {SIGNALS + name: values for name, values in demo.signals.items()}
+    if demo.attrs["action_label"] == "expert":
+        steps["executed_actions"] = demo.executed
     return Episode(
         obs=demo.obs,
         next_obs=demo.next_obs,
@@ -226,7 +227,7 @@ def _episode(demo: Demonstration) -> Episode:
         timeouts=timeouts,
         states=demo.states,
         attrs=demo.attrs,
-        steps=with_noise,
+        steps=steps,
     )
 
 

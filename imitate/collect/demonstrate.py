@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from imitate.envs import Env, make_env
-from imitate.envs.env import Array, Obs, watched
+from imitate.envs.env import Array, Obs, named_reward, watched
 from imitate.envs.experts import (
     LEVELS,
     QUALITIES,
@@ -27,8 +27,9 @@ from imitate.envs.experts import (
     arms_of,
     find_expert,
 )
-from imitate.errors import EnvError, UserError
+from imitate.errors import EnvError, UserError, nearest
 from imitate.system.processes import Beat
+from imitate.system.text import INFO
 from imitate.system.user_code import error_words
 
 MAX_ATTEMPTS = 25
@@ -60,6 +61,7 @@ class Plan:
         keep_failures: record the first attempt even if it fails.
         label: kind of the recorded ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
         habits: habits of a person, of the level ``better``, or None.
+        signals: numbers of each step's ``info`` to record.
 
     Raises:
         UserError: levels of quality for a task of two arms, which has the expert and the person alone.
@@ -74,6 +76,7 @@ class Plan:
     keep_failures: bool = False
     label: str = "executed"
     habits: Habits | None = None
+    signals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -107,6 +110,7 @@ class Demonstration:
     successes: Array
     states: Array
     executed: Array
+    signals: dict[str, Array]
     attrs: dict[str, Any]
     quality: str
     attempts: int = 1
@@ -220,7 +224,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
                 expert.attach(env)
             who = plan.demonstrator(expert, quality, rng)
             hold = horizon if plays else plan.hold_steps
-            episode = _record(env, who, noise, env_seed, horizon, hold, plan.label)
+            episode = _record(env, who, noise, env_seed, horizon, hold, plan)
         except UserError:
             raise
         except (
@@ -262,7 +266,7 @@ def _record(
     seed: int,
     horizon: int,
     hold_steps: int,
-    label: str,
+    plan: Plan,
 ) -> Demonstration:
     obs, _ = env.reset(seed=seed)
     start = env.get_state()
@@ -271,6 +275,7 @@ def _record(
     actions: list[Array] = []
     executed_actions: list[Array] = []
     rewards: list[float] = []
+    signals: list[list[float]] = []
     successes: list[bool] = []
     stop, over = horizon, False
     while not over and len(actions) < stop and not (who.gave_up and not any(successes)):
@@ -280,9 +285,10 @@ def _record(
         over = terminated or truncated
         if info["success"] and not any(successes):
             stop = min(horizon, len(actions) + 1 + hold_steps)
-        actions.append(executed if label == "executed" else wanted)
+        actions.append(executed if plan.label == "executed" else wanted)
         executed_actions.append(executed)
         rewards.append(reward)
+        signals.append([_signal(info, name) for name in plan.signals])
         successes.append(bool(info["success"]))
         frames.append(obs)
         states.append(env.get_state()["states"])
@@ -295,9 +301,24 @@ def _record(
         successes=np.asarray(successes),
         states=np.stack(states[:-1]),
         executed=np.stack(executed_actions),
+        signals={name: np.array(signals)[:, k] for k, name in enumerate(plan.signals)},
         attrs={
             **{attr: start[key] for attr, key in _OF_THE_SCENE.items() if key in start},
-            "action_label": label,
+            "action_label": plan.label,
         },
         quality="",
     )
+
+
+def _signal(info: Mapping[str, Any], name: str) -> float:
+    """Return the number ``name`` of a step's info.
+
+    Raises:
+        UserError: there is no such number.
+    """
+    found = named_reward(INFO + name, 0.0, info)
+    if found is None or not np.isfinite(found):
+        known = sorted(key for key, value in info.items() if np.isscalar(value))
+        lacks = "has no such number" if found is None else f"is {found}"
+        raise UserError(f"--signals {name}: the info of a step {lacks}; {nearest(name, known)}")
+    return found

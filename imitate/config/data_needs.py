@@ -15,6 +15,7 @@ class Transitions:
         n_step: number of steps whose rewards are summed before the TD target bootstraps; fewer at the end of a demo.
         next_actions: add the action that was taken in the next state.
         infinite_horizon: multiply the reward at a terminal by 1 / (1 - discount), as if it were received forever.
+        signals: array of a demo with each of the named rewards: "rewards", or "signals/NAME".
         signal_discounts: discount of each of the named rewards, if there are any.
         chunks: add the ``n_step`` actions of the transition.
     """
@@ -23,6 +24,7 @@ class Transitions:
     n_step: int = 1
     next_actions: bool = False
     infinite_horizon: bool = False
+    signals: tuple[str, ...] = ()
     signal_discounts: tuple[float, ...] = ()
     chunks: bool = False
 

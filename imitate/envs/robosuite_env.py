@@ -308,7 +308,10 @@ class RobosuiteEnv:
         return self._observe(), {"success": self.is_success()["task"]}
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action. The simulator itself ends no episode: ``terminated`` and ``truncated`` are False."""
+        """Apply one action. The simulator itself ends no episode: ``terminated`` and ``truncated`` are False.
+
+        ``info["joint_speed"]`` is the greatest speed of a joint of the robots in the new state, in rad/s.
+        """
         values = np.asarray(action, dtype=np.float64)
         if values.shape != (self.action_dim,):
             raise EnvError(
@@ -319,7 +322,12 @@ class RobosuiteEnv:
         self._env.sim.forward()
         obs = self._observe()
         reward = float(self._env.reward(values))
-        return obs, reward, False, False, {"success": self.is_success()["task"]}
+        info = {"success": self.is_success()["task"], "joint_speed": self._joint_speed()}
+        return obs, reward, False, False, info
+
+    def _joint_speed(self) -> float:
+        joints = [robot._ref_joint_vel_indexes for robot in self._env.robots]
+        return float(np.abs(self._env.sim.data.qvel[np.concatenate(joints)]).max())
 
     def is_success(self) -> dict[str, bool]:
         """Return ``{"task": solved}``."""

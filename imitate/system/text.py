@@ -14,9 +14,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-INFO, PART = "info:", "reward:"
+INFO, PART, SIGNALS = "info:", "reward:", "signals/"
 """Prefixes of the source of a named reward of ``algo.rewards``: of a number in the environment's ``info``, and of the
-number of one of a vector of rewards."""
+number of one of a vector of rewards; and of the array with such numbers in a demo."""
 SKILL, PREVIOUS_ACTION, DURATION = "skill", "previous_action", "duration"
 """Observations that wrappers of environments add."""
 

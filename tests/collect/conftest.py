@@ -11,7 +11,7 @@ LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
 def lift_file(tmp_path_factory):
     """Two demonstrations of Lift, and the report."""
     path = tmp_path_factory.mktemp("lift") / "lift.hdf5"
-    return path, collect(path, Plan(env_meta=LIFT, seed=1), num=2)
+    return path, collect(path, Plan(env_meta=LIFT, seed=1, signals=("joint_speed",)), num=2)
 
 
 def content(*paths):

@@ -73,6 +73,7 @@ def demonstration(plan, number):
         successes=success,
         states=obs * 2,
         executed=obs,
+        signals={},
         attrs={
             "action_label": "executed",
             "episode": number,
@@ -361,7 +362,7 @@ def test_levels_of_quality_take_turns_and_each_has_its_masks(tmp_path):
 @pytest.mark.ray
 @pytest.mark.nightly
 def test_lift_on_a_cluster(tmp_path, lift_file, ray_nodes):
-    path, plan = tmp_path / "lift.hdf5", Plan(env_meta=LIFT, seed=1)
+    path, plan = tmp_path / "lift.hdf5", Plan(env_meta=LIFT, seed=1, signals=("joint_speed",))
     cameras = (Camera("agentview", 16, 16),)
     with open_backend(ray_nodes.on) as backend:
         collect(path, plan, num=2, workers=2, backend=backend)

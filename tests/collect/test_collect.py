@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from imitate.collect.collect import collect
@@ -30,6 +31,8 @@ def test_file_is_complete_and_sound(lift_file):
         terminals = file.read("demo_0", "terminals")
         assert terminals[-1] == 1 and terminals.sum() == 9
         assert file.attrs("demo_0")["success"]
+        speeds = np.abs(file.read("demo_0", "next_obs/robot0_joint_vel")).max(1)
+        np.testing.assert_allclose(file.read("demo_0", "signals/joint_speed"), speeds, rtol=1e-6)
     assert (report.demos, report.solved, report.attempts) == (2, 2, 2)
     assert (report.success_rate, report.quality) == (1.0, {"better": 2})
     assert 30 < report.mean_steps < 60
@@ -45,7 +48,13 @@ def test_content_does_not_depend_on_workers_or_crashes(lift_file, tmp_path):
             killed.extend(multiprocessing.active_children())
             killed[0].kill()
 
-    report = collect(path, Plan(env_meta=LIFT, seed=1), num=4, workers=2, on_demo=kill_a_worker)
+    report = collect(
+        path,
+        Plan(env_meta=LIFT, seed=1, signals=("joint_speed",)),
+        num=4,
+        workers=2,
+        on_demo=kill_a_worker,
+    )
     assert killed
     assert any("its process died" in problem for problem in report.problems)
     (arrays, attrs, _), (wanted, wanted_attrs, _) = content(path), content(lift_file[0])

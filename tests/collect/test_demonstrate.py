@@ -66,7 +66,11 @@ PRESS = {"env_name": "metaworld:button-press-v3", "type": 2, "env_kwargs": {}}
 
 
 def test_an_episode_of_metaworld_is_recorded_with_its_instruction():
-    demo = demonstrate(Plan(env_meta=PRESS, seed=0, noise=0.0, hold_steps=3), 0)
+    plan = Plan(env_meta=PRESS, seed=0, noise=0.0, hold_steps=3, signals=("obj_to_target",))
+    demo = demonstrate(plan, 0)
+    assert demo.signals["obj_to_target"].argmin() > 10 and demo.signals["obj_to_target"].min() >= 0
+    with pytest.raises(UserError, match=r"--signals obj_to_tarjet: .*did you mean 'obj_to_target'"):
+        demonstrate(replace(plan, signals=("obj_to_tarjet",)), 0)
     assert demo.success
     assert demo.attrs["language"] == "press the button"
     assert "model_file" not in demo.attrs

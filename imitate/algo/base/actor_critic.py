@@ -604,6 +604,7 @@ def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
         or lacks
         or wanted.n_step > 1
         or wanted.next_actions
+        or wanted.signals
         or wanted.infinite_horizon
     ):
         raise DatasetError(

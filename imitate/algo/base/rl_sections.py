@@ -8,7 +8,13 @@ from pydantic import Field
 
 from imitate.algo.base.sections import GMMConfig, LayerDims, VAEConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
-from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig, refusals
+from imitate.algo.slots.reward_weights import (
+    RewardsConfig,
+    RewardWeightsConfig,
+    array_of,
+    refusals,
+    sources_of,
+)
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transitions
 from imitate.config.data_needs import FollowingSteps
 from imitate.config.optimizer import Networks, networks
@@ -153,7 +159,7 @@ class ActorCriticConfig(AlgoSection):
     )
     rewards: RewardsConfig = Field(
         RewardsConfig(),
-        description="named rewards, which replace the environment's one in online training",
+        description="named rewards, which replace the environment's or the file's one",
     )
     reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 
@@ -168,6 +174,7 @@ class ActorCriticConfig(AlgoSection):
                 n_step=self.n_step,
                 next_actions=self.needs_next_actions,
                 infinite_horizon=self.infinite_horizon,
+                signals=tuple(array_of(source) for source in sources_of(self)),
                 signal_discounts=tuple(
                     self.discount if entry.discount is None else entry.discount
                     for _, entry in self.rewards.items()

@@ -37,7 +37,7 @@ from imitate.config import OptimizerConfig, Section
 from imitate.config.base_config import BaseConfig
 from imitate.config.optimizer import adam
 from imitate.errors import ConfigError
-from imitate.system.text import INFO, PART
+from imitate.system.text import INFO, PART, SIGNALS
 
 NETWORK = "reward_weights"
 """Name of the slot's network."""
@@ -58,6 +58,11 @@ class NamedReward(Section):
     discount: float | None = Field(
         None, ge=0, lt=1, description="its own discount per step; null: algo.discount"
     )
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if the mean of this reward has a bound."""
+        return self.at_least is not None or self.at_most is not None
 
     @model_validator(mode="after")
     def _one_bound(self) -> NamedReward:
@@ -114,7 +119,7 @@ class RewardWeights(nn.Module):
         bounded = {
             name: (1.0, reward.at_most) if reward.at_most is not None else (-1.0, reward.at_least)
             for name, reward in named.items()
-            if reward.at_most is not None or reward.at_least is not None
+            if reward.is_bounded
         }
         self._rows = [self.names.index(name) for name in bounded]
         raw = torch.full((len(bounded),), float(config.initial)).expm1().log()
@@ -242,13 +247,15 @@ def refusals(config: Any, whole: BaseConfig) -> list[str]:
     critic, has_values = config.get("critic", None), config.value_per_reward
     bounds = None if critic is None else critic.get("value_bounds", None)
     own_discount = any(entry.discount is not None for _, entry in config.rewards.items())
-    demos = online.demo_ratio > 0 or online.pretrain_updates > 0
+    bounds_of = [name for name, entry in config.rewards.items() if entry.is_bounded]
     transformed = reward != type(reward)()
     own = getattr(config, "reward_free", False) or getattr(config, "reward_source", None)
     found = {
-        "train.online.enabled is false, but files have no named rewards: train in an "
-        "environment": not online.enabled,
-        "demonstrations have no named rewards: set train.online.demo_ratio and pretrain_updates to 0": demos,
+        f"multipliers of bounds ({', '.join(bounds_of)}) follow the steps of the policy, but "
+        "train.online.enabled is false: give weights alone, or train in an environment": bool(
+            bounds_of
+        )
+        and not online.enabled,
         "hindsight computes one reward: set train.online.hindsight.enabled to false": online.hindsight.enabled,
         "train.reward transforms one reward: leave it out, and set weights": transformed
         and (replays or has_values),
@@ -272,3 +279,8 @@ def refusals(config: Any, whole: BaseConfig) -> list[str]:
 def sources_of(config: Any) -> tuple[str, ...]:
     """Return the sources of the named rewards of an algorithm's section; empty without any."""
     return tuple(reward.source for _, reward in (config.get("rewards", None) or {}).items())
+
+
+def array_of(source: str) -> str:
+    """Return the name of the array of a demo that contains the numbers of a source."""
+    return "rewards" if source == "reward" else SIGNALS + source.removeprefix(INFO)

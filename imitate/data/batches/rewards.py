@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from imitate.config.data_needs import Returns, Transitions
 from imitate.config.train import RewardConfig
 from imitate.data.batches.store import Store
-from imitate.data.batches.windows import TransitionPicker, transition_table
+from imitate.data.batches.windows import TransitionPicker, TransitionTable, transition_table
 from imitate.errors import DatasetError
 from imitate.functional.transfer import to_device
 
@@ -230,15 +230,26 @@ class StepNumbers:
                 self._returns,
             )
         if self._transitions is not None:
-            table = transition_table(
-                reward(self.array("rewards")),
-                self.array("terminals"),
-                self._store.demo_end,
-                self._transitions,
-                end_is_known=self._end_is_known and not self._transitions.next_actions,
-            )
-            self.picker = TransitionPicker(table, self._store.demo_start, self._frame_stack)
+            wanted = self._transitions
+            signals = [
+                self._transition_table(self.array(key), replace(wanted, discount=discount))
+                for key, discount in zip(wanted.signals, wanted.signal_discounts, strict=True)
+            ]
+            table = self._transition_table(reward(self.array("rewards")), wanted)
+            start = self._store.demo_start
+            self.picker = TransitionPicker(table, start, self._frame_stack, signals)
         self.weigh_steps(np.ones(len(self._store), dtype=np.float32))
+
+    def _transition_table(
+        self, rewards: NDArray[np.float32], wanted: Transitions
+    ) -> TransitionTable:
+        return transition_table(
+            rewards,
+            self.array("terminals"),
+            self._store.demo_end,
+            wanted,
+            end_is_known=self._end_is_known and not wanted.next_actions,
+        )
 
     def weigh_steps(self, weights: NDArray[np.float32]) -> None:
         """Set the weight of each of N steps; steps that are not transitions have weight 0."""

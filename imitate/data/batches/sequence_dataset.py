@@ -71,8 +71,9 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * ``actions`` (B, T, A): the concatenated action keys; and each action key by its own name;
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
     * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
-      the state that follows these rewards, if wanted ``next_actions`` (B, A), ``chunk`` (B, n, A) and ``chunk_mask``
-      (B, n); see :mod:`imitate.data.batches.windows`;
+      the state that follows these rewards, with S named rewards ``n_step_signals`` and ``signal_discounts`` (B, S), if
+      wanted ``next_actions`` (B, A), ``chunk`` (B, n, A) and ``chunk_mask`` (B, n); see
+      :mod:`imitate.data.batches.windows`;
     * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
       states up to it; after the demo's end the last one;
     * with ``following``: ``following``, see :class:`~imitate.config.data_needs.FollowingSteps`;
@@ -189,7 +190,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.get_pad_mask = get_pad_mask
         self.image_steps = image_steps
         if transitions is not None or returns is not None:
-            dataset_keys = (*dataset_keys, "rewards", "terminals")
+            signals = () if transitions is None else transitions.signals
+            dataset_keys = (*dataset_keys, "rewards", "terminals", *signals)
         if following is not None:
             dataset_keys = (*dataset_keys, *following.step_keys)
         steps = tuple(

@@ -371,7 +371,7 @@ def _check_field(file: DatasetFile, demo: DemoOrigin, field: Field, first: str) 
         return
     if not field.key.startswith(("obs/", "next_obs/")):
         check_step_key(file, demo.name, field.key)
-    one_number = field.shape == (1,) and len(file.shape(demo.name, field.key)) == 1
+    one_number = field.shape in ((), (1,)) and len(file.shape(demo.name, field.key)) == 1
     check_shape(file, demo.name, field.key, demo.length, () if one_number else field.shape, first)
     check_numeric(file, demo.name, field.key)
     dtype = file.dtype(demo.name, field.key)

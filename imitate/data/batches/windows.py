@@ -186,11 +186,20 @@ class TransitionPicker:
         table: transitions of all rows.
         demo_start: (number of demos,) index of the first row of each demo.
         frame_stack: number of observations that a policy sees, up to the current one.
+        signals: transitions of each named reward.
     """
 
-    def __init__(self, table: TransitionTable, demo_start: Rows, frame_stack: int) -> None:
+    def __init__(
+        self,
+        table: TransitionTable,
+        demo_start: Rows,
+        frame_stack: int,
+        signals: Sequence[TransitionTable] = (),
+    ) -> None:
         self.table = table
-        self.numbers = torch.from_numpy(np.stack([table.rewards, table.discounts], axis=-1))
+        tables = (table, *signals)
+        numbers = [*(each.rewards for each in tables), *(each.discounts for each in tables)]
+        self.numbers = torch.from_numpy(np.stack(numbers, axis=-1))
         self._demo_start = demo_start
         self._before = np.arange(1 - frame_stack, 0)
 
@@ -199,9 +208,16 @@ class TransitionPicker:
         self.numbers = self.numbers.to(device)
 
     def numbers_at(self, rows: Rows) -> dict[str, Tensor]:
-        """Return ``n_step_rewards`` and ``discounts`` of the transitions that begin at ``rows`` (B,)."""
+        """Return ``n_step_rewards`` and ``discounts`` of the transitions that begin at ``rows`` (B,).
+
+        With S named rewards also ``n_step_signals`` and ``signal_discounts`` (B, S).
+        """
         values = self.numbers[to_device(torch.from_numpy(rows), self.numbers.device)]
-        return {"n_step_rewards": values[:, 0], "discounts": values[:, 1]}
+        sums, discounts = values.tensor_split(2, dim=-1)
+        found = {"n_step_rewards": sums[:, 0], "discounts": discounts[:, 0]}
+        if sums.shape[1] > 1:
+            found |= {"n_step_signals": sums[:, 1:], "signal_discounts": discounts[:, 1:]}
+        return found
 
     def chunk_rows(self, rows: Rows, num_steps: int) -> tuple[Rows, NDArray[np.bool_]]:
         """Return rows (B, n) of the actions of transitions from ``rows`` (B,), and a mask of the summed steps."""

@@ -21,6 +21,7 @@ from imitate.data.file.encoded_frames import VIDEO_ATTRS, encode_image
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.file.image_codec import FrameReader, storage_of
 from imitate.errors import DatasetError, nearest
+from imitate.system.text import SIGNALS
 
 _PIECE_BYTES = 16 * 2**20
 _PIECE_FRAMES = 32
@@ -35,7 +36,7 @@ STEP_ARRAYS = frozenset(
 
 def is_per_step(key: str) -> bool:
     """Return true if an array of this name has one value per step in this format."""
-    return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/"))
+    return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/", SIGNALS))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
-from imitate.system.text import counted
+from imitate.system.text import SIGNALS, counted
 
 _MAX_ATTR_BYTES = 60_000  # limit of HDF5's attributes, 64 KiB; longer texts are possible
 
@@ -30,7 +30,8 @@ class Episode:
         next_obs: next observations in the same form, or None.
         states: (T, S) simulator states, or None.
         attrs: attributes of the demo: ``success``, ``model_file``, ``language``, ``task_id`` ...
-        steps: further (T, ...) arrays, such as ``interventions``.
+        steps: further (T, ...) arrays, such as ``interventions``; ``signals/NAME`` (T,) are numbers of each action
+            beside the reward, such as costs.
     """
 
     obs: Mapping[str, ArrayLike]
@@ -77,11 +78,13 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
             )
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise DatasetError(f"{where}: '{key}' holds NaN or inf: correct or discard the episode")
-    for key in ("rewards", "terminals", "timeouts"):
+    signals = [key for key in arrays if key.startswith(SIGNALS)]
+    for key in ("rewards", "terminals", "timeouts", *signals):
         if arrays[key].size != length:
             raise DatasetError(f"{where}: '{key}' has shape {arrays[key].shape}: expected (T,)")
         arrays[key] = arrays[key].reshape(length)
-    arrays["rewards"] = arrays["rewards"].astype(np.float32)
+    for key in ("rewards", *signals):
+        arrays[key] = arrays[key].astype(np.float32)
     for key in ("terminals", "timeouts"):
         arrays[key] = arrays[key].astype(bool).astype(np.uint8)
     # Readers that only use `dones` stop bootstrapping there, which is right only at terminals.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from imitate.data.file.faults import check_finite, check_numeric
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError, nearest
+from imitate.system.text import SIGNALS
 
 SCALARS = ("rewards", "dones", "terminals", "timeouts", "interventions")
 """Step arrays of shape (T,) that may be missing in a file."""
@@ -69,6 +70,8 @@ def _step(file: DemoFile, demo: str, key: str) -> tuple[tuple[int, ...], np.dtyp
     if key in SCALARS:
         return (), np.dtype(np.float32)
     check_numeric(file, demo, key)
+    if key.startswith(SIGNALS):
+        return (), file.dtype(demo, key)
     shape = file.shape(demo, key)[1:]
     if not shape and not key.startswith(("obs/", "next_obs/")):
         shape = (1,)  # an array such as a gripper's action, stored as (T,)
@@ -169,6 +172,8 @@ def check_step_key(file: DemoFile, demo: str, key: str) -> None:
     """Refuse a key of ``dataset_keys`` or ``action_keys`` that is missing in the file and cannot be derived."""
     if key in SCALARS or file.has(demo, key):
         return
+    if key.startswith(SIGNALS):
+        raise lacks_signal(file, demo, key)
     known = [
         name for name in ("actions", "actions_abs", "states", *SCALARS) if file.has(demo, name)
     ]
@@ -176,4 +181,15 @@ def check_step_key(file: DemoFile, demo: str, key: str) -> None:
     raise DatasetError(
         f"{file.path}: demo '{demo}' has no '{key}'; {nearest(key, known)}: correct train.action_keys or "
         "train.dataset_keys"
+    )
+
+
+def lacks_signal(file: DemoFile, demo: str, key: str) -> DatasetError:
+    """Return the error for a demo without the array ``key`` of a named reward."""
+    name = key.removeprefix(SIGNALS)
+    known = ", ".join(file.obs_keys(demo, SIGNALS.rstrip("/"))) or "none"
+    return DatasetError(
+        f"{file.path}: demo '{demo}' has no '{key}', which algo.rewards names (it has: {known}): record it with "
+        f"`imitate collect --signals {name}`, or name an array that has these numbers with `imitate dataset "
+        f"rename-key FILE ARRAY {key} --out NEW`"
     )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imitate.errors import DatasetError, nearest
+from imitate.system.text import SIGNALS
 
 _CHANNELS = (1, 3, 4)
 _NO_COLOURS = re.compile("depth|segmentation")
@@ -72,7 +73,7 @@ class StepForms:
                     f"{where} is new; it was not present {self._origin} ({nearest(key, self._forms)}): "
                     "give the same arrays at each step"
                 )
-            if "/" in key.removeprefix("obs/"):
+            if "/" in key.removeprefix("obs/") and not key.startswith(SIGNALS):
                 raise DatasetError(f"{where}: a name must not contain '/': give another name")
             check_first(key, value.shape, value.dtype, where, strict=self._strict)
             return
@@ -108,7 +109,7 @@ def check_first(
         raise DatasetError(
             f"{where} has shape {shape}: expected (A,), one number per action dimension"
         )
-    if key in SCALARS and int(np.prod(shape)) != 1:
+    if (key in SCALARS or key.startswith(SIGNALS)) and int(np.prod(shape)) != 1:
         raise DatasetError(f"{where} has shape {shape}: expected one number")
     group, _, name = key.partition("/")
     if not strict or group not in ("obs", "next_obs"):

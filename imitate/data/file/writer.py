@@ -26,7 +26,7 @@ from imitate.data.file.journal import JournaledFile, is_being_written, partial_o
 from imitate.data.file.step_forms import StepForm, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.system.plain_files import edited, give_name
-from imitate.system.text import counted
+from imitate.system.text import SIGNALS, counted
 
 FORMAT_VERSION = 1
 _MEANT = ("success", "name", "attrs", "language", "task_id", "model_file", "num_samples")
@@ -277,6 +277,7 @@ class DatasetWriter:
         terminal: bool = False,
         timeout: bool = False,
         state: ArrayLike | None = None,
+        signals: Mapping[str, float] | None = None,
         **steps: ArrayLike,
     ) -> None:
         """Append one step: observation, action, reward.
@@ -288,6 +289,7 @@ class DatasetWriter:
             terminal: true if the task ended with this step.
             timeout: true if the episode was truncated after this step.
             state: (S,) simulator state before the action.
+            signals: numbers of the action beside the reward, such as costs, for ``algo.rewards``.
             **steps: further values of this step, such as ``interventions``; each step needs the same ones.
 
         Raises:
@@ -313,6 +315,7 @@ class DatasetWriter:
         }
         if state is not None:
             values["states"] = state
+        values |= {SIGNALS + key: value for key, value in (signals or {}).items()}
         where = f"{self.path}: step {len(self._running.get('actions', ()))}"
         if "next_obs" in steps:
             raise DatasetError(
@@ -374,7 +377,9 @@ class DatasetWriter:
             states=arrays.get("states"),
             attrs={**given, **more, **(attrs or {})},
             steps={
-                key: value for key, value in arrays.items() if key not in known and "/" not in key
+                key: value
+                for key, value in arrays.items()
+                if key not in known and not key.startswith("obs/")
             },
         )
         return self.append_episode(episode, name)

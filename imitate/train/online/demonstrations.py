@@ -16,6 +16,7 @@ from imitate.data.batches.store import DataSource
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.file.episode import Episode
+from imitate.data.file.fields import check_step_key
 from imitate.data.file.writer import DatasetWriter
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.errors import DatasetError
@@ -98,7 +99,8 @@ def load_demonstrations(
         file = files.open(source.path)
         for demo in names:
             keys = tuple(memory.obs_shapes)
-            episode = read_episode(file, demo, keys, action_keys, reward_free=reward_free)
+            signals = transitions.signals
+            episode = read_episode(file, demo, keys, action_keys, signals, reward_free=reward_free)
             _check(file, demo, episode, memory, action_dim)
             memory.add_episode(up_to_success(episode) if end_at_success else episode)
     return memory
@@ -134,10 +136,11 @@ def read_episode(
     demo: str,
     obs_keys: Sequence[str],
     action_keys: Sequence[str],
+    signals: Sequence[str] = (),
     *,
     reward_free: bool = False,
 ) -> Episode:
-    """Read one demo; if the file has no ``terminals``, use its ``dones``."""
+    """Read one demo with the arrays of named rewards; if the file has no ``terminals``, use its ``dones``."""
     length = file.length(demo)
     ends = "terminals" if file.has(demo, "terminals") else "dones"
     rewarded = not reward_free or file.has(demo, "rewards")
@@ -148,6 +151,9 @@ def read_episode(
                 f"{file.path}: demo '{demo}' has no '{key}', which online RL from demonstrations needs"
             )
     has_next = all(file.has(demo, f"next_obs/{key}") for key in obs_keys)
+    named = [key for key in signals if key != "rewards"]
+    for key in named:
+        check_step_key(file, demo, key)
     terminals = file.read(demo, ends).reshape(length)
     return Episode(
         obs={key: file.read(demo, f"obs/{key}") for key in obs_keys},
@@ -160,6 +166,7 @@ def read_episode(
         next_obs={key: file.read(demo, f"next_obs/{key}") for key in obs_keys}
         if has_next
         else None,
+        steps={key: file.read(demo, key).reshape(length) for key in named},
     )
 
 
@@ -180,6 +187,7 @@ def up_to_success(episode: Episode) -> Episode:
         terminals=np.arange(stop) == stop - 1,
         timeouts=np.zeros(stop, dtype=np.bool_),
         next_obs=None if after is None else {k: np.asarray(v)[:stop] for k, v in after.items()},
+        steps={key: np.asarray(values)[:stop] for key, values in episode.steps.items()},
     )
 
 

@@ -146,7 +146,6 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         "frame_stack": config.train.frame_stack,
         "reward": fixed_rewards(config),
         "seed": ranks.seed(config.train.seed),
-        "num_signals": len(sources_of(config.algo)),
         "following": config.algo.following(config),
     }
     if config.train.online.hindsight.enabled:

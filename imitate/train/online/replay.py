@@ -68,8 +68,6 @@ class ReplayBuffer(StepRing):
         reward: transform of the rewards in samples; the environment's own are stored.
         hindsight: relabelling of the goals of some samples; needs samples of one step, without ``returns``.
         seed: seed of the sampling.
-        num_signals: number S of named rewards; samples then have their n-step sums ``n_step_signals`` and the discounts
-            of their bootstrap values ``signal_discounts``, (B, S).
         following: steps that auxiliary losses need, which samples then have; None: none.
     """
 
@@ -87,7 +85,6 @@ class ReplayBuffer(StepRing):
         reward: RewardTransform = _AS_GIVEN,
         hindsight: Hindsight | None = None,
         seed: int = 0,
-        num_signals: int = 0,
         following: FollowingSteps | None = None,
     ) -> None:
         super().__init__(
@@ -97,7 +94,7 @@ class ReplayBuffer(StepRing):
             num_envs=num_envs,
             images=images,
             least=max(transitions.n_step, following.number if following else 1) + 2,
-            num_signals=num_signals,
+            signal_keys=transitions.signals,
         )
         self.transitions, self.frame_stack = transitions, frame_stack
         self.reward, self.returns, self.hindsight = reward, returns, hindsight
@@ -137,7 +134,9 @@ class ReplayBuffer(StepRing):
             raw values as tensors: ``obs``, ``next_obs`` {key: (B, F, ...)} of F frames, ``actions`` (B, F, A),
             ``rewards``, ``dones`` (B, F), ``n_step_rewards``, ``discounts`` (B,), ``index`` (B,) the rows, and with
             ``next_actions`` these (B, A) and ``weight`` (B, F), 0 where they are unknown; with ``chunks`` the ``chunk``
-            (B, n, A) and ``chunk_mask`` (B, n); with ``returns`` these (B, F), -inf while an episode runs.
+            (B, n, A) and ``chunk_mask`` (B, n); with S named rewards their n-step sums ``n_step_signals`` and the
+            discounts of their bootstrap values ``signal_discounts``, (B, S); with ``returns`` these (B, F), -inf while
+            an episode runs.
         """
         wanted = self.transitions
         simple = wanted.n_step == 1 and not wanted.infinite_horizon

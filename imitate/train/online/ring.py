@@ -37,7 +37,7 @@ class StepRing:
         num_envs: number N of environments.
         images: the keys among ``obs_shapes`` that are stored as uint8.
         least: smallest number of positions.
-        num_signals: number S of named rewards.
+        signal_keys: arrays of a demo with the S named rewards.
 
     Attributes:
         length: number L of positions; there are L * N rows.
@@ -65,7 +65,7 @@ class StepRing:
         num_envs: int = 1,
         images: tuple[str, ...] = (),
         least: int = 3,
-        num_signals: int = 0,
+        signal_keys: tuple[str, ...] = (),
     ) -> None:
         self.num_envs = num_envs
         self.obs_shapes = {key: tuple(obs_shapes[key]) for key in sorted(obs_shapes)}
@@ -85,7 +85,8 @@ class StepRing:
         }
         self.actions = np.zeros((rows, action_dim), dtype=np.float32)
         self.rewards = np.zeros(rows, dtype=np.float32)
-        self.signals = np.zeros((rows, num_signals), dtype=np.float32)
+        self._signal_keys = signal_keys
+        self.signals = np.zeros((rows, len(signal_keys)), dtype=np.float32)
         self._marks = np.zeros((4, rows), dtype=np.bool_)
         self.terminals, self.timeouts, self.live, self.intervened = self._marks
         self.number = np.zeros(rows, dtype=np.int32)
@@ -222,6 +223,9 @@ class StepRing:
         self.actions[steps] = np.asarray(episode.actions)[:length]
         self.rewards[steps], self.terminals[steps] = rewards[:length], terminals[:length]
         self.timeouts[steps[-1]] = not terminals[length - 1]
+        for column, key in enumerate(self._signal_keys):
+            values = rewards if key == "rewards" else np.asarray(episode.steps[key]).reshape(-1)
+            self.signals[steps, column] = values[:length]
         self.number[steps] = np.arange(length)
         self._longest = max(self._longest, length)
         self._remember(steps, length)
@@ -335,6 +339,11 @@ class StepRing:
             terminals=self.terminals[rows],
             timeouts=self.timeouts[rows],
             next_obs=self._stored_obs(self.later(rows, 1)),
+            steps={
+                key: self.signals[rows, column]
+                for column, key in enumerate(self._signal_keys)
+                if key != "rewards"
+            },
         )
 
     def _stored_obs(self, rows: Array) -> dict[str, Array]:
@@ -403,16 +412,26 @@ def n_step_sums(
 ) -> tuple[Array, Array, Array]:
     """Return (B,) rows of the last summed steps, sums of rewards, and discounts of the bootstrap values."""
     offsets = np.arange(wanted.n_step)
-    steps = ring.later(rows[:, None], offsets)
-    # The row after an episode's end contains no step, nor does the newest one.
-    counts = np.cumprod(ring.live[steps], axis=1)
-    number = counts.sum(1)
-    last = steps[np.arange(len(rows)), number - 1]
+    steps, counts, number, last = _summed(ring, rows, offsets)
     rewards = reward(ring.rewards[steps])
     if wanted.infinite_horizon:
         rewards = np.where(ring.terminals[steps], rewards / (1.0 - wanted.discount), rewards)
     sums = (rewards * wanted.discount**offsets * counts).sum(1).astype(np.float32)
     return last, sums, (wanted.discount**number * ~ring.terminals[last]).astype(np.float32)
+
+
+def _summed(ring: StepRing, rows: Array, offsets: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the rows (B, n) after these, which of them are summed (B, n), their number and the last of them (B,).
+
+    A terminal is the last, also in a demonstration that continues after it.
+    """
+    steps = ring.later(rows[:, None], offsets)
+    # The row after an episode's end contains no step, nor does the newest one.
+    summed = ring.live[steps]
+    summed[:, 1:] &= ~ring.terminals[steps[:, :-1]]
+    counts = np.cumprod(summed, axis=1)
+    number = counts.sum(1)
+    return steps, counts, number, steps[np.arange(len(rows)), number - 1]
 
 
 def n_step_signals(
@@ -421,10 +440,7 @@ def n_step_signals(
     """Return sums of the named rewards over the steps of :func:`n_step_sums`, and discounts after them, (B, S)."""
     discounts = np.array(wanted.signal_discounts)
     offsets = np.arange(wanted.n_step)
-    steps = ring.later(rows[:, None], offsets)
-    counts = np.cumprod(ring.live[steps], axis=1)
-    number = counts.sum(1)
-    last = steps[np.arange(len(rows)), number - 1]
+    steps, counts, number, last = _summed(ring, rows, offsets)
     signals = ring.signals[steps]
     if wanted.infinite_horizon:
         at_end = ring.terminals[steps][..., None]

@@ -31,6 +31,7 @@ SPEED = {
     "speed": {"source": "reward"},
     "cost": {"source": "info:cost", "weight": 0, "at_most": 0.25},
 }
+ARRAYS = ("rewards", "signals/cost")
 
 
 class Speed:
@@ -118,8 +119,7 @@ def test_named_rewards_are_stored_and_summed_over_steps():
         1,
         20,
         num_envs=2,
-        num_signals=2,
-        transitions=Transitions(0.5, 2, signal_discounts=(0.5, 0.8)),
+        transitions=Transitions(0.5, 2, signals=ARRAYS, signal_discounts=(0.5, 0.8)),
     )
     for step in steps:
         memory.add(step)
@@ -133,7 +133,7 @@ def test_named_rewards_are_stored_and_summed_over_steps():
     }
     assert found[1, 0] == pytest.approx([1.0 - 0.5, 1.0 + 0.8, 0.25, 0.64])
     assert found[2, 0] == pytest.approx([-1.0, 1.0, 0.5, 0.8])  # the episode's last step
-    other = ReplayBuffer({"s": (1,)}, 1, 20, num_envs=2, num_signals=2)
+    other = ReplayBuffer({"s": (1,)}, 1, 20, num_envs=2, transitions=memory.transitions)
     other.load_state_dict(memory.state_dict())
     assert np.array_equal(other.signals, memory.signals)
 
@@ -163,7 +163,6 @@ def test_what_the_environment_does_not_report_is_refused():
     ("name", "changes", "words"),
     [
         ("iql", {}, "train in an environment"),
-        ("sac", {"online": {"demo_ratio": 0.5}}, "demonstrations have no named rewards"),
         ("sac", {"reward": {"scale": 2.0}}, "train.reward transforms one reward"),
         ("sac", {"online": {"wrappers": [{"type": "repeated", "num": 2}]}}, "sums one reward"),
     ],
@@ -269,8 +268,8 @@ def test_batches_have_the_named_rewards():
     online = {"online": {"enabled": True, "env": "x"}}
     algo = tiny_algo("sac", obs={"s": 1}, hidden=(8,), algo={"rewards": SPEED}, train=online)
     weights = reward_weights_in(algo.nets)
-    wanted = Transitions(signal_discounts=(0.99, 0.99))
-    memory = ReplayBuffer({"s": (1,)}, 1, 100, num_envs=2, num_signals=2, transitions=wanted)
+    wanted = Transitions(signals=ARRAYS, signal_discounts=(0.99, 0.99))
+    memory = ReplayBuffer({"s": (1,)}, 1, 100, num_envs=2, transitions=wanted)
     learner = ReplayLearner(algo, memory, memory, batch_size=4, update_ratio=1, warmup_steps=0)
     learner.take(Collected(collected([0.5, 1.0]), np.arange(2), []))
     assert weights.mean.tolist() == pytest.approx([0.75, 0.625])
@@ -316,7 +315,6 @@ def speed_of(name, updates, **section):
             1,
             10_000,
             num_envs=4,
-            num_signals=2,
             transitions=algo.config.data_needs(algo.global_config).transitions,
         )
         learner = ReplayLearner(
