@@ -120,12 +120,13 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
     def schedule(self) -> NoiseSchedule:
         """Noise schedule of the training."""
         config = self.config.sampler
-        schedule = noise_schedule(
-            config.beta_schedule,
-            config.num_train_timesteps,
-            beta_start=config.beta_start,
-            beta_end=config.beta_end,
-        )
+        with self.schedules.unread():
+            schedule = noise_schedule(
+                config.beta_schedule,
+                config.num_train_timesteps,
+                beta_start=config.beta_start,
+                beta_end=config.beta_end,
+            )
         return schedule.to(self.device)
 
     @cached_property
@@ -145,6 +146,10 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
         )
 
     def _make_sampler(self, config: SamplerConfig) -> Sampler:
+        with self.schedules.unread():
+            return self._sampler_of(config)
+
+    def _sampler_of(self, config: SamplerConfig) -> Sampler:
         ddim = config if isinstance(config, DDIMConfig) else None
         return make_sampler(
             "ddim" if ddim else "ddpm",

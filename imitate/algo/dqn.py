@@ -12,7 +12,7 @@ with Quantile Regression", AAAI 2018, arXiv:1710.10044).
 
 If choices are masked, the best and the random choices are taken from the allowed ones.
 
-Rollouts take a random action with probability epsilon, which is annealed linearly. Every ``target_update_freq`` updates
+Rollouts take a random action with probability epsilon, which has a schedule. Every ``target_update_freq`` updates
 the targets are copied if ``target_tau`` is 1, or moved by this fraction if it is less.
 """
 
@@ -58,20 +58,13 @@ class DQNCriticConfig(Section):
     )
 
 
-class EpsilonConfig(Section):
-    """Probability of a random action in rollouts (epsilon-greedy)."""
-
-    start: float = Field(1.0, ge=0, le=1, description="initial probability")
-    end: float = Field(0.05, ge=0, le=1, description="final probability")
-    part: float = Field(
-        0.1, gt=0, le=1, description="fraction of the training over which it is annealed"
-    )
-
-
 class DQNConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``dqn``."""
 
-    tree_defaults = {"train": {"batch_size": 64, "online": {"enabled": True}}}
+    tree_defaults = {
+        "train": {"batch_size": 64, "online": {"enabled": True}},
+        "algo": {"epsilon": {"schedule": [[0, 1.0], [0.1, 0.05]]}},
+    }
 
     optim_params: Networks = networks("DQNOptimParams", "The optimizer.", critic=1e-4)
     num_choices: int | None = Field(
@@ -81,7 +74,13 @@ class DQNConfig(ActorCriticConfig):
     double: bool = Field(
         True, description="choose the next action by the online network, not by the target"
     )
-    epsilon: EpsilonConfig = Field(EpsilonConfig())
+    epsilon: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="probability of a random action in rollouts; by default it falls from 1 to 0.05 in the first tenth "
+        "of the training",
+    )
     target_tau: float = Field(
         1.0, gt=0, le=1, description="Polyak rate of the target network; 1: copy"
     )
@@ -130,13 +129,6 @@ class DQN(ActorCritic[DQNConfig]):
         self.nets = nn.ModuleDict({"critic": critic})
         self._add_targets()
         self.counters["updates"] = 0
-        self._epsilon = self.config.epsilon.start
-
-    def set_progress(self, progress: float) -> None:
-        """Anneal epsilon with training progress."""
-        epsilon = self.config.epsilon
-        done = min(progress / epsilon.part, 1.0)
-        self._epsilon = epsilon.start + done * (epsilon.end - epsilon.start)
 
     # ---- losses --------------------------------------------------------------------------------------------------
 
@@ -201,5 +193,5 @@ class DQN(ActorCritic[DQNConfig]):
             chance = fill_uniform(torch.empty(choice.shape, device=self.device), generator)
             drawn = fill_uniform(torch.empty_like(chance), generator)
             other = uniform_choice(drawn, mask, self.ac_dim)
-            choice = torch.where(chance < self._epsilon, other, choice)
+            choice = torch.where(chance < self.config.epsilon, other, choice)
         return PolicyStep(one_hot(choice, values), state, {})

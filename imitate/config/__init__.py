@@ -26,6 +26,7 @@ _HOMES = {
     "OptimizerConfig": "imitate.config.optimizer",
     "RegularizationConfig": "imitate.config.optimizer",
     "Returns": "imitate.config.data_needs",
+    "Schedules": "imitate.config.schedule",
     "Section": "imitate.config.section",
     "Sequences": "imitate.config.data_needs",
     "Subgoals": "imitate.config.data_needs",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from imitate.config.loading import load_config
     from imitate.config.observation import EncoderConfig, ModalityGroup, ObservationConfig
     from imitate.config.optimizer import LearningRateConfig, OptimizerConfig, RegularizationConfig
+    from imitate.config.schedule import Schedules
     from imitate.config.section import OpenSection, Section
     from imitate.config.train import ActionConfig, DatasetConfig, TrainConfig
 
@@ -74,6 +76,7 @@ __all__ = [
     "OptimizerConfig",
     "RegularizationConfig",
     "Returns",
+    "Schedules",
     "Section",
     "Sequences",
     "Subgoals",

@@ -24,6 +24,7 @@ from imitate.config.algorithms import AlgoSection, find, subtree_type
 from imitate.config.base_config import BaseConfig
 from imitate.config.key_hints import SYNONYMS, keys_that_mean, leaves
 from imitate.config.observation import ObservationConfig, Observations
+from imitate.config.schedule import misplaced, seal
 from imitate.config.section import Section, child_type, merged
 from imitate.errors import ConfigError, nearest
 
@@ -275,9 +276,10 @@ class Config(BaseConfig):
 
     @model_validator(mode="after")
     def _no_conflicts(self) -> Config:
-        problems = self.algo.conflicts(self) + self.algo.auxiliary_conflicts(self)
+        problems = misplaced(self) + self.algo.conflicts(self) + self.algo.auxiliary_conflicts(self)
         if problems:
             raise PydanticCustomError("conflict", "{text}", {"text": "\n".join(problems)})
+        seal(self.algo, "algo")
         return self
 
     @classmethod

@@ -12,7 +12,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "chunk_size": ("chunk.size", "horizon.prediction_horizon"),
     "discount_factor": ("algo.discount",),
     "ent_coef": ("entropy_weight", "temperature.initial"),
-    "exploration_fraction": ("epsilon.part",),
+    "exploration_fraction": ("algo.epsilon",),
     "gae_lambda": ("algo.trace",),
     "gamma": ("algo.discount",),
     "gradient_steps": ("online.update_ratio",),

@@ -98,8 +98,8 @@ class PrioritizedConfig(Section):
         ge=0,
         le=1,
         description=(
-            "Exponent of the importance-sampling correction in the loss at the start; it rises to 1 "
-            "during training."
+            "Exponent of the importance-sampling correction in the loss; by default it rises from 0.4 to 1 during "
+            "training."
         ),
     )
 
@@ -266,7 +266,8 @@ class OnlineConfig(Section):
         description="Capacity of the replay buffer in environment steps, for off-policy algorithms.",
     )
     prioritized: PrioritizedConfig = Field(
-        PrioritizedConfig(), description="Prioritized replay, for algorithms with critics."
+        PrioritizedConfig.model_validate({"beta": {"schedule": [[0, 0.4], [1, 1.0]]}}),
+        description="Prioritized replay, for algorithms with critics.",
     )
     hindsight: HindsightConfig = Field(
         HindsightConfig(), description="Hindsight experience replay, for off-policy algorithms."

@@ -25,6 +25,10 @@ def json_schema(algo_name: str) -> dict[str, Any]:
     fields["observation"] = (observed, Field(observed(), description=words))
     model = create_model("Config", __base__=Config, **fields)
     schema: dict[str, Any] = _without_noise(model.model_json_schema())
+    found = schema["$defs"]
+    for node in (schema["properties"]["algo"], found["PrioritizedConfig"]):
+        _allow_schedules(node, found, set())
+    found["Schedule"] = _SCHEDULE
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["description"] = f"Configuration of the algorithm '{algo_name}'."
     schema["properties"]["$schema"] = {"type": "string", "description": "This file."}
@@ -34,6 +38,50 @@ def json_schema(algo_name: str) -> dict[str, Any]:
 def schema_text(algo_name: str) -> str:
     """Return the text of ``configs/schema/<algo_name>.json``."""
     return json.dumps(json_schema(algo_name), indent=2) + "\n"
+
+
+_SCHEDULE: dict[str, Any] = {
+    "description": "Value by the finished fraction of the training, linear between the points [fraction, value]. It is "
+    "refused where a number is read only once, before the training.",
+    "type": "object",
+    "properties": {
+        "schedule": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "array",
+                "prefixItems": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "number"}],
+                "minItems": 2,
+                "maxItems": 2,
+            },
+        }
+    },
+    "required": ["schedule"],
+    "additionalProperties": False,
+}
+_LIMITS = ("type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def _allow_schedules(node: Any, found: dict[str, Any], seen: set[str]) -> None:
+    """Let numbers with a fraction be a schedule, in an object and in those that it contains, but not in optimizers."""
+    if isinstance(node, list):
+        for item in node:
+            _allow_schedules(item, found, seen)
+    if not isinstance(node, dict):
+        return
+    name = str(node.get("$ref", "")).rpartition("/")[2]
+    if name and name not in seen:
+        seen.add(name)
+        _allow_schedules(found[name], found, seen)
+    for key, value in node.get("properties", {}).items():
+        kinds = value.get("anyOf", [value])
+        if any(kind.get("type") == "number" for kind in kinds):
+            own = {key: value.pop(key) for key in _LIMITS if key in value}
+            value["anyOf"] = [*value.get("anyOf", [own]), {"$ref": "#/$defs/Schedule"}]
+        elif key not in ("optim_params", "optimizer"):
+            _allow_schedules(value, found, seen)
+    for part in ("anyOf", "oneOf", "additionalProperties"):
+        _allow_schedules(node.get(part), found, seen)
 
 
 def _without_noise(node: Any) -> Any:
@@ -77,7 +125,9 @@ def _keys(
 ) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         path = f"{prefix}.{name}" if prefix else name
-        default = field.get_default(call_default_factory=True) if values is None else values[name]
+        default = (
+            field.get_default(call_default_factory=True) if values is None else _value(values, name)
+        )
         inner = field.annotation
         if isinstance(default, Section) and type(default) is not OpenSection:
             # The value may have a subclass of the declared type, such as the section of its kind.
@@ -96,6 +146,11 @@ def _keys(
     if entry is not None:
         kind_of_entry = entry.section_of(None) if isinstance(entry, SectionChoice) else entry
         yield from _keys(kind_of_entry, f"{prefix}.<name>", None)
+
+
+def _value(values: Section, name: str) -> Any:
+    """Return the value of a key, or its schedule as in JSON."""
+    return values.plain(name) if name not in values.__dict__ else values[name]
 
 
 def _keys_of_entries(section: type[Section], prefix: str, values: Section) -> Iterator[Key]:

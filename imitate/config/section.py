@@ -6,8 +6,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from typing_extensions import Self
 
+from imitate.config.schedule import (
+    STORE,
+    Scheduled,
+    is_plain,
+    is_schedule,
+    parsed,
+    takes_fractions,
+    unread,
+)
 from imitate.errors import ConfigError
 
 SCALARS = (str, int, float, bool, type(None))
@@ -61,9 +80,40 @@ class Section(BaseModel):
                     out[name] = merged(default.given(), values)
         return out
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_schedules(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Check the section with the values of each point of its schedules; it then has those of the first."""
+        if isinstance(data, Section):
+            if isinstance(data, cls):
+                return handler(data)
+            data = data.to_dict()
+        if not isinstance(data, Mapping) or not any(map(is_schedule, data.values())):
+            return handler(data)
+        found = _schedules_in(cls, data)
+        if not found:
+            return handler(data)
+        for number in reversed(range(max(len(each.points) for each in found.values()))):
+            now = {
+                key: each.points[min(number, len(each.points) - 1)][1]
+                for key, each in found.items()
+            }
+            section = handler({**data, **now})
+        section.__dict__[STORE] = found
+        return section
+
+    if not TYPE_CHECKING:  # otherwise mypy would accept every attribute name
+
+        def __getattr__(self, key: str) -> Any:
+            """Raise the error for a scheduled key that is read too early, or the usual one."""
+            error = unread(self, key) if STORE in self.__dict__ else None
+            if error is not None:
+                raise error
+            return super().__getattr__(key)
+
     def __getitem__(self, key: str) -> Any:
         if key in type(self).model_fields:
-            return self.__dict__[key]
+            return self.__dict__[key] if key in self.__dict__ else getattr(self, key)
         return (self.__pydantic_extra__ or {})[key]
 
     def __contains__(self, key: object) -> bool:
@@ -99,11 +149,43 @@ class Section(BaseModel):
 
     def given(self) -> dict[str, Any]:
         """Return plain dicts like `to_dict`, but only of keys that were set explicitly."""
-        return {key: _plain(self[key]) for key in self if key in self.model_fields_set}
+        return {key: self.plain(key) for key in self if key in self.model_fields_set}
 
     def to_dict(self) -> dict[str, Any]:
         """Return a new copy as plain dicts, lists and scalars, as in JSON."""
-        return {key: _plain(self[key]) for key in self}
+        return {key: self.plain(key) for key in self}
+
+    def plain(self, key: str) -> Any:
+        """Return the value of a key as in JSON; an algorithm's own section has the present values of schedules."""
+        store: Scheduled | None = self.__dict__.get(STORE)
+        if store is None or store.in_use or key not in store:
+            return _plain(self[key])
+        return store[key].to_dict()
+
+
+def _schedules_in(section: type[Section], data: Mapping[str, Any]) -> Scheduled:
+    """Return the schedules among the values of a section by key.
+
+    Raises:
+        ValidationError: a schedule is malformed, or its key cannot have one.
+    """
+    found, problems = Scheduled(), list[InitErrorDetails]()
+    for key, value in data.items():
+        field = section.model_fields.get(key)
+        if field is None or not is_schedule(value) or not is_plain(field):
+            continue
+        words = "is read once, before the training, so that a schedule cannot change it: give a plain value"
+        if takes_fractions(field.annotation):
+            try:
+                found[key] = parsed(value)
+                continue
+            except ValueError as error:
+                words = f"schedule: {error}"
+        kind = PydanticCustomError("schedule", "{text}", {"text": words})
+        problems.append(InitErrorDetails(type=kind, loc=(key,), input=value))
+    if problems:
+        raise ValidationError.from_exception_data(section.__name__, problems)
+    return found
 
 
 def _tuples(value: object) -> object:

@@ -176,6 +176,7 @@ class Run:
             self._agree()
             if self._failed() or self._stopping:
                 return
+            self.algo.set_progress(min(state.step / self._total_steps, 1.0))
             for batch in source.batches(state):
                 yield batch, epoch
                 if source.gives_several:

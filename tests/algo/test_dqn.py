@@ -74,7 +74,7 @@ def test_targets_are_copied_every_few_updates():
 
 
 def test_epsilon_falls_and_evaluation_is_greedy():
-    algo = make(epsilon={"start": 0.8, "end": 0.2, "part": 0.5})
+    algo = make(epsilon={"schedule": [[0, 0.8], [0.5, 0.2]]})
     set_values(algo.nets["critic"], 2, 1)
     obs, state = {"s": torch.ones(20_000, 1)}, algo.initial_state(20_000)
     assert algo.act(obs, state).action[:, 0].mean() == 1.0

@@ -70,7 +70,7 @@ def test_rollouts_have_noise_within_the_reach(residual):
 
 
 def test_noise_is_annealed_with_training_progress(residual):
-    algo = residual(reach=0.1, exploration={"std": 5.0, "end_std": 0.0})
+    algo = residual(reach=0.1, exploration={"std": {"schedule": [[0, 5.0], [1, 0.0]]}})
     obs, state = {"s": torch.zeros(200, 1)}, algo.initial_state(200)
     algo.set_progress(1.0)
     assert torch.equal(

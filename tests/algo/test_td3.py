@@ -4,9 +4,6 @@ import math
 
 import pytest
 import torch
-from pydantic import ValidationError
-
-from imitate.algo.slots.exploration import ActionNoiseConfig
 
 
 @pytest.fixture
@@ -67,25 +64,12 @@ def test_rollouts_are_noisy_within_bounds_and_evaluation_is_not(td3, worlds):
     [(0.0, 0.4), (0.49, 0.4), (0.5, 0.4), (0.6, 0.3), (0.7, 0.2), (1, 0.2)],
 )
 def test_noise_is_annealed_with_training_progress(worlds, progress, expected):
-    algo = worlds.make_algo(
-        "ddpg", {"exploration": {"std": 0.4, "end_std": 0.2, "fall": [0.5, 0.7]}}
-    )
+    schedule = {"schedule": [[0.5, 0.4], [0.7, 0.2]]}
+    algo = worlds.make_algo("ddpg", {"exploration": {"std": schedule}})
     algo.set_progress(progress)
     state = algo.initial_state(20_000)
     drawn = algo.act({"s": torch.zeros(20_000, 1)}, state, explore=True).state["policy"]["noise"]
     assert drawn.std().item() == pytest.approx(expected, rel=0.03)
-
-
-def test_noise_may_fall_at_once():
-    noise = ActionNoiseConfig(std=0.3, end_std=0.1, fall=(0.5, 0.5))
-    assert [noise.std_at(part) for part in (0.0, 0.499, 0.5, 1.0)] == [0.3, 0.3, 0.1, 0.1]
-    assert ActionNoiseConfig(std=0.3).std_at(1.0) == 0.3
-
-
-@pytest.mark.parametrize("fall", [(0.6, 0.5), (-0.1, 0.5), (0.5, 1.1)])
-def test_a_fall_of_noise_lies_within_the_training(fall):
-    with pytest.raises(ValidationError, match="0 <= begin <= end <= 1"):
-        ActionNoiseConfig(fall=fall)
 
 
 def test_losses_by_hand_in_ddpg(worlds):

@@ -522,11 +522,6 @@ class ActorCritic(Algo[RLConfigT]):
         config = self.config.get("exploration", None)
         return None if config is None else ActionNoise(config)
 
-    def set_progress(self, progress: float) -> None:
-        """Anneal the exploration noise with training progress."""
-        if self.exploration is not None:
-            self.exploration.progress = progress
-
     def _initial_policy_state(self, batch_size: int) -> InnerState:
         state: InnerState = {}
         if self.exploration is not None:

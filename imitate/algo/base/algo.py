@@ -29,17 +29,12 @@ from imitate.algo.base.action_mask import ActionMask
 from imitate.algo.base.auxiliaries import learn_auxiliaries
 from imitate.algo.base.encoding import Encoding, prepared_batch
 from imitate.algo.base.execution import ChunkExecution
-from imitate.algo.base.optimization import (
-    LearningRule,
-    Optimization,
-    sections_of,
-    updates_per_epoch,
-)
+from imitate.algo.base.optimization import Optimization, rules_of, sections_of, updates_per_epoch
 from imitate.algo.base.overrides import (
     adapt,
     check_networks,
-    checked_batch,
     checked_loss,
+    selected_batch,
     wrong_step,
 )
 from imitate.algo.base.own_networks import OwnNetworks
@@ -55,7 +50,7 @@ from imitate.algo.base.recorded import detached, update_of
 from imitate.algo.base.relative import no_memory, recalled
 from imitate.algo.slots.auxiliary import Auxiliary, with_experience
 from imitate.algo.slots.auxiliary import built as auxiliaries_of
-from imitate.config import Config, Section
+from imitate.config import Config, Schedules, Section
 from imitate.functional.kernels import with_fast_linears
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.optim import EMA, averaging
@@ -102,6 +97,7 @@ class Algo(ABC, Generic[ConfigT]):
         action_mask: choices of a discrete action that the environment allows.
         ema: moving average of the networks if ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
         ranks: the processes that train together; only this one, unless a training sets others.
+        schedules: the numbers of :attr:`config` that change with the progress of the training.
         counters: numbers of events, such as updates, that later updates depend on; saved for an exact resume.
     """
 
@@ -142,6 +138,7 @@ class Algo(ABC, Generic[ConfigT]):
         device: torch.device | str,
         load_pretrained: bool = True,
     ) -> None:
+        self.schedules, algo_config = Schedules.of(algo_config)
         self.config = self.algo_config = algo_config
         self.obs_config, self.global_config = obs_config, global_config
         self.ac_dim, self.device = ac_dim, torch.device(device)
@@ -163,6 +160,7 @@ class Algo(ABC, Generic[ConfigT]):
         self._add_slots()
         self.nets = with_fast_linears(self.nets.float().to(self.device))
         self.ema = ema and EMA(self.nets, power=ema.power, max_decay=ema.max_decay)
+        self.schedules.set(0.0)
 
     @property
     def learners(self) -> tuple[Algo, ...]:
@@ -214,10 +212,7 @@ class Algo(ABC, Generic[ConfigT]):
 
         They are created on first use, so that a policy that only acts does not wait seconds for their import.
         """
-        rules = {
-            name: LearningRule(config, self._epochs_of(name), self._max_grad_norm(name))
-            for name, config in self._optim_params().items()
-        }
+        rules = rules_of(self)
         steps = updates_per_epoch(self.global_config, rollouts=self.experience == "rollout")
         parts = self.global_config.train.gradient_accumulation
         return Optimization(self.nets, rules, self.device, steps, parts, self.ema, self.main_net)
@@ -269,8 +264,7 @@ class Algo(ABC, Generic[ConfigT]):
 
     def selected(self, batch: Batch) -> Batch:
         """Return the part of a prepared batch that the algorithm and its auxiliaries learn from."""
-        chosen = checked_batch(self, self._select_batch(batch))
-        return with_experience(chosen, batch, self.frame_stack)
+        return with_experience(selected_batch(self, batch), batch, self.frame_stack)
 
     def _select_batch(self, batch: Batch) -> Batch:
         """Select the steps and keys of a prepared batch that the losses use."""
@@ -314,8 +308,14 @@ class Algo(ABC, Generic[ConfigT]):
     def on_epoch_end(self, epoch: int) -> None:  # noqa: B027 - a hook, empty by default
         """Called by the trainer after each epoch, counted from 1."""
 
-    def set_progress(self, progress: float) -> None:  # noqa: B027 - a hook, empty by default
-        """Called before each collection in an environment with the finished fraction of the training, in [0, 1]."""
+    def set_progress(self, progress: float) -> None:
+        """Put the values of schedules into :attr:`config`; an override calls this method too.
+
+        Args:
+            progress: finished fraction of the training, in [0, 1]. It is set before each update on files, and before
+                each collection in an environment.
+        """
+        self.schedules.set(progress)
 
     def set_train(self) -> None:
         """Switch to training mode: dropout, random crops and learned noise are on.
@@ -338,11 +338,13 @@ class Algo(ABC, Generic[ConfigT]):
         The tensors are the live ones, not copies.
         """
         state = {"nets": self.nets.state_dict(), **self.optimization.state_dict(), **self.counters}
+        state |= self.schedules.state_dict()
         return state if self.ema is None else {**state, "ema": self.ema.state_dict()}
 
     def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
         """Load the result of :meth:`serialize`. Raises RuntimeError if names or shapes of weights differ."""
         self.nets.load_state_dict(model_dict["nets"])
+        self.schedules.load_state_dict(model_dict)
         if self.ema is not None:
             self.ema.load_state_dict(model_dict["ema"])
         if load_optimizers:

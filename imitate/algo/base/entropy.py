@@ -160,14 +160,15 @@ class EntropyWeight:
     """
 
     def __init__(self, config: TemperatureConfig, target: Tensor) -> None:
-        self.target = target
-        self._constant = torch.full_like(target, config.initial)
-        self.net = Temperature(self._constant) if config.tuned else None
+        self.target, self._config = target, config
+        self.net = Temperature(torch.full_like(target, config.initial)) if config.tuned else None
 
     @property
     def value(self) -> Tensor:
         """Return alpha, with the target's shape, without gradient."""
-        return self._constant if self.net is None else self.net.log.detach().exp()
+        if self.net is None:
+            return torch.full_like(self.target, self._config.initial)
+        return self.net.log.detach().exp()
 
     def loss(self, entropy: Tensor, target: Tensor | None = None) -> Tensor:
         """Return the loss of :attr:`net`.

@@ -338,6 +338,12 @@ class Hierarchy(Algo[HierarchyT]):
         for part in self.parts.values():
             part.on_epoch_end(epoch)
 
+    def set_progress(self, progress: float) -> None:
+        """Put the values of schedules into the section and those of the parts."""
+        super().set_progress(progress)
+        for part in self.parts.values():
+            part.set_progress(progress)
+
     def set_train(self) -> None:
         """Switch each part to training mode."""
         self.nets.train()
@@ -354,6 +360,7 @@ class Hierarchy(Algo[HierarchyT]):
     def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
         """Load the result of :meth:`serialize`."""
         super().deserialize(model_dict, load_optimizers)
+        self.set_progress(self.schedules.progress)
         for name, part in self.parts.items():
             if part.ema is not None:
                 part.ema.load_state_dict(model_dict["emas"][name])

@@ -198,6 +198,15 @@ class Optimization:
             scheduler.load_state_dict(own)
 
 
+def rules_of(algo: Any) -> dict[str, LearningRule]:
+    """Return the settings of each network that an :class:`~imitate.algo.base.algo.Algo` trains, by name."""
+    with algo.schedules.unread():
+        return {
+            name: LearningRule(config, algo._epochs_of(name), algo._max_grad_norm(name))
+            for name, config in algo._optim_params().items()
+        }
+
+
 def sections_of(config: Any, nets: nn.ModuleDict) -> dict[str, Any]:
     """Return the ``OptimizerConfig`` of each network that is trained, by name.
 

@@ -119,8 +119,9 @@ def check_networks(algo: Any) -> None:
     algo.encoding.own.check_used(algo.global_config.algo_name)
 
 
-def checked_batch(algo: Any, selected: dict[str, Any] | None) -> dict[str, Any]:
+def selected_batch(algo: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """Return the result of an algorithm's ``_select_batch``. Raises ConfigError if it is None."""
+    selected: dict[str, Any] | None = algo._select_batch(batch)
     if selected is None:
         raise ConfigError(f"{type(algo).__name__}._select_batch() returned None: return a dict")
     return selected

@@ -37,7 +37,8 @@ def update_of(algo: Any) -> Update:
     """
     train, optimization = algo.global_config.train, algo.optimization
     wanted = algo.device.type == "cuda" and train.cuda_graph and not train.compile
-    if not (wanted and algo.recordable and optimization.can_be_recorded):
+    fixed = algo.recordable and not algo.schedules
+    if not (wanted and fixed and optimization.can_be_recorded):
         return step_by_step
     return RecordedUpdate(step_by_step, optimization, algo.device)
 

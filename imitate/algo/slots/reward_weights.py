@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from imitate.config import OptimizerConfig, Section
 from imitate.config.base_config import BaseConfig
 from imitate.config.optimizer import adam
+from imitate.config.schedule import has_schedule, schedule_of
 from imitate.errors import ConfigError
 from imitate.system.text import INFO, PART, SIGNALS
 
@@ -101,7 +102,7 @@ class RewardWeights(nn.Module):
         names: names of the rewards.
         discounts: (S,) their own discounts, None for that of the algorithm.
         mean: (S,) moving means per step.
-        fixed: (S,) their weights without multipliers; saved in checkpoints.
+        fixed: (S,) their weights without multipliers; saved in checkpoints. A schedule of a weight goes before it.
     """
 
     mean: Tensor
@@ -124,7 +125,12 @@ class RewardWeights(nn.Module):
         self._rows = [self.names.index(name) for name in bounded]
         raw = torch.full((len(bounded),), float(config.initial)).expm1().log()
         self.raw = nn.Parameter(raw)
-        weights = [reward.weight for reward in named.values()]
+        self._scheduled = [
+            (row, reward)
+            for row, reward in enumerate(named.values())
+            if has_schedule(reward, "weight")
+        ]
+        weights = [schedule_of(reward, "weight").at(0.0) for reward in named.values()]
         self.register_buffer("fixed", torch.tensor(weights, dtype=torch.float32))
         for name, values in {
             "_signs": [sign for sign, _ in bounded.values()],
@@ -143,6 +149,8 @@ class RewardWeights(nn.Module):
         """Return the weights (S,) of the rewards, without gradient."""
         multipliers = self.multipliers.detach()
         total = self.fixed.clone()
+        for row, reward in self._scheduled:
+            total[row] = reward.weight
         total[self._rows] -= self._signs * multipliers
         return total / (1.0 + multipliers.sum())
 

@@ -11,6 +11,7 @@ from imitate.algo.base.on_policy import OnPolicy
 from imitate.algo.slots.reward_weights import sources_of
 from imitate.config.data_needs import Transitions
 from imitate.config.online import OnlineConfig
+from imitate.config.schedule import schedule_of
 from imitate.crew.places import open_backend
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
@@ -168,9 +169,8 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
             "errors could be priorities: set it to false"
         )
     cast(ActorCritic, setup.algo).keeps_errors = True
-    return PrioritizedReplay(
-        *shape, alpha=prioritized.alpha, beta=prioritized.beta, ranks=ranks, **settings
-    )
+    alpha, beta = schedule_of(prioritized, "alpha"), schedule_of(prioritized, "beta")
+    return PrioritizedReplay(*shape, alpha=alpha, beta=beta, ranks=ranks, **settings)
 
 
 def make_collector(setup: OnlineSetup) -> Collector:

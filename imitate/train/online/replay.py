@@ -31,6 +31,7 @@ from torch import Tensor
 
 from imitate.algo.slots.memory import STORED
 from imitate.config.data_needs import FollowingSteps, Returns, Transitions
+from imitate.config.schedule import Schedule
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.file.episode import Episode
 from imitate.system.ranks import ALONE, Ranks
@@ -453,13 +454,16 @@ class SumTree:
         return nodes - self._leaves
 
 
+ALPHA, BETA = Schedule(((0.0, 0.6),)), Schedule(((0.0, 0.4), (1.0, 1.0)))
+"""Default exponents of prioritized replay."""
+
+
 class PrioritizedReplay(ReplayBuffer):
     """Replay buffer that samples steps by priority.
 
     Args:
         alpha: exponent of the priorities; 0 samples uniformly, 1 in proportion to errors.
-        beta: exponent of the importance weights in the loss at the start of the training; 0 for none, 1 for full
-            correction. :meth:`anneal` raises it to 1.
+        beta: exponent of the importance weights in the loss; 0 for none, 1 for full correction.
         ranks: the processes whose weights are scaled together.
         **kwargs: arguments of :class:`ReplayBuffer`.
     """
@@ -467,15 +471,15 @@ class PrioritizedReplay(ReplayBuffer):
     def __init__(
         self,
         *args: Any,
-        alpha: float = 0.6,
-        beta: float = 0.4,
+        alpha: Schedule = ALPHA,
+        beta: Schedule = BETA,
         ranks: Ranks = ALONE,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._ranks = ranks
-        self.beta = self._beta_at_start = beta
-        self._alpha = alpha
+        self._alpha, self._beta = alpha, beta
+        self.anneal(0.0)
         self._tree = SumTree(len(self.live))
         self._highest = 1.0
 
@@ -500,13 +504,13 @@ class PrioritizedReplay(ReplayBuffer):
         return batch
 
     def anneal(self, progress: float) -> None:
-        """Raise ``beta`` linearly to 1 with the training's progress in [0, 1]."""
-        self.beta = self._beta_at_start + (1.0 - self._beta_at_start) * progress
+        """Set both exponents to their values at the training's progress in [0, 1]."""
+        self.alpha, self.beta = self._alpha.at(progress), self._beta.at(progress)
 
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
         """Set priorities from the TD errors (B,) of the samples ``rows`` (B,); skip overwritten rows."""
         kept = self.live[rows]
-        priorities = (np.abs(errors[kept]) + SMALLEST) ** self._alpha
+        priorities = (np.abs(errors[kept]) + SMALLEST) ** self.alpha
         if len(priorities):
             self._tree.set(rows[kept], priorities)
             self._highest = max(self._highest, float(priorities.max()))

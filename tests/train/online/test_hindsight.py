@@ -266,7 +266,7 @@ def success_after_online_rl(share, episodes, size=6):
     """Episodes that were played, until most of the last 100 reached their bits, and the share of these that did."""
     section = {
         "discount": 0.9,
-        "epsilon": {"start": 0.5, "end": 0.02, "part": 0.5},
+        "epsilon": {"schedule": [[0, 0.5], [0.5, 0.02]]},
         "target_update_freq": 1,
         "target_tau": 0.05,
         "optim_params": {"critic": {"learning_rate": {"initial": 0.005}}},

@@ -25,7 +25,11 @@ pytestmark = pytest.mark.later
 )
 def test_replay(name, section, choices):
     if choices:
-        section = {**section, "target_update_freq": 20, "epsilon": {"part": 0.5}}
+        section = {
+            **section,
+            "target_update_freq": 20,
+            "epsilon": {"schedule": [[0, 1.0], [0.5, 0.05]]},
+        }
     algo = told_algo(name, section, choices)
     memory = told_memory(algo, choices)
     learner = ReplayLearner(algo, memory, memory, batch_size=32, update_ratio=1, warmup_steps=50)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imitate.config.data_needs import Transitions
+from imitate.config.schedule import Schedule
 from imitate.system.ranks import Ranks
 from imitate.train.online.learners import Corrected, MixedBuffer, ReplayLearner
 from imitate.train.online.replay import PrioritizedReplay, ReplayBuffer, SumTree
@@ -37,6 +38,10 @@ def test_it_agrees_with_cumulative_sums(values, seed):
         assert (numbers[tree.find(rng.random(100) * tree.total * (1 - 1e-9))] > 0).all()
 
 
+def constant(value):
+    return Schedule(((0.0, value),))
+
+
 def memory(capacity=20, **kwargs):
     return PrioritizedReplay(
         {"s": (1,)}, 1, capacity, transitions=Transitions(discount=0.5), **kwargs
@@ -49,7 +54,7 @@ def priorities(steps):
 
 
 def test_steps_are_drawn_in_proportion_and_weighed_inversely():
-    steps = memory(alpha=0.5, beta=1.0)
+    steps = memory(alpha=constant(0.5), beta=constant(1.0))
     fill(steps, 0, [1, 1, 1, 1])
     rows = np.flatnonzero(steps.live)
     steps.update_priorities(rows, np.array([1.0, 4.0, 9.0, 16.0], np.float32))
@@ -67,14 +72,14 @@ def test_steps_are_drawn_in_proportion_and_weighed_inversely():
 
 
 def test_the_correction_in_the_loss_grows_to_full_over_the_training():
-    steps = memory(8, alpha=1.0, beta=0.4)
+    steps = memory(8, alpha=constant(1.0))
     for progress, beta in ((0.0, 0.4), (0.5, 0.7), (1.0, 1.0)):
         steps.anneal(progress)
-        assert steps.beta == pytest.approx(beta)
+        assert steps.beta == pytest.approx(beta) and steps.alpha == 1.0
 
 
 def test_new_steps_come_first_and_forgotten_ones_never():
-    steps = memory(8, alpha=1.0)
+    steps = memory(8, alpha=constant(1.0))
     fill(steps, 0, [1, 1, 1])
     steps.update_priorities(np.flatnonzero(steps.live), np.array([5.0, 1e-9, 1e-9], np.float32))
     steps.add(step([50], [51], [1]))

@@ -94,7 +94,7 @@ def test_a_state_begins_anew_where_an_episode_does():
 
 
 def test_progress_and_weights_arrive():
-    algo = make_algo("td3", algo={"exploration": {"std": 1.0, "end_std": 0.0}})
+    algo = make_algo("td3", algo={"exploration": {"std": {"schedule": [[0, 1.0], [1, 0.0]]}}})
     policy = batched(algo)
     policy.load(Weights(1.0, Publisher(algo).newest(8, ())))
     (answer,) = policy([request([0])])
