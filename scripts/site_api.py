@@ -160,8 +160,8 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
                 envs.vector.make_vector_env
             """,
             "Experts": """
-                envs.experts.slot.EpisodeExpert
-                envs.experts.slot.ExpertKind
+                envs.experts.expert.EpisodeExpert
+                envs.experts.expert.ExpertKind
             """,
             "Demonstrations": """
                 collect.collect.collect

@@ -19,7 +19,7 @@ from site_coverage import coverage_page
 from site_lines import with_seams, with_whole_numbers
 from site_reference import command_page, keys_page
 
-from imitate.cli.other_tools import page_table
+from imitate.cli.mistakes import page_table
 
 ROOT = Path(__file__).parents[1]
 _EQUATION = re.compile(
@@ -38,7 +38,7 @@ SEARCH_BOOSTS = {
     "coverage.md": 0.2,
 }
 _OPTIONS_OF = re.compile(r"<!-- options of (\w+) -->")
-"""Place of a table of another toolkit's options, imitate/cli/other_tools.py."""
+"""Place of a table of another toolkit's options, imitate/cli/mistakes.py."""
 _LINK_OUTSIDE = re.compile(
     r"\[(?P<text>[^\]]+)\]\((?:\.\./)+(?P<path>(?:imitate|configs|examples|scripts|benchmarks)/[^)#]*)\)"
 )

@@ -44,9 +44,9 @@ import numpy as np
 from imitate.envs import cameras as views
 from imitate.envs.env import Array, Obs
 from imitate.envs.migration import migrate_model_xml
-from imitate.envs.missing_obs import no_observation
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
 from imitate.envs.scene_check import check_scene
+from imitate.envs.spaces import no_observation
 from imitate.errors import EnvError, nearest
 from imitate.system.extras import missing
 from imitate.system.memory import return_freed_memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,8 +13,7 @@ from gymnasium import spaces
 
 from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import Array, Obs
-from imitate.envs.missing_obs import no_observation
-from imitate.errors import EnvError
+from imitate.errors import EnvError, nearest, offered
 from imitate.functional.images import image_layout, in_layout, nested_name
 
 FLAT, IMAGE = "flat", "image"
@@ -221,3 +221,22 @@ def _converter(space: Any, choices: int) -> Callable[[Array], Any]:
 
 def _layout(space: Any) -> str | None:
     return image_layout(space.shape, space.dtype) if isinstance(space, spaces.Box) else None
+
+
+def no_observation(env_name: str, key: str, obs: Mapping[str, Any]) -> EnvError:
+    """Return the error, with the remedy that the running command has.
+
+    Args:
+        env_name: the environment.
+        key: the missing observation.
+        obs: the observations of the environment.
+    """
+    words = f"{env_name}: the environment has no observation '{key}'; {nearest(key, obs)}"
+    if offered("--rename"):
+        return EnvError(f"{words} (if it has another name there, use --rename NEW={key})")
+    if offered("--set"):
+        vectors = [name for name, value in obs.items() if np.ndim(value) == 1]
+        images = [name for name, value in obs.items() if np.ndim(value) == 3]
+        own = {kind: names for kind, names in (("low_dim", vectors), ("rgb", images)) if names}
+        words += f"; to take its own, add --set 'observation.modalities.obs={json.dumps(own)}'"
+    return EnvError(words)

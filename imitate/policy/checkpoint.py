@@ -37,7 +37,7 @@ from imitate.algo.base.allocation import AllocationLimit
 from imitate.algo.base.factory import algo_factory
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
-from imitate.interop.robomimic.reading import is_robomimic, read
+from imitate.interop.robomimic.importing import is_robomimic, read
 from imitate.models.preprocess import Preprocess
 from imitate.policy.structure import (
     check_extent,

@@ -27,7 +27,7 @@ from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.system.memory import gigabytes
 from imitate.system.recognition import LEROBOT_ALGOS, recognise
 from imitate.system.text import counted
-from imitate.train.image_memory import LARGE, image_memory, image_seconds, smaller
+from imitate.train.forecast import LARGE, image_memory, image_seconds, smaller
 
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imitate.envs.missing_obs import no_observation
+from imitate.envs.spaces import no_observation
 from imitate.errors import offered, offering
 from tests.cli.test_help import commands
 from tests.cli.test_other_tools import options_of
@@ -69,7 +69,7 @@ cli/sweep | sweep
 cli/train | train
 cli/config | config init
 cli/convert_checkpoint | convert-checkpoint
-cli/help_texts cli/main cli/mistakes cli/options cli/other_tools |
+cli/help_texts cli/main cli/mistakes cli/options |
 data/quality/doctor/ | dataset doctor
 cli/dataset/curate | dataset filter
 cli/dataset/dataset | dataset embed

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from imitate.cli.main import app
-from imitate.cli.other_tools import ROWS, TOOLS, page_table
+from imitate.cli.mistakes import ROWS, TOOLS, page_table
 from imitate.config.algorithms import available
 from imitate.config.config import keys_of
 from tests.cli.test_help import commands

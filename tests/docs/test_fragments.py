@@ -12,7 +12,7 @@ from imitate.config import algorithms
 from imitate.config.axes import expand_all
 from imitate.data.formats import registry
 from imitate.deploy.robot import robot
-from imitate.envs.experts import slot
+from imitate.envs.experts import expert
 from imitate.errors import ConfigError
 from imitate.models import key_encoder
 from imitate.models.preprocessing import table
@@ -30,7 +30,7 @@ WRITTEN_ON_THE_PAGE = {"log_force"}
 """Preprocessing steps of an example; tests/examples/test_own_step.py installs it and trains with the block."""
 GROUPS = {
     *(algorithms.ENTRY_POINTS, key_encoder.ENTRY_POINTS, table.ENTRY_POINTS),
-    *(registry.ENTRY_POINTS, slot.GROUP, robot.ROBOTS, robot.TELEOPERATORS),
+    *(registry.ENTRY_POINTS, expert.GROUP, robot.ROBOTS, robot.TELEOPERATORS),
 }
 """Entry point groups that pages name."""
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.models.mutual_information import InformationEstimator
+from imitate.algo.slots.mutual_information import InformationEstimator
 
 
 def fixed(estimator, joint, product):

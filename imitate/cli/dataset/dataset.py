@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from imitate.cli.dataset import actions, curate, doctor, migrate_env, report, set_env, shard
+from imitate.cli.dataset import actions, curate, environment, quality, shard
 from imitate.cli.dataset.convert import convert
 from imitate.cli.dataset.curate import First, Names, names_of
 from imitate.cli.dataset.download import download
@@ -121,10 +121,8 @@ app = typer.Typer(
     help="Examine, edit, convert and play back demonstration files.", no_args_is_help=True
 )
 curate.mount(app)
-doctor.mount(app)
-report.mount(app)
-migrate_env.mount(app)
-set_env.mount(app)
+quality.mount(app)
+environment.mount(app)
 actions.mount(app)
 shard.mount(app)
 

@@ -1,19 +1,16 @@
-"""Scripted experts, with one file per task, package of tasks or kind of robot."""
+"""Scripted experts, with one file per kind of task, package of tasks or kind of robot."""
 
 from __future__ import annotations
 
 from imitate.envs.experts.demonstrators import LEVELS, Demonstrator, Habits, HumanLike
 from imitate.envs.experts.door import DoorExpert
-from imitate.envs.experts.expert import QUALITIES, Expert, Style
-from imitate.envs.experts.lift import LiftExpert
+from imitate.envs.experts.expert import QUALITIES, Expert, ExpertKind, Style, expert_of_package
 from imitate.envs.experts.nut_assembly import (
     NutAssemblyExpert,
     NutAssemblyRoundExpert,
     NutAssemblySquareExpert,
 )
-from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
-from imitate.envs.experts.slot import ExpertKind, expert_of_package
-from imitate.envs.experts.stack import StackExpert
+from imitate.envs.experts.pick_and_place import LiftExpert, PickPlaceCanExpert, StackExpert
 from imitate.envs.experts.tool_hang import ToolHangExpert
 from imitate.envs.experts.two_arms import (
     TwoArmHandoverExpert,

@@ -180,7 +180,7 @@ def _about_y(angle: float) -> Array:
 
 @dataclass(frozen=True)
 class TransferTask:
-    """The expert of the task; see :class:`imitate.envs.experts.slot.ExpertKind`."""
+    """The expert of the task; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
     instruction: ClassVar[str] = "hand the cube from the right arm to the left one"

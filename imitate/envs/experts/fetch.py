@@ -77,7 +77,7 @@ class FetchExpert:
 
 @dataclass(frozen=True)
 class FetchTask:
-    """The expert of one task; see :class:`imitate.envs.experts.slot.ExpertKind`."""
+    """The expert of one task; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
     instruction: str

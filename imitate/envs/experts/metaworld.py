@@ -96,7 +96,7 @@ class MetaWorldExpert:
 
 @dataclass(frozen=True)
 class MetaWorldTask:
-    """The expert of one task; see :class:`imitate.envs.experts.slot.ExpertKind`."""
+    """The expert of one task; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
     instruction: str

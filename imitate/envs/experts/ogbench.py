@@ -32,7 +32,7 @@ class OGBenchOracle:
 
 @dataclass(frozen=True)
 class OGBenchDataset:
-    """The recording of one dataset; see :class:`imitate.envs.experts.slot.ExpertKind`."""
+    """The recording of one dataset; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
     horizon: ClassVar[int] = 1000

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from imitate.deploy.server.scheduling import Scheduler
+from imitate.deploy.server.session import Scheduler
 
 
 def test_one_request_runs_in_its_own_thread():

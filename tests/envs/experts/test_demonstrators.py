@@ -5,7 +5,7 @@ import pytest
 
 from imitate.envs.experts import LEVELS, QUALITIES, Style
 from imitate.envs.experts.expert import CLOSE, OPEN
-from imitate.envs.experts.lift import LiftExpert
+from imitate.envs.experts.pick_and_place import LiftExpert
 
 from .hands import observation as above
 

@@ -13,8 +13,7 @@ from imitate.envs.experts.expert import (
     square_yaw,
     yaw_of,
 )
-from imitate.envs.experts.lift import LiftExpert
-from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
+from imitate.envs.experts.pick_and_place import LiftExpert, PickPlaceCanExpert
 
 from .hands import PLAIN, observation
 

@@ -3,8 +3,8 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
-from imitate.envs.experts import Style, find_expert, slot
-from imitate.envs.experts.lift import LiftExpert
+from imitate.envs.experts import Style, expert, find_expert
+from imitate.envs.experts.pick_and_place import LiftExpert
 from imitate.errors import EnvError
 
 
@@ -33,9 +33,9 @@ def forward_of(env_name):
 
 
 def test_an_installed_package_brings_experts_for_its_environments(monkeypatch):
-    point = EntryPoint("other_package", f"{__name__}:forward_of", slot.GROUP)
+    point = EntryPoint("other_package", f"{__name__}:forward_of", expert.GROUP)
     monkeypatch.setattr(EntryPoint, "load", lambda self: forward_of)
-    monkeypatch.setattr(slot, "installed_points", lambda group: [point] * (group == slot.GROUP))
+    monkeypatch.setattr(expert, "installed_points", lambda group: [point] * (group == expert.GROUP))
     kind = find_expert("other_package:Reach-v0")
     assert kind(Style.sample(np.random.default_rng(0))).act({}) == 1.0
     with pytest.raises(EnvError, match="no expert for other_package:Push-v0"):
@@ -61,8 +61,8 @@ def test_a_task_without_expert(env_name, words):
 
 
 def test_experts_that_cannot_be_loaded_are_an_error_of_one_line(monkeypatch):
-    point = EntryPoint("broken", "no_such_package.experts:expert_of", slot.GROUP)
-    monkeypatch.setattr(slot, "installed_points", lambda group: [point])
+    point = EntryPoint("broken", "no_such_package.experts:expert_of", expert.GROUP)
+    monkeypatch.setattr(expert, "installed_points", lambda group: [point])
     with pytest.raises(EnvError, match="no_such_package.experts:expert_of, which cannot") as error:
         find_expert("broken:Reach-v0")
     assert "\n" not in str(error.value)

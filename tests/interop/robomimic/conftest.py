@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.interop.robomimic.reading import read
+from imitate.interop.robomimic.importing import read
 from imitate.policy.checkpoint import algo_from_checkpoint, converted, load_checkpoint
 
 ROOT = Path(__file__).parents[3]

@@ -1,27 +1,28 @@
-"""``imitate dataset doctor``: find faults of a demonstration file and write a repaired copy."""
+"""``imitate dataset doctor`` and ``report``: find faults of a demonstration file, repair them, describe the file."""
 
 from __future__ import annotations
 
 import json
 import time
+import webbrowser
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from imitate.cli.dataset.curate import File, InPlace, Out, names_of, progress, target_of
-from imitate.cli.options import AsJson, Overwrite
+from imitate.cli.options import AsJson, FilterKey, Overwrite
+from imitate.data.edit.target import Target
 from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.data.quality.doctor.diagnosis import fix as fix_file
-from imitate.data.quality.doctor.finding import DoctorReport, Finding, Place, counted
+from imitate.data.quality.doctor.finding import DoctorReport, Finding, Place
+from imitate.data.quality.report.page import write_report
+from imitate.data.quality.report.section import size
 from imitate.errors import UserError, printable
+from imitate.system.text import counted
 
 _MAX_PLACES = 4
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to ``imitate dataset``."""
-    app.command("doctor")(doctor)
 
 
 def doctor(
@@ -89,3 +90,44 @@ def _words(place: Place) -> str:
     steps = ", ".join(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in place.steps[:3])
     parts = [place.demo or "all demos", place.key or "", steps and f"steps {steps}"]
     return " ".join(filter(None, parts)) + (" ..." if len(place.steps) > 3 else "")
+
+
+def report(
+    file: File,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="HTML file to write; default: FILE_report.html beside the file."
+        ),
+    ] = None,
+    filter_key: FilterKey = None,
+    max_demos: Annotated[
+        int,
+        typer.Option("--max-demos", min=1, help="Largest number of demos whose values are read."),
+    ] = 200,
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write one HTML page with numbers, plots, thumbnails and the doctor's findings.
+
+    The page is self-contained: it can be mailed, printed, and opened without a network.
+    """
+    target = Target(
+        out or file.with_name(f"{file.stem}_report.html"), source=file, overwrite=overwrite
+    )
+    with progress("report") as on_demo:
+        subject = write_report(
+            file, target, filter_key=filter_key, max_demos=max_demos, on_demo=on_demo
+        )
+    counts = counted(len(subject.demos), "demo")
+    if not subject.is_whole:
+        counts += f", values of {len(subject.sample)}"
+    typer.echo(f"{target.path}: {counts}, {size(target.path.stat().st_size)}")
+    if open_:
+        webbrowser.open(target.path.resolve().as_uri())
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands of this file to ``imitate dataset``."""
+    app.command("doctor")(doctor)
+    app.command("report")(report)
