@@ -14,7 +14,7 @@ Rows of the references of ALF, SRL and DI-engine. A row is *covered* if a test s
 *partly* if something is left, which the row names. The replacement that breaks a version, and its test, are in the
 [last table](#proofs); `python -m benchmarks.covered` tries all of them.
 
-The pages for those who come from there: [ALF](from_alf.md), [SRL](from_srl.md), [DI-engine](from_ding.md).
+The page for those who come from there: [ALF, DI-engine, SRL](from_other_rl.md).
 """
 
 

@@ -246,19 +246,6 @@ def _trace(env: Env, seed: int) -> list[Mapping[str, Any]]:
     return [obs, *(outcome[0] for outcome in _random_steps(env, TRIED_STEPS))]
 
 
-def _same(first: list[Mapping[str, Any]], second: list[Mapping[str, Any]]) -> bool:
-    if len(first) != len(second):
-        return False
-    return all(
-        np.allclose(a[key], b[key], atol=1e-6)
-        for a, b in zip(first, second, strict=True)
-        for key in a
-    )
-
-
-TRIED_STEPS = 20
-
-
 def check_team(env: Any, other: Any, steps: int) -> list[CheckFinding]:
     """Check an environment with several agents.
 

@@ -74,7 +74,8 @@ def test_what_replaces_an_option_of_another_toolkit_exists():
 @pytest.mark.parametrize("tool", TOOLS)
 def test_the_page_of_a_toolkit_shows_its_rows(monkeypatch, tool):
     monkeypatch.syspath_prepend(PAGES.parent / "scripts")
-    text = (PAGES / f"from_{tool}.md").read_text()
+    own = PAGES / f"from_{tool}.md"
+    text = (own if own.is_file() else PAGES / "from_other_rl.md").read_text()
     assert text.count(f"<!-- options of {tool} -->") == 1
     assert "| `--seed`" in page_table("sb3") and page_table(tool).count("\n") == 1 + sum(
         row.tool == tool for row in ROWS

@@ -292,12 +292,12 @@ def test_demonstrations_of_a_replay_buffer(folder):
 
 
 def test_a_loop_around_a_policy_of_di_engine():
-    info = run("docs/from_ding.md", 0, [("[:64]", "[:8]")])["info"]
+    info = run("docs/from_other_rl.md", 0, [("[:64]", "[:8]")])["info"]
     assert len(info["priority"]) == 8
 
 
 def test_a_policy_of_srl(checkpoint):
-    result = run("docs/from_srl.md", 0)["result"]
+    result = run("docs/from_other_rl.md", 1)["result"]
     assert result.action.shape == (8, 2)
 
 
@@ -372,11 +372,10 @@ RUN = {
     "docs/deployment.md": 3,
     "docs/encoders.md": 1,
     "docs/environments.md": 2,
-    "docs/from_ding.md": 1,
     "docs/from_lerobot.md": 1,
+    "docs/from_other_rl.md": 2,
     "docs/from_robomimic.md": 1,
     "docs/from_sb3.md": 2,
-    "docs/from_srl.md": 1,
     "docs/interactive.md": 1,
     "docs/offline_rl.md": 1,
     "docs/own_data.md": 3,

@@ -65,7 +65,7 @@ def _lines(report: DoctorReport, repaired: list[Finding], seconds: float) -> Ite
     for finding in repaired:
         yield f"repaired {finding.code}: {finding.what}"
     size = report.read_bytes / 1e6
-    yield f"{report.path}: {counted(report.demos)}, {report.steps} steps, {size:.0f} MB read in {seconds:.1f} s"
+    yield f"{report.path}: {counted(report.demos, 'demo')}, {report.steps} steps, {size:.0f} MB read in {seconds:.1f} s"
     for finding in report.findings:
         yield f"{finding.level.value:<8} {finding.code}: {finding.what}"
         if finding.places:

@@ -37,12 +37,12 @@ from imitate.errors import UserError, WireError
 from imitate.system import clock
 from imitate.system.channel.messages import encode
 
-Request = TypeVar("Request")
-Reply = TypeVar("Reply")
+RequestT = TypeVar("RequestT")
+ReplyT = TypeVar("ReplyT")
 
 
 @dataclass
-class TimedReply(Generic[Reply]):
+class TimedReply(Generic[ReplyT]):
     """Reply with its timing.
 
     Attributes:
@@ -52,17 +52,17 @@ class TimedReply(Generic[Reply]):
         together: number of requests answered by the same prediction.
     """
 
-    reply: Reply
+    reply: ReplyT
     queued_ms: float
     infer_ms: float
     together: int
 
 
 @dataclass
-class _Job(Generic[Request, Reply]):
-    request: Request
+class _Job(Generic[RequestT, ReplyT]):
+    request: RequestT
     arrived: float = field(default_factory=lambda: clock.now())
-    answer: TimedReply[Reply] | None = None
+    answer: TimedReply[ReplyT] | None = None
     error: BaseException | None = None
 
     @property
@@ -70,7 +70,7 @@ class _Job(Generic[Request, Reply]):
         return self.answer is not None or self.error is not None
 
 
-class Scheduler(Generic[Request, Reply]):
+class Scheduler(Generic[RequestT, ReplyT]):
     """Runs one prediction at a time, for all requests that wait when it begins.
 
     A request therefore waits for at most one prediction before its own. The prediction runs in the thread of one of the
@@ -80,10 +80,10 @@ class Scheduler(Generic[Request, Reply]):
         predict: function from requests to equally many replies in the same order; it may raise errors.
     """
 
-    def __init__(self, predict: Callable[[Sequence[Request]], Sequence[Reply]]) -> None:
+    def __init__(self, predict: Callable[[Sequence[RequestT]], Sequence[ReplyT]]) -> None:
         self._predict = predict
         self._changed = threading.Condition()
-        self._waiting: list[_Job[Request, Reply]] = []
+        self._waiting: list[_Job[RequestT, ReplyT]] = []
         self._busy = False
 
     @property
@@ -91,17 +91,17 @@ class Scheduler(Generic[Request, Reply]):
         """Number of requests that wait for the next prediction."""
         return len(self._waiting)
 
-    def __call__(self, request: Request) -> TimedReply[Reply]:
+    def __call__(self, request: RequestT) -> TimedReply[ReplyT]:
         """Return the answer to a request; may be called from any thread.
 
         Raises:
             Exception: the error that ``predict`` raised for this request.
         """
-        job: _Job[Request, Reply] = _Job(request)
+        job: _Job[RequestT, ReplyT] = _Job(request)
         with self._changed:
             self._waiting.append(job)
             clock.wait_for(self._changed, lambda: not self._busy or job.done)
-            batch: list[_Job[Request, Reply]] = []
+            batch: list[_Job[RequestT, ReplyT]] = []
             if not job.done:
                 self._busy = True
                 batch, self._waiting = self._waiting, []
@@ -117,7 +117,7 @@ class Scheduler(Generic[Request, Reply]):
         assert job.answer is not None
         return job.answer
 
-    def _run(self, batch: list[_Job[Request, Reply]]) -> None:
+    def _run(self, batch: list[_Job[RequestT, ReplyT]]) -> None:
         """Answer a batch; if it fails, answer each request separately, so that one cannot break others."""
         try:
             self._answer(batch)
@@ -129,7 +129,7 @@ class Scheduler(Generic[Request, Reply]):
             for job in batch:
                 self._run([job])
 
-    def _answer(self, batch: list[_Job[Request, Reply]]) -> None:
+    def _answer(self, batch: list[_Job[RequestT, ReplyT]]) -> None:
         began = clock.now()
         replies = self._predict([job.request for job in batch])
         if len(replies) != len(batch):
