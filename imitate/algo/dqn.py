@@ -10,6 +10,8 @@ With ``critic.num_quantiles`` above 1 the network predicts that number of quanti
 mean, and target and loss use the quantiles (Dabney, Rowland, Bellemare, Munos, "Distributional Reinforcement Learning
 with Quantile Regression", AAAI 2018, arXiv:1710.10044).
 
+With named rewards, Q is the weighted sum of a value of each.
+
 If choices are masked, the best and the random choices are taken from the allowed ones.
 
 Rollouts take a random action with probability epsilon, which has a schedule. Every ``target_update_freq`` updates
@@ -18,6 +20,7 @@ the targets are copied if ``target_tau`` is 1, or moved by this fraction if it i
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -30,6 +33,8 @@ from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import ActorCriticConfig
 from imitate.algo.base.sections import LayerDims
+from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
+from imitate.algo.slots.reward_weights import num_values
 from imitate.config import BaseConfig, Section
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean, quantile_regression_loss
@@ -61,6 +66,7 @@ class DQNCriticConfig(Section):
 class DQNConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``dqn``."""
 
+    value_per_reward = True
     tree_defaults = {
         "train": {"batch_size": 64, "online": {"enabled": True}},
         "algo": {"epsilon": {"schedule": [[0, 1.0], [0.1, 0.05]]}},
@@ -99,23 +105,25 @@ class DQNConfig(ActorCriticConfig):
 
 
 class ChoiceValues(nn.Module):
-    """Value of each choice, from quantiles of its return."""
+    """Value of each choice, from quantiles of its return; V values of each with named rewards."""
 
-    def __init__(self, encoder: GroupEncoder, config: DQNCriticConfig, num_choices: int) -> None:
+    def __init__(
+        self, encoder: GroupEncoder, config: DQNCriticConfig, num_choices: int, num_values: int = 0
+    ) -> None:
         super().__init__()
-        self.num_quantiles = config.num_quantiles
+        self._shape = (num_choices, config.num_quantiles, *([num_values] if num_values else []))
         self.encoder = encoder
         self.mlp = MLP(encoder.output_dim, config.layer_dims)
-        self.head = FullPrecisionLinear(self.mlp.output_dim, num_choices * self.num_quantiles)
+        self.head = FullPrecisionLinear(self.mlp.output_dim, math.prod(self._shape))
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Return values (B, A)."""
-        return self.quantiles(obs, goal).mean(-1)
+        """Return values (B, A) or (B, A, V)."""
+        return self.quantiles(obs, goal).mean(2)
 
     def quantiles(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Return quantiles (B, A, N)."""
+        """Return quantiles (B, A, N) or (B, A, N, V)."""
         said: Tensor = self.head(self.mlp(self.encoder(obs, goal)))
-        return said.reshape(len(said), -1, self.num_quantiles)
+        return said.reshape(len(said), *self._shape)
 
 
 @register("dqn", DQNConfig)
@@ -125,7 +133,10 @@ class DQN(ActorCritic[DQNConfig]):
     main_net = "critic"
 
     def _create_networks(self) -> None:
-        critic = ChoiceValues(self._create_encoder(), self.config.critic, self.ac_dim)
+        values = num_values(self.config)
+        critic = ChoiceValues(self._create_encoder(), self.config.critic, self.ac_dim, values)
+        if values:
+            self.acting_nets = (*self.acting_nets, REWARD_WEIGHTS)
         self.nets = nn.ModuleDict({"critic": critic})
         self._add_targets()
         self.counters["updates"] = 0
@@ -134,16 +145,16 @@ class DQN(ActorCritic[DQNConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Return the TD target (B, N) of each quantile, without gradient."""
+        """Return the TD target (B, N) of each quantile, without gradient; (B, N, V) with named rewards."""
         after = self._values("critic_target").quantiles(batch["next_obs"], batch["goal_obs"])
         chooser = (
             self.nets["critic"](batch["next_obs"], batch["goal_obs"])
             if self.config.double
-            else after.mean(-1)
+            else after.mean(2)
         )
-        chosen = self.action_mask.scores(chooser, batch["next_obs"]).argmax(-1)
+        chosen = self.action_mask.scores(self._total(chooser), batch["next_obs"]).argmax(-1)
         best = after[torch.arange(len(after), device=after.device), chosen]
-        target: Tensor = batch["rewards"].unsqueeze(-1) + batch["discounts"].unsqueeze(-1) * best
+        target: Tensor = batch["rewards"].unsqueeze(1) + batch["discounts"].unsqueeze(1) * best
         return target
 
     def _values(self, name: str) -> ChoiceValues:
@@ -152,16 +163,20 @@ class DQN(ActorCritic[DQNConfig]):
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         target = self._target(batch)
         quantiles = self._values("critic").quantiles(batch["obs"], batch["goal_obs"])
-        chosen = (quantiles * batch["actions"].unsqueeze(-1)).sum(1)
-        values, weight = chosen.mean(-1), batch["weight"]
-        if chosen.shape[-1] == 1:
-            loss = self._td_loss(chosen.T, target.squeeze(-1), weight)
+        choice = batch["actions"].reshape(*quantiles.shape[:2], *[1] * (quantiles.dim() - 2))
+        chosen = (quantiles * choice).sum(1)
+        values, wanted, weight = chosen.mean(1), target.mean(1), batch["weight"]
+        if chosen.shape[1] == 1:
+            loss = self._td_loss(chosen.transpose(0, 1), target[:, 0], weight)
         else:
-            huber = self.config.critic.use_huber
-            loss = masked_mean(quantile_regression_loss(chosen, target, huber=huber), weight)
+            many, huber = self.value_weights is not None, self.config.critic.use_huber
+            each, samples = (x.transpose(1, 2) if many else x for x in (chosen, target))
+            errors = quantile_regression_loss(each, samples, huber=huber)
+            loss = masked_mean(errors.sum(-1) if many else errors, weight)
             if self.keeps_errors:
-                self.sample_errors = (values.detach() - target.mean(-1)).abs()
-        return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
+                self.sample_errors = self._distance((values.detach() - wanted).abs())
+        info = {"Q": self._total(values).mean(), "Q_Targets": self._total(wanted).mean()}
+        return loss, {"Critic_Loss": loss, **info}
 
     def _update(self, batch: Batch, update: Update) -> None:
         """Update the values; every ``target_update_freq`` updates also the target."""
@@ -171,7 +186,7 @@ class DQN(ActorCritic[DQNConfig]):
 
     def _validation_info(self, batch: Batch) -> Info:
         """Fraction of states in which the best choice differs from the data's."""
-        values = self.nets["critic"](batch["obs"], batch["goal_obs"])
+        values = self._total(self.nets["critic"](batch["obs"], batch["goal_obs"]))
         best = self.action_mask.scores(values, batch["obs"]).argmax(-1)
         return {"Action_Error": (best != batch["actions"].argmax(-1)).float().mean()}
 
@@ -186,7 +201,7 @@ class DQN(ActorCritic[DQNConfig]):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
-        values = self.active_nets["critic"](obs, goal)
+        values = self._total(self.active_nets["critic"](obs, goal))
         mask = self.action_mask.to_act(obs)
         choice = masked(values, mask).argmax(-1)
         if explore:

@@ -12,6 +12,8 @@ discount g and a tanh-Gaussian policy pi:
     actor:  alpha log pi(a | s) - mean of all atoms of Z_e(s, a), a ~ pi(s)            -> TQC._actor_loss
     alpha:  rises while the entropy is below its target, falls while it is above       -> EntropyWeight.loss
 
+With named rewards each has its atoms, and those that are dropped are the highest parts of the total.
+
 ``critic.num_dropped`` d balances over- and underestimation: in the paper 2 for most tasks, 5 for Hopper, 0 for
 HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's critics have three of 512. With
 ``algo.rnn`` all networks share a recurrent encoder (:mod:`imitate.algo.slots.memory`).
@@ -59,6 +61,7 @@ class TQCCriticConfig(SoftCriticConfig):
 class TQCConfig(SoftActorCriticConfig):
     """Section ``algo`` of algorithm ``tqc``."""
 
+    value_per_reward = True
     critic: TQCCriticConfig = Field(TQCCriticConfig())
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
     prior: PriorConfig | None = prior_field()
@@ -110,29 +113,42 @@ class TQC(ActorCritic[TQCConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Return TD targets (B, E (M - d)) of the atoms, without gradient."""
+        """Return TD targets (B, E (M - d)) of the atoms, without gradient; (B, E (M - d), V) of named rewards."""
         next_obs, goal = batch["next_obs"], batch["goal_obs"]
         actions, log_prob = sampled_actions(self.actor, next_obs, goal, self.log_prior)
         atoms = self._critic("critic_target")(next_obs, actions, goal)
-        kept = lowest_atoms(atoms, self.config.critic.num_dropped)
-        soft = kept - (self.entropy.value * log_prob).unsqueeze(-1)
-        target: Tensor = batch["rewards"].unsqueeze(-1) + batch["discounts"].unsqueeze(-1) * soft
+        soft = self._plus(self._lowest(atoms), -(self.entropy.value * log_prob).unsqueeze(1))
+        target: Tensor = batch["rewards"].unsqueeze(1) + batch["discounts"].unsqueeze(1) * soft
         return target
+
+    def _lowest(self, atoms: Tensor) -> Tensor:
+        """Return the atoms (B, E (M - d)) of (E, B, M), or (B, E (M - d), V) of (E, B, M, V), that targets keep."""
+        dropped = self.config.critic.num_dropped
+        if self.value_weights is None:
+            return lowest_atoms(atoms, dropped)
+        signs = self.value_weights.signs()
+        return lowest_atoms((atoms * signs).movedim(-1, 1), dropped).movedim(0, -1) * signs
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         config, target = self.config.critic, self._target(batch)
         atoms = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
-        samples = target.expand(len(atoms), *target.shape)
-        errors = quantile_regression_loss(atoms, samples, huber=config.use_huber)
+        if self.value_weights is None:
+            each, samples = atoms, target.expand(len(atoms), *target.shape)
+        else:
+            each = atoms.movedim(-1, 1).flatten(0, 1)
+            samples = target.movedim(-1, 0).repeat(len(atoms), 1, 1)
+        errors = quantile_regression_loss(each, samples, huber=config.use_huber)
         loss = masked_mean(errors.sum(0) / config.num_quantiles, batch["weight"])
+        values, wanted = atoms.mean(2), target.mean(1)
         if self.keeps_errors:
-            self.sample_errors = (atoms.detach().mean(-1) - target.mean(-1)).abs().mean(0)
-        return loss, {"Critic_Loss": loss, "Q": atoms.mean(), "Q_Targets": target.mean()}
+            self.sample_errors = self._distance((values.detach() - wanted).abs().mean(0))
+        info = {"Q": self._total(values).mean(), "Q_Targets": self._total(wanted).mean()}
+        return loss, {"Critic_Loss": loss, **info}
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         obs, goal, weight = batch["obs"], batch["goal_obs"], batch["weight"]
         actions, log_prob = sampled_actions(self.actor, obs, goal, self.log_prior)
-        values = self._critic("critic")(obs, actions, goal).mean((0, -1))
+        values = self._total(self._critic("critic")(obs, actions, goal).mean((0, 2)))
         alpha = self.entropy.value
         loss = masked_mean(alpha * log_prob - values, weight)
         entropy = -masked_mean(log_prob.detach(), weight)

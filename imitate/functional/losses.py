@@ -208,12 +208,12 @@ def lowest_atoms(atoms: Tensor, num_dropped: int) -> Tensor:
     """Pool the atoms of several critics and drop the highest ones (arXiv:2005.04269).
 
     Args:
-        atoms: (E, B, M) atoms of E critics.
+        atoms: (E, *B, M) atoms of E critics.
         num_dropped: number of atoms dropped per critic, in [0, M).
 
     Returns:
-        (B, E (M - num_dropped)), ascending.
+        (*B, E (M - num_dropped)), ascending.
     """
-    size, batch, num = atoms.shape
-    pooled = atoms.transpose(0, 1).reshape(batch, size * num).sort(-1).values
-    return pooled[:, : size * (num - num_dropped)]
+    size, num = len(atoms), atoms.shape[-1]
+    pooled = atoms.movedim(0, -2).flatten(-2).sort(-1).values
+    return pooled[..., : size * (num - num_dropped)]

@@ -85,7 +85,7 @@ class CriticEnsemble(nn.Module):
         num_atoms: K; if K > 0, outputs are logits of a distribution over K values instead of a value.
         num_choices: C; if C > 0, outputs are values of C choices, and actions are not needed as input.
         value_bounds: lowest and highest value, enforced by a tanh; not with atoms.
-        num_values: V; if V > 0, each action or choice has V values; not with atoms.
+        num_values: V; if V > 0, each action, choice or atom has V values.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class CriticEnsemble(nn.Module):
 
         Returns:
             (E, B), or (E, B, N); with atoms logits (E, B, [N,] K); with choices (E, B, [N,] C). With V values of each
-            action or choice, one more dimension V at the end.
+            action, choice or atom, one more dimension V at the end.
         """
         features = torch.stack([encoder(obs, goal) for encoder in self.encoders])
         shape = features.shape[1:-1]
@@ -150,10 +150,11 @@ class CriticEnsemble(nn.Module):
         values = (rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)).reshape(
             self.size, *shape, -1
         )
+        parts = self.num_atoms or self.num_choices
+        if self.num_values and parts:
+            values = values.reshape(*values.shape[:-1], parts, self.num_values)
         if self.num_atoms:
             return values
-        if self.num_values and self.num_choices:
-            values = values.reshape(*values.shape[:-1], self.num_choices, self.num_values)
         return self._bounded(values if self.num_choices or self.num_values else values.squeeze(-1))
 
     def _rows(self, x: Tensor) -> Tensor:

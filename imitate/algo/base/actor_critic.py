@@ -478,6 +478,11 @@ class ActorCritic(Algo[RLConfigT]):
         """Return values (*B,) from (*B,), or from (*B, V) by the weights of the named rewards."""
         return values if self.value_weights is None else self.value_weights.total(values)
 
+    def _distance(self, distances: Tensor) -> Tensor:
+        """Return distances (B,) from (B,), or from (B, V) by the weights of the named rewards."""
+        weights = self.value_weights
+        return distances if weights is None else weights.total_distance(distances)
+
     def _ensemble_value(self, values: Tensor) -> Tensor:
         """Combine the critics' values (E, *B): the smallest and the largest are mixed by ``ensemble.weight``.
 
@@ -497,12 +502,10 @@ class ActorCritic(Algo[RLConfigT]):
         huber = self.config["critic"].use_huber
         error = nn.functional.smooth_l1_loss if huber else nn.functional.mse_loss
         errors = error(values, target.expand_as(values), reduction="none")
-        distance = (values.detach() - target).abs().mean(0) if self.keeps_errors else None
         if self.value_weights is not None:
             errors = errors.sum(-1)
-            distance = None if distance is None else self.value_weights.total_distance(distance)
-        if distance is not None:
-            self.sample_errors = distance
+        if self.keeps_errors:
+            self.sample_errors = self._distance((values.detach() - target).abs().mean(0))
         return masked_mean(errors.sum(0), weight)
 
     def _policy_actions(self, batch: Batch) -> Tensor:

@@ -10,9 +10,9 @@ With named rewards s_k, their fixed weights w_k, and a multiplier m_c >= 0 per c
     multiplier  rises while the mean of s_c per step breaks its bound, falls while it keeps it:
                 it follows the gradient of -m_c sign_c (mean(s_c) - bound_c)             -> RewardWeights.loss
 
-The means are moving means over collected steps, with the policy of their time. ``ppo``, ``a2c``, ``sac``, ``td3``,
-``ddpg`` and ``rlpd`` learn a value of each named reward, and of what is added to them (entropy, bonuses), which stay
-right when a multiplier moves:
+The means are moving means over collected steps, with the policy of their time. ``ppo``, ``a2c``, ``sac``, ``tqc``,
+``td3``, ``ddpg``, ``dqn`` and ``rlpd`` learn a value of each named reward, and of what is added to them (entropy,
+bonuses), which stay right when a multiplier moves:
 
     value       Q = sum_k v_k Q_k + Q_added, v_k the weight of s_k in r                 -> RewardWeights.total
     pessimism   of several critics, the least Q_k where v_k > 0, the greatest where not -> RewardWeights.pessimistic
@@ -166,6 +166,11 @@ class RewardWeights(nn.Module):
         """Return the weighted sum (*B,) of distances (*B, S + 1), which are not negative."""
         return distances[..., :-1] @ self.weights().abs() + distances[..., -1]
 
+    def signs(self) -> Tensor:
+        """Return (S + 1,) 1 for each value that raises the total, -1 for each that lowers it."""
+        weights = self.weights()
+        return torch.where(torch.cat([weights, weights.new_ones(1)]) < 0, -1.0, 1.0)
+
     def pessimistic(self, values: Tensor, weight: float = 1.0) -> Tensor:
         """Return the worst values (*B, S + 1) of an ensemble's (E, *B, S + 1).
 
@@ -173,8 +178,7 @@ class RewardWeights(nn.Module):
             values: values of each member.
             weight: weight of the worst value; the best one has the rest.
         """
-        weights = self.weights()
-        signs = torch.where(torch.cat([weights, weights.new_ones(1)]) < 0, -1.0, 1.0)
+        signs = self.signs()
         signed = values * signs
         worst = signed.amin(0)
         if weight != 1.0:

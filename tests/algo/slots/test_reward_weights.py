@@ -1,5 +1,7 @@
 """Named rewards: weights, means and multipliers by hand, and a speed that keeps to its limit."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -225,22 +227,82 @@ def test_targets_of_each_reward_by_hand(name, monkeypatch):
         "_td_loss",
         lambda own, values, target, weight: seen.update(target=target) or values.sum(),
     )
-    obs = {"s": torch.zeros(2, 1)}
-    batch = {
-        "obs": obs,
-        "next_obs": obs,
-        "goal_obs": None,
-        "actions": torch.zeros(2, 1),
-        "signals": torch.tensor([[1.0, 0.25], [1.0, 0.25]]),
-        "discounts": torch.tensor([0.8, 0.0]),
-        "signal_discounts": torch.tensor([[0.5, 0.8], [0.0, 0.0]]),
-        "weight": None,
-    }
-    algo.train_on_batch(batch, 1, validate=True)
+    algo.train_on_batch(one_step([0.0]), 1, validate=True)
     assert seen["target"][1].tolist() == [1.0, 0.25, 0.0]
     speed, cost, more = seen["target"][0].tolist()
     assert (speed, cost) == pytest.approx((1 + 0.5 * 2, 0.25 + 0.8 * 4))
     assert (more == 8.0) == (name in ("td3", "ddpg"))  # the others add the entropy
+
+
+def one_step(action):
+    obs = {"s": torch.zeros(2, 1)}
+    return {
+        "obs": obs,
+        "next_obs": obs,
+        "goal_obs": None,
+        "actions": torch.tensor([action] * 2),
+        "signals": torch.tensor([[1.0, 0.25]] * 2),
+        "discounts": torch.tensor([0.8, 0.0]),
+        "signal_discounts": torch.tensor([[0.5, 0.8], [0.0, 0.0]]),
+        "weight": None,
+    }
+
+
+def test_atoms_of_each_reward_by_hand(monkeypatch):
+    """Targets drop the two highest rewards and the two lowest costs of the atoms 0 to 5 of two critics."""
+    critic = {"ensemble": {"n": 2}, "num_quantiles": 3, "num_dropped": 1}
+    algo, seen = (
+        algo_of_speed("tqc", critic=critic, temperature={"tuned": False, "initial": 0.5}),
+        {},
+    )
+    for name in ("critic", "critic_target"):
+        constant(algo.nets[name], torch.zeros(9).tolist())
+        atoms = torch.arange(6.0).reshape(2, 3, 1).repeat(1, 1, 3)  # (E, M, V)
+        algo.nets[name].head.bias.data[:] = atoms.flatten(1)
+    module = sys.modules[type(algo).__module__]
+    loss = module.quantile_regression_loss
+    monkeypatch.setattr(
+        module,
+        "quantile_regression_loss",
+        lambda atoms, samples, huber: seen.update(samples=samples) or loss(atoms, samples),
+    )
+    algo.keeps_errors = True
+    info = algo.train_on_batch(one_step([0.0]), 1, validate=True)
+    task, cost, entropy = seen["samples"].reshape(2, 3, 2, 4)[0]  # of the first critic: (V, B, N)
+    assert task.tolist() == [[1.0, 1.5, 2.0, 2.5], [1.0] * 4]
+    wanted = [0.25 + 0.8 * atom for atom in (2, 3, 4, 5)]
+    assert sorted(cost[0].tolist()) == pytest.approx(wanted) and cost[1].tolist() == [0.25] * 4
+    spread = entropy[0] - entropy[0, 0]
+    assert spread.tolist() == pytest.approx([0.0, 0.8, 1.6, 2.4]) and entropy[1].tolist() == [0] * 4
+    assert info["Q"].item() == pytest.approx(2.5)  # (1 - 1) / 2 of the means and the added values
+    assert algo.sample_errors[1].item() == pytest.approx((1.5 + 2.25) / 2 + 2.5)
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_the_best_choice_is_that_of_the_weighted_values(num):
+    """Two choices: the first has the greater reward, the second is better with its cost."""
+    rewards = {**SPEED, "speed": {"source": "reward", "discount": 0.5}}
+    algo = tiny_algo(
+        "dqn",
+        obs={"s": 1},
+        action=2,
+        hidden=(8,),
+        algo={"rewards": rewards, "discount": 0.8, "critic": {"num_quantiles": num}},
+        train={"online": {"enabled": True, "env": "x"}},
+    )
+    for name in ("critic", "critic_target"):
+        values = [[[4.0, 4.0, 0.0]] * num, [[3.0, 1.0, 0.0]] * num]
+        constant(algo.nets[name], torch.tensor(values).flatten().tolist())
+    obs = {"s": torch.zeros(2, 1)}
+    step = algo.act(obs, algo.initial_state(2))
+    assert step.action.argmax(-1).tolist() == [1, 1]
+    algo.keeps_errors = True
+    info = algo.train_on_batch(one_step([0.0, 1.0]), 1, validate=True)
+    # The targets are those of the second choice; the weights 1/2, -1/2 and 1.
+    targets = [1 + 0.5 * 3 - (0.25 + 0.8 * 1), 1 - 0.25]
+    assert info["Q_Targets"].item() == pytest.approx(sum(targets) / 4)
+    assert algo.sample_errors.tolist() == pytest.approx([(0.5 + 0.05) / 2, (2 + 0.75) / 2])
+    assert algo.acting_nets == ("reward_weights",)
 
 
 def test_advantages_of_each_reward_by_hand():
