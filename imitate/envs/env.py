@@ -78,6 +78,14 @@ def of_all(each: Iterable[bool | None]) -> bool | None:
     return None if all(success is None for success in found) else all(found)
 
 
+def stage_setter(env: Any) -> Callable[[Mapping[str, Any]], None] | None:
+    """Return the method ``set_stage(kwargs)`` of an environment, or of the one in gymnasium's wrappers, or None."""
+    found = getattr(env, "set_stage", None)
+    if found is None:
+        found = getattr(getattr(env, "unwrapped", None), "set_stage", None)
+    return cast("Callable[[Mapping[str, Any]], None] | None", found)
+
+
 def first_observation(env: Env) -> Obs:
     """Return an observation, to read its keys and shapes; a robot (with ``observe()``) does not move.
 

@@ -15,6 +15,7 @@ gymnasium requires for names with a module.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import gymnasium
@@ -171,9 +172,12 @@ class Ledge(gymnasium.Env[Any, Any]):
     def __init__(self, length: int = WIDTH) -> None:
         self.observation_space = spaces.Box(0.0, 1.0, (WIDTH,), np.float32)
         self.action_space: spaces.Space[Any] = spaces.Discrete(4)
-        self._start = WIDTH - length
-        self._place = self._start
+        self._start = self._place = WIDTH - length
         self._path = np.random.default_rng(7).integers(4, size=WIDTH)
+
+    def set_stage(self, kwargs: Mapping[str, Any]) -> None:
+        """Begin the next episodes as an environment made with these arguments would."""
+        self._start = WIDTH - int(kwargs.get("length", WIDTH))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -211,9 +211,12 @@ class OnlineBatches:
 
     def begin_stage(self) -> None:
         """Collect in the current stage from now on; cut running episodes, and clear the replay buffer if configured."""
-        episodes = self.collector.state_dict()
-        self.collector.close()
-        self.collector = self._new_collector()
+        assert self.curriculum is not None
+        meta = self.curriculum.meta
+        episodes, make = self.collector.state_dict(), self._setup.at_stage(meta).make
+        if not self.collector.begin_stage(make, meta.get("env_kwargs") or {}):
+            self.collector.close()
+            self.collector = self._new_collector()
         self.collector.load_state_dict(episodes)
         if self.learner.memory is None:
             return

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.policy_state import PolicyState
-from imitate.envs.env import random_actions
+from imitate.envs.env import Env, random_actions
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.steps import Array, Collected, Step
 
@@ -30,6 +30,9 @@ class Collector(Protocol):
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
         """Take about ``num_steps`` steps in each environment, with random actions if ``random``."""
+
+    def begin_stage(self, make: Callable[[], Env], kwargs: Mapping[str, Any]) -> bool:
+        """Set the stage of a curriculum in the running environments; return false if they have to be made anew."""
 
     def updates_allowed(self) -> int | None:
         """Return the number of updates allowed before the next collection, or None if there is no limit."""
@@ -92,6 +95,10 @@ class LocalCollector:
         episodes, messages = group.finished, tuple(group.messages)
         group.finished, group.messages = [], []
         return Collected(steps, group.lanes, episodes, self.version, messages)
+
+    def begin_stage(self, make: Callable[[], Env], kwargs: Mapping[str, Any]) -> bool:
+        """Set the stage in the environments, if they have ``set_stage``; see :meth:`EnvGroup.begin_stage`."""
+        return self.group.begin_stage(make, kwargs)
 
     def updates_allowed(self) -> int | None:
         """Return None: the weights never become too old, so the number of updates has no limit."""

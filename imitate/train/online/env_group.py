@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from operator import add
 from typing import Any
 
@@ -16,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config.observation import ACTION_MASK
-from imitate.envs.env import Env, Outcome, lanes_of, named_reward, one_reward, success_in
+from imitate.envs.env import (
+    Env,
+    Outcome,
+    lanes_of,
+    named_reward,
+    one_reward,
+    stage_setter,
+    success_in,
+)
 from imitate.errors import EnvError, RewardError, RobotError, nearest
 from imitate.system.text import INFO
 from imitate.system.user_code import error_words
@@ -257,6 +266,31 @@ class EnvGroup:
                 self._replace(number)
             else:
                 return seen
+
+    def begin_stage(self, make: Callable[[], Env], kwargs: Mapping[str, Any]) -> bool:
+        """Set the stage of a curriculum in all copies; return false if one of them has no ``set_stage``.
+
+        Args:
+            make: makes one environment of the stage, if a copy has to be replaced.
+            kwargs: ``env_kwargs`` of the environment in this stage.
+        """
+        setters = [stage_setter(env) for env in self._envs]
+        if None in setters:
+            return False
+        self._make = make
+        for number, setter in enumerate(filter(None, setters)):
+            self._set_stage(number, partial(setter, kwargs))
+        return True
+
+    def _set_stage(self, number: int, setter: Callable[[], None]) -> None:
+        """Set the stage in one copy; after a failure make a new copy."""
+        try:
+            setter()
+        except RobotError:
+            raise
+        except Exception as error:  # the code of the user may raise any exception
+            self._say(number, error)
+            self._replace(number)
 
     def _replace(self, n: int) -> None:
         try:

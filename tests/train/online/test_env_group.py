@@ -171,3 +171,22 @@ def test_lost_steps_are_not_counted_and_end_an_episode():
     step = Step({}, np.zeros((3, 1)), np.zeros(3, np.float32), ends, never, {}, lost=lost)
     assert step.ends.tolist() == [True, False, True]
     assert Collected([step, step], np.arange(3), []).num_steps == 4
+
+
+class Staged(Line):
+    def set_stage(self, kwargs):
+        if kwargs["length"] < 0:
+            raise RuntimeError("no such length")
+        self.length = kwargs["length"]
+
+
+def test_a_stage_is_set_in_running_environments_that_can():
+    envs = group(Staged)
+    before = list(envs.envs)
+    assert envs.begin_stage(functools.partial(Staged, 2.0), {"length": 2.0})
+    assert envs.envs == before and [env.length for env in before] == [2.0, 2.0]
+    # A copy that fails is replaced by one of the stage.
+    assert envs.begin_stage(functools.partial(Staged, 9.0), {"length": -1.0})
+    assert not set(envs.envs) & set(before) and {env.length for env in envs.envs} == {9.0}
+    assert "no such length" in envs.messages[0]
+    assert not group(Line).begin_stage(Line, {"length": 2.0})

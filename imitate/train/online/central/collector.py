@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from imitate.algo.base.algo import Algo
 from imitate.crew import Lost
 from imitate.crew.backend import Answer, Backend, Member, Unprepared
 from imitate.crew.local import LocalBackend
+from imitate.envs.env import Env
 from imitate.errors import EnvError
 from imitate.train.online.central.env_worker import EnvPlan, EnvWork, Stalled, Steps, StepsWanted
 from imitate.train.online.central.policies import PolicyWorker, PolicyWorkers
@@ -215,6 +216,10 @@ class CentralCollector:
         if not self._in_step:
             self._send(num_steps, random)
         return merged_parts(parts, lost, [*messages, *([advice] if advice else [])])
+
+    def begin_stage(self, make: Callable[[], Env], kwargs: Mapping[str, Any]) -> bool:
+        """Return false: workers are started anew."""
+        return False
 
     def updates_allowed(self) -> int | None:
         """Return the number of updates until weights in use become too old, or None if there is no limit."""
