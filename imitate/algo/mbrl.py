@@ -10,7 +10,7 @@ Models" (PETS), NeurIPS 2018 (arXiv:1805.12114). With the model in the slot ``dy
     score   E[ sum_t g^t r(s_t, a_t) ] over H steps of a plan, nothing after an end            -> Dynamics.returns
     act     first action of the planner's plan, whose search starts from the last plan             -> MBRL._act
 
-Departures: the reward is learned rather than known; the model learns ``train.online.update_ratio`` batches per
+Departures: the reward is learned unless ``reward`` names it; the model learns ``train.online.update_ratio`` batches per
 environment step instead of from scratch after each episode; returns are discounted. There is no policy and no value
 function after the end of the plan, so the plan must be long enough to include its consequences.
 """
@@ -32,15 +32,16 @@ from imitate.algo.base.policy_state import InnerState, PolicyState
 from imitate.algo.slots.dynamics import DYNAMICS, Dynamics, DynamicsConfig
 from imitate.algo.slots.dynamics import built as dynamics_of
 from imitate.algo.slots.ensemble import EnsembleConfig
+from imitate.algo.slots.outcomes import Outcomes, OutcomesConfig, outcomes_of
 from imitate.algo.slots.planner import PLANNERS, CEMConfig, Planner, PlannerConfig
 from imitate.algo.slots.planner import built as planner_of
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, Transitions
+from imitate.config import BaseConfig, DataNeeds, Transitions
 
 WORST = -1e30
 """Score of a plan whose predicted states are not finite."""
 
 
-class MBRLConfig(AlgoSection):
+class MBRLConfig(OutcomesConfig):
     """Section ``algo`` of algorithm ``mbrl``."""
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
@@ -65,7 +66,7 @@ class MBRLConfig(AlgoSection):
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained."""
-        problems = self.dynamics.problems(config)
+        problems = self.dynamics.problems(config) + self.problems_of_outcomes(self.dynamics, config)
         if config.train.hdf5_load_next_obs is False:
             problems.append(
                 f"train.hdf5_load_next_obs is false, but {config.algo_name} learns from next observations: leave it out"
@@ -93,6 +94,11 @@ class MBRL(Algo[MBRLConfig]):
     def planner(self) -> Planner:
         """The search."""
         return planner_of(self.config.planner, self.ac_dim)
+
+    @cached_property
+    def outcomes(self) -> Outcomes | None:
+        """Slot: correction of the model's rewards and ends."""
+        return outcomes_of(self.config, self.dynamics, lambda: self.preprocess)
 
     # ---- training ------------------------------------------------------------------------------------------------
 
@@ -131,7 +137,9 @@ class MBRL(Algo[MBRLConfig]):
     def _score(self, states: Tensor, generator: torch.Generator | None, plans: Tensor) -> Tensor:
         """Return the predicted returns (B, P) of plans (B, P, H, A) from states (B, D)."""
         config = self.config
-        returns = self.dynamics.returns(states, plans, config.discount, config.particles, generator)
+        returns = self.dynamics.returns(
+            states, plans, config.discount, config.particles, generator, self.outcomes
+        )
         return returns.nan_to_num(nan=WORST, posinf=WORST, neginf=WORST)
 
     @torch.no_grad()

@@ -281,7 +281,8 @@ class WorldModel(nn.Module):
         if self.task is None or task is None:
             return None
         found: Tensor = self.task(task.flatten(1))
-        return found / found.norm(dim=-1, keepdim=True).clamp(min=1.0)
+        norm: Tensor = found.norm(dim=-1, keepdim=True)
+        return found / norm.clamp(min=1.0)
 
 
 def joined(z: Tensor, task: Tensor | None, *more: Tensor) -> Tensor:
@@ -361,7 +362,7 @@ class TDMPC2(Algo[TDMPC2Config]):
         rows = {key: value.flatten(0, 1) for key, value in obs.items()}
         goals = {k: x.repeat_interleave(steps, 0) for k, x in goal.items()} if goal else None
         tasks = None if task is None else task.repeat_interleave(steps, 0)
-        return cast(Tensor, self.model.encoder(rows, goals, tasks)).unflatten(0, (size, steps))
+        return cast(Tensor, self.model.encoder(rows, goals, tasks)).view(size, steps, -1)
 
     def policy(self, z: Tensor, task: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation (*B, A) of the policy before its tanh."""
@@ -407,7 +408,7 @@ class TDMPC2(Algo[TDMPC2Config]):
         zs = torch.stack(states, dim=1)
         inputs = joined(zs[:, :-1], task, actions)
         rows = inputs.flatten(0, 1).expand(self.config.critic.n, -1, -1)
-        logits = model.critics(rows).unflatten(1, actions.shape[:2])
+        logits = model.critics(rows).view(len(rows), *actions.shape[:2], -1)
         known = window["mask"].to(zs)
         real = torch.maximum(known, ends)
         errors = {

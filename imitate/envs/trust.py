@@ -154,9 +154,11 @@ def in_cluster(on: str) -> list[Named]:
 
 
 def in_networks(section: Mapping[str, Any]) -> list[Named]:
-    """Return the networks of the user that a section ``algo`` names, in its parts too."""
+    """Return the networks and functions of the user that a section ``algo`` names, in its parts too."""
     found = []
     for key, value in section.items():
+        if key in ("reward", "ends") and isinstance(value, str):
+            found.append(Named(value, "function", f"algo.{key}"))
         if key == "networks" and isinstance(value, Mapping):
             names = [(role, name) for role, name in value.items() if isinstance(name, str)]
             found += [Named(name, "network", f"algo.networks.{role}") for role, name in names]

@@ -40,7 +40,7 @@ class SimNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize (*B, D)."""
-        return x.unflatten(-1, (-1, self.size)).softmax(-1).flatten(-2)
+        return x.reshape(*x.shape[:-1], -1, self.size).softmax(-1).flatten(-2)
 
 
 class NormedLayer(nn.Module):
@@ -94,10 +94,11 @@ class LogitEnsemble(nn.Module):
             EnsembleLinear(size, n, m) for n, m in zip(widths[:-1], widths[1:], strict=True)
         )
         self.norms = nn.ModuleList(EnsembleLayerNorm(size, width) for width in hidden)
-        for layer in self.layers:
+        layers = [cast(EnsembleLinear, layer) for layer in self.layers]
+        for layer in layers:
             nn.init.trunc_normal_(layer.weight, std=FIRST_STD)
             nn.init.zeros_(layer.bias)
-        nn.init.zeros_(self.layers[-1].weight)
+        nn.init.zeros_(layers[-1].weight)
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
         """Map (M, N, inputs) to logits (M, N, K), part m by the network ``members[m]``; by default by all E."""
@@ -105,8 +106,9 @@ class LogitEnsemble(nn.Module):
         def of(weight: Tensor) -> Tensor:
             return weight if members is None else weight[members]
 
-        *hidden, last = self.layers
-        for number, (layer, norm) in enumerate(zip(hidden, self.norms, strict=True)):
+        *hidden, last = (cast(EnsembleLinear, layer) for layer in self.layers)
+        norms = (cast(EnsembleLayerNorm, norm) for norm in self.norms)
+        for number, (layer, norm) in enumerate(zip(hidden, norms, strict=True)):
             x = linears(x, of(layer.weight), of(layer.bias))
             if number == 0:
                 x = F.dropout(x, self.dropout, self.training)

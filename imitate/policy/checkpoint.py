@@ -195,7 +195,7 @@ def _checked(
         raise
     except Exception as error:  # torch's unpickler may raise any exception
         raise damage(name, first_line(error)) from error
-    if is_robomimic(ckpt):
+    if _toolkit(ckpt) is not None:
         return converted(ckpt, name)
     _check_format(ckpt, name)
     return dict(ckpt)
@@ -213,25 +213,44 @@ def _read_known(path: Path, map_location: str | torch.device) -> Any:
 
 
 def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:
-    """Return the checkpoint, converted to our format if it is robomimic's.
+    """Return the checkpoint, converted to our format if it is robomimic's or of TD-MPC2's authors.
 
     Raises:
-        CheckpointError: the checkpoint is robomimic's, and a part of it has no counterpart here.
+        CheckpointError: the checkpoint is another toolkit's, and a part of it has no counterpart here.
     """
-    if not is_robomimic(ckpt):
+    toolkit = _toolkit(ckpt)
+    if toolkit is None:
         return dict(ckpt)
-    # Imported here because it loads many algorithms, which our own checkpoints do not need.
-    from imitate.interop.robomimic.importing import from_robomimic
-
     try:
-        imported = from_robomimic(ckpt)
+        imported = _imported(ckpt, toolkit)
         return checkpoint_dict(imported.algo, **imported.parts)
     except UserError as error:
-        raise CheckpointError(f"{source}: a checkpoint of robomimic; {error}") from error
+        raise CheckpointError(f"{source}: a checkpoint of {toolkit}; {error}") from error
     except Exception as error:  # the parts may have any type
         raise CheckpointError(
-            f"{source}: a checkpoint of robomimic with unexpected parts ({first_line(error)})"
+            f"{source}: a checkpoint of {toolkit} with unexpected parts ({first_line(error)})"
         ) from error
+
+
+def _toolkit(ckpt: object) -> str | None:
+    """Return the name of the other toolkit that wrote a checkpoint, or None."""
+    if is_robomimic(ckpt):
+        return "robomimic"
+    weights = ckpt.get("model", ckpt) if isinstance(ckpt, Mapping) else {}
+    named = isinstance(weights, Mapping) and {"_dynamics.0.weight", "_pi.0.weight"} <= {*weights}
+    return "TD-MPC2's authors" if named else None
+
+
+def _imported(ckpt: Mapping[str, Any], toolkit: str) -> Any:
+    """Convert the checkpoint of another toolkit."""
+    # Imported here because they load many algorithms, which our own checkpoints do not need.
+    if toolkit == "robomimic":
+        from imitate.interop.robomimic.importing import from_robomimic
+
+        return from_robomimic(ckpt)
+    from imitate.interop.tdmpc2 import from_tdmpc2
+
+    return from_tdmpc2(ckpt)
 
 
 def _from_lerobot(folder: Path) -> dict[str, Any]:

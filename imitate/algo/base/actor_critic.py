@@ -37,6 +37,7 @@ from imitate.algo.slots.memory import (
     ReplayedMemory,
     state_shapes,
 )
+from imitate.algo.slots.outcomes import Outcomes, outcomes_of
 from imitate.algo.slots.prior import Prior
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
@@ -351,6 +352,12 @@ class ActorCritic(Algo[RLConfigT]):
 
     # ---- model ---------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def outcomes(self) -> Outcomes | None:
+        """Slot: correction of the model's rewards and ends."""
+        model = cast(Dynamics, self.nets["dynamics"])
+        return outcomes_of(self.config, model, lambda: self.preprocess)
+
     def _with_model(self, batch: Batch, update: Update) -> Batch:
         """Add transitions imagined by the model to the batch, after an update of the model."""
         if "dynamics" not in self.nets:
@@ -362,7 +369,8 @@ class ActorCritic(Algo[RLConfigT]):
         update.step("dynamics", model.loss(batch))
         if not update.learn or self.counters["model_updates"] <= config.start_updates:
             return batch
-        more = imagined(batch, model, self._drawn_actions, config, self.config.discount)
+        act, discount = self._drawn_actions, self.config.discount
+        more = imagined(batch, model, act, config, discount, self.outcomes)
         return with_imagined(batch, more)
 
     def _drawn_actions(self, obs: dict[str, Tensor]) -> Tensor:

@@ -20,6 +20,7 @@ from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.dynamics import DYNAMICS, DynamicsConfig
 from imitate.algo.slots.imagination import ImaginationConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
+from imitate.algo.slots.outcomes import OutcomesConfig
 from imitate.algo.slots.prior import PriorConfig
 from imitate.config import BaseConfig, Section
 from imitate.config.optimizer import Networks, networks
@@ -109,7 +110,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
         return -float(size) if wanted is None else wanted
 
 
-class SACConfig(SoftActorCriticConfig):
+class SACConfig(SoftActorCriticConfig, OutcomesConfig):
     """Section ``algo`` of algorithm ``sac``, and base class of those of ``sqil`` and ``dac``."""
 
     value_per_reward = True
@@ -133,7 +134,7 @@ class SACConfig(SoftActorCriticConfig):
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained."""
-        problems = super().conflicts(config)
+        problems = super().conflicts(config) + self.problems_of_outcomes(self.dynamics, config)
         if self.dynamics is not None:
             problems += [*self.dynamics.problems(config), *self.imagination.problems(config)]
         return problems

@@ -68,21 +68,31 @@ class OwnNetworks:
             )
 
     def _made(self, role: str, shapes: Shapes) -> nn.Module:
-        from imitate.envs.trust import typed_object
-
         key, name = f"algo.networks.{role}", self._names[role]
         self._unused.discard(role)
-        try:
-            function = typed_object(name)
-        except (ImportError, AttributeError, ValueError, OSError) as error:
-            raise ConfigError(
-                f"{key}: '{name}' cannot be loaded ({error}): it has to be importable where the policy is trained "
-                "and where it acts"
-            ) from error
-        net = function(dict(shapes), self._ac_dim)
+        net = own_object(key, name)(dict(shapes), self._ac_dim)
         if not isinstance(net, nn.Module):
             raise ConfigError(f"{key}: '{name}' returned {type(net).__name__}: return an nn.Module")
         return net
+
+
+def own_object(key: str, name: str) -> Any:
+    """Import the user's function ``module:function`` that a key of the configuration names.
+
+    Raises:
+        ConfigError: it cannot be imported.
+        EnvError: the name is not trusted.
+    """
+    from imitate.envs.trust import Named, refuse, typed_object, unknown
+
+    refuse("algo", unknown([Named(name, "network", key)]))
+    try:
+        return typed_object(name)
+    except (ImportError, AttributeError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{key}: '{name}' cannot be loaded ({error}): it has to be importable where the policy is trained "
+            "and where it acts"
+        ) from error
 
 
 class OwnEncoder(nn.Module):

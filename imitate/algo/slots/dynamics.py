@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -66,11 +66,17 @@ class PredictedStep(NamedTuple):
         states: (..., D) the next states.
         rewards: (...) rewards of the actions.
         ends: (...) probabilities, in [0, 1], that the next state is terminal.
+        std: (...) norm of the predicted standard deviation of change and reward, standardized; None: not predicted.
     """
 
     states: Tensor
     rewards: Tensor
     ends: Tensor
+    std: Tensor | None = None
+
+
+Correct = Callable[[Tensor, Tensor, PredictedStep], PredictedStep]
+"""Function of states (M, N, D), actions (M, N, A) and predictions that returns the outcomes to use instead."""
 
 
 class Dynamics(nn.Module, ABC):
@@ -84,6 +90,11 @@ class Dynamics(nn.Module, ABC):
 
     members = 1
     """M, number of members."""
+
+    @property
+    def scale(self) -> Tensor | float:
+        """Standard deviations (D,) of the changes of states in the data, or 1 if they are not known."""
+        return 1.0
 
     def __init__(self, config: Any, obs_shapes: Mapping[str, tuple[int, ...]], ac_dim: int) -> None:
         super().__init__()
@@ -133,7 +144,11 @@ class Dynamics(nn.Module, ABC):
         }
 
     def imagine(
-        self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
+        self,
+        states: Tensor,
+        actions: Tensor,
+        generator: torch.Generator | None = None,
+        correct: Correct | None = None,
     ) -> PredictedStep:
         """Predict the outcome of each row with a random member.
 
@@ -141,17 +156,22 @@ class Dynamics(nn.Module, ABC):
             states: (N, D).
             actions: (N, A).
             generator: source of randomness.
+            correct: function that corrects the predictions, or None.
 
         Returns:
             next states (N, D), rewards (N,) and end probabilities (N,).
         """
         size = (self.members, -1, -1)
-        outcome = self.step(states.expand(size), actions.expand(size), generator)
+        states, actions = states.expand(size), actions.expand(size)
+        outcome = self.step(states, actions, generator)
+        if correct is not None:
+            outcome = correct(states, actions, outcome)
+        states = states[0]
         rows = torch.arange(len(states), device=states.device)
         member = torch.randint(
             self.members, (len(states),), generator=generator, device=states.device
         )
-        return PredictedStep(*(each[member, rows] for each in outcome))
+        return PredictedStep(*(each[member, rows] for each in outcome[:3]))
 
     def returns(
         self,
@@ -160,6 +180,7 @@ class Dynamics(nn.Module, ABC):
         discount: float,
         particles: int = 1,
         generator: torch.Generator | None = None,
+        correct: Correct | None = None,
     ) -> Tensor:
         """Predict discounted returns of plans; each member simulates them with its own particles.
 
@@ -172,6 +193,7 @@ class Dynamics(nn.Module, ABC):
             discount: in [0, 1].
             particles: number of trajectories per member and plan, which differ if predictions are sampled.
             generator: source of randomness.
+            correct: function that corrects the predictions of each step, or None.
 
         Returns:
             (B, P) mean returns.
@@ -182,7 +204,10 @@ class Dynamics(nn.Module, ABC):
         total = states.new_zeros(now.shape[:2])
         factor = torch.ones_like(total)
         for step in actions.unbind(1):
-            outcome = self.step(now, step.expand(self.members, -1, -1), generator)
+            taken = step.expand(self.members, -1, -1)
+            outcome = self.step(now, taken, generator)
+            if correct is not None:
+                outcome = correct(now, taken, outcome)
             total = total + factor * outcome.rewards
             factor = factor * discount * (1.0 - outcome.ends)
             now = outcome.states

@@ -81,6 +81,11 @@ class Ensemble(Dynamics):
             self.min_log_var, self.max_log_var = nn.Parameter(low), nn.Parameter(high)
         self.inputs, self.targets = RowMoments(widths[0]), RowMoments(self.outputs)
 
+    @property
+    def scale(self) -> Tensor:
+        """Standard deviations (D,) of the changes of states in the data."""
+        return self.targets.std[:-1]
+
     def _predicted(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return standardized means (M, N, D + 1) and log variances; logits (M, N, 1) of ends, or an empty tensor."""
         x = torch.cat([states, actions], dim=-1)
@@ -140,10 +145,12 @@ class Ensemble(Dynamics):
     ) -> PredictedStep:
         """Return each member's mean, or a sample of its Gaussian."""
         predicted, log_var, end = self._predicted(states, actions)
+        spread = None
         if self.is_gaussian:
             noise = torch.empty_like(predicted).normal_(generator=generator)
-            predicted = predicted + (0.5 * log_var).exp() * noise
+            std = (0.5 * log_var).exp()
+            predicted, spread = predicted + std * noise, std.norm(dim=-1)
         predicted = predicted * self.targets.std + self.targets.mean
         change, rewards = predicted[..., :-1], predicted[..., -1]
         ends = end.squeeze(-1).sigmoid() if self.config.ends else torch.zeros_like(rewards)
-        return PredictedStep(states + change, rewards, ends)
+        return PredictedStep(states + change, rewards, ends, spread)

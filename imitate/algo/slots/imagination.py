@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from imitate.algo.base.algo import Batch
-from imitate.algo.slots.dynamics import Dynamics
+from imitate.algo.slots.dynamics import Correct, Dynamics
 from imitate.config import Section
 
 Act = Callable[[dict[str, Tensor]], Tensor]
@@ -63,7 +63,12 @@ class ImaginationConfig(Section):
 
 @torch.no_grad()
 def imagined(
-    batch: Batch, model: Dynamics, act: Act, config: ImaginationConfig, discount: float
+    batch: Batch,
+    model: Dynamics,
+    act: Act,
+    config: ImaginationConfig,
+    discount: float,
+    correct: Correct | None = None,
 ) -> Batch:
     """Imagine transitions that begin within ``config.horizon`` steps of a batch's states.
 
@@ -73,6 +78,7 @@ def imagined(
         act: function that draws the policy's actions.
         config: number and length of the imagined trajectories.
         discount: discount factor per step; after a predicted end it is 0.
+        correct: function that corrects the model's predictions, or None.
 
     Returns:
         ``obs``, ``next_obs`` {key: (N, ...)}, ``actions`` (N, A), ``rewards``, ``discounts`` (N,).
@@ -84,7 +90,7 @@ def imagined(
     steps = []
     for _ in range(config.horizon):
         actions = act(model.obs_of(states))
-        outcome = model.imagine(states, actions)
+        outcome = model.imagine(states, actions, correct=correct)
         ends = torch.rand_like(outcome.ends) < outcome.ends
         steps.append((states, actions, outcome.rewards, outcome.states, ends))
         states = outcome.states
