@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.quality.doctor.alignment import DELAYS, fits
+from imitate.data.quality.doctor.motion import is_position
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 from imitate.deploy.check.statistics import Range
 from imitate.system.text import counted
@@ -51,36 +51,6 @@ def scored(kind: str, value: float, limit: float, words: str, advice: str) -> Ca
     """Return the cause of a measured value and the largest healthy value."""
     score = 0.0 if np.isnan(value) else float(np.clip(value / limit, 0.0, MOST))
     return Cause(kind, score, words, advice)
-
-
-def delays(pairs: Sequence[tuple[Array, Array]], rate_hz: float | None) -> Array:
-    """Return the delay in steps of each action until its position moves; NaN where no position follows it.
-
-    Args:
-        pairs: actions (T, A) and positions (T, D) of each episode.
-        rate_hz: control steps per second.
-    """
-    if not pairs:
-        return np.array([np.nan])
-    found = []
-    for fit in fits(list(pairs), rate_hz):
-        best = int(fit.unexplained.argmin())
-        clear = fit.unexplained[best] < 0.5
-        found.append(float(DELAYS[best]) if clear else np.nan)
-    return np.array(found)
-
-
-def of_shift(trained: Array) -> Cause | None:
-    """Judge the delay in the training data: a motion before its action means that both are shifted in the file."""
-    found = trained[np.isfinite(trained)]
-    if not len(found):
-        return None
-    typical = float(np.median(found))
-    wrong = -typical if typical < 0 else max(typical - 2.0, 0.0)
-    words = f"in the demonstrations positions follow their actions after {typical:g} steps"
-    return scored(
-        "shift", wrong, 0.9, words, "imitate dataset doctor FILE finds and repairs shifted arrays"
-    )
 
 
 def at_limits(actions: Sequence[Array], low: Array, high: Array) -> Array:
@@ -142,8 +112,49 @@ def of_copying(predictions: Predictions) -> Cause | None:
         copied,
         0.65,
         words,
-        "leave the last action out of observation.modalities, shorten train.frame_stack, or use causal_bc",
+        _NO_COPY,
     )
+
+
+def copied_columns(
+    demos: Sequence[CheckedDemo], keys: Sequence[str]
+) -> dict[str, NDArray[np.intp]]:
+    """Return the columns of each vector that are an action of the step before.
+
+    A vector of a robot's positions that equals the action before as a whole is where its targets led it, and no copy.
+    """
+    found = {}
+    for key in keys:
+        equal, changes = 0, 0
+        for demo in demos:
+            values = demo.obs[key].reshape(len(demo.actions), -1)[2:, :, None].astype(np.float64)
+            before, changed = demo.actions[1:-1], demo.actions[1:-1] != demo.actions[:-2]
+            close = np.isclose(values, before[:, None, :], rtol=1e-4, atol=1e-5)
+            equal = equal + (close & changed[:, None, :]).sum(axis=0)
+            changes = changes + changed.sum(axis=0)
+        copies = (equal > 0.98 * changes) & (np.asarray(changes) > 9)
+        columns = np.flatnonzero(copies.any(axis=1))
+        if len(columns) and not (len(columns) == len(copies) and is_position(f"obs/{key}")):
+            found[key] = columns
+    return found
+
+
+def of_repeating(share: float, columns: Mapping[str, NDArray[np.intp]]) -> Cause:
+    """Judge the ablation of the observed last action.
+
+    Args:
+        share: change of the actions when it alone is exchanged, in that when all observations are.
+        columns: numbers of each vector that are the last action.
+    """
+    named = ", ".join(f"{key}[{', '.join(map(str, at))}]" for key, at in columns.items())
+    words = (
+        f"{named} is the action of the step before; with that of other demonstrations actions change {share:.0%} as "
+        "much as with all observations of others"
+    )
+    return scored("copying", share, 0.68, words, _NO_COPY)
+
+
+_NO_COPY = "leave the last action out of observation.modalities, shorten train.frame_stack, or use causal_bc"
 
 
 class Neighbours:

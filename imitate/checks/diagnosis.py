@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from imitate.checks import causes
+from imitate.checks import causes, left_out, response
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause
 from imitate.data.dataset_file import DatasetFile
@@ -285,7 +286,7 @@ def _of_training(
     yield from causes.of_normalization(subject.normalization, measured)
     lengths = [data.length(name) for name in data.demos()]
     yield from _some(causes.of_horizon(subject.horizon, lengths))
-    yield from _some(causes.of_shift(causes.delays(_motions(data, shown), data.control_freq)))
+    yield from _some(response.of_shift(_motions(data, shown)))
     if policy.goal_keys:
         report.notes.append(
             "the policy has goals: its actions on the demonstrations were not examined"
@@ -300,12 +301,53 @@ def _of_training(
     yield causes.of_limits(predictions, low, high)
     yield from _some(causes.of_copying(predictions))
     yield from _some(causes.of_training(subject.losses, error) if subject.losses else None)
-    if vectors and len(shown) > 1:
-        neighbours = causes.Neighbours(shown, vectors)
-        yield from _some(causes.of_consistency(neighbours, shown, subject.several_ways))
+    if len(shown) < 2:
+        return
+    copied = causes.copied_columns(shown, vectors)
+    if copied:
+        yield causes.of_repeating(_ablation(policy, predictions, copied), copied)
     images = _of_kind(policy, IMAGE_KINDS)
-    if images and len(shown) > 1:
-        yield causes.of_images_ignored(_ablation(policy, predictions, images), error, images)
+    if images:
+        every = dict.fromkeys(images)
+        yield causes.of_images_ignored(_ablation(policy, predictions, every), error, images)
+        report.notes.append(
+            "the policy has images: whether the demonstrations are enough and alike was not measured"
+        )
+        return
+    alike = causes.of_consistency(causes.Neighbours(shown, vectors), shown, subject.several_ways)
+    if alike is None:
+        report.notes.append(
+            "no two demonstrations come close: whether they are alike was not measured"
+        )
+    yield from _some(alike)
+    if len(data.demos()) > 2:
+        yield from _of_left_out(policy, data, error)
+
+
+_LEFT_OUT = 100
+"""Largest number of demonstrations of which each is predicted from the others."""
+
+
+def _of_left_out(policy: RolloutPolicy, data: DatasetFile, error: float) -> Iterator[Cause]:
+    """Measure what the demonstrations show of each other, and what other vectors of the file add."""
+    names = data.demos()
+    names = [names[n] for n in np.unique(np.linspace(0, len(names) - 1, _LEFT_OUT).astype(int))]
+    demos = episodes_of(data, names, policy)
+    known = left_out.LeftOut(demos, policy.obs_keys)
+    yield left_out.of_number(known, error)
+    others = {}
+    for key in data.obs_keys(names[0]):
+        if key in policy.obs_keys or not all(data.has(name, f"obs/{key}") for name in names):
+            continue
+        firsts = [data.read(name, f"obs/{key}", 0, 1).ravel() for name in names]
+        sizes = {first.size for first in firsts}
+        if firsts[0].dtype.kind in "fiu" and len(sizes) == 1 and max(sizes) <= _LARGEST:
+            others[key] = np.stack(firsts).astype(np.float64)
+    yield from left_out.of_unobserved(known, others)
+
+
+_LARGEST = 32
+"""Numbers of the largest vector that is tried as an unobserved one."""
 
 
 def _of_recording(
@@ -337,13 +379,9 @@ def _of_recording(
     yield from _some(recorded.of_rate(recording.control_freq, rate))
     if data is not None and shown:
         here, there = _motions(recording, episodes, rename), _motions(data, shown)
-        yield from _some(recorded.of_order(here, there))
+        yield from _some(response.of_order(here, there))
         yield from _some(recorded.of_reach(here, there))
-        yield from _some(
-            recorded.of_delay(
-                causes.delays(here, recording.control_freq), causes.delays(there, data.control_freq)
-            )
-        )
+        yield from _some(response.of_delay(here, there))
         vectors = _of_kind(policy, ("low_dim",))
         if vectors:
             neighbours = causes.Neighbours(shown, vectors)
@@ -396,30 +434,48 @@ def _flat(episodes: Sequence[CheckedDemo], key: str) -> list[Array]:
 def _motions(
     file: DatasetFile, episodes: Sequence[CheckedDemo], rename: Mapping[str, str] | None = None
 ) -> list[tuple[Array, Array]]:
-    """Return actions and positions of the episodes that are long enough to measure a delay."""
+    """Return actions and positions of the episodes."""
     found = []
     new = rename or {}
     for episode in episodes:
         own = {new.get(key, key): key for key in file.obs_keys(episode.name)}
         keys = [own[key] for key in sorted(own) if is_position(f"obs/{key}")]
-        if len(episode.actions) > 30 and keys:
+        if keys:
             parts = [file.read(episode.name, f"obs/{key}") for key in keys]
             flat = [part.reshape(len(part), -1).astype(np.float64) for part in parts]
             found.append((episode.actions, np.concatenate(flat, axis=1)))
     return found
 
 
-def _ablation(policy: RolloutPolicy, predictions: Predictions, images: Sequence[str]) -> float:
-    """Return the change of the actions with other images, in that with all observations of others."""
+def _ablation(
+    policy: RolloutPolicy,
+    predictions: Predictions,
+    chosen: Mapping[str, NDArray[np.intp] | None],
+) -> float:
+    """Return the change of the actions with some observations of others, in that with all observations of others.
 
-    def changed(keys: Sequence[str]) -> float:
+    Args:
+        policy: the policy.
+        predictions: its actions.
+        chosen: exchanged columns of each key; None: the whole key.
+    """
+
+    def mixed_value(own: Array, other: Array, columns: NDArray[np.intp] | None) -> Array:
+        taken: Array = other[np.arange(len(own)) % len(other)]
+        if columns is None:
+            return taken
+        mixed = own.reshape(len(own), -1).copy()
+        mixed[:, columns] = taken.reshape(len(own), -1)[:, columns]
+        return mixed.reshape(own.shape)
+
+    def changed(keys: Mapping[str, NDArray[np.intp] | None]) -> float:
         episodes = predictions.demos
         others = [*episodes[1:], episodes[0]]
         mixed = [
             CheckedDemo(
                 own.name,
                 {
-                    key: other.obs[key][np.arange(len(own.actions)) % len(other.actions)]
+                    key: mixed_value(own.obs[key], other.obs[key], keys[key])
                     if key in keys
                     else own.obs[key]
                     for key in policy.obs_keys
@@ -433,7 +489,7 @@ def _ablation(policy: RolloutPolicy, predictions: Predictions, images: Sequence[
         pairs = zip(again.actions, predictions.actions, strict=True)
         return float(np.concatenate([np.abs(a - b).mean(axis=1) for a, b in pairs]).mean())
 
-    return changed(images) / max(changed(policy.obs_keys), 1e-9)
+    return changed(chosen) / max(changed(dict.fromkeys(policy.obs_keys)), 1e-9)
 
 
 def _of_kind(policy: RolloutPolicy, kinds: Sequence[str]) -> list[str]:

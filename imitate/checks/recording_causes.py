@@ -59,19 +59,21 @@ def of_vectors(
         "record demonstrations that begin in or pass through such states, or correct the policy there: imitate dagger",
     )
     if shown:
-        yield _of_sensor(key, demos, shown)
+        yield from _of_sensor(key, demos, shown)
 
 
-def _of_sensor(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Cause:
+def _of_sensor(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Iterator[Cause]:
     """Compare how much each number varies within an episode: a stuck sensor gives the same value throughout."""
     here, there = (
         np.mean([part.std(axis=0) for part in parts], axis=0) for parts in (demos, shown)
     )
-    varied = there > 1e-3 * max(float(there.max()), 1e-9)
+    varied = (there > 1e-3 * float(there.max())) & (there > 1e-9)
+    if not varied.any():
+        return
     ratio = np.where(varied, here / np.where(varied, there, 1.0), np.inf)
     worst = int(ratio.argmin())
     words = f"{key}[{worst}] varies {ratio[worst]:.2g} times as much within an episode as in the demonstrations"
-    return scored(
+    yield scored(
         "sensor",
         STILL / max(float(ratio[worst]), 1e-6),
         1.0,
@@ -149,54 +151,6 @@ def of_rate(recorded: float | None, trained: float | None) -> Cause | None:
     )
 
 
-def of_delay(recorded: Array, trained: Array) -> Cause | None:
-    """Compare the delays of a recording and of the training data, in steps."""
-    if recorded.shape != trained.shape:
-        return None
-    both = np.isfinite(recorded) & np.isfinite(trained)
-    if not both.any():
-        return None
-    more = float(np.median(recorded[both] - trained[both]))
-    words = (
-        f"the robot follows its actions {np.median(recorded[both]):g} steps later in the recording, "
-        f"{np.median(trained[both]):g} steps later in the demonstrations"
-    )
-    return scored(
-        "delay",
-        abs(more),
-        1.5,
-        words,
-        "look for a queue or a filter between policy and robot; measure with imitate run --json",
-    )
-
-
-def of_order(
-    recorded: Sequence[tuple[Array, Array]], trained: Sequence[tuple[Array, Array]]
-) -> Cause | None:
-    """Compare which position follows which action: another order of joints shows in the motion.
-
-    Args:
-        recorded: actions (T, A) and positions (T, D) of each recorded episode.
-        trained: the same of demonstrations.
-    """
-    here, there = _followers(recorded), _followers(trained)
-    if here.shape != there.shape:
-        return None
-    other = (here >= 0) & (there >= 0) & (here != there)
-    if other.sum() < 2:
-        return None
-    words = (
-        f"actions {', '.join(map(str, np.flatnonzero(other)))} move the positions {', '.join(map(str, here[other]))}; "
-        f"in the demonstrations they moved {', '.join(map(str, there[other]))}"
-    )
-    return Cause(
-        "order",
-        MOST,
-        words,
-        "give the joints in the order of the demonstrations in the robot's observe()",
-    )
-
-
 def of_exchange(
     here: Mapping[str, Array], there: Mapping[str, Array]
 ) -> Iterator[tuple[str, Cause]]:
@@ -233,12 +187,15 @@ def of_reach(
         recorded: actions (T, A) and positions (T, D) of each recorded episode.
         trained: the same of demonstrations.
     """
-    own = own_positions(list(trained))
+    recorded, trained = (
+        [pair for pair in pairs if len(pair[0]) > _LONG] for pairs in (recorded, trained)
+    )
+    own = own_positions(trained)
     if not own or not recorded or recorded[0][1].shape[1] != trained[0][1].shape[1]:
         return None
     actions, columns = list(own), list(own.values())
     here, there = (
-        np.sqrt(target_distances(list(pairs))[actions, columns]) for pairs in (recorded, trained)
+        np.sqrt(target_distances(pairs)[actions, columns]) for pairs in (recorded, trained)
     )
     size = np.ptp(np.concatenate([u for u, _ in trained]), axis=0)[actions]
     more = here / np.maximum(there, 0.02 * np.maximum(size, 1e-9))
@@ -256,23 +213,8 @@ def of_reach(
     )
 
 
-def _followers(pairs: Sequence[tuple[Array, Array]]) -> NDArray[np.intp]:
-    """Return the position (A,) whose motion in the next steps is most correlated with each action; -1 if none is."""
-    if not pairs:
-        return np.zeros(0, dtype=np.intp)
-    best = np.zeros((pairs[0][0].shape[1], pairs[0][1].shape[1]))
-    for delay in range(_DELAYS):
-        u = np.concatenate([u[: len(u) - delay - 1] for u, _ in pairs])
-        q = np.concatenate([np.diff(q[delay:], axis=0) for _, q in pairs])
-        u, q = u - u.mean(axis=0), q - q.mean(axis=0)
-        scale = np.sqrt((u**2).sum(axis=0)[:, None] * (q**2).sum(axis=0))
-        found = np.abs(np.divide(u.T @ q, scale, out=np.zeros_like(best), where=scale > 1e-12))
-        best = np.maximum(best, found)
-    return np.where(best.max(axis=1) > 0.6, best.argmax(axis=1), -1)
-
-
-_DELAYS = 4
-"""Number of compared delays, in steps, between an action and the position that follows it."""
+_LONG = 12
+"""Steps of an episode in which positions can come near to their targets."""
 
 
 def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Cause]:

@@ -127,6 +127,20 @@ def test_an_observation_that_does_not_fit_is_named(obs, words):
         RolloutPolicy(make_algo())(obs)
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+def test_an_image_that_is_read_backwards_is_the_same_as_its_copy(kind):
+    policy = RolloutPolicy(tiny_algo("bc", obs={"s": 3, "image": (3, 16, 16)}))
+    frame = np.random.default_rng(0).integers(256, size=(16, 16, 3), dtype=np.uint8)
+    state = np.arange(3.0)
+    acted = [
+        policy({"s": kind(state[::-1].copy()), "image": image})
+        for image in (frame[..., ::-1], frame[..., ::-1].copy())
+    ]
+    assert np.array_equal(*acted) and not np.array_equal(
+        acted[0], policy({"s": state, "image": frame})
+    )
+
+
 def test_a_changed_batch_size_is_refused():
     policy = RolloutPolicy(make_algo(RNN))
     policy(observation(batch=2), batched_ob=True)

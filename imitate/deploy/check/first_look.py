@@ -212,16 +212,22 @@ def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> li
 
 
 def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[DeployFinding]:
-    """Find pairs of cameras whose pictures each resemble the other camera's in training."""
+    """Find pairs of cameras whose pictures each resemble the other camera's in training, more than their own as BGR."""
     for first, second in combinations(images, 2):
         (a, trained_a), (b, trained_b) = images[first], images[second]
         if a.mean.shape != b.mean.shape:
             continue
         straight = _difference((a, b), (trained_a, trained_b))
         crossed = _difference((a, b), (trained_b, trained_a))
-        if straight > BRIGHTNESS and crossed < straight / 3:
+        reversed_ = _difference((_reversed(a), _reversed(b)), (trained_a, trained_b))
+        if straight > BRIGHTNESS and crossed < min(straight / 3, reversed_):
             words = f"'{first}' and '{second}' look exchanged: each has the colours that the other one had in training"
             yield DeployFinding(Severity.problem, "exchanged", f"{first}, {second}", words)
+
+
+def _reversed(seen: Range) -> Range:
+    """Return the means of an image whose channels are in the other order, such as BGR."""
+    return replace(seen, mean=seen.mean[::-1])
 
 
 def _difference(seen: Sequence[Range], trained: Sequence[Range]) -> float:

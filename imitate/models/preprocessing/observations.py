@@ -45,7 +45,7 @@ class ObsPlan(NamedTuple):
                 x = function(x)
             prepared = dict(zip(self.packed, x.split_with_sizes(self.sizes, -1), strict=True))
         for key, steps in self.one_by_one.items():
-            value = torch.as_tensor(raw[key])
+            value = _tensor(raw[key])
             if key in features:
                 prepared[key] = to_device(value, self.device, torch.float32)
                 continue
@@ -136,6 +136,13 @@ def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.devic
         joined = np.concatenate(arrays, axis=-1, dtype=np.float32, casting="same_kind")
         here = torch.from_numpy(joined)
         return here if device.type == "cpu" else to_device(here, device)
-    tensors = [torch.as_tensor(value) for value in values]
+    tensors = [_tensor(value) for value in values]
     packed = torch.cat(tensors, -1) if len(tensors) > 1 else tensors[0]
     return to_device(packed, device, torch.float32)
+
+
+def _tensor(value: Tensor | np.ndarray[Any, Any]) -> Tensor:
+    """Return a tensor; torch takes no array that is read backwards, such as ``frame[..., ::-1]``."""
+    if isinstance(value, np.ndarray) and min(value.strides, default=0) < 0:
+        value = value.copy()
+    return torch.as_tensor(value)
