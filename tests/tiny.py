@@ -157,6 +157,9 @@ def tiny_batch(algo, size=6, seed=0, **changes):
     if wanted is not None and wanted.every:
         subgoals = {key: torch.stack([v] * wanted.horizon, dim=1) for key, v in subgoals.items()}
 
+    def goal():
+        return {key: value[:, 0] for key, value in obs().items() if key in algo.goal_shapes}
+
     def uniform(*shape):
         return torch.rand(size, *shape, generator=generator)
 
@@ -180,7 +183,8 @@ def tiny_batch(algo, size=6, seed=0, **changes):
         "next_obs": obs(),
         **following,
         "subgoals": subgoals,
-        "goal_obs": {key: value[:, 0] for key, value in obs().items() if key in algo.goal_shapes},
+        **{name: goal() for name in ("goal_obs", "value_goals", "low_goals", "high_targets")},
+        "at_goal": torch.arange(size) % 3 == 0,
         "actions": uniform(steps, algo.ac_dim) * 2 - 1,
         "next_actions": uniform(algo.ac_dim) * 2 - 1,
         **{key: uniform(steps) for key in ("rewards", "returns", "advantages", "values")},

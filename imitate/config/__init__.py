@@ -18,6 +18,8 @@ _HOMES = {
     "DatasetConfig": "imitate.config.train",
     "EncoderConfig": "imitate.config.observation",
     "ExperimentConfig": "imitate.config.experiment",
+    "GoalShares": "imitate.config.data_needs",
+    "HindsightGoals": "imitate.config.data_needs",
     "LearningRateConfig": "imitate.config.optimizer",
     "MetaConfig": "imitate.config.base_config",
     "ModalityGroup": "imitate.config.observation",
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from imitate.config.config import Config
     from imitate.config.data_needs import (
         DataNeeds,
+        GoalShares,
+        HindsightGoals,
         Returns,
         Sequences,
         Subgoals,
@@ -68,6 +72,8 @@ __all__ = [
     "DatasetConfig",
     "EncoderConfig",
     "ExperimentConfig",
+    "GoalShares",
+    "HindsightGoals",
     "LearningRateConfig",
     "MetaConfig",
     "ModalityGroup",

@@ -62,6 +62,44 @@ class Subgoals:
 
 
 @dataclass(frozen=True)
+class GoalShares:
+    """Distribution of hindsight goals: states of the data that samples are given as goals.
+
+    A goal is the sample's own state, any state of the data, or a later state of the same demo; the latter has the rest
+    of the probability.
+
+    Attributes:
+        current: probability of the sample's own state.
+        random: probability of a state of the whole data.
+        geometric: number of steps to a later state is geometric with parameter 1 - discount, and the demo's last state
+            replaces states after it; false: uniform over the later states.
+    """
+
+    current: float
+    random: float
+    geometric: bool
+
+
+@dataclass(frozen=True)
+class HindsightGoals:
+    """Goals of values and of the policy, drawn anew for each batch: :mod:`imitate.data.batches.goals`.
+
+    Attributes:
+        keys: observation keys of a goal.
+        value: distribution of the goals of values.
+        actor: distribution of the goals of the policy.
+        discount: factor per environment step, in [0, 1).
+        subgoal_steps: number of steps to a subgoal of a hierarchy; None: no subgoals.
+    """
+
+    keys: tuple[str, ...]
+    value: GoalShares
+    actor: GoalShares
+    discount: float
+    subgoal_steps: int | None = None
+
+
+@dataclass(frozen=True)
 class Sequences:
     """Sequences of replayed steps with the recurrent state that the policy had at their first step.
 
@@ -106,6 +144,7 @@ class DataNeeds:
         transitions: next observations, rewards and terminals, loaded regardless of ``train``; None: not needed.
         returns: ``returns (B, T)`` and the number of each step in its demo, ``step (B, T)``; None: not needed.
         subgoals: later observations; None: not needed.
+        goals: hindsight goals and next observations; None: not needed.
         sequences: form of the samples of a replay buffer; None: single steps.
         observed_steps: number of steps, from the first of a window, whose images are read (vectors are read for all
             steps); None: all.
@@ -116,6 +155,7 @@ class DataNeeds:
     transitions: Transitions | None = None
     returns: Returns | None = None
     subgoals: Subgoals | None = None
+    goals: HindsightGoals | None = None
     sequences: Sequences | None = None
     observed_steps: int | None = None
     environment_rewards: bool = True

@@ -58,7 +58,13 @@ def _data_problems(config: Config) -> list[str]:
             "observation.modalities.obs: lists no observation: name at least one, or set observation.modalities to "
             "'auto' for all of the data"
         )
-    if config.use_goals and train.goal_mode is None:
+    draws_goals = config.algo.data_needs(config).goals is not None
+    if draws_goals and not config.use_goals:
+        problems.append(
+            f"observation.modalities.goal: is empty, but {config.algo_name} learns to reach goals: list the "
+            "observations that a goal has, such as those of obs"
+        )
+    if config.use_goals and train.goal_mode is None and not draws_goals:
         problems.append(
             "train.goal_mode: is null, but observation.modalities.goal lists observations: "
             "set it to 'last', or empty that list"

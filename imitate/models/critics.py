@@ -57,16 +57,17 @@ class EnsembleLinear(nn.Module):
 
 
 class EnsembleLayerNorm(nn.Module):
-    """E layer normalizations, each with its own scale and shift."""
+    """E layer normalizations, each with its own scale and shift; ``eps`` is added to variances."""
 
-    def __init__(self, size: int, dim: int) -> None:
+    def __init__(self, size: int, dim: int, eps: float = 1e-5) -> None:
         super().__init__()
+        self.eps = eps
         self.weight = nn.Parameter(torch.ones(size, dim))
         self.bias = nn.Parameter(torch.zeros(size, dim))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize ``(E, N, dim)``."""
-        normalized = nn.functional.layer_norm(x, x.shape[-1:])
+        normalized = nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps)
         return torch.addcmul(self.bias.unsqueeze(1), normalized, self.weight.unsqueeze(1))
 
 

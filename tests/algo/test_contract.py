@@ -44,6 +44,7 @@ def structure(node):
     return {key: structure(value) for key, value in node.items() if key in kept}
 
 
+GOALS = ("gcbc", "gcivl", "gciql", "hiql", "crl")
 QUICK = (
     *("act/act", "airl/airl_cartpole", "bc_ensemble/bc_ensemble", "bcq/bcq"),
     *("cal_ql/cal_ql", "causal_bc/causal_bc"),
@@ -63,9 +64,14 @@ FAST = (
     *("robosuite/lift/td3_bc_mixed", "robosuite/stack/hbc", "sac/sac_recurrent"),
     *("ifql/ifql", "qc/qc", "qc/qc_fql", "sqil/sqil_pendulum"),
     *("tdmpc2/tdmpc2", "tdmpc2/tdmpc2_pendulum"),
+    *(f"ogbench/{name}" for name in GOALS),
 )
 """Configurations that together execute every branch that all of them do; the others run nightly."""
+NARROW = {"algo.actor.layer_dims": [32, 32], "algo.critic.layer_dims": [32, 32]}
 CHEAPER = {
+    **dict.fromkeys(GOALS[1:], NARROW),
+    "gcbc": {"algo.actor.layer_dims": [32, 32]},
+    "crl": {**NARROW, "algo.critic.latent_dim": 8},
     "bcq": {"algo.critic.num_action_samples_rollout": 10},
     "diffusion_policy": {
         "algo.ddpm.num_inference_timesteps": 4,
@@ -158,6 +164,11 @@ def observation(algo, batch_size=None, seed=0):
 def prepared(algo, batch_size, seed):
     raw = observation(algo, batch_size, seed)
     return algo.preprocess.prepare_obs({key: torch.as_tensor(raw[key]) for key in raw})
+
+
+def goal(algo, obs):
+    """An observation as the goal, for a policy that has one."""
+    return {key: obs[key] for key in algo.goal_shapes} or None
 
 
 def weights(algo):
@@ -253,7 +264,7 @@ def episodes_are_apart(algo):
             if number == reset_at:
                 state = algo.reset_state(state, torch.tensor([False, True, False, False, False]))
             with torch.no_grad():
-                action, state, _ = algo.act(obs, state)
+                action, state, _ = algo.act(obs, state, goal(algo, obs))
             actions.append(action)
         return torch.stack(actions)
 
@@ -262,7 +273,8 @@ def episodes_are_apart(algo):
     torch.testing.assert_close(undisturbed[:, [0, 2, 3, 4]], reset[:, [0, 2, 3, 4]])
     algo.reset()
     for step in range(3):
-        action = algo.get_action(prepared(algo, 1, step))
+        obs = prepared(algo, 1, step)
+        action = algo.get_action(obs, goal(algo, obs))
         assert action.shape == (1, AC_DIM)
         assert not action.requires_grad
         assert action.isfinite().all()
@@ -279,11 +291,13 @@ def acts_like_its_checkpoint(algo, file):
     for step in range(12 if plans(algo) else 3):
         obs = observation(algo, seed=step)
         torch.manual_seed(step)
-        action = policy(obs)
+        action = policy(obs, goal(algo, obs))
         torch.manual_seed(step)
         raw = {key: torch.as_tensor(value).unsqueeze(0) for key, value in obs.items()}
         ready = algo.preprocess.prepare_obs(raw)
-        expected = algo.preprocess.unnormalize_actions(algo.get_action(ready))[0].numpy()
+        expected = algo.preprocess.unnormalize_actions(algo.get_action(ready, goal(algo, ready)))[
+            0
+        ].numpy()
         # Large layers of a loaded policy add in another order.
         np.testing.assert_allclose(action, np.maximum(expected, -1.0), atol=1e-5)
         assert action.dtype == np.float64
@@ -293,15 +307,19 @@ def plans_are_cut(algo):
     """At step 2 a policy that plans decides anew; one that does not acts as if nothing had been cut."""
     policy = RolloutPolicy(algo)
 
+    def act(seed):
+        seen = observation(algo, seed=seed)
+        return policy(seen, goal(algo, seen))
+
     def second(cut, first=0):
         torch.manual_seed(0)
         policy.start_episode()
         policy.cut_plan()  # nothing to cut yet
-        policy(observation(algo, seed=first))
+        act(first)
         if cut:
             policy.cut_plan()
         torch.manual_seed(1)
-        return policy(observation(algo, seed=1))
+        return act(1)
 
     searches = "plan" in algo.initial_state(1).get("policy", {})  # from where the last search ended
     cut, uncut = second(cut=True), second(cut=False)

@@ -76,7 +76,7 @@ class Update:
         info: scalars to log.
     """
 
-    def __init__(self, algo: ActorCritic, epoch: int, learn: bool) -> None:
+    def __init__(self, algo: Algo, epoch: int, learn: bool) -> None:
         self._algo = algo
         self.epoch = epoch
         self.learn = learn

@@ -61,7 +61,8 @@ class Encoding:
     def in_batches(self) -> dict[str, Shapes]:
         """Return the shapes of the observation groups that batches contain."""
         obs, goal, subgoal = self.shapes_of_groups()
-        return {"obs": obs, "next_obs": obs, "goal_obs": goal, "subgoals": subgoal}
+        goals = dict.fromkeys(("goal_obs", "value_goals", "low_goals", "high_targets"), goal)
+        return {"obs": obs, "next_obs": obs, **goals, "subgoals": subgoal}
 
     def layout(self, ac_dim: int) -> Preprocess:
         """Return a preprocessing of all groups and of actions (A,) without normalization."""

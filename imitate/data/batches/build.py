@@ -460,5 +460,6 @@ def _sequence_dataset(
         returns=needs.returns,
         subgoals=needs.subgoals,
         following=config.algo.following(config),
+        goals=needs.goals,
         files=files,
     )

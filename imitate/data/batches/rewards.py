@@ -12,6 +12,7 @@ from torch import Tensor
 
 from imitate.config.data_needs import Returns, Transitions
 from imitate.config.train import RewardConfig
+from imitate.data.batches.goals import GoalSampler
 from imitate.data.batches.store import Store
 from imitate.data.batches.windows import TransitionPicker, TransitionTable, transition_table
 from imitate.errors import DatasetError
@@ -188,6 +189,7 @@ class StepNumbers:
         returns: settings of returns; None: not needed.
         frame_stack: number of observations that a policy sees.
         end_is_known: true if the state after a demo's last step is known.
+        goals: hindsight goals, or None; steps from which no goal is ahead have weight 0.
 
     Attributes:
         reward: transform of the rewards.
@@ -202,8 +204,9 @@ class StepNumbers:
         returns: Returns | None,
         frame_stack: int,
         end_is_known: bool,
+        goals: GoalSampler | None = None,
     ) -> None:
-        self._store = store
+        self._store, self._goals = store, goals
         self._transitions, self._returns = transitions, returns
         self._frame_stack, self._end_is_known = frame_stack, end_is_known
         self.picker: TransitionPicker | None = None
@@ -255,6 +258,8 @@ class StepNumbers:
         """Set the weight of each of N steps; steps that are not transitions have weight 0."""
         if self.picker is not None:
             weights = weights * self.picker.table.usable
+        if self._goals is not None:
+            weights = weights * self._goals.usable
         equal = bool(np.all(weights == weights[0]))
         self._weights = None if equal else torch.from_numpy(weights)
 

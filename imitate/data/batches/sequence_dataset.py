@@ -16,8 +16,15 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from typing_extensions import Self
 
-from imitate.config.data_needs import FollowingSteps, Returns, Subgoals, Transitions
+from imitate.config.data_needs import (
+    FollowingSteps,
+    HindsightGoals,
+    Returns,
+    Subgoals,
+    Transitions,
+)
 from imitate.data.batches.demo_language import DemoLanguage, holds_language
+from imitate.data.batches.goals import goal_sampler
 from imitate.data.batches.placement import CACHE_MODES
 from imitate.data.batches.rewards import ReturnTable, RewardTransform, StepNumbers
 from imitate.data.batches.statistics import (
@@ -76,6 +83,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
       :mod:`imitate.data.batches.windows`;
     * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
       states up to it; after the demo's end the last one;
+    * with ``goals``: ``next_obs``, and goals drawn from the data, see :mod:`imitate.data.batches.goals`;
     * with ``following``: ``following``, see :class:`~imitate.config.data_needs.FollowingSteps`;
     * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
     * ``weight`` (B, T), if steps have different weights in the losses;
@@ -117,6 +125,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         returns: returns that an algorithm needs of each step; None: none.
         subgoals: later observations that an algorithm needs; None: none.
         following: steps that auxiliary losses need; None: none.
+        goals: hindsight goals that an algorithm needs; None: none.
         image_steps: number of steps of a window, from the first, whose images (and other arrays with two or more
             dimensions) are read; None: all. A policy that predicts 100 actions from one image need not read 100 images.
         files: open files of the sources, opened without regard to ``hdf5_use_swmr``; None to open them here and close
@@ -163,6 +172,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         returns: Returns | None = None,
         subgoals: Subgoals | None = None,
         following: FollowingSteps | None = None,
+        goals: HindsightGoals | None = None,
         files: DataFiles | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
@@ -183,8 +193,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.hdf5_normalize_obs = hdf5_normalize_obs
         self.obs_keys = tuple(dict.fromkeys(obs_keys))
         self.action_keys = tuple(dict.fromkeys(action_keys))
-        self._next_of_window = load_next_obs
-        later = (transitions, subgoals, following)
+        self._next_of_window = load_next_obs or goals is not None
+        later = (transitions, subgoals, following, goals)
         self.load_next_obs = load_next_obs or any(each is not None for each in later)
         self._subgoals, self._following = subgoals, following
         self.get_pad_mask = get_pad_mask
@@ -263,12 +273,14 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self._gatherer = Gatherer(self.store, self.obs_keys, next_keys, self.action_keys, steps)
         self._frame_stack = frame_stack
         self._transitions = transitions
+        self._goals = goal_sampler(goals, self.store.demo_end, end_is_known=has_next)
         self.numbers = StepNumbers(
             self.store,
             transitions,
             returns,
             frame_stack,
             end_is_known=has_next or not self.load_next_obs,
+            goals=self._goals,
         )
 
     @property
@@ -341,6 +353,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         if self.get_pad_mask:
             batch["pad_mask"] = to_device(torch.from_numpy(window.real), packed.all.device)
         batch["index"] = torch.from_numpy(index)
+        if self._goals is not None:
+            self._goals.add_to(batch, now, window, read)
         return batch
 
     def windows(self, index: NDArray[np.int64], obs_keys: Collection[str]) -> Batch:

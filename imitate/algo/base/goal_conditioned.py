@@ -1,0 +1,266 @@
+"""Base of offline goal-conditioned RL: hindsight goals, networks, updates and acting, but no losses.
+
+Goals are states of the data, drawn for each batch (:mod:`imitate.data.batches.goals`): those of the actor and those of
+the values have distributions of their own. Rewards are -1, and 0 in the state that is the goal, after which nothing
+follows. As in OGBench (arXiv:2410.20092), the losses of an update see the networks from before it, and the target
+networks follow at its end.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import TypeVar
+
+from imitate.algo.base.actor_critic import Update
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.sections import LayerDims
+from imitate.config import (
+    AlgoSection,
+    BaseConfig,
+    DataNeeds,
+    GoalShares,
+    HindsightGoals,
+    Section,
+)
+from imitate.functional.losses import gaussian_log_prob, masked_mean
+from imitate.functional.sampling import draw_normal
+from imitate.models.critics import polyak_update_, target_of
+from imitate.models.goal_networks import GoalActor, GoalValue
+
+WIDTHS = (512, 512, 512)
+MAX_WEIGHT = 100.0
+"""Largest weight of an action in advantage-weighted regression."""
+
+
+class ActorGoalsConfig(Section):
+    """Goals of the actor; what is left to 1 is the probability of a later state of the demo."""
+
+    current: float = Field(0.0, ge=0, le=1, description="probability of the sample's own state")
+    random: float = Field(0.0, ge=0, le=1, description="probability of a state of the whole data")
+    geometric: bool = Field(
+        False,
+        description="later states are a geometric number of steps ahead, by the discount; false: uniform over all",
+    )
+
+    @property
+    def shares(self) -> GoalShares:
+        """The distribution for the data."""
+        return GoalShares(self.current, self.random, self.geometric)
+
+
+class ValueGoalsConfig(ActorGoalsConfig):
+    """Goals of the values; what is left to 1 is the probability of a later state of the demo."""
+
+    current: float = Field(0.2, ge=0, le=1, description="probability of the sample's own state")
+    random: float = Field(0.3, ge=0, le=1, description="probability of a state of the whole data")
+    geometric: bool = Field(
+        True,
+        description="later states are a geometric number of steps ahead, by the discount; false: uniform over all",
+    )
+
+
+class GoalActorConfig(Section):
+    """Actor: a Gaussian of unit variance, whose mean acts."""
+
+    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
+
+
+class GoalCriticConfig(Section):
+    """Values of states or actions on the way to a goal."""
+
+    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
+    layer_norm: bool = Field(True, description="layer normalization after each GELU")
+
+
+class GoalConditionedConfig(AlgoSection):
+    """Base class of the sections of offline goal-conditioned RL."""
+
+    tree_defaults = {"train": {"batch_size": 1024}}
+
+    discount: float = Field(0.99, ge=0, lt=1, description="discount factor per step")
+    actor_goals: ActorGoalsConfig = Field(ActorGoalsConfig())
+    actor: GoalActorConfig = Field(GoalActorConfig())
+
+    def _value_goals(self) -> ActorGoalsConfig:
+        """Return the section of the goals of values."""
+        return cast(ActorGoalsConfig, self.get("value_goals", self.actor_goals))
+
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Hindsight goals and next observations; the demonstrations need no rewards."""
+        goals = HindsightGoals(
+            keys=tuple(sorted(config.observation.modality_of("goal"))),
+            value=self._value_goals().shares,
+            actor=self.actor_goals.shares,
+            discount=self.discount,
+            subgoal_steps=self.get("subgoal_steps", None),
+        )
+        return DataNeeds(
+            goals=goals, observed_steps=config.train.frame_stack, environment_rewards=False
+        )
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """List combinations that cannot be trained."""
+        train, name = config.train, config.algo_name
+        problems = {
+            f"train.goal_mode is '{train.goal_mode}', but {name} draws its goals from the data: set it to null": (
+                train.goal_mode is not None
+            ),
+            f"train.online.enabled is true, but {name} learns from demonstrations alone: set it to false": (
+                train.online.enabled
+            ),
+            f"train.gradient_accumulation is {train.gradient_accumulation}, but {name} makes several steps with every "
+            "batch: set it to 1 and enlarge train.batch_size": train.gradient_accumulation > 1,
+            f"train.precision is 'bf16', too coarse for the values of {name}: set it to 'fp32'": (
+                train.precision == "bf16"
+            ),
+        }
+        for key, section in (("actor", self.actor_goals), ("value", self._value_goals())):
+            total = section.current + section.random
+            words = (
+                f"algo.{key}_goals: current and random are {section.current:g} and {section.random:g}: their sum "
+                "may be 1 at the most"
+            )
+            problems[words] = total > 1.0 + 1e-9
+        return [words for words, holds in problems.items() if holds]
+
+
+GoalConfigT = TypeVar("GoalConfigT", bound=GoalConditionedConfig, default=Any)
+"""Type of the section of an algorithm with hindsight goals."""
+
+
+class GoalConditioned(Algo[GoalConfigT]):
+    """Algorithm that learns to reach states of the data.
+
+    Prepared batches have, for the B samples: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``goal_obs`` and
+    ``value_goals`` {key: (B, ...)} for actor and values, ``actions`` (B, A), ``rewards`` (B,) -1 or 0, ``discounts``
+    (B,) 0 in the goal, ``weight`` (B,) or None; a hierarchy has ``low_goals`` and ``high_targets`` {key: (B, ...)}.
+    """
+
+    main_net = "actor"
+
+    # ---- networks ------------------------------------------------------------------------------------------------
+
+    @property
+    def actor(self) -> GoalActor:
+        """The network that acts."""
+        return cast(GoalActor, self.active_nets["actor"])
+
+    def _create_value(self, *, of_actions: bool = False, size: int = 2) -> GoalValue:
+        """Create V(s, g), or Q(s, a, g), of so many members."""
+        section = self.config["critic"]
+        return GoalValue(
+            self._create_encoder(),
+            section.layer_dims,
+            self.ac_dim if of_actions else 0,
+            size,
+            layer_norm=section.layer_norm,
+        )
+
+    def _add_targets(self) -> None:
+        """Add target copies of networks; call it after these networks were created."""
+        for target, online in self.targets.items():
+            self.nets[target] = target_of(self.nets[online])
+
+    def _follow(self) -> None:
+        """Move the target networks towards their online networks."""
+        for target, online in self.targets.items():
+            polyak_update_(self.nets[target], self.nets[online], self.config["target_tau"])
+
+    # ---- training ------------------------------------------------------------------------------------------------
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """Select the sample's step, its goals, and the reward of its value's goal."""
+        frames, now = self.frame_stack, self.frame_stack - 1
+        weight, at_goal = batch.get("weight"), batch["at_goal"].float()
+        goals = ("goal_obs", "value_goals", "low_goals", "high_targets")
+        obs = {key: value[:, :frames] for key, value in batch["obs"].items()}
+        following = {  # the frames that were seen, and the next one
+            key: torch.cat([obs[key][:, 1:], value[:, now:frames]], dim=1)
+            for key, value in batch["next_obs"].items()
+        }
+        if frames == 1:
+            obs, following = (
+                {key: x[:, 0] for key, x in each.items()} for each in (obs, following)
+            )
+        return {
+            "obs": obs,
+            "next_obs": following,
+            **{name: batch[name] for name in goals if batch.get(name)},
+            "actions": batch["actions"][:, now],
+            "rewards": at_goal - 1.0,
+            "discounts": self.config.discount * (1.0 - at_goal),
+            "weight": None if weight is None else weight[:, now],
+        }
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Return the sum of all losses."""
+        update = Update(self, epoch=1, learn=False)
+        self._update(batch, update)
+        return update.loss, update.info
+
+    @abstractmethod
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Compute all losses in their order, train the networks (:meth:`Update.step`) and move the targets."""
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """Update all networks once, in order; with ``validate`` only compute the losses.
+
+        The logged ``Loss`` is the sum of the losses of this update.
+        """
+        update = Update(self, epoch, learn=not validate)
+        update.info |= learn_auxiliaries(self, batch, not validate)
+        with torch.set_grad_enabled(not validate):
+            self._update(batch, update)
+        if validate:
+            update.info |= self._validation_info(batch)
+        else:
+            follow_auxiliaries(self, batch)
+        info = {**update.info, "Loss": update.loss}
+        return {name: value.detach() for name, value in info.items()}
+
+    @torch.no_grad()
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute difference between the actor's and the data's actions, in normalized units."""
+        made = self._mean_actions(batch["obs"], batch["goal_obs"])
+        return {"Action_Error": (made - batch["actions"]).abs().mean()}
+
+    # ---- parts of losses -----------------------------------------------------------------------------------------
+
+    def _imitation_loss(
+        self, mean: Tensor, wanted: Tensor, weight: Tensor | None, advantage_weight: Tensor | None
+    ) -> tuple[Tensor, Info]:
+        """Return minus the mean log-likelihood of ``wanted`` (B, A), weighted by (B,) if given, and what to log."""
+        log_prob = gaussian_log_prob(wanted, mean, torch.ones_like(mean))
+        each = log_prob if advantage_weight is None else advantage_weight * log_prob
+        return masked_mean(-each, weight), {
+            "Log_Likelihood": log_prob.mean(),
+            "Action_MSE": (mean - wanted).square().mean(),
+        }
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _mean_actions(self, obs: Batch, goal: Batch | None) -> Tensor:
+        """Return the actor's means (B, A), not clipped."""
+        mean: Tensor = self.actor(obs, goal)
+        return mean
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: InnerState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep[InnerState]:
+        action = self._mean_actions(obs, goal)
+        if explore:
+            action = draw_normal(action, torch.ones_like(action), generator)
+        return PolicyStep(action.clamp(-1.0, 1.0), state, {})

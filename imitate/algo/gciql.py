@@ -1,0 +1,120 @@
+"""Goal-conditioned implicit Q-learning (GCIQL): IQL whose values and actor have hindsight goals.
+
+Kostrikov, Nair, Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022 (arXiv:2110.06169), with
+goals as in OGBench (Park et al., ICLR 2025, arXiv:2410.20092). With the reward r = -1, or 0 in the goal, the discount
+d, which is 0 there, two critics Q_i and their targets Q'_i:
+
+    L_V = E[ L2_tau(min_i Q'_i(s, a, g) - V(s, g)) ],  L2_tau(u) = |tau - 1(u < 0)| u^2         -> GCIQL._value_loss
+    L_Q = sum_i E[ (r + d V(s', g) - Q_i(s, a, g))^2 ]                                          -> GCIQL._critic_loss
+    L_pi = -E[min_i Q_i(s, m, g)] / E|min_i Q_i(s, m, g)| - alpha E[ log pi(a | s, g) ],
+           m = clip(mean of pi), the divisor without gradient (``ddpgbc``), or
+         = -E[ min(exp(alpha (min_i Q_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ] (``awr``) -> GCIQL._actor_loss
+
+pi is a Gaussian of unit variance. In an update all losses see the networks from before it.
+Departures: images of state and goal have encoders of their own; targets follow the critics after their step, there
+those before it. robomimic has no GCIQL.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.base.actor_critic import Update
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.factory import register
+from imitate.algo.base.goal_conditioned import (
+    MAX_WEIGHT,
+    GoalConditioned,
+    GoalConditionedConfig,
+    GoalCriticConfig,
+    ValueGoalsConfig,
+)
+from imitate.config.optimizer import Networks, networks
+from imitate.functional.losses import advantage_weights, expectile_loss, masked_mean
+from imitate.models.goal_networks import GoalActor
+
+
+class GCIQLConfig(GoalConditionedConfig):
+    """Section ``algo`` of algorithm ``gciql``."""
+
+    optim_params: Networks = networks("GCIQLOptimParams", actor=3e-4, critic=3e-4, vf=3e-4)
+    target_tau: float = Field(
+        0.005, gt=0, le=1, description="Polyak rate of the target critics per update"
+    )
+    expectile: float = Field(
+        0.9, gt=0, lt=1, description="tau: expectile of the actions' values that V learns"
+    )
+    actor_loss: Literal["ddpgbc", "awr"] = Field(
+        "ddpgbc",
+        description="maximize Q near the data's actions, or weight these by their advantages",
+    )
+    alpha: float = Field(
+        0.3,
+        gt=0,
+        description="ddpgbc: weight of the imitation; awr: weights of actions are exp(alpha advantage)",
+    )
+    value_goals: ValueGoalsConfig = Field(ValueGoalsConfig())
+    critic: GoalCriticConfig = Field(GoalCriticConfig())
+
+
+@register("gciql", GCIQLConfig)
+class GCIQL(GoalConditioned[GCIQLConfig]):
+    """Expectile regression of V(s, g), critics that use V, and an actor between the critics and the data."""
+
+    targets = {"critic_target": "critic"}
+
+    def _create_networks(self) -> None:
+        actor = GoalActor(self._create_encoder(), self.config.actor.layer_dims, self.ac_dim)
+        critic, value = self._create_value(of_actions=True), self._create_value(size=1)
+        self.nets = nn.ModuleDict({"actor": actor, "critic": critic, "vf": value})
+        self._add_targets()
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _value_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        obs, goal = batch["obs"], batch["value_goals"]
+        with torch.no_grad():
+            target = self.nets["critic_target"](obs, goal, batch["actions"]).amin(0)
+        value = self.nets["vf"](obs, goal)[0]
+        loss = masked_mean(expectile_loss(target - value, self.config.expectile), batch["weight"])
+        return loss, {"Vf_Loss": loss, "V": value.mean()}
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        goal = batch["value_goals"]
+        with torch.no_grad():
+            following = self.nets["vf"](batch["next_obs"], goal)[0]
+            target = batch["rewards"] + batch["discounts"] * following
+        values = self.nets["critic"](batch["obs"], goal, batch["actions"])
+        loss = masked_mean((values - target).square().sum(0), batch["weight"])
+        return loss, {"Critic_Loss": loss, "Q": values.mean()}
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        obs, goal, alpha = batch["obs"], batch["goal_obs"], self.config.alpha
+        mean = self.actor(obs, goal)
+        if self.config.actor_loss == "awr":
+            with torch.no_grad():
+                values = self.nets["critic"](obs, goal, batch["actions"]).amin(0)
+                weights = advantage_weights(
+                    values - self.nets["vf"](obs, goal)[0], 1.0 / alpha, None, MAX_WEIGHT
+                )
+            loss, info = self._imitation_loss(mean, batch["actions"], batch["weight"], weights)
+            return loss, {"Actor_Loss": loss, **info, "Advantage_Weight": weights.mean()}
+        values = self.nets["critic"](obs, goal, mean.clamp(-1.0, 1.0)).amin(0)
+        imitation, info = self._imitation_loss(mean, batch["actions"], batch["weight"], None)
+        improvement = -masked_mean(values, batch["weight"]) / (values.abs().mean().detach() + 1e-6)
+        loss = improvement + alpha * imitation
+        return loss, {"Actor_Loss": loss, **info, "Q_Policy": values.mean()}
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Update the actor, Q, V and the targets; each loss sees the networks from before the update."""
+        update.step("actor", self._actor_loss(batch))
+        update.step("critic", self._critic_loss(batch))
+        update.step("vf", self._value_loss(batch))
+        if update.learns("critic"):
+            self._follow()
