@@ -103,6 +103,7 @@ class GymnasiumEnv:
         self.action_low, self.action_high = self._actions.low, self._actions.high
         self.action_dim, self.num_choices = self._actions.dim, self._actions.num_choices
         self._info: dict[str, Any] = {}
+        self._goal: Any = None
 
     def _make(self) -> Any:
         with telling_gl_faults():
@@ -167,6 +168,7 @@ class GymnasiumEnv:
         """Start an episode."""
         raw, info = self._env.reset(seed=seed)
         self._info = dict(info)
+        self._goal = self._info.get("goal")
         return self._seen.observe(raw, self._info), self._with_success()
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
@@ -210,6 +212,19 @@ class GymnasiumEnv:
         return self._seen.gives_mask
 
     # ------------------------------------------------------------------ goals
+
+    def get_goal(self) -> Obs:
+        """Return the goal of the running episode, an observation: ``info["goal"]`` of the reset.
+
+        Raises:
+            EnvError: the environment gave no goal.
+        """
+        if self._goal is None:
+            raise EnvError(
+                f"{self.name}: reset returns no goal, which a goal-conditioned policy needs: put an observation of "
+                "the goal into its info['goal']"
+            )
+        return self._seen.observe(self._goal, {})
 
     def goal_rewards(self, achieved: Array, desired: Array) -> Array:
         """Compute rewards (B,) of achieved goals (B, G) for desired goals (B, G).

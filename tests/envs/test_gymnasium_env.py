@@ -323,3 +323,32 @@ def test_images_in_any_known_layout_are_images_and_others_are_named(space, shape
 def test_an_observation_that_is_not_asked_for_may_have_any_layout():
     space = spaces.Dict({"stack": box(4, 84, 84, 3), "pos": box(2)})
     assert ObservationSpace("Odd-v0", space, ["pos"]).observe(space.sample(), {}).keys() == {"pos"}
+
+
+class Maze(gymnasium.Env):
+    """Its goal is a state, as in OGBench."""
+
+    observation_space, action_space = spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (2,))
+
+    def __init__(self, with_goal=True):
+        self._with_goal = with_goal
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        info = {"goal": self.np_random.uniform(5, 6, 2)} if self._with_goal else {}
+        return np.zeros(2), info
+
+
+def test_the_goal_of_an_episode_is_an_observation():
+    for name, with_goal in (("GoalMaze-v0", True), ("NoGoal-v0", False)):
+        gymnasium.register(name, Maze, kwargs={"with_goal": with_goal})
+    env = GymnasiumEnv("GoalMaze-v0")
+    env.reset(seed=3)
+    goal = env.get_goal()
+    assert (goal["flat"] > 5).all()
+    env.reset(seed=4)
+    assert not np.array_equal(env.get_goal()["flat"], goal["flat"])
+    other = GymnasiumEnv("NoGoal-v0")
+    other.reset(seed=0)
+    with pytest.raises(EnvError, match="put an observation of the goal"):
+        other.get_goal()
