@@ -174,8 +174,10 @@ class BCQ(ActorCritic[BCQConfig]):
             }
         )
         self._add_targets()
+        self.acting_nets = ("action_sampler",)
         if config.actor.enabled:
             actor = Perturbation(self._create_encoder(), self.ac_dim, config.actor)
+            self.acting_nets = ("action_sampler", "actor")
             self.nets.update({"actor": actor, "actor_target": target_of(actor)})
 
     # ---- losses --------------------------------------------------------------------------------------------------

@@ -212,6 +212,7 @@ class CodePolicy(nn.Module):
 class VQBeT(ChunkPolicy[VQBeTConfig]):
     """Vector-quantized behavior transformer."""
 
+    acting_nets = ("autoencoder",)
     learns_deltas = False  # padded steps contain an action, not a difference
 
     @property

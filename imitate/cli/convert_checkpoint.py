@@ -29,6 +29,13 @@ def command(
             "lerobot-0.3, lerobot-plugin, or imitate.",
         ),
     ] = "robomimic-0.5",
+    acting_only: Annotated[
+        bool,
+        typer.Option(
+            "--acting-only",
+            help="With --to imitate: write the networks alone that act; the copy cannot be resumed.",
+        ),
+    ] = False,
     rename: RenameObs = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -41,13 +48,47 @@ def command(
     lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy), and with the
     package of plugins/lerobot_policy_imitate one that --to lerobot-plugin wrote (any policy).
 
-    With --to imitate, --rename is saved in the copy, and every later command uses it.
+    With --to imitate, --rename is saved in the copy, and every later command uses it; with --acting-only too, the copy
+    has no optimizers, critics and targets that acting does not need.
     """
+    from imitate.algo.base.acting import OMITTED, REMEDY
+    from imitate.policy.checkpoint import acting_only as acting_checkpoint
     from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
     from imitate.policy.export import LAYOUTS, RELEASES, to_lerobot, to_robomimic
     from imitate.policy.loading import policy_from_checkpoint
     from imitate.policy.renaming import joined, parse_rename
     from imitate.system.run_folder import find_checkpoint
+
+    _refuse(target, to, rename=bool(rename), acting_only=acting_only, overwrite=overwrite)
+    ckpt = load_checkpoint(find_checkpoint(source))
+    if OMITTED in ckpt["model"] and to != "imitate":
+        raise CheckpointError(f"{source}: {REMEDY}")
+    if rename:
+        ckpt["rename"] = joined(ckpt.get("rename"), parse_rename(rename))
+        policy_from_checkpoint(
+            device="cpu", ckpt_dict=ckpt
+        )  # refuses names that the policy does not have
+    algo_name = ckpt["algo_name"]
+    if acting_only:
+        ckpt = acting_checkpoint(ckpt, source)
+    try:
+        if to in LAYOUTS:
+            to_lerobot(ckpt, target, to)
+        elif to != "imitate":
+            ckpt = to_robomimic(ckpt, to)
+    except CheckpointError as error:
+        advice = "; --to imitate writes imitate's own format" if to in RELEASES else ""
+        raise CheckpointError(f"{source}: {error}{advice}") from error
+    if to not in LAYOUTS:
+        save_checkpoint(ckpt, target)
+    names = _names(ckpt.get("rename"), source, to)
+    part = ", acting networks alone: it cannot be resumed" if acting_only else ""
+    typer.echo(printable(f"{target}: {algo_name}, for {to}{part}{names}"))
+
+
+def _refuse(target: Path, to: str, *, rename: bool, acting_only: bool, overwrite: bool) -> None:
+    """Refuse options that contradict each other, and a file that exists."""
+    from imitate.policy.export import LAYOUTS, RELEASES
 
     known = (*RELEASES, *LAYOUTS, "imitate")
     if to not in known:
@@ -61,25 +102,10 @@ def command(
         raise CheckpointError(
             f"--rename can only be saved in imitate's own format: add --to imitate (got {to})"
         )
-    ckpt = load_checkpoint(find_checkpoint(source))
-    if rename:
-        ckpt["rename"] = joined(ckpt.get("rename"), parse_rename(rename))
-        policy_from_checkpoint(
-            device="cpu", ckpt_dict=ckpt
-        )  # refuses names that the policy does not have
-    algo_name = ckpt["algo_name"]
-    try:
-        if to in LAYOUTS:
-            to_lerobot(ckpt, target, to)
-        elif to != "imitate":
-            ckpt = to_robomimic(ckpt, to)
-    except CheckpointError as error:
-        advice = "; --to imitate writes imitate's own format" if to in RELEASES else ""
-        raise CheckpointError(f"{source}: {error}{advice}") from error
-    if to not in LAYOUTS:
-        save_checkpoint(ckpt, target)
-    names = _names(ckpt.get("rename"), source, to)
-    typer.echo(printable(f"{target}: {algo_name}, for {to}{names}"))
+    if acting_only and to != "imitate":
+        raise CheckpointError(
+            f"--acting-only writes imitate's own format: add --to imitate (got {to})"
+        )
 
 
 def _names(saved: Rename | None, source: Path, to: str) -> str:

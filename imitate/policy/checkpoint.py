@@ -10,7 +10,7 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
     language         language instructions and their embeddings; None without language
     shape_metadata   ac_dim, all_shapes {key: network shape}, raw_shapes {key: shape in the data}, action_dims,
                      action_low, action_high, names {key: names of its numbers}: of the robot in the data
-    model            Algo.serialize()
+    model            Algo.serialize(), or the acting networks alone (imitate.algo.base.acting)
     preprocess       Preprocess.to_dict()
     train_state      epoch, step and everything else that an exact resume needs
     provenance       dataset fingerprint, git commit
@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from imitate.algo.base.acting import OMITTED, acting_model, load_model
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.allocation import AllocationLimit
 from imitate.algo.base.factory import algo_factory
@@ -299,6 +300,19 @@ def algo_from_checkpoint(
     return algo
 
 
+def acting_only(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:
+    """Return a checkpoint with the networks alone that act; a training cannot be resumed from it.
+
+    Raises:
+        CheckpointError: see :func:`algo_from_checkpoint`.
+    """
+    model = acting_model(algo_from_checkpoint(ckpt, source=source))
+    state = {
+        key: ckpt["train_state"][key] for key in ("epoch", "step") if key in ckpt["train_state"]
+    }
+    return {**ckpt, "model": model, "train_state": state}
+
+
 def config_of(ckpt: Mapping[str, Any]) -> Config:
     """Return the configuration of a checkpoint; raise ConfigError if it is not valid."""
     return load_config(json.loads(ckpt["config"]))
@@ -309,7 +323,8 @@ def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
     shapes = {key: tuple(shape) for key, shape in ckpt["shape_metadata"]["all_shapes"].items()}
     config = config_of(ckpt)
     # The fresh weights are replaced afterwards, so the caller's random number generator is left unchanged.
-    with torch.random.fork_rng(devices=[]), AllocationLimit(stored_numbers(ckpt["model"])):
+    limit = AllocationLimit(stored_numbers(ckpt["model"]), ckpt["model"].get(OMITTED, 0))
+    with torch.random.fork_rng(devices=[]), limit:
         algo = algo_factory(
             ckpt["algo_name"],
             config,
@@ -330,7 +345,7 @@ def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
 def _fill(algo: Algo, model: Mapping[str, Any], load_optimizers: bool) -> None:
     check_kinds(model["nets"], algo.nets.state_dict())
     try:
-        algo.deserialize(model, load_optimizers=load_optimizers)
+        load_model(algo, model, load_optimizers)
     except UserError:
         raise
     except Exception as error:

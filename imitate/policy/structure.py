@@ -65,6 +65,7 @@ class _Shapes(_Part):
 
 class _Model(_Part):
     nets: dict[str, torch.Tensor]
+    omitted: NonNegativeInt = 0
 
 
 class _Normalized(_Part):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from imitate.algo.base.acting import OMITTED, REMEDY
 from imitate.config import Config, load_config
 from imitate.config.data_paths import MissingFileError, located_data
 from imitate.envs.trust import trust_options
@@ -94,13 +95,16 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
     if not paths:
         return None
     try:
-        return load_checkpoint(paths[0])
+        ckpt = load_checkpoint(paths[0])
     except CheckpointError:
         # Saving is atomic, so this happens only after a disk error or an incomplete copy.
         for path in paths[1:]:
             with contextlib.suppress(CheckpointError):
                 return load_checkpoint(path)
         raise
+    if OMITTED in ckpt["model"]:
+        raise CheckpointError(f"{paths[0]}: cannot be resumed, because it {REMEDY}")
+    return ckpt
 
 
 @contextlib.contextmanager

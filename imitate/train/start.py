@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from imitate.algo.base.acting import OMITTED, REMEDY
 from imitate.algo.base.algo import Algo
 from imitate.algo.slots.frozen import frozen_policy_of
 from imitate.config import Config, ExperimentConfig
@@ -35,6 +36,10 @@ def start_from(algo: Algo, settings: ExperimentConfig) -> None:
     if path is None:
         return
     ckpt = load_checkpoint(path)
+    if OMITTED in ckpt["model"] and settings.ckpt_parts is None:
+        raise CheckpointError(
+            f"experiment.ckpt_path: {path} {REMEDY}, or name experiment.ckpt_parts"
+        )
     if settings.ckpt_parts is not None:
         if settings.ckpt_optimizers:
             raise ConfigError(

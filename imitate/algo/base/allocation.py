@@ -15,6 +15,9 @@ from imitate.system.memory import free_memory, gigabytes
 ROOM = 1 << 24
 """Number of elements that may be allocated beside the weights, for tables and temporary tensors."""
 
+MOST_OMITTED = 32
+"""Number of elements of networks that a checkpoint may omit per stored one."""
+
 LEAST = 256
 """Smallest number of elements that is counted for a tensor, which also limits the number of small tensors."""
 
@@ -62,12 +65,13 @@ class AllocationLimit(_Sizes):
 
     Args:
         stored: number of elements in the checkpoint's tensors.
+        omitted: number of elements of the networks that it omits, as it says.
     """
 
-    def __init__(self, stored: int) -> None:
+    def __init__(self, stored: int, omitted: int = 0) -> None:
         super().__init__()
         self._stored = stored
-        self._left = TIMES * stored + ROOM
+        self._left = TIMES * (stored + min(omitted, MOST_OMITTED * stored)) + ROOM
 
     def _check(self, size: int) -> None:
         self._left -= max(size, LEAST)

@@ -229,6 +229,7 @@ class Hierarchy(Algo[HierarchyT]):
         self.parts = self._create_parts()
         self.parts["actor"] = self._create_actor()
         self.nets = nn.ModuleDict({name: part.nets for name, part in self.parts.items()})
+        self.acting_nets = tuple(self.parts)
 
     def _part(
         self,

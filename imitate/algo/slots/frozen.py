@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from imitate.algo.base.acting import OMITTED, keep_only, load_model
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.allocation import AllocationLimit, count_numbers
 from imitate.algo.base.chunk_policy import ChunkPolicy
@@ -86,6 +87,7 @@ class FrozenPolicy(nn.Module):
             "shapes": ckpt["shape_metadata"]["all_shapes"],
             "ac_dim": ckpt["shape_metadata"]["ac_dim"],
             "preprocess": _lists(ckpt["preprocess"]),
+            OMITTED: ckpt["model"].get(OMITTED, 0),
         }
         text = json.dumps(described).encode()
         description = torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy())
@@ -98,7 +100,7 @@ class FrozenPolicy(nn.Module):
         if problem is not None:
             raise CheckpointError(f"{self.key}.checkpoint: {problem}")
         try:
-            algo.deserialize(ckpt["model"], load_optimizers=False)
+            load_model(algo, ckpt["model"])
         except (RuntimeError, KeyError, ValueError) as error:
             raise CheckpointError(
                 f"the weights of the frozen policy do not fit its configuration: {str(error).splitlines()[-1].strip()}"
@@ -219,8 +221,9 @@ class FrozenPolicy(nn.Module):
         described = json.loads(bytes(description.cpu().numpy()))
         shapes = {key: tuple(shape) for key, shape in described["shapes"].items()}
         device = self.description.device
+        limit = AllocationLimit(stored, int(described.get(OMITTED, 0)))
         # The fresh weights are replaced afterwards, so the caller's random number generator is left unchanged.
-        with torch.random.fork_rng(devices=[]), AllocationLimit(stored):
+        with torch.random.fork_rng(devices=[]), limit:
             algo = algo_factory(
                 described["algo_name"],
                 load_config(json.loads(described["config"])),
@@ -251,7 +254,9 @@ class FrozenPolicy(nn.Module):
             and not torch.equal(saved.cpu(), self.description.cpu())
         ):
             stored = {name: x for name, x in state_dict.items() if name.startswith(prefix)}
-            self._hold(self._built(saved, count_numbers(stored)), saved)
+            algo, nets = self._built(saved, count_numbers(stored)), f"{prefix}nets."
+            keep_only(algo, [name.removeprefix(nets) for name in stored])
+            self._hold(algo, saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from imitate.algo.base.acting import OMITTED
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
@@ -36,6 +37,7 @@ def describe(path: Path) -> Report:
         "algo": ckpt["algo_name"],
         "variant": type(algo).__name__,
         "parameters": sum(p.numel() for p in algo.nets.parameters()),
+        "acting_only": OMITTED in ckpt["model"],
         "epoch": state.get("epoch"),
         "step": state.get("step"),
         "train_cpu_s": state.get("cpu_s"),
@@ -90,6 +92,11 @@ def lay_out(report: Report) -> Iterator[str]:
             ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
             ("algorithm", f"{report['algo']} ({report['variant']})"),
             ("parameters", f"{report['parameters']:,}"),
+            *(
+                [("networks", "acting ones alone: it cannot be resumed")]
+                if report["acting_only"]
+                else []
+            ),
             ("trained", _training_words(report)),
             ("environment", environment_words(report)),
             ("control rate", _rate(report["control_freq"])),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from imitate.algo.base.acting import acting_names
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.factory import algo_factory
 from imitate.config import load_config
@@ -79,8 +80,7 @@ MOST_IN_USE = 2
 def acting_weights(algo: Algo) -> dict[str, Any]:
     """Return weights and normalization for a copy of the algorithm that acts elsewhere, as plain arrays."""
     nets = algo.nets if algo.ema is None else algo.ema.module
-    names = (algo.main_net, *algo.acting_nets)
-    chosen = {name: nets.get_submodule(name).state_dict() for name in names}
+    chosen = {name: nets.get_submodule(name).state_dict() for name in acting_names(algo)}
     return {"nets": arrays(chosen), "preprocess": arrays(algo.preprocess.to_dict())}
 
 

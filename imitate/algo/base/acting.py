@@ -1,0 +1,73 @@
+"""Networks that act, and the model of a checkpoint that contains them alone.
+
+Such a model has the numbers of the acting networks under ``nets``, and under ``omitted`` how many numbers the other
+networks had. It acts as the whole one does; a training cannot be resumed from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.allocation import count_numbers
+from imitate.errors import CheckpointError
+
+OMITTED = "omitted"
+"""Key of a model for the number of omitted numbers."""
+
+REMEDY = "has acting networks alone: take the checkpoint from which it was made"
+
+
+def acting_names(algo: Algo) -> tuple[str, ...]:
+    """Return the names of the networks that acting needs."""
+    return (algo.main_net, *algo.acting_nets)
+
+
+def acting_model(algo: Algo) -> dict[str, Any]:
+    """Return the model of an algorithm with its acting networks alone; averaged weights replace the learned ones."""
+    nets = _of(algo)
+    for learner in algo.learners:
+        if learner.ema is not None:
+            learner.nets.load_state_dict(learner.ema.module.state_dict())
+            learner.ema = None
+    whole = algo.nets.state_dict()
+    kept = {name: value for name, value in whole.items() if _is_in(name, nets)}
+    omitted = count_numbers(whole) - count_numbers(kept)
+    return {"nets": kept, OMITTED: omitted, **algo.schedules.state_dict()}
+
+
+def load_model(algo: Algo, model: Mapping[str, Any], load_optimizers: bool = False) -> None:
+    """Load the model of a checkpoint, whole or of acting networks alone; the other networks are then removed.
+
+    Raises:
+        CheckpointError: optimizers are wanted, which a model of acting networks does not have.
+        RuntimeError: names or shapes of weights differ.
+    """
+    if OMITTED not in model:
+        algo.deserialize(model, load_optimizers=load_optimizers)
+        return
+    if load_optimizers:
+        raise CheckpointError(f"a checkpoint that {REMEDY}")
+    for learner in algo.learners:
+        learner.ema = None
+    keep_only(algo, model["nets"])
+    algo.nets.load_state_dict(model["nets"])
+    algo.schedules.load_state_dict(model)
+    algo.set_progress(algo.schedules.progress)
+
+
+def keep_only(algo: Algo, stored: Collection[str]) -> None:
+    """Remove the networks of which no weight is stored, unless acting needs them."""
+    acting = {name.partition(".")[0] for name in _of(algo)}
+    present = {name.partition(".")[0] for name in stored}
+    for name in [name for name in algo.nets if name not in acting | present]:
+        del algo.nets[name]
+
+
+def _of(algo: Algo) -> tuple[str, ...]:
+    return tuple(name for name in acting_names(algo) if name.partition(".")[0] in algo.nets)
+
+
+def _is_in(name: str, nets: Collection[str]) -> bool:
+    return any(name.startswith(f"{net}.") for net in nets)
