@@ -242,6 +242,11 @@ def test_ranks_with_different_data_have_equal_weights(findings, name):
     assert found["as reference"], "bit by bit those of an average by weight"
 
 
+def test_named_rewards_of_two_ranks_are_learned_as_those_of_one_process(findings):
+    found = findings["named rewards"]
+    assert found == {"risen": True, "same": True, "as one process": True}
+
+
 def test_weights_without_a_gradient_on_some_or_all_ranks(findings):
     # Rank 0: 3 + 1; rank 1: 6 + 2. The second weight is used on rank 1 alone.
     assert findings["unused"] == [[[6.0] * 3, [4.0] * 3, None]] * 2
@@ -300,7 +305,8 @@ def test_the_file_of_a_rank_that_is_gone_or_damaged_is_a_warning(tmp_path, damag
 def test_replay_is_shared_and_the_run_resumes_with_all_parts(tmp_path, demos):
     settings = {"buffer_size": 200, "demo_ratio": 0.25, "prioritized": {"enabled": True}}
     settings |= {"update_ratio": 0.25, "collect_steps": 10}
-    config = online("sac", settings, str(demos), obs_normalization="mean_std")
+    algo = {"rewards": {"upright": {"source": "reward", "at_least": -1.0}}}
+    config = online("sac", settings, str(demos), algo, obs_normalization="mean_std")
     (first, second), run = on_two_ranks(tmp_path, config=config)
     assert first["weights"] == second["weights"]
     assert first["observations"] == second["observations"] != [0.0] * 3 + [1.0] * 3

@@ -38,6 +38,7 @@ from imitate.config.base_config import BaseConfig
 from imitate.config.optimizer import adam
 from imitate.config.schedule import has_schedule, schedule_of
 from imitate.errors import ConfigError
+from imitate.system.ranks import ALONE, Ranks
 from imitate.system.text import INFO, PART, SIGNALS
 
 NETWORK = "reward_weights"
@@ -185,18 +186,18 @@ class RewardWeights(nn.Module):
             worst = weight * worst + (1.0 - weight) * signed.amax(0)
         return worst * signs
 
-    def observe(self, signals: NDArray[np.float32]) -> None:
-        """Move the means with the named rewards (n, S) of n collected steps."""
-        if not len(signals):
+    def observe(self, signals: NDArray[np.float32], ranks: Ranks = ALONE) -> None:
+        """Move the means with the named rewards (n, S) of n collected steps of each rank, so that they stay equal."""
+        sums = ranks.table([len(signals), *signals.sum(0, dtype=np.float64)]).sum(0)
+        count = int(sums[0])
+        if not count:
             return
         before, memory = float(self.steps), float(self.config.memory_steps)
-        self.steps += len(signals)
+        self.steps += count
         # The first steps count alike: a mean that began at 0 would keep all upper bounds.
-        is_young = before + len(signals) <= memory
-        kept = (
-            before / (before + len(signals)) if is_young else (1.0 - 1.0 / memory) ** len(signals)
-        )
-        now = torch.as_tensor(signals.mean(0), dtype=torch.float32, device=self.mean.device)
+        is_young = before + count <= memory
+        kept = before / (before + count) if is_young else (1.0 - 1.0 / memory) ** count
+        now = torch.as_tensor(sums[1:] / count, dtype=torch.float32, device=self.mean.device)
         self.mean.lerp_(now, 1.0 - kept)
 
     def breaks(self) -> Tensor:

@@ -50,12 +50,13 @@ class Learner(ABC):
         """
 
     def _show_signals(self, collected: Collected) -> None:
-        """Show the named rewards of a collection to their weights."""
+        """Show the named rewards of a collection to their weights; all ranks call this together."""
         weights = reward_weights_in(self.algo.nets)
-        signals = [step.taken_signals for step in collected.steps]
-        found = [each for each in signals if each is not None]
-        if weights is not None and found:
-            weights.observe(np.concatenate(found))
+        if weights is not None:
+            signals = [step.taken_signals for step in collected.steps]
+            found = [each for each in signals if each is not None]
+            none = np.zeros((0, len(weights.names)), np.float32)
+            weights.observe(np.concatenate([none, *found]), self.algo.ranks)
 
     @abstractmethod
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:

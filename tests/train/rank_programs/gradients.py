@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from imitate.system.ranks import ALONE
 from imitate.train.ranks import GradientAverage, joined_ranks
 from tests.tiny import tiny_algo, tiny_batch
 
@@ -81,8 +82,50 @@ def unused(ranks):
     return found
 
 
+def named_rewards(ranks):
+    """Compare ranks that learn from a part each with one process that learns from all."""
+    cost = {"source": "info:cost", "weight": 0, "at_most": 0.25}
+    words = {
+        "obs": {"s": 5},
+        "action": 2,
+        "hidden": (16, 16),
+        "algo": {"rewards": {"task": {"source": "reward"}, "cost": cost}},
+        "train": {"obs_normalization": None, "online": {"enabled": True, "env": "x"}},
+    }
+    ours, alone = tiny_algo("ddpg", **words), tiny_algo("ddpg", **words)
+    ours.optimization.share_gradients = GradientAverage(ranks)
+
+    def learn_from(algo, batches, ranks):
+        signals = torch.cat([batch["n_step_signals"] for batch in batches])
+        algo.nets["reward_weights"].observe(signals.numpy(), ranks)
+        joined = {
+            key: {k: torch.cat([b[key][k] for b in batches]) for k in value}
+            if isinstance(value, dict)
+            else torch.cat([b[key] for b in batches])
+            for key, value in batches[0].items()
+        }
+        algo.train_on_batch(algo.process_batch_for_training(joined), 1)
+
+    for number in range(4):
+        parts = []
+        for rank in range(ranks.world):
+            signals = torch.rand(8, 2) + rank
+            more = {"n_step_signals": signals, "signal_discounts": torch.full((8, 2), 0.9)}
+            parts.append(tiny_batch(ours, size=8, seed=100 * rank + number, **more))
+        learn_from(ours, parts[ranks.rank : ranks.rank + 1], ranks)
+        learn_from(alone, parts, ALONE)
+    many, one = ours.nets.state_dict(), alone.nets.state_dict()
+    multipliers = ours.nets["reward_weights"].multipliers
+    return {
+        "risen": bool((multipliers > 1.0).all()),
+        "same": ranks.any(*(not same_on_all(value) for value in many.values())).count(True) == 0,
+        "as one process": all(torch.allclose(many[k], one[k], atol=1e-6) for k in many),
+    }
+
+
 with joined_ranks(uses_cuda=False) as ranks:
-    findings = {"unused": unused(ranks)}
+    torch.manual_seed(0)
+    findings = {"unused": unused(ranks), "named rewards": named_rewards(ranks)}
     for name in CASES:
         ours, theirs = make(name), make(name)
         before = copy.deepcopy([w.detach() for w in ours.nets.parameters()])

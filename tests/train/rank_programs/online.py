@@ -19,14 +19,14 @@ def finish(run, status):
     ranks, source = run.ranks, run._source
     learner = source.learner
     nets = run.algo.nets
-    weights = torch.cat([weight.detach().flatten() for weight in nets.parameters()])
+    weights = torch.cat([weight.double().flatten() for weight in nets.state_dict().values()])
     seen = run.algo.preprocess.normalize_obs(
         "flat", torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
     )
     normalizer = learner.obs_normalizer
     memory = learner.memory
     own = {
-        "weights": [float(weights.double().sum()), float(weights.double().square().sum())],
+        "weights": [float(weights.sum()), float(weights.square().sum())],
         "observations": seen.flatten().tolist(),
         "seen": None if normalizer is None else normalizer.count,
         "stored": None if memory is None else len(memory),
