@@ -2,6 +2,7 @@
 
     python -m benchmarks.studies.cloned --out runs/cloned              minutes; finished cells are not run again
     python -m benchmarks.studies.cloned --out runs/cloned --algo dsrl --seed 0 1 2 --epochs 3
+    python -m benchmarks.studies.cloned --out runs/cloned --algo reinflow --seed 0 --epochs 20
 
 The demonstrations are of two kinds of person: one goes to the goal, the other passes beside it at twice the distance
 that counts as reached. So a flow policy that clones them (`flow`) succeeds in about half of the episodes. A cell is an
@@ -42,12 +43,17 @@ FLOW = {
 }
 RATES = {
     name: {"learning_rate": {"initial": 1e-3}}
-    for name in ("critic", "actor", "noise_critic", "temperature", "flow")
-}
+    for name in ("critic", "actor", "noise_critic", "temperature", "flow", "value")
+} | {"policy": {"learning_rate": {"initial": 3e-4}}}
 ON_POLICY = {"warmup_policy": "policy", "warmup_steps": WARMUP}
 ON_DEMOS = {"warmup_policy": "policy", "pretrain_updates": 2000, "demo_ratio": 0.5}
 ALGOS: dict[str, dict[str, Any]] = {
     "dsrl": {"algo": {"n_step": 4}, "online": ON_POLICY},
+    "reinflow": {
+        "algo": {"n_step": 4, "noise": {"min_std": 0.1, "max_std": 0.4}},
+        "train": {"batch_size": 64},
+        "online": {"collect_steps": 250, "num_envs": 4, "warmup_steps": 0},
+    },
     "residual": {"online": ON_POLICY},
     "ibrl": {"online": ON_POLICY},
     "rlpd": {
@@ -107,12 +113,13 @@ def configuration(folder: Path, name: str, tree: dict[str, Any]) -> str:
 
 def small(name: str, tree: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of an algorithm with networks of two layers of 64."""
-    nets = ("actor", "critic", *(("flow",) if name == "qc" else ()))
     algo = {**tree.get("algo", {}), "discount": 0.97, "optim_params": _rates(name)}
-    for net in nets:
+    for net in {"qc": ("actor", "critic", "flow"), "reinflow": ("net",)}.get(
+        name, ("actor", "critic")
+    ):
         algo[net] = {**algo.get(net, {}), "layer_dims": [64, 64]}
     online = {"enabled": True, "env": ENV, "end_at_success": True, **tree["online"]}
-    return {"algo": algo, "train": {"batch_size": 128, "online": online}}
+    return {"algo": algo, "train": {"batch_size": 128, **tree.get("train", {}), "online": online}}
 
 
 def _rates(name: str) -> dict[str, Any]:
@@ -121,6 +128,7 @@ def _rates(name: str) -> dict[str, Any]:
         "dsrl": ("critic", "actor", "noise_critic", "temperature"),
         "rlpd": ("critic", "actor", "temperature"),
         "qc": ("critic", "flow"),
+        "reinflow": ("policy", "value"),
     }
     return {net: RATES[net] for net in has.get(name, ("critic", "actor"))}
 
@@ -158,7 +166,7 @@ def main() -> None:
         for name in args.algo:
             config = configuration(out, name, small(name, ALGOS[name]))
             settings = [f"train.seed={seed}", f"train.num_epochs={args.epochs}"]
-            frozen = name in ("dsrl", "residual", "ibrl")
+            frozen = name in ("dsrl", "reinflow", "residual", "ibrl")
             settings += [f"algo.base.checkpoint={base['checkpoint']}" if frozen else data]
             of = {"task": "reach", "variant": name, "seed": seed}
             folder = out / name / f"seed{seed}_epochs{args.epochs}"

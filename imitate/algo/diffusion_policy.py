@@ -17,7 +17,7 @@ is used; padded steps are left out of the loss; batches of observations give bat
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 import torch
@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.base.algo import Batch, Info
-from imitate.algo.base.chunk_policy import ChunkPolicy
+from imitate.algo.base.chunk_policy import ChunkPolicy, DenoisingStep
 from imitate.algo.base.denoising import DenoisingConfig, UNetConfig
 from imitate.algo.base.factory import register
 from imitate.algo.base.weights import step_weight
@@ -35,6 +35,7 @@ from imitate.functional.diffusion import (
     BetaSchedule,
     NoiseSchedule,
     Prediction,
+    ReverseStep,
     Sampler,
     make_sampler,
     noise_schedule,
@@ -109,7 +110,6 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
     chunk_key = "horizon"
     aligned_with_oldest_frame = True
     recordable = True
-    steerable = True
 
     @property
     def policy(self) -> Denoiser:
@@ -209,6 +209,17 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
         chunk = self.sampler.sample(guided, noise, generator)
         return chunk if given is None else given.fill(chunk)
 
-    def _from_noise(self, obs: Batch, goal: Batch | None, noise: Tensor) -> Tensor:
+    @property
+    def num_denoising_steps(self) -> int:
+        """Number of steps from noise to a prediction."""
+        return len(self.deterministic_sampler.steps)
+
+    def denoising_steps(self, obs: Batch, goal: Batch | None) -> list[DenoisingStep]:
+        """Return the steps of DDIM."""
         sampler, condition = self.deterministic_sampler, self.policy.condition(obs, goal)
-        return sampler.sample(self.policy.for_steps(sampler.timesteps, condition), noise)
+        network = self.policy.for_steps(sampler.timesteps, condition)
+
+        def denoise(step: ReverseStep, noisy: Tensor) -> Tensor:
+            return sampler.step(step, noisy, network(noisy, step.timestep))
+
+        return [partial(denoise, step) for step in sampler.steps]

@@ -16,6 +16,7 @@ The lines from noise (time 0) to data (time 1) are straight, as in rectified flo
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, cast, get_args
 
 import torch
@@ -23,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.base.algo import Batch, Info
-from imitate.algo.base.chunk_policy import ChunkPolicy
+from imitate.algo.base.chunk_policy import ChunkPolicy, DenoisingStep
 from imitate.algo.base.denoising import DenoisingConfig, DenoisingMLPConfig
 from imitate.algo.base.factory import register
 from imitate.algo.base.weights import step_weight
@@ -110,14 +111,25 @@ def integrate(
     if num_steps < 1:
         raise ConfigError(f"flow steps: got {num_steps}; wanted at least 1")
     x = noise
-    length = 1.0 / num_steps
     for k in range(num_steps):
-        slope = velocity(x, k * length)
-        if method == "heun":
-            end = velocity(x + length * slope, (k + 1) * length)
-            slope = 0.5 * (slope + end)
-        x = x + length * slope
+        x = flow_step(velocity, x, k, num_steps, method)
     return x
+
+
+def flow_step(
+    velocity: Callable[[Tensor, float], Tensor],
+    x: Tensor,
+    k: int,
+    num_steps: int,
+    method: Integrator = "euler",
+) -> Tensor:
+    """Return the points to which step k of :func:`integrate`, counted from 0, moves points ``x`` (B, ...)."""
+    length = 1.0 / num_steps
+    slope = velocity(x, k * length)
+    if method == "heun":
+        end = velocity(x + length * slope, (k + 1) * length)
+        slope = 0.5 * (slope + end)
+    return x + length * slope
 
 
 TIME_SCALE = 100.0
@@ -146,7 +158,6 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
     chunk_key = "horizon"
     aligned_with_oldest_frame = True
     recordable = True
-    steerable = True
 
     @property
     def policy(self) -> Denoiser:
@@ -192,32 +203,32 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
     ) -> Tensor:
         condition = self.policy.condition(obs, goal)
         shape = (len(condition), self.prediction_horizon, self.ac_dim)
-        noise = gaussian_noise(shape, condition, generator)
-        return self._integrated(condition, noise, prefix, given)
-
-    def _from_noise(self, obs: Batch, goal: Batch | None, noise: Tensor) -> Tensor:
-        return self._integrated(self.policy.condition(obs, goal), noise)
-
-    def _integrated(
-        self,
-        condition: Tensor,
-        noise: Tensor,
-        prefix: Prefix | None = None,
-        given: Given | None = None,
-    ) -> Tensor:
-        """Follow the flow from noise to chunks (B, prediction_horizon, A)."""
-        config = self.config.flow
-        length = 1.0 / config.num_inference_steps
-        times = [k * length for k in range(config.num_inference_steps + 1)]
-        network = self.policy.for_steps([TIME_SCALE * time for time in times], condition, given)
-
-        def velocity(x: Tensor, time: float) -> Tensor:
-            return network(x, TIME_SCALE * time)
-
-        chunk = integrate(
-            velocity if prefix is None else prefix.velocity(velocity),
-            noise,
-            config.num_inference_steps,
-            config.integrator,
-        )
+        noise, config = gaussian_noise(shape, condition, generator), self.config.flow
+        velocity = self._velocity(condition, given)
+        guided = velocity if prefix is None else prefix.velocity(velocity)
+        chunk = integrate(guided, noise, config.num_inference_steps, config.integrator)
         return chunk if given is None else given.fill(chunk)
+
+    @property
+    def num_denoising_steps(self) -> int:
+        """Number of steps from noise to a prediction."""
+        return self.config.flow.num_inference_steps
+
+    def denoising_steps(self, obs: Batch, goal: Batch | None) -> list[DenoisingStep]:
+        """Return the steps of the flow."""
+        config, velocity = self.config.flow, self._velocity(self.policy.condition(obs, goal))
+        number, method = config.num_inference_steps, config.integrator
+
+        def step(k: int, noisy: Tensor) -> Tensor:
+            return flow_step(velocity, noisy, k, number, method)
+
+        return [partial(step, k) for k in range(number)]
+
+    def _velocity(
+        self, condition: Tensor, given: Given | None = None
+    ) -> Callable[[Tensor, float], Tensor]:
+        """Return the velocity field (noisy chunks, time) -> velocities, at the times of the steps."""
+        number = self.config.flow.num_inference_steps
+        times = [TIME_SCALE * (k * (1.0 / number)) for k in range(number + 1)]
+        network = self.policy.for_steps(times, condition, given)
+        return lambda noisy, time: network(noisy, TIME_SCALE * time)

@@ -53,11 +53,3 @@ class PPO(OnPolicy[PPOConfig]):
             "Clip_Fraction": clip_fraction,
             "Explained_Variance": explained,
         }
-
-    def leaves_rollout(self, info: Info) -> bool:
-        """Return true if the policy is further than ``target_kl`` from the one that collected the rollout."""
-        target = self.config.target_kl
-        if target is None:
-            return False
-        divergence = self.ranks.total(float(info["KL"])) / self.ranks.world
-        return divergence > 1.5 * target

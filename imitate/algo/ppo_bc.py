@@ -30,8 +30,9 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
-from imitate.algo.base.on_policy import CHUNK, OnPolicy, PPOConfig, num_rows, select_rows
+from imitate.algo.base.on_policy import OnPolicy, PPOConfig
 from imitate.algo.base.policy_state import InnerState, PolicyState, newest_frame
+from imitate.algo.base.rows import CHUNK, num_rows, select_rows
 from imitate.algo.slots.density import moments_of
 from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.config import Section
@@ -188,14 +189,6 @@ class PPOBC(OnPolicy[PPOBCConfig]):
             "Imitation_Weight": torch.full((), weight, device=self.device),
             **more,
         }
-
-    def leaves_rollout(self, info: Info) -> bool:
-        """Return true if the policy is further than ``target_kl`` from the one that collected the rollout."""
-        target = self.config.target_kl
-        if target is None:
-            return False
-        divergence = self.ranks.total(float(info["KL"])) / self.ranks.world
-        return divergence > 1.5 * target
 
     # ---- test time -----------------------------------------------------------------------------------------------
 

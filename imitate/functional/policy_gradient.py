@@ -94,7 +94,7 @@ def generalized_advantages(
     terminals: Flags,
     timeouts: Flags,
     discount: float,
-    trace: float,
+    trace: float | Numbers,
 ) -> Numbers:
     """GAE: ``A[t] = d[t] + discount trace A[t+1]``, ``d[t] = r[t] + discount V(s[t+1]) - V(s[t])``.
 
@@ -109,7 +109,8 @@ def generalized_advantages(
         terminals: (T, N), true where the task ended.
         timeouts: (T, N), true where the episode was truncated by its time limit.
         discount: in [0, 1].
-        trace: the paper's lambda, in [0, 1].
+        trace: the paper's lambda, in [0, 1]; or (T, N) that of each step. Where it is 1, the value of the next state
+            cancels, as within a chunk of actions that were decided together.
 
     Returns:
         (T, N) advantages. Advantages plus ``values`` are the regression targets of TD(lambda).

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.algo.base.algo import Algo, Batch, PolicyStep
-from imitate.algo.base.on_policy import select_rows
 from imitate.algo.base.policy_state import PolicyState
+from imitate.algo.base.rows import select_rows
 from imitate.data.batches.windows import TransitionPicker, Windows, transition_table
 from imitate.errors import UserError
 

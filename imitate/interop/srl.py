@@ -33,8 +33,8 @@ import torch
 from torch import Tensor, nn
 
 from imitate.algo.base.algo import Algo, Batch
-from imitate.algo.base.on_policy import select_rows
 from imitate.algo.base.policy_state import PolicyState, joined_states
+from imitate.algo.base.rows import select_rows
 from imitate.errors import UserError
 from imitate.interop.experience import Experience, decided, tensors
 

@@ -62,7 +62,7 @@ FAST = (
     *("rlpd/rlpd", "robosuite/lift/bc_gaussian", "robosuite/lift/bc_transformer_gmm"),
     *("robosuite/lift/bc_vae", "robosuite/lift/rlpd", "robosuite/lift/sac"),
     *("robosuite/lift/td3_bc_mixed", "robosuite/stack/hbc", "sac/sac_recurrent"),
-    *("ifql/ifql", "qc/qc", "qc/qc_fql", "sqil/sqil_pendulum"),
+    *("ifql/ifql", "qc/qc", "qc/qc_fql", "reinflow/reinflow", "sqil/sqil_pendulum"),
     *("tdmpc2/tdmpc2", "tdmpc2/tdmpc2_pendulum"),
     *(f"ogbench/{name}" for name in GOALS),
 )
@@ -139,7 +139,12 @@ def algo_of(path, device="cpu", seed=0):
     config = config.with_overrides(changes)
     keys = config.observation.modality_of("obs")
     shapes = {key: IMAGE if key.endswith("image") else (SIZES[key],) for key in keys}
-    return algo_factory(config.algo_name, config, shapes, AC_DIM, device)
+    algo = algo_factory(config.algo_name, config, shapes, AC_DIM, device)
+    if config.algo_name == "reinflow":  # it trains this policy, and acts as it
+        seen = {key: shape[0] for key, shape in shapes.items()}
+        base = tiny_algo("flow_policy", obs=seen, action=AC_DIM, seed=seed)
+        algo.base.adopt(checkpoint_dict(base, env_metadata={}, shape_metadata={}), algo.preprocess)
+    return algo
 
 
 def update(algo, seed, epoch):

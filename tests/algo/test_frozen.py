@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from imitate.algo.base.chunk_policy import denoised
 from imitate.algo.slots.frozen import FrozenPolicy
 from imitate.errors import CheckpointError
 from imitate.models.preprocess import Preprocess
@@ -119,7 +120,8 @@ def test_chunks_from_noise_are_those_of_the_policy_in_its_own_units(name, sectio
     # one frame is repeated, and a noise vector serves an equal part of the chunk
     made = policy.from_noise({"s": seen[:1]}, noise[:, :2], around, frames=1)
     repeated = noise[:, :2].repeat_interleave(8, dim=1)
-    own = algo.predict_from_noise({"s": seen[[0, 0]][None]}, None, repeated)
+    steps = algo.denoising_steps({"s": seen[[0, 0]][None]}, None)
+    own = algo.from_prediction(denoised(steps, repeated))
     torch.testing.assert_close(made, (own[:, :4] / 2).clamp(-1, 1))
 
 
@@ -127,7 +129,7 @@ def test_a_policy_that_acts_with_ddpm_makes_chunks_from_noise_with_ddim():
     section = {"ddpm": {"num_train_timesteps": 20, "num_inference_timesteps": 20}}
     algo = tiny_algo("diffusion_policy", obs={"s": 1}, algo=section)
     obs, noise = {"s": torch.zeros(1, 2, 1)}, torch.randn(1, 16, 1)
-    first, second = (algo.predict_from_noise(obs, None, noise) for _ in range(2))
+    first, second = (denoised(algo.denoising_steps(obs, None), noise) for _ in range(2))
     assert torch.equal(first, second) and len(algo.deterministic_sampler.timesteps) == 5
 
 

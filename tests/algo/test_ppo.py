@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from imitate.algo.base.optimization import updates_per_epoch
+from imitate.algo.base.rows import stacked_frames
 from tests.tiny import tiny_algo
 
 
@@ -181,3 +182,15 @@ def test_it_learns_the_better_action():
         algo.train_on_batch(batch, 1)
     algo.set_eval()
     assert algo.get_action({"s": torch.ones(1, 1)}).item() > 0.5
+
+
+def test_frames_are_stacked_within_episodes_and_unknown_ones_are_left_out(worlds):
+    """Two lanes of three steps; the first lane ends after step 1, the second after step 0."""
+    rollout = worlds.two_lanes()
+    obs = {"x": torch.arange(6.0)[:, None]}  # of lanes 0 and 1 in turn
+    end_obs = {"x": torch.from_numpy(rollout["end_obs"]["x"])}  # after rows 1, 4, 5
+    now, after, known = stacked_frames(obs, end_obs, rollout, 2)
+    wanted = [[0, 0], [1, 1], [0, 2], [3, 3], [4, 4], [3, 5]]
+    assert now["x"][..., 0].tolist() == [[float(x) for x in pair] for pair in wanted]
+    assert after["x"][..., 0].tolist() == [[1.0, 91.0], [4.0, 94.0], [5.0, 95.0]]
+    assert known.tolist() == [[False, False], [True, True], [True, True]]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imitate.algo.base.on_policy import by_parts, join_rows, num_rows, select_rows
+from imitate.algo.base.rows import by_parts, join_rows, num_rows, select_rows
 from imitate.functional.kernels import kernels_apply, products
 from imitate.functional.transfer import to_device
 from imitate.models.preprocessing.step import columns

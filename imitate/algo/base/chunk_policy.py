@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,6 +19,14 @@ from imitate.algo.base.relative import refuse_guided_deltas
 from imitate.errors import UserError
 from imitate.functional.losses import masked_mean
 from imitate.functional.realtime import Given, Prefix, given_places
+
+DenoisingStep = Callable[[Tensor], Tensor]
+"""Function of noisy chunks (B, T, A) that returns less noisy ones."""
+
+
+def denoised(steps: Sequence[DenoisingStep], noise: Tensor) -> Tensor:
+    """Return the result of all steps, from noise (B, T, A)."""
+    return reduce(lambda noisy, step: step(noisy), steps, noise)
 
 
 class ChunkPolicy(Algo[ConfigT]):
@@ -58,8 +67,10 @@ class ChunkPolicy(Algo[ConfigT]):
         """Largest number of planned actions that a prediction can be given; 0 if the policy is not trained for it."""
         return 0
 
-    steerable: ClassVar[bool] = False
-    """True if a prediction is a function of observations and noise: :meth:`predict_from_noise`."""
+    @property
+    def num_denoising_steps(self) -> int:
+        """Number of :meth:`denoising_steps`; 0 if a prediction is no function of observations and noise."""
+        return 0
 
     @abstractmethod
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
@@ -89,8 +100,7 @@ class ChunkPolicy(Algo[ConfigT]):
                 planned actions than the policy is trained to be given.
         """
         if prefix is None and planned is None:
-            targets = self._predict(obs, goal, generator)
-            return self.preprocess.from_targets(targets)[:, self._first_action :]
+            return self.from_prediction(self._predict(obs, goal, generator))
         refuse_guided_deltas(self.preprocess)
         chunk = self._predict_guided(
             obs,
@@ -101,19 +111,15 @@ class ChunkPolicy(Algo[ConfigT]):
         )
         return chunk[:, self._first_action :]
 
-    def predict_from_noise(self, obs: Batch, goal: Batch | None, noise: Tensor) -> Tensor:
-        """Return the normalized chunks (B, K, A), from the newest observation on, that this noise leads to.
-
-        Args:
-            obs: prepared observations (B, [F,] ...).
-            goal: prepared goals, if the policy has goals.
-            noise: (B, prediction_horizon, A), standard normal in :meth:`predict_chunk`.
-        """
-        targets = self._from_noise(obs, goal, noise)
+    def from_prediction(self, targets: Tensor) -> Tensor:
+        """Return the normalized chunks (B, K, A), from the newest observation on, of predictions (B, T, A)."""
         return self.preprocess.from_targets(targets)[:, self._first_action :]
 
-    def _from_noise(self, obs: Batch, goal: Batch | None, noise: Tensor) -> Tensor:
-        """Implement :meth:`predict_from_noise` of a policy that is :attr:`steerable`, without random numbers."""
+    def denoising_steps(self, obs: Batch, goal: Batch | None) -> list[DenoisingStep]:
+        """Return the steps from noise to a prediction, without random numbers.
+
+        Each maps noisy chunks (B, prediction_horizon, A) to less noisy ones.
+        """
         raise NotImplementedError
 
     def _predict_various(
@@ -143,7 +149,7 @@ class ChunkPolicy(Algo[ConfigT]):
             }
 
         various = self._predict_various(cast(Batch, repeated(obs)), repeated(goal), generator)
-        chunks = self.preprocess.from_targets(various)[:, self._first_action :]
+        chunks = self.from_prediction(various)
         each = chunks.view(self._samples, -1, *chunks.shape[1:])
         executed = each[:, :, : self.execution.latency + self.execution.execute]
         variance: Tensor = executed.var(0, correction=0).mean((-2, -1))

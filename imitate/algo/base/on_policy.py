@@ -20,7 +20,7 @@ With a reward source or auxiliaries, batches also have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, ClassVar, Literal, cast
 
@@ -35,6 +35,7 @@ from imitate.algo.base.action_mask import restricted
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import extrinsic_problems, wants_online
+from imitate.algo.base.rows import by_parts, join_rows, num_rows, select_rows, stacked_frames
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.memory import MemoryConfig, RolloutMemory, one_step
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
@@ -54,49 +55,6 @@ from imitate.functional.policy_gradient import generalized_advantages
 from imitate.models.actor import Obs, PolicyAndValue, StochasticPolicy
 from imitate.models.rnn import RNNState
 from imitate.system.ranks import ALONE
-
-CHUNK = 4096
-"""Number of rows that networks process at a time in a pass over a whole rollout."""
-
-
-def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any]:
-    """Select rows of every tensor, by their numbers, a mask, or a slice."""
-    if isinstance(rows, Tensor) and rows.dtype == torch.bool:
-        # computed once for all tensors, because the CPU waits for the GPU here
-        rows = rows.nonzero()[:, 0]
-    return {
-        key: select_rows(value, rows) if isinstance(value, Mapping) else value[rows]
-        for key, value in batch.items()
-    }
-
-
-def join_rows(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate the rows of two batches, for the tensors of the first."""
-    return {
-        key: join_rows(value, second[key])
-        if isinstance(value, Mapping)
-        else torch.cat([value, second[key]])
-        for key, value in first.items()
-    }
-
-
-def by_parts(
-    function: Callable[[dict[str, Any]], Tensor | None],
-    batch: Mapping[str, Any],
-    size: int = CHUNK,
-) -> Tensor | None:
-    """Compute a function's result (B,) for a batch, ``size`` rows at a time; None if the function returns None."""
-    parts = range(0, num_rows(batch), size)
-    found = [function(select_rows(batch, slice(start, start + size))) for start in parts]
-    known = [part for part in found if part is not None]
-    return torch.cat(known) if known else None
-
-
-def num_rows(batch: Mapping[str, Any]) -> int:
-    """Return the number of rows B: the length of the first tensor."""
-    first = next(iter(batch.values()))
-    return num_rows(first) if isinstance(first, Mapping) else len(first)
-
 
 Rewards = NDArray[np.float32]
 
@@ -167,6 +125,12 @@ class OnPolicyConfig(AlgoSection):
             problems.append(
                 f"train.online.wrappers repeated: the advantages of {config.algo_name} have one discount per step: "
                 "choose sac"
+            )
+        slots = bool(self.auxiliary) or self.reward_source is not None
+        if config.train.frame_stack > 1 and slots:
+            problems.append(
+                f"train.frame_stack is {config.train.frame_stack}, but auxiliaries and reward sources of "
+                f"{config.algo_name} see single observations: set it to 1"
             )
         if self.rnn.enabled and not self.supports_memory:
             problems.append(
@@ -347,6 +311,10 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         obs = {k: torch.from_numpy(v.reshape(-1, *v.shape[2:])) for k, v in rollout["obs"].items()}
         prepared = self.preprocess.prepare_obs(obs, tuple(self.obs_shapes))
         end_obs = self.preprocess.prepare_obs(rollout["end_obs"], tuple(self.obs_shapes))
+        mask = rollout["mask"]
+        if self.frame_stack > 1:
+            stacked = stacked_frames(prepared, end_obs, rollout, self.frame_stack)
+            (prepared, end_obs), mask = stacked[:2], mask & stacked[2]
         now, at_ends = (
             value.float().cpu().numpy()
             for value in self._rollout_values(rollout, prepared, end_obs)
@@ -377,28 +345,31 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             batch |= {name: transitions[name] for name in ("next_obs", "terminals")}
         if self.memory is not None:
             batch |= self.memory.of_rollout(rollout, self.device)
-        mask = rollout["mask"].reshape(-1)
         if not mask.all():
             batch = select_rows(batch, torch.from_numpy(np.flatnonzero(mask)).to(self.device))
         return batch
 
     def _advantages_of(self, rollout: Batch, values: Rewards, next_values: Rewards) -> Rewards:
         """Return the generalized advantages of a rollout, in the shape of its rewards."""
-        config, weights = self.config, reward_weights_in(self.nets)
+        config, weights, trace = self.config, reward_weights_in(self.nets), self._trace(rollout)
         ends = rollout["terminals"], rollout["timeouts"]
         rewards = rollout["rewards"]
         if weights is None:
             return generalized_advantages(
-                rewards, values, next_values, *ends, config.discount, config.trace
+                rewards, values, next_values, *ends, config.discount, trace
             )
         discounts = [config.discount if own is None else own for own in (*weights.discounts, None)]
         columns = [
             generalized_advantages(
-                rewards[..., k], values[..., k], next_values[..., k], *ends, discount, config.trace
+                rewards[..., k], values[..., k], next_values[..., k], *ends, discount, trace
             )
             for k, discount in enumerate(discounts)
         ]
         return np.stack(columns, axis=-1)
+
+    def _trace(self, rollout: Batch) -> float | Rewards:
+        """Return lambda of the advantages, or that of each step (T, N)."""
+        return self.config.trace
 
     def _rollout_values(self, rollout: Batch, obs: Obs, end_obs: Obs) -> tuple[Tensor, Tensor]:
         """Return the values of all T N steps of a rollout, and of the observations after its ``end_rows``."""
@@ -449,7 +420,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     # ---- batches of a dataset ------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the first step of each window of a dataset; with a memory all steps, as sequences.
+        """Select the stacked frames of each window's sample, and its step; with a memory all steps, as sequences.
 
         Demonstrations for a reward source, which have no ``log_prob``, become transitions. A minibatch from a dataset
         also contains its own steps under ``expert``.
@@ -458,9 +429,11 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             return self._select_sequences(batch, self.memory)
         slots = self.auxiliaries or self.reward_source is not None
         groups = ("obs", "next_obs") if slots else ("obs",)
-        seen = {group: {key: x[:, 0] for key, x in batch[group].items()} for group in groups}
+        now = self.frame_stack - 1
+        frames = slice(0, self.frame_stack) if now else 0
+        seen = {group: {key: x[:, frames] for key, x in batch[group].items()} for group in groups}
         if self.reward_source is None:
-            return {**seen, **{name: batch[name][:, 0] for name in self._OF_STEPS}}
+            return {**seen, **{name: batch[name][:, now] for name in self._OF_STEPS}}
         actions, terminals = batch["actions"][:, 0], batch["dones"][:, 0]
         shown = {**seen, "actions": actions, "terminals": terminals}
         if "log_prob" not in batch:
@@ -544,8 +517,12 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             return loss, policy.entropy().mean()
 
     def leaves_rollout(self, info: Info) -> bool:
-        """Return true if updates on this rollout should stop."""
-        return False
+        """Return true if the policy is further than ``target_kl`` from the one that collected the rollout."""
+        target = self.config.get("target_kl")
+        if target is None:
+            return False
+        divergence = self.ranks.total(float(info["KL"])) / self.ranks.world
+        return bool(divergence > 1.5 * target)
 
     # ---- test time -----------------------------------------------------------------------------------------------
 

@@ -228,7 +228,8 @@ def updates_per_epoch(config: Config, rollouts: bool) -> int:
 
     Args:
         config: the whole configuration.
-        rollouts: true if the algorithm learns from whole rollouts, in several passes.
+        rollouts: true if the algorithm learns from whole rollouts, in several passes; one that decides on ``n_step``
+            actions at once has fewer samples.
 
     Raises:
         ConfigError: the number of steps per epoch is null.
@@ -240,7 +241,8 @@ def updates_per_epoch(config: Config, rollouts: bool) -> int:
             "counts the batches, set the number of steps per epoch"
         )
     if rollouts:
-        return max(1, int(steps * config.algo["rollout_epochs"]) // train.batch_size)
+        samples = steps // int(config.algo.get("n_step", 1))
+        return max(1, samples * int(config.algo["rollout_epochs"]) // train.batch_size)
     if train.online.enabled:
         return max(1, int(steps * train.online.update_ratio))
     return max(1, steps // train.gradient_accumulation)

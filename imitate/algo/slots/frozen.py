@@ -1,4 +1,4 @@
-"""Frozen policy as a slot of an algorithm: its weights do not change while the algorithm is trained.
+"""Frozen policy as a slot of an algorithm: its weights do not change, unless the algorithm trains them.
 
 It is one of the algorithm's networks and contains its weights and a description of them. So a checkpoint of the
 algorithm is complete without the file of the policy, and processes that act receive the policy together with the
@@ -20,7 +20,7 @@ from typing_extensions import Self
 from imitate.algo.base.acting import OMITTED, keep_only, load_model
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.allocation import AllocationLimit, count_numbers
-from imitate.algo.base.chunk_policy import ChunkPolicy
+from imitate.algo.base.chunk_policy import ChunkPolicy, DenoisingStep, denoised
 from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.policy_state import PolicyState
 from imitate.algo.slots.density import distribution_of, last_frames, without_density
@@ -50,6 +50,7 @@ class FrozenPolicy(nn.Module):
         needs_density: true to refuse a policy without :meth:`distribution`.
         steered: number of actions that are used of each chunk, if the outer algorithm chooses the noise from which the
             policy makes it (:meth:`from_noise`); 0 if the policy draws its own noise.
+        trained: true if the outer algorithm trains the weights, by gradients through :meth:`denoising_steps`.
     """
 
     description: Tensor
@@ -62,8 +63,10 @@ class FrozenPolicy(nn.Module):
         key: str = "algo.base",
         needs_density: bool = False,
         steered: int = 0,
+        trained: bool = False,
     ) -> None:
         super().__init__()
+        self._trained = trained
         self.checkpoint, self.key = checkpoint, key
         self._ac_dim, self._needs_density, self._steered = ac_dim, needs_density, steered
         self._algo: Algo | None = None
@@ -158,28 +161,59 @@ class FrozenPolicy(nn.Module):
             return None
         return distribution_of(algo, _seen(algo, obs, around), around)
 
-    @torch.no_grad()
-    def from_noise(
-        self, obs: Mapping[str, Tensor], noise: Tensor, around: Preprocess, frames: int
-    ) -> Tensor:
-        """Return the chunks (B, ``steered``, A) that the policy makes from this noise.
+    @property
+    def prediction_horizon(self) -> int:
+        """Number of actions T that a policy of chunks predicts."""
+        algo = self._algo
+        return self._steered if algo is None else cast(ChunkPolicy, algo).prediction_horizon
+
+    @property
+    def num_denoising_steps(self) -> int:
+        """Number of :meth:`denoising_steps`."""
+        return 1 if self._algo is None else cast(ChunkPolicy, self._algo).num_denoising_steps
+
+    def denoising_steps(
+        self, obs: Mapping[str, Tensor], around: Preprocess, frames: int
+    ) -> list[DenoisingStep]:
+        """Return the steps from noise to a prediction, functions of (B, T, A); one without effect if it is empty.
 
         Args:
             obs: (B, ...), or (B, F, ...) with F = ``frames`` > 1, oldest first.
-            noise: (B, S, A): S noise vectors, each for an equal part of the predicted chunk.
             around: as for :meth:`act`.
             frames: F. If the policy sees more, the oldest is repeated.
         """
         if self._algo is None:
-            return _along(noise, self._steered).clamp(-1.0, 1.0)
+            return [lambda noisy: noisy]
         algo = cast(ChunkPolicy, self._algo)
-        stacked = {key: value if frames > 1 else value.unsqueeze(1) for key, value in obs.items()}
-        seen = _seen(algo, stacked, around)
-        chunk = algo.predict_from_noise(
-            last_frames(seen, algo.frame_stack), None, _along(noise, algo.prediction_horizon)
-        )[:, : self._steered]
-        raw = algo.preprocess.unnormalize_actions(chunk, last_frames(seen, 1))
+        seen = _seen(algo, _stacked(obs, frames), around)
+        return algo.denoising_steps(last_frames(seen, algo.frame_stack), None)
+
+    @torch.no_grad()
+    def executed(
+        self, obs: Mapping[str, Tensor], prediction: Tensor, around: Preprocess, frames: int
+    ) -> Tensor:
+        """Return the actions (B, ``steered``, A) of a prediction (B, T, A), in units of ``around``, within -1 and 1."""
+        if self._algo is None:
+            return prediction.clamp(-1.0, 1.0)
+        algo, stacked = cast(ChunkPolicy, self._algo), _stacked(obs, frames)
+        chunk = algo.from_prediction(prediction)[:, : self._steered]
+        raw = algo.preprocess.unnormalize_actions(
+            chunk, last_frames(_seen(algo, stacked, around), 1)
+        )
         return around.normalize_actions(raw, last_frames(stacked, 1)).clamp(-1.0, 1.0)
+
+    @torch.no_grad()
+    def from_noise(
+        self, obs: Mapping[str, Tensor], noise: Tensor, around: Preprocess, frames: int
+    ) -> Tensor:
+        """Return the chunks (B, ``steered``, A) that the policy makes from noise (B, S, A).
+
+        Each of the S noise vectors is for an equal part of the prediction. Other arguments are as for
+        :meth:`denoising_steps`.
+        """
+        along = _along(noise, self.prediction_horizon)
+        prediction = denoised(self.denoising_steps(obs, around, frames), along)
+        return self.executed(obs, prediction, around, frames)
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without planned actions."""
@@ -241,7 +275,7 @@ class FrozenPolicy(nn.Module):
         algo.set_eval()
         self.description = description.to(self.description.device)
         self._algo = algo
-        self.nets = algo.nets.requires_grad_(False)
+        self.nets = algo.nets.requires_grad_(self._trained)
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -298,6 +332,11 @@ def _problem(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> str | N
     return None
 
 
+def _stacked(obs: Mapping[str, Tensor], frames: int) -> dict[str, Tensor]:
+    """Return observations (B, F, ...), from those without axis of frames if F = ``frames`` is 1."""
+    return {key: value if frames > 1 else value.unsqueeze(1) for key, value in obs.items()}
+
+
 def _along(noise: Tensor, steps: int) -> Tensor:
     """Repeat S noise vectors (B, S, A), each for an equal part of (B, steps, A)."""
     return noise[:, torch.arange(steps, device=noise.device) * noise.shape[1] // steps]
@@ -306,7 +345,7 @@ def _along(noise: Tensor, steps: int) -> Tensor:
 def _not_steerable(algo: Algo, steered: int) -> str | None:
     """Return the reason why a policy makes no chunks of this many actions from given noise, or None."""
     name = algo.global_config.algo_name
-    if not isinstance(algo, ChunkPolicy) or not algo.steerable:
+    if not isinstance(algo, ChunkPolicy) or not algo.num_denoising_steps:
         return f"a policy of {name} makes no actions from noise: take one of flow_policy or diffusion_policy"
     size = algo.execution.size
     if steered > size:
