@@ -2,7 +2,8 @@
 
 Run as a program with the path of a socket, this is a server that forks a process for each command. A command on the
 PATH, made by `preloaded_commands`, sends its arguments, folder, environment and open streams there. It hands Ctrl-C and
-SIGTERM on, and where it is killed, so is what it has started.
+SIGTERM on, and where it is killed, so is what it has started. `imitate --program CODE WORDS...` runs a program instead,
+as `python -c CODE WORDS...` does.
 """
 
 import atexit
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import traceback
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -138,7 +140,11 @@ def _become(streams, said):
     sys.path[:1] = [said["folder"], *filter(None, path.split(os.pathsep))]
     sys.argv = ["imitate", *said["argv"]]
     importlib.invalidate_caches()
-    _end(sys.modules["imitate.cli.main"].main)
+    main = sys.modules["imitate.cli.main"].main
+    if said["argv"][:1] == ["--program"]:
+        code, sys.argv = said["argv"][1], ["-c", *said["argv"][2:]]
+        main = partial(exec, code, {"__name__": "__main__"})
+    _end(main)
 
 
 def _end(main):
@@ -150,9 +156,9 @@ def _end(main):
         code = told.code if isinstance(told.code, int) else int(told.code is not None)
         if isinstance(told.code, str):
             sys.stderr.write(f"{told.code}\n")
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
-        code = 1
+        code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     threading._shutdown()
     atexit._run_exitfuncs()
     with suppress(OSError, ValueError):

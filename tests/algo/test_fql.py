@@ -138,16 +138,16 @@ def shares_near_a_mode(algo):
 
 @pytest.mark.slow("two algorithms learn until one of them has both modes")
 def test_two_modes_that_a_gaussian_merges(worlds):
-    rates = [f"algo.optim_params.{x}.learning_rate.initial=0.003" for x in ("critic", "actor")]
+    rates = [f"algo.optim_params.{x}.learning_rate.initial=0.01" for x in ("critic", "actor")]
     train = {"num_epochs": 10, "obs_normalization": None}
-    words = {"obs": {"s": 1}, "hidden": [64, 64], "train": train}
-    fql = tiny_algo("fql", *rates, "algo.optim_params.flow.learning_rate.initial=0.003", **words)
+    words = {"obs": {"s": 1}, "hidden": [32, 32], "train": train}
+    fql = tiny_algo("fql", *rates, "algo.optim_params.flow.learning_rate.initial=0.01", **words)
 
     def learned():
         shares = shares_near_a_mode(fql)
         return sum(shares) > 0.8 and min(shares) > 0.2
 
-    assert worlds.learns(fql, two_modes(), 600, learned)
+    assert worlds.learns(fql, two_modes(128), 600, learned)
     iql = tiny_algo("iql", *rates, **words)
-    worlds.learn(iql, two_modes(), 300)
+    worlds.learn(iql, two_modes(128), 100)
     assert sum(shares_near_a_mode(iql)) < 0.6

@@ -342,14 +342,15 @@ if how == "hang":  # a driver that hangs while the environment is closed
     [
         ("raise", None, None, 1),
         ("exit", None, None, 0),
-        ("signal", "send", signal.SIGTERM, -signal.SIGTERM),
-        ("signal", "send", signal.SIGINT, -signal.SIGINT),
-        ("hang", "closing", signal.SIGTERM, -signal.SIGTERM),
+        ("signal", "send", signal.SIGTERM, 128 + signal.SIGTERM),
+        ("signal", "send", signal.SIGINT, 128 + signal.SIGINT),
+        ("hang", "closing", signal.SIGTERM, 128 + signal.SIGTERM),
     ],
 )
-def test_however_a_process_ends_the_robot_is_at_rest(how, after, number, code):
+def test_however_a_process_ends_the_robot_is_at_rest(preloaded_commands, how, after, number, code):
+    forked = (preloaded_commands / "imitate", "--program")
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, how],
+        [*((sys.executable, "-c") if how == "exit" else forked), SCRIPT, how],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
