@@ -42,7 +42,7 @@ def command(
 
     Exit codes: 0 all nodes have the same software; 2 they differ, or there is no such cluster.
     """
-    from imitate.crew.ray_nodes import differing
+    from imitate.crew.ray_cluster import differing
 
     found = _found(on, cpus, gpus)
     facts = {node["name"]: node["facts"] for node in found["nodes"] if node["facts"]}
@@ -59,7 +59,7 @@ def command(
 def _found(on: str, cpus: float, gpus: float) -> dict[str, Any]:
     """Return the back end, its nodes, the number of workers that fit, and the bytes moved to disk."""
     from imitate.crew import open_backend
-    from imitate.crew.ray_nodes import node_facts
+    from imitate.crew.ray_cluster import node_facts
 
     with open_backend(on, cpus=cpus, gpus=gpus) as backend:
         places, spilled = backend.places, None
@@ -67,8 +67,7 @@ def _found(on: str, cpus: float, gpus: float) -> dict[str, Any]:
             {"name": "this machine", "resources": {"CPU": float(places)}, "facts": node_facts()}
         ]
         if on != "local":
-            from imitate.crew.ray_cluster import connected
-            from imitate.crew.ray_nodes import nodes_of, spilled_bytes
+            from imitate.crew.ray_cluster import connected, nodes_of, spilled_bytes
 
             with connected(on.partition(":")[2] or None) as cluster:
                 nodes = [vars(node) for node in nodes_of(cluster)]

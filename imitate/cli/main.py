@@ -202,14 +202,14 @@ VERBS = {
         ),
     ),
     "check-env": Verb(
-        "check_env",
-        "command",
+        "checks",
+        "of_environment",
         "Check an environment for online RL and evaluation.",
         ("imitate check-env Pendulum-v1", "imitate check-env datasets/lift/scripted.hdf5"),
     ),
     "check-algo": Verb(
-        "check_algo",
-        "command",
+        "checks",
+        "of_configuration",
         "Check environment, policy and trainer in a small run.",
         (
             "imitate check-algo sac/sac_pendulum",

@@ -19,7 +19,6 @@ from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
 from imitate.data.dataset_file import no_demos
 from imitate.data.file.features import features_of
-from imitate.data.file.observed import FileObservations, observed
 from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE
 from imitate.data.formats.lerobot_names import unusual_names
 from imitate.data.quality.doctor.useless import useless_observations
@@ -28,6 +27,7 @@ from imitate.system.memory import gigabytes
 from imitate.system.recognition import LEROBOT_ALGOS, recognise
 from imitate.system.text import counted
 from imitate.train.forecast import LARGE, image_memory, image_seconds, smaller
+from imitate.train.observations import FileObservations, observed
 
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100

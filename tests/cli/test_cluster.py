@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imitate.crew.ray_nodes import differing, node_facts
+from imitate.crew.ray_cluster import differing, node_facts
 from imitate.system.version import __version__
 from tests.calling import call
 

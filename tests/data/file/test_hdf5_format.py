@@ -4,8 +4,8 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.data.file.hdf5_format import natural_key
-from imitate.data.file.observed import observed
 from imitate.errors import DatasetError
+from imitate.train.observations import observed
 from tests.demo_files import episode, write_demos
 
 
