@@ -318,7 +318,8 @@ def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
     """Return the actions per second of an environment; None if unknown."""
     rate: float | None = env_meta.get("env_kwargs", {}).get("control_freq")
     if rate is None:
-        rate = RATES_HZ.get(str(env_meta["env_name"]).partition(":")[0])
+        name = str(env_meta["env_name"])
+        rate = next((hz for start, hz in RATES_HZ.items() if name.startswith(start)), None)
     return rate
 
 

@@ -62,7 +62,8 @@ class GoalActor(PolicyNetwork):
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
         """Return the means (B, A) in [-1, 1]."""
-        return self(inputs["obs"], inputs["goal"]).clamp(-1.0, 1.0)
+        mean: Tensor = self(inputs["obs"], inputs["goal"])
+        return mean.clamp(-1.0, 1.0)
 
 
 class NormedMLPs(nn.Module):

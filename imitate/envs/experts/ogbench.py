@@ -1,4 +1,4 @@
-"""Experts of OGBench's datasets: the package's oracles, which play with the objects of a scene."""
+"""Experts of OGBench's datasets: the package's oracles, which play with the objects of a scene or walk in a maze."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OGBenchOracle:
         self._env.play()
 
     def act(self, obs: Obs) -> Array:
-        """Return the action (5,) with its noise; the observation is not needed."""
+        """Return the action with its noise; the observation is not needed."""
         action: Array = self._env.oracle_action()
         return action
 
@@ -35,7 +35,7 @@ class OGBenchDataset:
     """The recording of one dataset; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
-    horizon: ClassVar[int] = 1000
+    horizon: int = 1000
     motion_axes: ClassVar[int] = 0
     instruction: ClassVar[str | None] = None
     env_kwargs: ClassVar[Mapping[str, Any]] = {}
@@ -58,7 +58,5 @@ def expert_of(env_name: str) -> OGBenchDataset:
 
     dataset = env_name.removeprefix(PREFIX)
     if dataset not in DATASETS:
-        raise EnvError(
-            f"ogbench has no dataset '{dataset}' for one task; {nearest(dataset, DATASETS)}"
-        )
-    return OGBenchDataset(env_name)
+        raise EnvError(f"ogbench has no dataset '{dataset}'; {nearest(dataset, DATASETS)}")
+    return OGBenchDataset(env_name, DATASETS[dataset].steps)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from imitate.envs.env import Array
 from imitate.envs.rendering import prepare_gl
+from imitate.envs.worlds import ogbench_maze
 from imitate.errors import EnvError
 from imitate.system.extras import missing
 
@@ -94,16 +95,22 @@ class Dataset:
         return f"{self.world}-{self.kind}-{self.suffix}"
 
     @property
+    def steps(self) -> int:
+        """Number of steps of a recorded episode."""
+        return 1000
+
+    @property
     def random_actions(self) -> float:
         """Probability of a random action."""
         return _RANDOM_ACTIONS.get(self.world.split("-")[0], 0.1) if self.kind == "noisy" else 0.0
 
 
-DATASETS = {
+TASKS_OF_SCENES = {
     dataset.name: dataset
     for dataset in (Dataset(*parts) for parts in product(WORLDS, KINDS, TASKS))
 }
-"""Datasets by their names."""
+DATASETS = {**TASKS_OF_SCENES, **ogbench_maze.DATASETS}
+"""Datasets by their names, with those of mazes."""
 
 
 class OGBenchEnv(gymnasium.Env[Array, Array]):
@@ -120,7 +127,7 @@ class OGBenchEnv(gymnasium.Env[Array, Array]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 - gymnasium's
 
     def __init__(self, name: str, render_mode: str | None = None) -> None:
-        self.render_mode, self._dataset = render_mode, DATASETS[name]
+        self.render_mode, self._dataset = render_mode, TASKS_OF_SCENES[name]
         task = f"{self._dataset.world}-{self._dataset.suffix}"
         self.inner: Any = gymnasium.make(task).unwrapped
         self._longest = gymnasium.spec(task).max_episode_steps or 0
@@ -293,7 +300,7 @@ def _is_lost(cube: Array) -> bool:
     return bool(y >= 0.29 or (y <= -0.3 and not 0.06 <= z <= 0.08))
 
 
-for _name in DATASETS:
+for _name in TASKS_OF_SCENES:
     gymnasium.register(
         _name, f"{__name__}:OGBenchEnv", kwargs={"name": _name}, disable_env_checker=True
     )

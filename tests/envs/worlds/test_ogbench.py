@@ -195,6 +195,12 @@ def test_an_episode_of_a_scene_ends_where_the_cube_is_lost(y, z, lost):
         env.step(np.zeros(5))
 
 
+def test_mazes_are_recorded_too():
+    assert find_expert("ogbench:pointmaze-giant-navigate-task2-v0").horizon == 2000
+    assert find_expert("ogbench:pointmaze-giant-stitch-v0").horizon == 200
+    assert find_expert("ogbench:cube-single-play-singletask-v0").horizon == 1000
+
+
 def test_names_and_a_missing_package_are_refused_with_a_remedy(monkeypatch):
     with refused("no dataset 'cube-singel-play-singletask-v0'|cube-single-play", error=EnvError):
         find_expert("ogbench:cube-singel-play-singletask-v0")
