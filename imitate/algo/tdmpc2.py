@@ -575,9 +575,13 @@ class TDMPC2(Algo[TDMPC2Config]):
         return PolicyStep(action, {"plan": plan}, {})
 
     def _initial_policy_state(self, batch_size: int) -> InnerState:
+        if not self.config.plan:
+            return {}
         return {"plan": self.planner.initial_plan(batch_size, self.device)}
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
         """Return the state without the last plan."""
+        if not self.config.plan:
+            return state
         batch_size = len(next(iter(state["policy"]["plan"].values())))
         return {**state, "policy": self._initial_policy_state(batch_size)}

@@ -17,7 +17,7 @@ from imitate.data import DatasetWriter
 from imitate.data.batches.build import build_datasets
 from imitate.train.online.collector import LocalCollector
 from imitate.train.online.env_group import EnvGroup
-from imitate.train.online.replay import SequenceReplay
+from imitate.train.online.replay import PrioritizedSequences, SequenceReplay
 from tests.algo.conftest import learns
 from tests.tiny import tiny_algo
 
@@ -366,3 +366,29 @@ def test_iql_rates_actions_by_the_targets_memory_and_next_states_by_the_online_o
     after = algo.train_on_batch(batch, 1, validate=True)
     assert before["Vf_Loss"] != after["Vf_Loss"]
     assert before["Critic_Loss"] == after["Critic_Loss"]
+
+
+def test_sequences_are_drawn_by_the_errors_of_their_first_steps():
+    algo = make()
+    algo.keeps_errors = True
+    plain = replayed(algo)
+    memory = PrioritizedSequences({"s": (3,)}, algo.ac_dim, 200, num_envs=2, **plain.form)
+    memory.load_state_dict(
+        {**memory.state_dict(), **plain.state_dict(), "rows": rows_of(memory, plain)}
+    )
+    rows = np.flatnonzero(memory.live)[:3]
+    memory.update_priorities(np.flatnonzero(memory.live), np.zeros(len(memory), dtype=np.float32))
+    memory.update_priorities(rows, np.array([0.0, 100.0, 0.0], dtype=np.float32))
+    raw = memory.sample(20)
+    assert (raw["index"] == rows[1]).float().mean() > 0.8
+    assert raw["weight"].shape == raw["actions"].shape[:2] == (20, 4)
+    batch = algo.process_batch_for_training(raw)
+    algo.train_on_batch(batch, 1)
+    assert algo.sample_errors.shape == (20,)
+    first = transitions(algo, raw)["first"]
+    assert int(first.sum()) == 20 and first.sum() < len(first)
+
+
+def rows_of(memory, plain):
+    """The steps of a buffer with the priorities of another one."""
+    return {**memory.state_dict()["rows"], **plain.state_dict()["rows"]}

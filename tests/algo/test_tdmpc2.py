@@ -265,6 +265,7 @@ def test_without_planning_the_policy_acts():
     drawn = algo.act(obs, algo.initial_state(1), explore=True).action
     torch.manual_seed(1)
     torch.testing.assert_close(drawn, (mean + torch.randn(1, 1) * log_std.exp()).tanh())
+    assert algo.cut_plan(algo.initial_state(1)) == {"policy": {}}
 
 
 def test_all_networks_see_the_task():

@@ -77,6 +77,23 @@ def test_run_in_the_checkpoints_own_environment(call, checkpoint):
         assert json.loads(file["data"].attrs["env_args"])["env_name"] == "Pendulum-v1"
 
 
+def test_a_policy_that_plans_takes_the_best_plan_found_in_its_time(call, tmp_path, checkpoint):
+    planner = {"type": "mppi", "horizon": 2, "population": 8, "elites": 2, "iterations": 3}
+    algo = {"latent_dim": 8, "planner": planner, "policy_plans": 2}
+    shapes = {"action_low": [-2.0], "action_high": [2.0]}
+    words = {"obs": {"flat": 3}, "algo": algo, "env": PENDULUM, "shapes": shapes}
+    tiny_checkpoint(tmp_path / "planner.pth", "tdmpc2", **words)
+    done = call(f"run planner.pth {SIM} --steps 5 --plan-budget-ms 0")
+    assert "planning: 6 of 6 searches were cut at 0 ms" in done.output
+    done = call(f"run planner.pth {SIM} --steps 5 --plan-budget-ms 10000")
+    assert "planning: 0 of 6 searches were cut at 10000 ms" in done.output
+    assert re.search(
+        r"decisions +\d+\.\d ms each here, by planning", call("info planner.pth").output
+    )
+    refused = call(f"run policy.pth {SIM} --plan-budget-ms 30", code=2).stderr
+    assert "the policy of policy.pth does not plan" in refused
+
+
 def test_run_and_serve_under_other_names(checkpoint):
     renamed = ("angle=flat",)
     with contextlib.ExitStack() as stack:

@@ -93,7 +93,6 @@ ON_POLICY = {
         pytest.param("sac", {}, marks=NIGHTLY),
         ("sac", {"algo": {**MODEL, "imagination": {"start_updates": 5}}, "online": FEW_UPDATES}),
         pytest.param("mbrl", {"algo": {**MODEL, "planner": PLANNER}}, marks=NIGHTLY),
-        ("tdmpc2", {"algo": {"planner": PLANNER, "policy_plans": 2, "near": {"share": 0.5}}}),
         pytest.param("td3", {"train": {"obs_normalization": "mean_std"}}, marks=NIGHTLY),
         ("ppo", ON_POLICY),
     ],
@@ -253,6 +252,38 @@ def on_demonstrations(tmp_path, data, num_epochs):
 def test_demonstrations_and_online_steps_share_a_batch(tmp_path, demonstrations):
     result = on_demonstrations(tmp_path, demonstrations, 2)
     assert records(result)[-1]["Train/Updates"] == 7 + 10
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "seq_length"),
+    [
+        ("sac", {"rnn": {"enabled": True, "hidden_dim": 4, "burn_in": 2}}, 4),
+        (
+            "tdmpc2",
+            {
+                **{"planner": PLANNER, "policy_plans": 2, "latent_dim": 16},
+                **{"weights": {"cloning": 10.0}, "near": {"share": 0.5}},
+            },
+            1,
+        ),
+    ],
+)
+def test_windows_come_from_demonstrations_and_by_priority(
+    tmp_path, demonstrations, name, section, seq_length
+):
+    """A memory's sequences and a model's windows: first demonstrations alone, then both, resumed bit-equal."""
+
+    def of_epochs(number):
+        online = {"env": None, "demo_ratio": 0.5, "pretrain_updates": 3, "warmup_steps": EPOCH}
+        online |= {"prioritized": {"enabled": True}, "update_ratio": 0.125}
+        keys = {"data": str(demonstrations), "num_epochs": number, "seq_length": seq_length}
+        return run(tmp_path, name, algo=section, online=online, train=keys)
+
+    whole = of_epochs(2)
+    assert records(whole)[-1]["Train/Updates"] == 3 + 6
+    assert_same_nets(whole, resume(of_epochs(1), 2))
+    priorities = stored_steps(whole)["rows"]["priority"]
+    assert len(priorities[priorities > 0].unique()) > 5
 
 
 def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(

@@ -446,6 +446,8 @@ class ActorCritic(Algo[RLConfigT]):
             real = self._rewarded(self._transitions(batch), update)
             batch = self._with_bonuses(self._with_model(real, update), real, update)
             self._update(batch, update)
+            if self.sample_errors is not None and "first" in real:
+                self.sample_errors = self.sample_errors[real["first"]]
             if validate:
                 update.info |= self._validation_info(batch)
             else:

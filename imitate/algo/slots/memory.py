@@ -149,19 +149,10 @@ class ReplayedMemoryConfig(MemoryConfig):
 
     def _online_problems(self, config: BaseConfig) -> list[str]:
         online, problems = config.train.online, []
-        if online.prioritized.enabled:
-            problems.append(
-                "train.online.prioritized.enabled is true, but sequences are drawn uniformly: set it to false"
-            )
         if online.hindsight.enabled:
             problems.append(
                 "train.online.hindsight.enabled is true, but stored states of algo.rnn depend on the goal that was "
                 "pursued: set it to false"
-            )
-        if online.demo_ratio > 0 or online.pretrain_updates > 0:
-            problems.append(
-                "train.online: demo_ratio and pretrain_updates want demonstrations, which have no stored states for "
-                "algo.rnn: set both to 0"
             )
         return problems
 
@@ -356,7 +347,7 @@ class ReplayedMemory(RecurrentMemory):
 
         Returns:
             a batch as in :mod:`imitate.algo.base.actor_critic`, with ``target_obs``: the target critics' features at
-            the steps.
+            the steps, and ``first``: true for the first step of each sequence.
         """
         features = online.over(batch)
         with torch.no_grad():
@@ -378,6 +369,7 @@ class ReplayedMemory(RecurrentMemory):
             "target_obs": {CRITICS: of_targets[sequence, step]},
             "goal_obs": None,
             "weight": None if batch["weight"] is None else batch["weight"][sequence, step],
+            "first": step == 0,
             **{name: batch[name][sequence, step] for name in ("actions", "rewards", "discounts")},
         }
 

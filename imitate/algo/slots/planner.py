@@ -32,6 +32,10 @@ from imitate.functional.sampling import (
     fill_uniform,
     pick_class,
 )
+from imitate.system import clock
+
+Enough = Callable[[], bool]
+"""Function that returns true if a search has to end after this iteration."""
 
 Score = Callable[[Tensor], Tensor]
 """Function that scores plans: ``(B, P, H, A) -> (B, P)``."""
@@ -104,6 +108,7 @@ def cem(
     min_std: float = 0.0,
     generator: torch.Generator | None = None,
     proposals: Tensor | None = None,
+    enough: Enough | None = None,
 ) -> Tensor:
     """Return the mean of a Gaussian that is repeatedly refitted to its best samples (cross-entropy method).
 
@@ -122,12 +127,15 @@ def cem(
         min_std: smallest standard deviation.
         generator: source of randomness.
         proposals: (B, P', H, A) plans that are candidates in each iteration, of the P in all; None: none.
+        enough: called between iterations; None: make all.
 
     Returns:
         (B, H, A) mean of the last Gaussian.
     """
     variance = std.square()
-    for _ in range(iterations):
+    for number in range(iterations):
+        if number and enough is not None and enough():
+            break
         drawn = _drawn(mean, variance.sqrt(), population, generator, proposals)
         best, _ = _best(score, drawn, elites)
         mean = torch.lerp(mean, best.mean(1), rate)
@@ -147,6 +155,7 @@ def mppi(
     std_limits: tuple[float, float] = (0.05, 2.0),
     generator: torch.Generator | None = None,
     proposals: Tensor | None = None,
+    enough: Enough | None = None,
 ) -> Search:
     """Refit a Gaussian repeatedly to its best samples, each weighted by its score.
 
@@ -164,8 +173,11 @@ def mppi(
         std_limits: smallest and largest standard deviation.
         generator: source of randomness.
         proposals: (B, P', H, A) plans that are candidates in each iteration, of the P in all; None: none.
+        enough: called between iterations; None: make all.
     """
-    for _ in range(iterations):
+    for number in range(iterations):
+        if number and enough is not None and enough():
+            break
         drawn = _drawn(mean, std, population, generator, proposals)
         best, scores = _best(score, drawn, elites)
         weights = (inverse_temperature * scores).softmax(-1)
@@ -268,11 +280,32 @@ class Planner(ABC):
     Args:
         config: section of the planner.
         ac_dim: A, action dimensions.
+
+    Attributes:
+        budget_s: seconds after which a search makes no further iteration; None: no limit.
+        searches: number of searches with a budget.
+        cut: number of those that the budget ended.
     """
 
     def __init__(self, config: Any, ac_dim: int) -> None:
         self.config = config
         self.ac_dim = ac_dim
+        self.budget_s: float | None = None
+        self.searches = self.cut = 0
+
+    def _limit(self) -> Enough | None:
+        """Begin the time of a search; return the function that ends it."""
+        if self.budget_s is None:
+            return None
+        end = clock.now() + self.budget_s
+        self.searches += 1
+
+        def enough() -> bool:
+            over = clock.now() >= end
+            self.cut += over
+            return over
+
+        return enough
 
     def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
         """Return the plan at the start of an episode: the middle of the limits."""
@@ -376,6 +409,7 @@ class CEM(Planner):
             min_std=config.min_std,
             generator=generator,
             proposals=proposals,
+            enough=self._limit(),
         )
         return mean[:, 0], {"mean": shifted(mean)}
 
@@ -409,6 +443,7 @@ class MPPI(Planner):
             std_limits=config.std_limits,
             generator=generator,
             proposals=proposals,
+            enough=self._limit(),
         )
         chosen = draw_class(found.weights.log(), generator)
         action = pick_class(found.elites[:, :, 0], chosen)

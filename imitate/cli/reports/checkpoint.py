@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import torch
+
 from imitate.algo.base.acting import OMITTED
+from imitate.algo.base.algo import Algo
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
@@ -16,6 +21,8 @@ from imitate.system.run_folder import find_checkpoint
 from imitate.system.text import counted
 
 _OF_TRAINING = ("experiment.", "train.max_grad_norm", "train.batch_size", "algo.optim_params.")
+DECISIONS = 5
+"""Number of decisions of a policy that plans whose time is measured."""
 REASONS = {
     "best.pth": "the best by success rate",
     "best_return.pth": "the best by return",
@@ -41,6 +48,7 @@ def describe(path: Path) -> Report:
         "epoch": state.get("epoch"),
         "step": state.get("step"),
         "train_cpu_s": state.get("cpu_s"),
+        "decision_ms": decision_ms(algo),
         "env_name": env.get("env_name"),
         "env_type": env.get("type"),
         "env_version": env.get("env_version"),
@@ -102,6 +110,7 @@ def lay_out(report: Report) -> Iterator[str]:
             ("control rate", _rate(report["control_freq"])),
             ("actions", f"{report['action_dim']}, {_limits(report)}"),
             ("normalizes", _normalization_words(report)),
+            *_decision(report),
             *_origin(report),
         ]
     )
@@ -131,6 +140,33 @@ def lay_out(report: Report) -> Iterator[str]:
         ("settings that differ from the default", "value"),
         [(key, json.dumps(value)) for key, value in report["changed_settings"].items()],
     )
+
+
+def decision_ms(algo: Algo) -> float | None:
+    """Return the median time of a decision here, in milliseconds, of a policy that plans; None for others."""
+    if getattr(algo, "planner", None) is None:
+        return None
+    algo.set_eval()
+    obs = {
+        key: torch.zeros(1, *shape, device=algo.device) for key, shape in algo.obs_shapes.items()
+    }
+    goal = {
+        key: torch.zeros(1, *shape, device=algo.device) for key, shape in algo.goal_shapes.items()
+    }
+    state, times = algo.initial_state(1), []
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(DECISIONS):
+            began = time.perf_counter()
+            _, state, _ = algo.act(obs, state, goal or None)
+            times.append(time.perf_counter() - began)
+    return 1000.0 * median(times)
+
+
+def _decision(report: Report) -> list[tuple[str, str]]:
+    """Return the row about the time of a decision."""
+    taken = report["decision_ms"]
+    words = f"{taken or 0:.1f} ms each here, by planning (median of {DECISIONS})"
+    return [] if taken is None else [("decisions", words)]
 
 
 def _training_words(report: Report) -> str:

@@ -20,6 +20,8 @@ from imitate.system.extras import missing
 from imitate.system.missing import no_such
 
 if TYPE_CHECKING:
+    from imitate.algo.base.algo import Algo
+    from imitate.algo.slots.planner import Planner
     from imitate.deploy.robot.robot import Robot
     from imitate.deploy.schema import Schema
     from imitate.policy.loading import Precision
@@ -103,6 +105,7 @@ class FoundPolicy:
         schema: observations and actions; None if a server does not report them.
         checkpoint: content of the checkpoint; None for a server or a bundle.
         path: file of the checkpoint or the bundle; None for a server.
+        planner: the search of a policy that plans, with a budget of time; None without a budget.
     """
 
     actor: Any
@@ -111,6 +114,7 @@ class FoundPolicy:
     schema: Schema | None = None
     checkpoint: Mapping[str, Any] | None = None
     path: Path | None = None
+    planner: Planner | None = None
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -135,6 +139,7 @@ class PolicyOpener:
         precision: precision of a checkpoint's large linear layers, see
             :func:`imitate.policy.loading.policy_from_checkpoint`.
         skill: number of the skill of a policy that has several, or None to take it from the observations.
+        plan_budget_ms: time after which a policy that plans takes the best plan found, or None without a limit.
     """
 
     token_file: Path | None = None
@@ -146,6 +151,7 @@ class PolicyOpener:
     rename: Sequence[str] = ()
     precision: Precision = "fp32"
     skill: int | None = None
+    plan_budget_ms: float | None = None
 
     def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
         """Open a policy, as :meth:`_opened` does, with the chosen skill."""
@@ -180,6 +186,10 @@ class PolicyOpener:
                 f"--precision {self.precision}: {text} is a server: give --precision to "
                 "imitate serve"
             )
+        if self.plan_budget_ms is not None and (is_served or is_bundle(text)):
+            raise UserError(
+                f"--plan-budget-ms: {text} does not plan here: name a checkpoint of a planner"
+            )
         if text.startswith(("ws://", "wss://")):
             return self._served(text, stack)
         if "://" in text:
@@ -196,6 +206,7 @@ class PolicyOpener:
             device=self.device, ckpt_path=path, rename=rename, precision=self.precision
         )
         tell_saved_names(path, ckpt.get("rename"))
+        planner = self._planner(found.algo, path)
         execution, schema = found.algo.execution, schema_of(found)
         actor: Any = found
         if self.resize:
@@ -209,7 +220,18 @@ class PolicyOpener:
             schema,
             {**ckpt, "rename": found.rename},
             path,
+            planner,
         )
+
+    def _planner(self, algo: Algo, path: Path) -> Planner | None:
+        """Return the search of an algorithm, limited to the budget; None without a budget."""
+        if self.plan_budget_ms is None:
+            return None
+        found: Planner | None = getattr(algo, "planner", None)
+        if found is None:
+            raise UserError(f"--plan-budget-ms: the policy of {path} does not plan: leave it out")
+        found.budget_s = self.plan_budget_ms / 1000.0
+        return found
 
     def _bundled(self, path: Path) -> FoundPolicy:
         from imitate.deploy.bundle.policy import BundlePolicy

@@ -112,6 +112,15 @@ def command(
     timeout_s: Timeout = None,
     device: ActingDevice = None,
     precision: ActingPrecision = "fp32",
+    plan_budget_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--plan-budget-ms",
+            min=0.0,
+            help="Time after which a policy that plans (mbrl, tdmpc2) takes the best plan found so far, in "
+            "milliseconds; how often that happened is printed.",
+        ),
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Run a policy on a robot at a fixed rate, within limits.
@@ -147,6 +156,7 @@ def command(
             rename or (),
             precision,
             skill,
+            plan_budget_ms,
         )
         with problems.noted():
             found = source.open(policy, stack)
@@ -194,6 +204,9 @@ def command(
             if results[-1].ends_all:
                 break
     failure = results[-1].failure
+    if found.planner is not None and not json_:
+        cut, searches = found.planner.cut, found.planner.searches
+        typer.echo(f"planning: {cut} of {searches} searches were cut at {plan_budget_ms:g} ms")
     if json_:
         typer.echo(json.dumps([result.to_dict() for result in results], indent=2))
     if failure is not None:

@@ -128,6 +128,11 @@ def _bundled(
         )
     if type(algo).act is not Algo.act:
         raise BundleError("its parts act at different rates, which one network cannot represent")
+    if "plan" in algo.initial_state(1)["policy"]:
+        raise BundleError(
+            "it searches for each action (algo.planner), which a bundle does not support: deploy the checkpoint "
+            "itself, such as by imitate serve"
+        )
     execution = _execution(algo)
     predictor = Predictor(algo)
     observations = (

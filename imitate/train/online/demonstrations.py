@@ -22,7 +22,7 @@ from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.errors import DatasetError
 from imitate.system.ranks import ALONE, Ranks
 from imitate.train.online.goals import Hindsight
-from imitate.train.online.replay import ReplayBuffer
+from imitate.train.online.replay import ReplayBuffer, SequenceReplay
 
 
 def load_demonstrations(
@@ -41,6 +41,7 @@ def load_demonstrations(
     end_at_success: bool = False,
     hindsight: Hindsight | None = None,
     following: FollowingSteps | None = None,
+    sequences: Mapping[str, Any] | None = None,
     seed: int = 0,
     ranks: Ranks = ALONE,
 ) -> ReplayBuffer:
@@ -61,6 +62,8 @@ def load_demonstrations(
         end_at_success: true to cut demos after their first success, see :func:`up_to_success`.
         hindsight: as for :class:`ReplayBuffer`.
         following: as for :class:`ReplayBuffer`.
+        sequences: arguments of :class:`SequenceReplay` for samples of sequences, whose stored states are zero, as at an
+            episode's start; None: samples of steps.
         seed: seed of the sampling.
         ranks: the processes that share the demos.
 
@@ -82,7 +85,8 @@ def load_demonstrations(
             f"{sources[0].path}: {count} demonstrations for {ranks.world} processes, each of which needs one: "
             "start fewer processes"
         )
-    memory = ReplayBuffer(
+    kind = ReplayBuffer if sequences is None else SequenceReplay
+    memory = kind(
         obs_shapes,
         action_dim,
         rows + 1,
@@ -94,6 +98,7 @@ def load_demonstrations(
         hindsight=hindsight,
         following=following,
         seed=seed,
+        **(sequences or {}),
     )
     for source, names in zip(sources, own, strict=True):
         file = files.open(source.path)
@@ -126,6 +131,7 @@ def demonstrations_of(
             end_at_success=config.train.online.end_at_success,
             hindsight=memory_like.hindsight,
             following=memory_like.following,
+            sequences=memory_like.form if isinstance(memory_like, SequenceReplay) else None,
             seed=ranks.seed(config.train.seed + 1),
             ranks=ranks,
         )

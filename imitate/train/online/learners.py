@@ -120,7 +120,7 @@ class MixedBuffer:
         batches = [source.sample(n) for (source, _), n in zip(self.parts, sizes, strict=True) if n]
         if any("weight" in batch for batch in batches):
             for batch in batches:
-                batch.setdefault("weight", torch.ones_like(batch["rewards"]))
+                batch.setdefault("weight", torch.ones(batch["actions"].shape[:2]))
         part = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
         return {**joined(batches), "first_part": sizes[0], "part": part}
 

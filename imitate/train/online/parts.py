@@ -32,6 +32,7 @@ from imitate.train.online.learners import (
 from imitate.train.online.normalization import ObsNormalizer, RewardScaler, fixed_rewards
 from imitate.train.online.replay import (
     PrioritizedReplay,
+    PrioritizedSequences,
     ReplayBuffer,
     SampleSource,
     SequenceReplay,
@@ -152,25 +153,23 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
     if config.train.online.hindsight.enabled:
         settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
     states = setup.algo.state_shapes
+    in_sequences = needs.sequences is not None and states is not None
     if needs.sequences is not None and states is not None:
-        return SequenceReplay(
-            *shape,
-            state_shapes=states,
-            seq_length=needs.sequences.length,
-            burn_in=needs.sequences.burn_in,
-            **settings,
-        )
+        settings["state_shapes"] = states
+        settings["seq_length"] = needs.sequences.length
+        settings["burn_in"] = needs.sequences.burn_in
     prioritized = config.train.online.prioritized
     if not prioritized.enabled:
-        return ReplayBuffer(*shape, **settings)
+        return (SequenceReplay if in_sequences else ReplayBuffer)(*shape, **settings)
     if not setup.algo.gives_errors:
         raise ConfigError(
             f"train.online.prioritized.enabled: {config.algo_name} has no critics whose TD "
             "errors could be priorities: set it to false"
         )
     cast(ActorCritic, setup.algo).keeps_errors = True
+    kind = PrioritizedSequences if in_sequences else PrioritizedReplay
     alpha, beta = schedule_of(prioritized, "alpha"), schedule_of(prioritized, "beta")
-    return PrioritizedReplay(*shape, alpha=alpha, beta=beta, ranks=ranks, **settings)
+    return kind(*shape, alpha=alpha, beta=beta, ranks=ranks, **settings)
 
 
 def make_collector(setup: OnlineSetup) -> Collector:

@@ -350,6 +350,12 @@ class SequenceReplay(ReplayBuffer):
         """Return the arrays of the base class and the recurrent states."""
         return {**super().stored, **self.states}
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """Arguments of a buffer with the same sequences."""
+        shapes = {name.removeprefix(STORED): x.shape[1:] for name, x in self.states.items()}
+        return {"state_shapes": shapes, "seq_length": self.seq_length, "burn_in": self.burn_in}
+
     def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
         """Store a step, and the recurrent states before it."""
         where = self._lanes if lanes is None else lanes
@@ -466,6 +472,9 @@ class PrioritizedReplay(ReplayBuffer):
         beta: exponent of the importance weights in the loss; 0 for none, 1 for full correction.
         ranks: the processes whose weights are scaled together.
         **kwargs: arguments of :class:`ReplayBuffer`.
+
+    Attributes:
+        steps_of_sample: number of steps of a sample that have its weight.
     """
 
     def __init__(
@@ -479,6 +488,7 @@ class PrioritizedReplay(ReplayBuffer):
         super().__init__(*args, **kwargs)
         self._ranks = ranks
         self._alpha, self._beta = alpha, beta
+        self.steps_of_sample = self.frame_stack
         self.anneal(0.0)
         self._tree = SumTree(len(self.live))
         self._highest = 1.0
@@ -499,7 +509,7 @@ class PrioritizedReplay(ReplayBuffer):
         weight = (size * np.maximum(probability, SMALLEST**2)) ** -self.beta
         largest = self._ranks.table(weight.max()).max()
         weights = torch.from_numpy((weight / largest).astype(np.float32))
-        weights = weights.unsqueeze(-1).expand(-1, self.frame_stack)
+        weights = weights.unsqueeze(-1).expand(-1, self.steps_of_sample)
         batch["weight"] = batch["weight"] * weights if "weight" in batch else weights
         return batch
 
@@ -541,3 +551,11 @@ class PrioritizedReplay(ReplayBuffer):
         super().load_state_dict({**state, "rows": rows})
         self._tree.set(np.arange(len(priority)), priority)
         self._highest = float(state["highest"])
+
+
+class PrioritizedSequences(PrioritizedReplay, SequenceReplay):
+    """Replay buffer that samples sequences by the priority of their first step; arguments of both bases."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.steps_of_sample = self.seq_length

@@ -288,6 +288,7 @@ def masked():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: policy_of("mbrl/mbrl"), "mbrl cannot be exported|it searches for each action"),
         (lambda: policy_of("hbc/hbc"), "hbc cannot be exported|its parts act at different rates"),
         (lambda: policy_of("gl/gl"), "gl cannot be exported|it has no actions"),
         (masked, "dqn cannot be exported|observation 'action_mask' masks"),

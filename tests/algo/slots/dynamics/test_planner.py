@@ -77,3 +77,48 @@ def test_mppi_explores_with_noise_around_an_elite():
     noise = action(True) - action(False)  # one elite: it varies no more than the floor says
     assert noise.std().item() == pytest.approx(0.2, rel=0.1)
     assert action(True).abs().max() <= 1.0
+
+
+@pytest.mark.parametrize("name", ["cem", "mppi"])
+def test_a_budget_ends_a_search_after_the_iteration_in_which_it_is_over(name, monkeypatch):
+    now, rounds = [0.0], []
+    monkeypatch.setattr("imitate.system.clock.now", lambda: now[0])
+    planner = built(CONFIGS[name], 1)
+
+    def score(plans):
+        now[0] += 0.010
+        rounds.append(now[0])
+        return aim(0.5, -0.5, 0.2)(plans)
+
+    def search(budget_s):
+        rounds.clear()
+        planner.budget_s = budget_s
+        planner.plan(score, planner.initial_plan(1, DEVICE))
+        return len(rounds), planner.cut, planner.searches
+
+    assert search(None) == (5, 0, 0)
+    assert search(0.025) == (3, 1, 1)  # the third iteration ends at 30 ms
+    assert search(1.0) == (5, 1, 2)
+    assert search(0.0) == (1, 2, 3)  # one is always made
+
+
+def test_proposals_are_candidates_and_the_search_may_begin_near_them(planner):
+    """Of 0.9 three times no sample comes so near: the proposal is the best candidate in each iteration."""
+    seen = []
+
+    def score(plans):
+        seen.append(plans)
+        return (plans == 0.9).all((-1, -2)).float()
+
+    proposals = torch.full((2, 4, 3, 1), 0.9)
+    generator = torch.Generator().manual_seed(0)
+    near = torch.tensor(1.0)
+    start = planner.initial_plan(2, DEVICE)
+    planner.plan(score, start, generator=generator, proposals=proposals, near=near)
+    population = planner.config.population
+    assert all(plans.shape == (2, population, 3, 1) for plans in seen)
+    assert all(torch.equal(plans[:, :4], proposals) for plans in seen)
+    if (
+        planner.config.type != "random_shooting"
+    ):  # their mean and their std, 0, or the least of MPPI
+        assert (seen[0][:, 4:] - 0.9).abs().mean() < 0.06
