@@ -128,7 +128,8 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def options(algo_name: str) -> str:
     """Return the table of the section ``algo``, and the algorithm's defaults of the shared sections."""
     rows = option_keys(algo_name)
-    text = _table(row for row in rows if not OPTIMIZER.search(row.path))
+    text = f"`imitate config keys {algo_name}` prints them in a terminal.\n\n"
+    text += _table(row for row in rows if not OPTIMIZER.search(row.path))
     optimizers = [row for row in rows if OPTIMIZER.search(row.path)]
     if optimizers:
         text += f"\n### Optimizers\n\n{_table(optimizers)}"

@@ -77,7 +77,7 @@ def test_an_entry_point_that_gives_no_algorithm(monkeypatch, module, words):
 
 def test_importing_the_configuration_imports_no_torch():
     code = (
-        "import sys, imitate.config, imitate.config.schema, imitate.config.readiness\n"
+        "import sys, imitate.config, imitate.config.schema, imitate.config.readiness, imitate.config.from_data\n"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
