@@ -216,6 +216,9 @@ def estimate(
         confidence: level of the interval, in (0, 1).
         bounds: range of possible results; the interval is clipped to it.
 
+    Returns:
+        the statistic; without an interval if there is one result, or if all agree, which shows no spread.
+
     Raises:
         ValueError: too few values, or one that is not finite.
     """
@@ -234,7 +237,8 @@ def estimate(
         low, high = value - spread, value + spread
     else:
         low, high = _bootstrap(array, statistic, confidence)
-    return Estimate(value, max(low, bounds[0]), min(high, bounds[1]), std, n)
+    low, high = max(low, bounds[0]), min(high, bounds[1])
+    return Estimate(value, low, high, std, n) if low < high else Estimate(value, None, None, std, n)
 
 
 def rate_over_seeds(
@@ -247,14 +251,13 @@ def rate_over_seeds(
 
     Args:
         rates: share of successes of each seed.
-        episodes: number of episodes of each seed, or 0 if it is unknown; then the seeds alone count, and seeds that
-            agree give no interval.
+        episodes: number of episodes of each seed, or 0 if it is unknown; then the seeds alone count.
         statistic: see :func:`estimate`.
         confidence: level of the interval, in (0, 1).
     """
     made = estimate(rates, statistic, confidence, (0.0, 1.0))
     if min(episodes) < 1:
-        return made._replace(low=None, high=None) if made.low == made.high else made
+        return made
     n = sum(episodes)
     return _widened(made, *wilson_interval(made.value * n, n, confidence))
 
@@ -282,7 +285,7 @@ def mean_over_seeds(
         return made
     variance = sum(std * std / n for std, n in zip(known, episodes, strict=True))
     half = student_t_quantile(0.5 + confidence / 2.0, dof) * math.sqrt(variance) / len(means)
-    return _widened(made, made.value - half, made.value + half)
+    return _widened(made, made.value - half, made.value + half) if half > 0 else made
 
 
 def _widened(made: Estimate, low: float, high: float) -> Estimate:

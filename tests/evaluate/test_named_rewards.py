@@ -46,7 +46,7 @@ def test_means_by_hand():
     ],
 )
 def test_bounds(spec, value, meets):
-    (found,) = reward_means([spec], [{"x": 10 * value}, {"x": 10 * value}], [10, 10])
+    (found,) = reward_means([spec], [{"x": 10 * value - 0.01}, {"x": 10 * value + 0.01}], [10, 10])
     assert found.meets is meets and found.is_certain is (meets is not None)
     assert found.to_dict().get("meets") is meets
     assert ("NOT KEPT" in found.words, ": kept" in found.words) == (meets is False, meets is True)

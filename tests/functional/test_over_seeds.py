@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from imitate.functional.statistics import Estimate, estimate, student_t_quantile
+from imitate.functional.statistics import Estimate, estimate, mean_over_seeds, student_t_quantile
 
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 4, 5, 6, 9, 20, 101])
@@ -79,6 +79,15 @@ def test_the_bootstrap_is_ten_thousand_draws_of_one_seed():
 @pytest.mark.parametrize("statistic", ["mean", "median"])
 def test_a_single_seed_has_no_interval(statistic):
     assert estimate([0.4], statistic) == Estimate(0.4, None, None, None, 1)
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median", "iqm"])
+def test_results_that_agree_have_no_interval_instead_of_one_without_width(statistic):
+    agreed = Estimate(500.0, None, None, 0.0, 4)
+    assert estimate([500.0] * 4, statistic) == agreed
+    assert mean_over_seeds([500.0] * 4, [0.0] * 4, [10] * 4, statistic) == agreed
+    of_episodes = mean_over_seeds([500.0] * 4, [2.0] * 4, [10] * 4, statistic)
+    assert of_episodes.low < 500 < of_episodes.high
 
 
 def test_too_few_seeds_and_numbers_that_are_none_are_refused():

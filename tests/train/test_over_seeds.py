@@ -162,7 +162,7 @@ def test_final_numbers_over_seeds_by_hand(three_seeds, settings_in):
     # 0.7, 0.8, 0.9: mean 0.8, t(0.975, 2) * 0.1 / sqrt(3) = 0.248414; the upper end is cut to 1.
     last = estimate_of(setting, MEASURES["success_last"], "mean")
     assert last == pytest.approx((0.8, 0.551586, 1.0, 0.1, 3), abs=1e-6)
-    assert estimate_of(setting, MEASURES["train_loss"], "mean")[:3] == (0.5, 0.5, 0.5)
+    assert estimate_of(setting, MEASURES["train_loss"], "mean")[:3] == (0.5, None, None)
     assert estimate_of(setting, MEASURES["success_last"], "iqm") is None
     assert estimate_of(setting, MEASURES["return_last"], "median").value == 80
 
@@ -212,7 +212,7 @@ def test_a_number_that_no_run_has_is_no_band_and_no_column(make_run, settings_in
     assert band(settings[0], "Rollout/Success_Rate", "step").x == ()
     header, rows = cells(settings, "mean")
     assert header == ["setting", "seeds", "train loss", "valid loss"]
-    assert rows == [["runs", "2", "0.5 (0.5 - 0.5)", "2 (2 - 2)"]]
+    assert rows == [["runs", "2", "0.5", "2"]]
 
 
 def test_tables_in_every_form(three_seeds, settings_in):
