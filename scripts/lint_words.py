@@ -1,4 +1,4 @@
-"""Find stilted language in pages, docstrings, comments, error messages and help texts.
+"""Find stilted language in pages, docstrings, comments, error messages and help texts, and wide code on pages.
 
     python scripts/lint_words.py             # all files; exit code 1 if something is found
     python scripts/lint_words.py PATH ...    # these files and folders
@@ -65,6 +65,30 @@ def texts_of_page(page: str) -> Iterator[Text]:
             yield Text(number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", line))
 
 
+_WIDTH = 80
+_WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+_LISTED = re.compile(r" *(?:[*-]|\d+\.) ")
+
+
+def wide_code(page: str) -> Iterator[int]:
+    """Return the numbers of code lines of more than 80 characters that could be broken.
+
+    Outputs (blocks of ``text``) are as a terminal shows them, and a quoted word of a command may be long.
+    """
+    fence, listed, indented = "", False, False
+    for number, line in enumerate(page.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fence = "" if fence else line.strip("` ") or "code"
+            continue
+        if not fence and line.strip():
+            listed = bool(_LISTED.match(line)) or (listed and line.startswith(" "))
+            indented = line.startswith("    ") and not listed
+        code = line if fence else line[4:]
+        is_code = (fence or indented) and not fence.startswith("text")
+        if is_code and len(code) > _WIDTH and max(map(len, _WORDS.findall(code))) < 60:
+            yield number
+
+
 def texts_of_module(source: str) -> Iterator[Text]:
     """Return docstrings, comments, and the texts of errors and options."""
     # Comments are seldom refused, and finding them takes longest.
@@ -115,7 +139,10 @@ def main(arguments: list[str]) -> int:
         text = path.read_text(encoding="utf-8")
         texts = texts_of_page(text) if path.suffix == ".md" else texts_of_module(text)
         shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-        for line, words, advice in sorted(set(findings(texts))):
+        found = set(findings(texts))
+        if path.suffix == ".md":
+            found |= {(line, "wide code", f"{_WIDTH} characters fit") for line in wide_code(text)}
+        for line, words, advice in sorted(found):
             print(f"{shown}:{line}: {words}: {advice}")  # noqa: T201
             count += 1
     return 1 if count else 0

@@ -46,6 +46,14 @@ def test_pages_are_read_without_code():
     assert [line for line, _, _ in lint.findings(lint.texts_of_page(page))] == [8]
 
 
+def test_wide_code_of_a_page_is_found():
+    wide, long = "a " * 41, f"imitate --set '{'a ' * 40}'"
+    blocks = {"bash": wide, "json": "x", "text": wide, "python": long}
+    page = "".join(f"```{kind}\n{code}\n```\n" for kind, code in blocks.items())
+    assert list(lint.wide_code(page)) == [2]
+    assert list(lint.wide_code(f"Words:\n\n    {wide}\n    b\n\n* {wide}\n    {wide}\n")) == [3]
+
+
 def test_a_finding_is_printed_with_its_place(tmp_path, capsys):
     (tmp_path / "page.md").write_text("Good.\nIt rests.\n")
     assert lint.main([str(tmp_path)]) == 1
