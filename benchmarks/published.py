@@ -3,15 +3,18 @@
     python -m benchmarks.published cube-single
     python -m benchmarks.published cube-single scene --method iql fql --seed 1 2 3
     python -m benchmarks.published cube-single --updates 20000 --seed 1    # a look, not a comparison
+    python -m benchmarks.published pointmaze-medium                        # goals in place of a task
 
 The data are recorded by OGBench's own oracle (`imitate collect --env ogbench:...`), as many steps as the authors
 published, so they have the same distribution, but not the same bytes. Methods have the flags of the authors of FQL:
 batches of 256, networks of four layers of 512, 1,000,000 updates, 50 episodes every tenth of a training. As there, the
-result of a seed is the mean of its last three evaluations, and +- is the standard deviation over the seeds.
+result of a seed is the mean of its last three evaluations, and +- is the standard deviation over the seeds. Mazes have
+those of OGBench's authors (arXiv:2410.20092): batches of 1,024, three layers of 512, five tasks of 50 episodes each,
+whose mean is the success.
 
 Each part may be interrupted: the same command continues it, from the last checkpoint of a training. The published
 figures are those of the default task, arXiv:2502.02538, copied from a second source: look them up before you cite them.
-BC is the negative control, a Gaussian policy that cannot succeed on data without a task.
+Those of mazes were not at hand. BC and GCBC are the negative controls: cloning cannot know the task, or joins no ways.
 """
 
 from __future__ import annotations
@@ -43,11 +46,21 @@ class Task:
         num: number of episodes of 1,000 steps; a tenth is kept for validation.
         fql_weight: ``algo.actor.distill_weight`` of FQL, alpha in the paper.
         published: success in %, mean and standard deviation, by method.
+        kind: rest of the dataset's name.
+        methods: ready configurations below ``ogbench/``.
+        num_tasks: number of tasks with goals of their own; 0: the dataset is of one task.
     """
 
     num: int
     fql_weight: float
     published: dict[str, tuple[float, float]]
+    kind: str = "play-singletask"
+    methods: tuple[str, ...] = ("bc", "iql", "ifql", "fql", "qc")
+    num_tasks: int = 0
+
+    def env(self, name: str, task: int | None = None) -> str:
+        """Return the environment of the dataset of this name, or of one of its tasks."""
+        return f"ogbench:{name}-{self.kind}{'' if task is None else f'-task{task}'}-v0"
 
 
 TASKS = {
@@ -55,20 +68,30 @@ TASKS = {
     "cube-double": Task(1111, 300.0, {"iql": (1.0, 1.0), "ifql": (9.0, 5.0), "fql": (36.0, 6.0)}),
     "scene": Task(1111, 300.0, {"iql": (12.0, 3.0), "ifql": (0.0, 0.0), "fql": (76.0, 9.0)}),
     "puzzle-3x3": Task(1111, 1000.0, {"iql": (2.0, 1.0), "ifql": (0.0, 0.0), "fql": (16.0, 5.0)}),
+    "pointmaze-medium": Task(
+        1111, 0.0, {}, "navigate", ("gcbc", "gcivl", "gciql", "hiql", "crl"), num_tasks=5
+    ),
 }
-METHODS = ("bc", "iql", "ifql", "fql", "qc")
-"""Ready configurations below ``ogbench/``."""
+METHODS = tuple(dict.fromkeys(method for task in TASKS.values() for method in task.methods))
 
 
 def collected(task: str, out: Path, num: int, workers: int) -> Path:
     """Return the file of a task's dataset, recorded if it is missing."""
-    file = out / "data" / f"{task}-play-{num}.hdf5"
+    file = out / "data" / f"{task}-{TASKS[task].kind.split('-')[0]}-{num}.hdf5"
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        name = f"ogbench:{task}-play-singletask-v0"
         run(
             [
-                *(*IMITATE, "collect", "--env", name, "--num", str(num), "--out", str(file)),
+                *(
+                    *IMITATE,
+                    "collect",
+                    "--env",
+                    TASKS[task].env(task),
+                    "--num",
+                    str(num),
+                    "--out",
+                    str(file),
+                ),
                 *("--workers", str(workers), "--resume"),
             ],
             file.with_suffix(".log"),
@@ -93,16 +116,21 @@ def cell(task: str, method: str, seed: int, data: Path, args: argparse.Namespace
     ]
     if method == "fql":
         settings.append(f"algo.actor.distill_weight={TASKS[task].fql_weight}")
+    each = [TASKS[task].env(task, k + 1) for k in range(TASKS[task].num_tasks)]
+    if each:
+        settings += [f"experiment.env={each[0]}"]
+        settings += [f"experiment.additional_envs={json.dumps(each[1:])}"]
     results = trained(folder, f"ogbench/{method}", settings)
     done = json.loads(results.read_text())
     lines = map(json.loads, (results.parent / "metrics.jsonl").read_text().splitlines())
+    rollouts = [line for line in lines if line.get("kind") == "rollout"]
     numbers = {
         **{"task": task, "method": method, "seed": seed, "updates": done["step"]},
         "cpu_s": done["times"]["train_cpu_s"],
-        "curve": [
-            (line["step"], 100 * line["Rollout/Success_Rate"])
-            for line in lines
-            if line.get("kind") == "rollout"
+        "curve": [(line["step"], 100 * line["Rollout/Success_Rate"]) for line in rollouts],
+        "tasks": [
+            fmean(100 * line[f"Rollout/Success_Rate/{env}"] for line in rollouts[-LAST:])
+            for env in each
         ],
     }
     write_text(kept, to_json(numbers) + "\n")
@@ -117,9 +145,12 @@ def row(task: str, method: str, cells: Sequence[dict[str, Any]]) -> str:
     theirs = "" if found is None else f"{found[0]:.0f} ± {found[1]:.0f}"
     seeds = ", ".join(f"{value:.0f}" for value in each)
     cpu_h = fmean(numbers["cpu_s"] for numbers in cells) / 3600
+    rates = zip(*(numbers["tasks"] for numbers in cells), strict=True)
+    by_task = ", ".join(f"{fmean(of_seeds):.0f}" for of_seeds in rates)
     return (
         f"| {task} | {method} | {cells[0]['updates']:,} | {fmean(each):.0f}{spread} | {seeds} | {theirs} "
-        f"| {cpu_h:.1f} |"
+        f"| {cpu_h:.1f} | {by_task} |"
+    )
     )
 
 
@@ -129,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("task", nargs="+", choices=TASKS)
-    parser.add_argument("--method", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--method", nargs="+", choices=METHODS, help="default: all of the task")
     parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3], help="training seeds")
     parser.add_argument("--updates", type=int, default=1_000_000, help="of each training")
     parser.add_argument("--episodes", type=int, default=50, help="of each evaluation")
@@ -140,13 +171,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for task in args.task:
         data = collected(task, args.out, args.num or TASKS[task].num, args.workers)
-        for seed, method in itertools.product(args.seed, args.method):
+        for seed, method in itertools.product(args.seed, args.method or TASKS[task].methods):
             cells = table.setdefault((task, method), [])
             cells.append(cell(task, method, seed, data, args))
             print(f"seed {seed}", row(task, method, cells[-1:]), flush=True)
     print(
-        "\n| task | method | updates | success, % | seeds | published | CPU h of a seed |\n"
-        "|---|---|---|---|---|---|---|"
+        "\n| task | method | updates | success, % | seeds | published | CPU h of a seed | by task |\n"
+        "|---|---|---|---|---|---|---|---|"
     )
     for (task, method), cells in table.items():
         print(row(task, method, cells))

@@ -110,11 +110,18 @@ def test_the_table_has_figures_and_errors():
 def test_a_row_has_the_mean_of_the_last_evaluations_beside_the_published_figure():
     def cell(seed, *successes):
         curve = [(step, value) for step, value in enumerate(successes)]
-        return {"seed": seed, "updates": 1_000_000, "cpu_s": 7200.0, "curve": curve}
+        return {"seed": seed, "updates": 1_000_000, "cpu_s": 7200.0, "curve": curve, "tasks": []}
 
     cells = [cell(1, 0.0, 90.0, 96.0, 96.0), cell(2, 0.0, 100.0, 100.0, 100.0)]
     assert published.row("cube-single", "fql", cells) == (
-        "| cube-single | fql | 1,000,000 | 97 ± 4 | 94, 100 | 97 ± 2 | 2.0 |"
+        "| cube-single | fql | 1,000,000 | 97 ± 4 | 94, 100 | 97 ± 2 | 2.0 |  |"
+    )
+    goals = [{**cells[0], "tasks": [90.0, 94.0]}, {**cells[1], "tasks": [100.0, 100.0]}]
+    assert published.row("pointmaze-medium", "hiql", goals).endswith(
+        "| 94, 100 |  | 2.0 | 95, 97 |"
+    )
+    assert published.TASKS["pointmaze-medium"].env("pointmaze-medium", 2) == (
+        "ogbench:pointmaze-medium-navigate-task2-v0"
     )
     one = published.row("cube-single", "bc", cells[:1])
-    assert one == "| cube-single | bc | 1,000,000 | 94 | 94 |  | 2.0 |"
+    assert one == "| cube-single | bc | 1,000,000 | 94 | 94 |  | 2.0 |  |"
