@@ -151,7 +151,6 @@ def row(task: str, method: str, cells: Sequence[dict[str, Any]]) -> str:
         f"| {task} | {method} | {cells[0]['updates']:,} | {fmean(each):.0f}{spread} | {seeds} | {theirs} "
         f"| {cpu_h:.1f} | {by_task} |"
     )
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
