@@ -27,10 +27,13 @@ def batch_of(states, actions, weight=None):
 def test_uncertainty_of_numbers_and_of_choices():
     # variances 1 and 4 of two numbers
     numbers = torch.tensor([[[0.0, -2.0]], [[2.0, 2.0]]])
-    assert disagreement(numbers, of_choices=False).item() == pytest.approx(math.sqrt(2.5))
+    assert disagreement(numbers, numbers.mean(0), of_choices=False).item() == pytest.approx(
+        math.sqrt(2.5)
+    )
     # both unsure: no disagreement; sure of different choices: the whole entropy of a fair coin
     unsure, opposed = torch.full((2, 1, 2), 0.5), torch.eye(2)[:, None]
-    both = disagreement(torch.cat([unsure, opposed], 1), of_choices=True)
+    choices = torch.cat([unsure, opposed], 1)
+    both = disagreement(choices, choices.mean(0), of_choices=True)
     assert both.tolist() == pytest.approx([0.0, math.log(2.0)])
 
 

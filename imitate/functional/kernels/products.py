@@ -47,6 +47,8 @@ def kernels_apply() -> bool:
 
 LEAST_WORK = 2**22
 """Smallest number of multiplications for which calling oneDNN, some 20 microseconds, pays off."""
+LEAST_WORK_OF_EACH = 2**23
+"""As :data:`LEAST_WORK`, for each of several maps: their results are copied to one tensor, and their gradients too."""
 LEAST_ROWS = 4
 """Smallest number of rows. With fewer, reading the matrix takes the time, and oneDNN is slower for the gradient."""
 
@@ -69,7 +71,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def linears(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply E linear maps: (E, N, D) times weight (E, D, M), plus bias (E, M), gives (E, N, M)."""
-    if not _is_for_onednn(x.shape[1], weight.numel() // len(weight), x, weight):
+    size = weight.numel() // len(weight)
+    if x.shape[1] * size < LEAST_WORK_OF_EACH or not _is_for_onednn(x.shape[1], size, x, weight):
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
     # no indexing: the gradient of each part would be as large as the whole
     members = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
