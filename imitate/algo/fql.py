@@ -11,8 +11,9 @@ Park, Li, Levine, "Flow Q-Learning", ICML 2025 (arXiv:2502.02538). With noise z 
 
 Squares are averaged over the dimensions of actions. Values never pass through the steps of the flow, and acting takes
 one step: the policy is mu(s, z) with new noise z, also in evaluation. Hidden layers of both networks have GELU.
-Departures: the losses are minimized in turn, so that the policy sees the critics after their update; critics have ReLU,
-normalized after it, and their losses are summed; layers have torch's default initialization. The mean of two critics is
+At the same weights, noise and batch losses and gradients are those of the authors' code.
+Departures: the losses are minimized in turn, so that the policy sees the critics after their update; losses of critics
+are summed, there averaged; layers have torch's default initialization. The mean of two critics is
 ``critic.ensemble.weight`` 0.5. robomimic has no FQL.
 """
 
@@ -28,20 +29,16 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
+from imitate.algo.base.flow_q import WIDTHS, FlowFieldConfig, MeanCriticConfig
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import (
     ActorConfig,
     ActorCriticConfig,
-    CriticConfig,
-    CriticEnsembleConfig,
 )
 from imitate.algo.base.sections import LayerDims
 from imitate.config.optimizer import Networks, networks
-from imitate.config.section import Section
 from imitate.functional.losses import masked_mean
 from imitate.models.noise_network import NoiseNetwork
-
-WIDTHS = (512, 512, 512, 512)
 
 
 class FQLActorConfig(ActorConfig):
@@ -56,21 +53,6 @@ class FQLActorConfig(ActorConfig):
     normalize_q: bool = Field(False, description="divide values by their mean magnitude")
 
 
-class FlowFieldConfig(Section):
-    """Flow that clones the data."""
-
-    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
-    num_steps: int = Field(10, ge=1, description="number of Euler steps from noise to an action")
-
-
-class FQLCriticConfig(CriticConfig):
-    """Critics."""
-
-    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
-    layer_norm: bool = Field(True, description="layer normalization after each ReLU")
-    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(weight=0.5))
-
-
 class FQLConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``fql``."""
 
@@ -79,7 +61,7 @@ class FQLConfig(ActorCriticConfig):
     optim_params: Networks = networks("FQLOptimParams", critic=3e-4, flow=3e-4, actor=3e-4)
     actor: FQLActorConfig = Field(FQLActorConfig())
     flow: FlowFieldConfig = Field(FlowFieldConfig())
-    critic: FQLCriticConfig = Field(FQLCriticConfig())
+    critic: MeanCriticConfig = Field(MeanCriticConfig())
 
 
 @register("fql", FQLConfig)
@@ -131,11 +113,8 @@ class FQL(ActorCritic[FQLConfig]):
         return loss, {"Critic_Loss": loss, "Q": values.mean()}
 
     def _flow_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        actions = batch["actions"]
-        noise, time = torch.randn_like(actions), torch.rand_like(actions[:, :1])
-        features = self.flow.encoder(batch["obs"], batch["goal_obs"])
-        made = self.flow(features, (1.0 - time) * noise + time * actions, time)
-        loss = masked_mean((made - (actions - noise)).square().mean(-1), batch["weight"])
+        errors = self.flow.cloning_errors(batch["obs"], batch["goal_obs"], batch["actions"])
+        loss = masked_mean(errors.mean(-1), batch["weight"])
         return loss, {"Flow_Loss": loss}
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:

@@ -11,8 +11,8 @@ With noise x_0 from N(0, 1), a time t from [0, 1], x_t = (1 - t) x_0 + t a and t
 
 Only actions of the data are learned from, and the policy needs no weight that has to fit the scale of values. Losses
 are minimized in an order in which none sees the step of another one, as in the authors' single step.
-Departures: squares are summed over the critics in L_Q as there, but critics have ReLU, normalized after it; V is
-normalized too, as there; layers have torch's default initialization.
+At the same weights, noise and batch losses and gradients are those of the authors' code.
+Departure: layers have torch's default initialization.
 """
 
 from __future__ import annotations
@@ -26,33 +26,13 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
+from imitate.algo.base.flow_q import FlowChoiceConfig, FlowCriticConfig
 from imitate.algo.base.policy_state import InnerState
-from imitate.algo.base.rl_sections import ActorCriticConfig, CriticConfig
-from imitate.algo.base.sections import LayerDims
-from imitate.config import Section
+from imitate.algo.base.rl_sections import ActorCriticConfig
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import expectile_loss, masked_mean
 from imitate.functional.sampling import pick_class
 from imitate.models.noise_network import NoiseNetwork
-
-WIDTHS = (512, 512, 512, 512)
-
-
-class IFQLFlowConfig(Section):
-    """Flow that clones the data, and the choice among its actions."""
-
-    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
-    num_steps: int = Field(10, ge=1, description="number of Euler steps from noise to an action")
-    num_candidates: int = Field(
-        32, ge=1, description="N: number of actions of which the policy takes the best"
-    )
-
-
-class IFQLCriticConfig(CriticConfig):
-    """Critics and V."""
-
-    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
-    layer_norm: bool = Field(True, description="layer normalization after each ReLU")
 
 
 class IFQLConfig(ActorCriticConfig):
@@ -67,8 +47,8 @@ class IFQLConfig(ActorCriticConfig):
         lt=1,
         description="expectile of the actions' values that V learns; 0.5 is the mean",
     )
-    flow: IFQLFlowConfig = Field(IFQLFlowConfig())
-    critic: IFQLCriticConfig = Field(IFQLCriticConfig())
+    flow: FlowChoiceConfig = Field(FlowChoiceConfig())
+    critic: FlowCriticConfig = Field(FlowCriticConfig())
 
 
 @register("ifql", IFQLConfig)
@@ -137,11 +117,8 @@ class IFQL(ActorCritic[IFQLConfig]):
         return loss, {"Vf_Loss": loss, "V": value.mean()}
 
     def _flow_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        actions = batch["actions"]
-        noise, time = torch.randn_like(actions), torch.rand_like(actions[:, :1])
-        features = self.flow.encoder(batch["obs"], batch["goal_obs"])
-        made = self.flow(features, (1.0 - time) * noise + time * actions, time)
-        loss = masked_mean((made - (actions - noise)).square().mean(-1), batch["weight"])
+        errors = self.flow.cloning_errors(batch["obs"], batch["goal_obs"], batch["actions"])
+        loss = masked_mean(errors.mean(-1), batch["weight"])
         return loss, {"Flow_Loss": loss}
 
     def _validation_info(self, batch: Batch) -> Info:

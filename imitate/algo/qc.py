@@ -16,8 +16,9 @@ with one step instead of a choice:
 Squares are averaged over the numbers of a chunk. All K actions are executed, in training and at test time. Offline and
 online training are the same; online, demonstrations are part of each batch (``train.online.demo_ratio``).
 Departures: a chunk that a terminal cuts short is learned from, which the authors leave out (so that a success is seen
-only by the one chunk that ends there); losses are minimized in turn and those of critics summed; critics have ReLU,
-normalized after it; layers have torch's default initialization.
+only by the one chunk that ends there); means are over the steps and chunks that count, there over the whole batch,
+which scales a loss; losses are minimized in turn and those of critics summed, there averaged; layers have torch's
+default initialization. But for these factors, losses and gradients are those of the authors' code.
 """
 
 from __future__ import annotations
@@ -33,26 +34,14 @@ from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.chunk_critics import ChunkCriticsConfig
 from imitate.algo.base.execution import Inputs
 from imitate.algo.base.factory import register
+from imitate.algo.base.flow_q import WIDTHS, FlowChoiceConfig, MeanCriticConfig
 from imitate.algo.base.policy_state import InnerState
-from imitate.algo.base.rl_sections import ActorConfig, CriticConfig, CriticEnsembleConfig
+from imitate.algo.base.rl_sections import ActorConfig
 from imitate.algo.base.sections import LayerDims
-from imitate.config import Section
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import pick_class
 from imitate.models.noise_network import NoiseNetwork
-
-WIDTHS = (512, 512, 512, 512)
-
-
-class QCFlowConfig(Section):
-    """Flow that clones the data's chunks, and the choice among its chunks."""
-
-    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
-    num_steps: int = Field(10, ge=1, description="number of Euler steps from noise to a chunk")
-    num_candidates: int = Field(
-        32, ge=1, description="N: number of chunks of which the policy takes the best"
-    )
 
 
 class QCActorConfig(ActorConfig):
@@ -69,23 +58,15 @@ class QCActorConfig(ActorConfig):
     )
 
 
-class QCCriticConfig(CriticConfig):
-    """Critics of chunks."""
-
-    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
-    layer_norm: bool = Field(True, description="layer normalization after each ReLU")
-    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(weight=0.5))
-
-
 class QCConfig(ChunkCriticsConfig):
     """Section ``algo`` of algorithm ``qc``."""
 
     tree_defaults = {"train": {"batch_size": 256}}
 
     optim_params: Networks = networks("QCOptimParams", critic=3e-4, flow=3e-4, actor=3e-4)
-    flow: QCFlowConfig = Field(QCFlowConfig())
+    flow: FlowChoiceConfig = Field(FlowChoiceConfig())
     actor: QCActorConfig = Field(QCActorConfig())
-    critic: QCCriticConfig = Field(QCCriticConfig())
+    critic: MeanCriticConfig = Field(MeanCriticConfig())
 
 
 @register("qc", QCConfig)
@@ -160,11 +141,9 @@ class QC(ActorCritic[QCConfig]):
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _flow_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        chunk, mask = batch["chunk"], batch["chunk_mask"].float()
-        noise, time = torch.randn_like(chunk), torch.rand_like(chunk[:, :1])
-        features = self.flow.encoder(batch["obs"], batch["goal_obs"])
-        made = self.flow(features, (1.0 - time) * noise + time * chunk, time)
-        errors = self._chunks((made - (chunk - noise)).square()).mean(-1)
+        mask = batch["chunk_mask"].float()
+        squares = self.flow.cloning_errors(batch["obs"], batch["goal_obs"], batch["chunk"])
+        errors = self._chunks(squares).mean(-1)
         weight = batch["weight"]
         loss = masked_mean(errors, mask if weight is None else mask * weight.unsqueeze(-1))
         return loss, {"Flow_Loss": loss}

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from imitate.functional.kernels import linears
 from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.mlp import gelu
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -56,6 +57,12 @@ class EnsembleLinear(nn.Module):
         return linears(x, self.weight, self.bias)
 
 
+NORM_EPS = 1e-6
+"""Added to variances in flax's layer normalization."""
+Activation = Literal["relu", "gelu"]
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "gelu": gelu}
+
+
 class EnsembleLayerNorm(nn.Module):
     """E layer normalizations, each with its own scale and shift; ``eps`` is added to variances."""
 
@@ -80,13 +87,14 @@ class CriticEnsemble(nn.Module):
     Args:
         encoders: encoder of observation and goal for all members, or a sequence with one encoder per member.
         ac_dim: action dimensions; 0 for a value of states.
-        layer_dims: widths of the hidden layers, each followed by a ReLU.
+        layer_dims: widths of the hidden layers, each followed by the activation.
         size: E, number of members.
-        layer_norm: normalize after each ReLU.
+        layer_norm: normalize after each activation.
         num_atoms: K; if K > 0, outputs are logits of a distribution over K values instead of a value.
         num_choices: C; if C > 0, outputs are values of C choices, and actions are not needed as input.
         value_bounds: lowest and highest value, enforced by a tanh; not with atoms.
         num_values: V; if V > 0, each action, choice or atom has V values.
+        activation: ``gelu`` is for critics as in JAX's code, with its smaller ``eps`` of the normalization.
     """
 
     def __init__(
@@ -101,8 +109,10 @@ class CriticEnsemble(nn.Module):
         num_choices: int = 0,
         value_bounds: tuple[float, float] | None = None,
         num_values: int = 0,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
+        self._activation = _ACTIVATIONS[activation]
         own = [encoders] if isinstance(encoders, GroupEncoder) else list(encoders)
         if len(own) not in (1, size):
             raise ValueError(f"{len(own)} encoders for {size} critics: expected 1 or {size}")
@@ -118,7 +128,9 @@ class CriticEnsemble(nn.Module):
             EnsembleLinear(size, n, m) for n, m in zip(widths[:-1], widths[1:], strict=True)
         )
         self.norms = nn.ModuleList(
-            EnsembleLayerNorm(size, width) for width in layer_dims if layer_norm
+            EnsembleLayerNorm(size, width, **({"eps": NORM_EPS} if activation == "gelu" else {}))
+            for width in layer_dims
+            if layer_norm
         )
         outputs = max(1, num_atoms, num_choices) * max(1, num_values)
         self.head = EnsembleLinear(size, widths[-1], outputs)
@@ -161,7 +173,7 @@ class CriticEnsemble(nn.Module):
     def _rows(self, x: Tensor) -> Tensor:
         """Map ``(E, N, D)`` to ``(E, N, K)``, some rows at a time."""
         for number, layer in enumerate(self.layers):
-            x = layer(x).relu_()
+            x = self._activation(layer(x))
             if self.norms:
                 x = self.norms[number](x)
         values: Tensor = self.head(x)

@@ -12,19 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from imitate.models.actor import GroupEncoder, Inputs, Obs, PolicyNetwork
-from imitate.models.critics import EnsembleLayerNorm, EnsembleLinear
-from imitate.models.mlp import MLP, FullPrecisionLinear
+from imitate.models.critics import NORM_EPS, EnsembleLayerNorm, EnsembleLinear
+from imitate.models.mlp import MLP, FullPrecisionLinear, gelu
 from imitate.models.observation import ObservationEncoder
 
-NORM_EPS = 1e-6
-"""Added to variances in the layer normalization, as flax does."""
 LAST_GAIN = 0.1
 """Gain of the initial weights of an actor's last layer."""
-
-
-def gelu(x: Tensor) -> Tensor:
-    """Return GELU in its tanh approximation, which is JAX's."""
-    return nn.functional.gelu(x, approximate="tanh")
 
 
 class GoalActor(PolicyNetwork):

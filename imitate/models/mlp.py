@@ -8,6 +8,11 @@ import torch
 from torch import Tensor, nn
 
 
+def gelu(x: Tensor) -> Tensor:
+    """Return GELU in its tanh approximation, which is JAX's."""
+    return nn.functional.gelu(x, approximate="tanh")
+
+
 class MLP(nn.Module):
     """Linear map and activation per layer, including the last layer; heads that follow are linear.
 

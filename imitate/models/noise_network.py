@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from imitate.functional.sampling import fill_normal
 from imitate.models.actor import GroupEncoder, Inputs, Obs, PolicyNetwork
-from imitate.models.mlp import MLP, FullPrecisionLinear
+from imitate.models.mlp import MLP, FullPrecisionLinear, gelu
 
 
 class NoiseNetwork(PolicyNetwork):
@@ -35,7 +34,6 @@ class NoiseNetwork(PolicyNetwork):
     ) -> None:
         super().__init__()
         self.encoder, self.action_dim = encoder, action_dim
-        gelu = partial(nn.functional.gelu, approximate="tanh")
         size = encoder.output_dim + action_dim + has_time
         self.mlp = MLP(size, layer_dims, gelu, dropout)
         self.last = FullPrecisionLinear(self.mlp.output_dim, action_dim)
@@ -47,6 +45,15 @@ class NoiseNetwork(PolicyNetwork):
         inputs = [features, x] if time is None else [features, x, time]
         out: Tensor = self.last(self.mlp(torch.cat(inputs, -1)))
         return out
+
+    def cloning_errors(self, obs: Obs, goal: Obs | None, data: Tensor) -> Tensor:
+        """Return the squared errors (B, A) of a velocity field on the lines from new noise to data (B, A).
+
+        With noise x_0 from N(0, 1) and a time t from [0, 1]: (v(s, (1 - t) x_0 + t a, t) - (a - x_0))^2.
+        """
+        noise, time = torch.randn_like(data), torch.rand_like(data[:, :1])
+        made: Tensor = self(self.encoder(obs, goal), (1.0 - time) * noise + time * data, time)
+        return (made - (data - noise)).square()
 
     def follow(self, features: Tensor, noise: Tensor, num_steps: int) -> Tensor:
         """Return the actions in [-1, 1] to which a velocity field moves noise (B, [N,] A) in equal steps."""

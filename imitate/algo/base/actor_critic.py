@@ -219,6 +219,7 @@ class ActorCritic(Algo[RLConfigT]):
             num_choices=num_choices,
             value_bounds=config.value_bounds,
             num_values=values,
+            activation=config.activation,
         )
         if memory is not None and not of_states:
             critic.add_module("memory", memory.encoder(self._create_encoder()))

@@ -18,6 +18,7 @@ from imitate.algo.slots.reward_weights import (
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transitions
 from imitate.config.data_needs import FollowingSteps
 from imitate.config.optimizer import Networks, networks
+from imitate.models.critics import Activation
 from imitate.system.text import DURATION
 
 
@@ -40,6 +41,7 @@ class CriticEnsembleConfig(Section):
 class CriticConfig(Section):
     """Critics, which estimate values of actions."""
 
+    activation: ClassVar[Activation] = "relu"
     layer_dims: LayerDims = Field((300, 400), description="widths of the hidden layers")
     layer_norm: bool = Field(False, description="layer normalization after each ReLU")
     ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig())
