@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -59,7 +61,8 @@ def command(
         typer.Option(
             "--agent",
             "-a",
-            help="Checkpoint, run folder, or folder of runs (its newest); give two to compare them.",
+            help="Checkpoint, run folder, or folder of runs (its newest); give two to compare them. Or, with one "
+            "--env: scripted, the task's expert; module:function, an expert of your own; random.",
         ),
     ],
     more: Annotated[
@@ -230,7 +233,7 @@ def command(
 
     Exit codes: 0 done; 1 an episode could not be played; 2 invalid input.
     """
-    agent = [*agent, *(more or ())]
+    agent, drawn = _made([*agent, *(more or ())], env)
     late = _lateness(latency_ms, inference)
     if fqe and uncertainty is not None:
         raise ConfigError("--fqe and --uncertainty are two measurements: leave one of them out")
@@ -307,6 +310,7 @@ def command(
                 replace(
                     settings,
                     workers=workers or (1 if is_robot(meta) else num_workers),
+                    epsilon=1.0 if subject.path in drawn else epsilon,
                     video=_numbered(video, number if len(pairs) > 1 else None),
                 ),
             )
@@ -367,6 +371,31 @@ def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None
             raise ConfigError(f"--inference {inference.value} needs --latency-ms: give the delay")
         return None
     return Lateness(latency_ms, inference.value)
+
+
+def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path], frozenset[Path]]:
+    """Return the agents, with checkpoints in a temporary folder in place of programs, and those that act at random."""
+    from imitate.policy.scripted import RANDOM, is_scripted
+
+    names = [str(path) for path in agents]
+    if not any(map(is_scripted, names)):
+        return list(agents), frozenset()
+    if env is None or len(env) != 1:
+        raise ConfigError(
+            "--agent: a policy that is a program needs one environment: name it with --env"
+        )
+    from imitate.evaluate.scripted import write_scripted
+
+    temporary = TemporaryDirectory(prefix="imitate-")
+    atexit.register(temporary.cleanup)
+    folder = Path(temporary.name)
+    paths = [
+        write_scripted(name, env[0], folder / f"{name.rpartition(':')[2]}.pth")
+        if is_scripted(name)
+        else path
+        for name, path in zip(names, agents, strict=True)
+    ]
+    return paths, frozenset({folder / f"{RANDOM}.pth"})
 
 
 def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:

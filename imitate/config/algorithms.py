@@ -22,7 +22,10 @@ from imitate.config.section import OpenSection, Section
 from imitate.errors import ConfigError, nearest
 from imitate.system.extras import installed_points
 
-OwnNetwork = Annotated[str | None, Field(pattern=r"^[^:\s]+:[A-Za-z_][\w.]*$")]
+FUNCTION = r"^[^:\s]+:[A-Za-z_][\w.]*$"
+"""Pattern of the name of an object in a module, ``module:function``."""
+
+OwnNetwork = Annotated[str | None, Field(pattern=FUNCTION)]
 
 
 class NetworksConfig(Section):
@@ -147,8 +150,8 @@ class AlgorithmEntry:
     """Function that maps the section ``algo`` to the class and its extra arguments."""
 
 
-_FILES = {"cal_ql": "cql"}
-"""Algorithms defined in the file of another algorithm, whose method they vary."""
+_FILES = {"cal_ql": "cql", "scripted": "slots.scripted"}
+"""Algorithms defined in another file: of an algorithm whose method they vary, or of a policy that learns nothing."""
 
 _entries: dict[str, AlgorithmEntry] = {}
 

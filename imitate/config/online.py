@@ -254,9 +254,11 @@ class OnlineConfig(Section):
     warmup_steps: NonNegativeInt = Field(
         1000, description="Environment steps before the first update."
     )
-    warmup_policy: Literal["random", "policy"] = Field(
+    warmup_policy: str = Field(
         "random",
-        description="Actions before the first update: uniform random ones, or the policy's.",
+        pattern=r"^(random|policy|scripted|[^:\s]+:[A-Za-z_][\w.]*)$",
+        description="Actions before the first update: 'random', uniform ones; 'policy', the policy's; 'scripted', "
+        "those of the task's expert; 'module:function', those of a function of an observation.",
     )
     update_ratio: NonNegativeFloat = Field(
         1.0, description="Updates per environment step, for off-policy algorithms."

@@ -62,6 +62,8 @@ _REFERENCE = re.compile(r".*[/\\:].*|~.*|\.{1,2}|.*\.[A-Za-z][\w-]*", re.DOTALL)
 _SHORT = re.compile(r"(?=.{1,200}\Z)[^()*+?{}]*(?:[*+?][^()*+?{}]*){0,3}", re.DOTALL)
 """Pattern of regular expressions without groups and with few repetitions, which are matched quickly."""
 _SHOWN = 200
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
+"""Pattern of a function of the user in place of a checkpoint."""
 
 
 class Named(NamedTuple):
@@ -157,7 +159,10 @@ def in_networks(section: Mapping[str, Any]) -> list[Named]:
     """Return the networks and functions of the user that a section ``algo`` names, in its parts too."""
     found = []
     for key, value in section.items():
-        if key in ("reward", "ends") and isinstance(value, str):
+        named = key in ("reward", "ends", "expert") or (
+            key == "checkpoint" and FUNCTION.match(str(value)) and not Path(str(value)).exists()
+        )
+        if named and isinstance(value, str):
             found.append(Named(value, "function", f"algo.{key}"))
         if key == "networks" and isinstance(value, Mapping):
             names = [(role, name) for role, name in value.items() if isinstance(name, str)]
@@ -165,6 +170,11 @@ def in_networks(section: Mapping[str, Any]) -> list[Named]:
         elif isinstance(value, Mapping):
             found += in_networks(value)
     return found
+
+
+def in_warmup(name: str) -> list[Named]:
+    """Return the function of the user that acts before the first update, by ``train.online.warmup_policy``."""
+    return [Named(name, "function", "train.online.warmup_policy")] if ":" in name else []
 
 
 def unknown(found: list[Named], lasting: bool = False) -> list[Named]:

@@ -28,6 +28,7 @@ from imitate.envs.trust import (
     check_trusted,
     in_cluster,
     in_networks,
+    in_warmup,
     is_simulated,
     refuse,
     trust,
@@ -222,7 +223,7 @@ def trust_named(config: Config, env: str | None = None) -> None:
     """Trust the environments and networks named by ``--env`` and by the configuration that the user gives."""
     for named in (env, *_named(config)):
         trust_env(named)
-    further = (*in_cluster(config.cluster.on), *in_networks(config.algo.to_dict()))
+    further = (*in_cluster(config.cluster.on), *_functions(config))
     trust(*(named.name for named in further))
 
 
@@ -238,7 +239,7 @@ def check_named(config: Config, typed: Iterable[str] = ()) -> None:
     """
     for named in _named(config):
         check_trusted(_described(named))
-    refuse("algo", unknown(in_networks(config.algo.to_dict())))
+    refuse("algo", unknown(_functions(config)))
     check_cluster(config, typed)
 
 
@@ -251,8 +252,13 @@ def check_cluster(config: Config, typed: Iterable[str] = ()) -> None:
 def untrusted_in(config: Config) -> list[Named]:
     """Return the names in a configuration that are not in the user's own list."""
     found = [name for env in _named(config) for name in untrusted(_described(env), lasting=True)]
-    further = [*in_cluster(config.cluster.on), *in_networks(config.algo.to_dict())]
+    further = [*in_cluster(config.cluster.on), *_functions(config)]
     return found + unknown(further, lasting=True)
+
+
+def _functions(config: Config) -> list[Named]:
+    """Return the functions and networks of the user that a configuration names."""
+    return in_networks(config.algo.to_dict()) + in_warmup(config.train.online.warmup_policy)
 
 
 def _described(named: str | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from imitate.errors import CheckpointError, ConfigError, nearest
 from imitate.models.preprocess import Preprocess
 from imitate.models.pretrained import checksum
 from imitate.policy.checkpoint import load_checkpoint
+from imitate.policy.scripted import is_scripted, scripted_algo, scripted_checkpoint
 
 
 def start_from(algo: Algo, settings: ExperimentConfig) -> None:
@@ -107,8 +108,12 @@ def _load_parts(algo: Algo, saved: Mapping[str, Tensor], parts: Sequence[str], p
         nets.load_state_dict(chosen, strict=False)
 
 
-def adopt_frozen(algo: Algo) -> None:
+def adopt_frozen(algo: Algo, env_meta: Mapping[str, Any]) -> None:
     """Load the frozen policy that the algorithm's section names, if the algorithm builds on one.
+
+    Args:
+        algo: newly built algorithm.
+        env_meta: env_args of its environment.
 
     Raises:
         ConfigError: no checkpoint is named.
@@ -118,12 +123,22 @@ def adopt_frozen(algo: Algo) -> None:
     if policy is None:
         return
     if policy.checkpoint is not None:
-        policy.adopt(load_checkpoint(policy.checkpoint), algo.preprocess)
+        policy.adopt(_named_policy(policy.checkpoint, algo, env_meta), algo.preprocess)
     elif algo.global_config.experiment.ckpt_path is None:
         raise ConfigError(
             f"{policy.key}.checkpoint: is null, but {algo.global_config.algo_name} builds upon a "
             "policy: give its checkpoint"
         )
+
+
+def _named_policy(name: str, algo: Algo, env_meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint of that path, or of a policy that is a program."""
+    if not is_scripted(name):
+        return load_checkpoint(name)
+    size = sum(key.sent for key in algo.preprocess.actions.keys.values())
+    shapes = algo.preprocess.obs_shapes
+    scripted = scripted_algo(name, str(env_meta.get("env_name")), shapes, size)
+    return scripted_checkpoint(scripted, env_meta, (), ())
 
 
 def _load_moments(algo: Algo, saved: Mapping[str, Any], path: str) -> None:

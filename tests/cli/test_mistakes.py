@@ -53,6 +53,7 @@ config list nothing_like_it | nothing_like_it
 config schema --out text.txt | choose another --out
 config show robosuite/lift/bc --set train.batchsize=3 | did you mean 'batch_size'?
 convert-checkpoint none.pth new.pth --to imitate | none.pth
+eval --agent random | a policy that is a program needs one environment: name it with --env
 convert-checkpoint policy.pth new.pth --acting-only | --acting-only writes imitate's own format: add --to imitate
 dagger --config bc/bc --out new --env Pendulum-v1 --expert nowhere.pth | 'nowhere.pth' is neither a file nor
 dagger --config bc/bc --out new --env Pendulum-v1 --expert numpy:nobody | 'numpy:nobody' is neither a file nor

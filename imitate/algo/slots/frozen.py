@@ -36,7 +36,8 @@ class FrozenPolicyConfig(Section):
     checkpoint: str | None = Field(
         None,
         description="checkpoint of any algorithm, ours or robomimic's, whose observations are "
-        "among those of this configuration; null: it is part of experiment.ckpt_path",
+        "among those of this configuration; 'scripted', the task's expert; module:function, a function from an "
+        "observation to an action; null: it is part of experiment.ckpt_path",
     )
 
 

@@ -154,7 +154,7 @@ class OnlineBatches:
     def batches(self, state: TrainState) -> Iterator[Batch]:
         """Collect steps, then yield the batches that they allow."""
         online, learner, collector = self._setup.config.train.online, self.learner, self.collector
-        warmup = state.step < online.warmup_steps and online.warmup_policy == "random"
+        warmup = state.step < online.warmup_steps and online.warmup_policy != "policy"
         collector.progress = min(state.step / self._total_steps, 1.0)
         collector.version = learner.updates
         if learner.memory is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.policy_state import PolicyState
 from imitate.envs.env import Env, random_actions
+from imitate.policy.scripted import scripted_algo
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.steps import Array, Collected, Step
 
@@ -50,6 +51,40 @@ class Collector(Protocol):
         """Free simulators and end processes."""
 
 
+class WarmUp:
+    """Actions before the first update of a policy that is a program.
+
+    Args:
+        name: ``scripted``, or ``module:function``.
+        task: name of the environment.
+        shapes: shapes of the observations.
+        low, high: (A,) limits of the environment.
+    """
+
+    def __init__(
+        self, name: str, task: str, shapes: Mapping[str, tuple[int, ...]], low: Array, high: Array
+    ) -> None:
+        self._algo = scripted_algo(name, task, shapes, len(low))
+        self._low, self._high = low, high
+        self._state: PolicyState | None = None
+
+    def actions(self, obs: Mapping[str, Any], num: int) -> NDArray[np.float32]:
+        """Return an action (N, A) for each of N raw observations."""
+        algo = self._algo
+        if self._state is None:
+            self._state = algo.initial_state(num)
+        ready = algo.preprocess.prepare_obs(obs, tuple(algo.obs_shapes))
+        step = algo.act(ready, self._state)
+        self._state = step.state
+        actions: NDArray[np.float32] = np.clip(step.action.numpy(), self._low, self._high)
+        return actions
+
+    def end(self, ends: NDArray[np.bool_]) -> None:
+        """Begin a new episode in the rows of ``ends`` (N,)."""
+        if self._state is not None and ends.any():
+            self._state = self._algo.reset_state(self._state, torch.from_numpy(ends))
+
+
 class LocalCollector:
     """Collects a policy's steps in a group of environments; episodes continue from one call to the next.
 
@@ -58,6 +93,7 @@ class LocalCollector:
         algo: algorithm that acts with ``explore=True`` and its latest weights.
         action_low, action_high: (A,) limits of the environment.
         num_choices: number of discrete choices, one-hot in the first values of an action.
+        warmup: gives the actions in place of random ones; None: actions are uniform.
 
     Attributes:
         version: number of updates of the weights, set by the learner.
@@ -73,7 +109,9 @@ class LocalCollector:
         action_high: Array,
         *,
         num_choices: int = 0,
+        warmup: WarmUp | None = None,
     ) -> None:
+        self._warmup = warmup
         self.group, self.algo, self.version, self.progress = group, algo, 0, 0.0
         self.on_step: Callable[[], None] | None = None
         self._low, self._high = action_low.astype(np.float32), action_high.astype(np.float32)
@@ -128,6 +166,8 @@ class LocalCollector:
             if self.on_step is not None:
                 self.on_step()
             self._state = None
+            if self._warmup is not None:
+                self._warmup.end(step.ends)
             return step
         if self._state is None:
             self._state = algo.initial_state(len(group))
@@ -141,6 +181,8 @@ class LocalCollector:
         if step.ends.any():
             ended = torch.from_numpy(step.ends).to(algo.device)
             self._state = algo.reset_state(self._state, ended)
+            if random and self._warmup is not None:
+                self._warmup.end(step.ends)
         step.extras.update({key: value.cpu().numpy() for key, value in decided.extras.items()})
         return step
 
@@ -151,7 +193,9 @@ class LocalCollector:
         return clipped
 
     def _random(self) -> NDArray[np.float32]:
-        """Draw uniform actions from torch's generator, whose state a checkpoint contains."""
+        """Take the actions of the warm-up, or draw uniform ones from torch's generator, which a checkpoint contains."""
+        if self._warmup is not None:
+            return self._warmup.actions(self.group.obs, len(self.group))
         share = torch.rand(len(self.group), len(self._low)).numpy()
         mask = self.algo.action_mask.of({k: torch.from_numpy(v) for k, v in self.group.obs.items()})
         allowed = None if mask is None else mask.numpy()

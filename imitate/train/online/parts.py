@@ -252,9 +252,23 @@ def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
             env.high,
             env.num_choices,
             config.train.seed + 1 + ranks.rank + ranks.world * number,
+            _warmup(setup),
         )
         for number, part in enumerate(parts)
     ]
+
+
+def _warmup(setup: OnlineSetup) -> tuple[str, str, dict[str, tuple[int, ...]]] | None:
+    """Return the description of the policy that is a program and acts before the first update, or None."""
+    name = setup.config.train.online.warmup_policy
+    if name in ("random", "policy"):
+        return None
+    if setup.config.train.online.acting == "central":
+        raise ConfigError(
+            f"train.online.warmup_policy: '{name}' acts beside the environments, but train.online.acting is 'central': "
+            "set it to 'collector'"
+        )
+    return name, str(setup.env_metas[0].get("env_name")), dict(setup.env.obs_shapes)
 
 
 def _check_workers(setup: OnlineSetup) -> None:

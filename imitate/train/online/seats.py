@@ -25,7 +25,7 @@ from imitate.errors import EnvError
 from imitate.models.preprocess import Preprocess
 from imitate.system import clock
 from imitate.system.processes import MAKE, MAKE_FACTOR
-from imitate.train.online.collector import LocalCollector
+from imitate.train.online.collector import LocalCollector, WarmUp
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.steps import Array, Collected, Step
 
@@ -44,6 +44,7 @@ class Blueprint:
         low, high: limits of actions.
         num_choices: number of discrete choices, one-hot in the first values of an action.
         seed: seed of the policy's random numbers.
+        warmup: policy that is a program, environment and shapes of :class:`~.collector.WarmUp`; None: random actions.
     """
 
     make: Callable[[], Env]
@@ -54,6 +55,7 @@ class Blueprint:
     high: Array
     num_choices: int
     seed: int
+    warmup: tuple[str, str, dict[str, tuple[int, ...]]] | None = None
 
     def env_group(self) -> EnvGroup:
         """Make the environments, in this process."""
@@ -68,8 +70,14 @@ class Blueprint:
 
     def collector(self, algo: Algo) -> LocalCollector:
         """Make the environments and return a collector of the algorithm's steps in this process."""
+        warmup = self.warmup and WarmUp(*self.warmup, self.low, self.high)
         return LocalCollector(
-            self.env_group(), algo, self.low, self.high, num_choices=self.num_choices
+            self.env_group(),
+            algo,
+            self.low,
+            self.high,
+            num_choices=self.num_choices,
+            warmup=warmup,
         )
 
 

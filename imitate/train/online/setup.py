@@ -243,7 +243,7 @@ def _built(
     if algo.experience == "replay":
         fixed_rewards(config)  # refused before there is a run
     if not resumed:
-        adopt_frozen(algo)
+        adopt_frozen(algo, meta)
         start_from(algo, config.experiment)
     return OnlineSetup(
         config=config,

@@ -1,0 +1,122 @@
+"""A policy that is a program: a task's scripted expert, or a function of the user.
+
+It is an algorithm that learns nothing, so that what takes a checkpoint takes it too: an evaluation, the frozen policy
+of ``residual`` or ``ppo_bc``. It acts on raw vectors, in the environment's units, and explores with no noise.
+
+    algo.task     a task with a scripted expert, such as ``Lift``
+    algo.expert   ``module:function``, called with an observation {key: (D,)}; it returns an action (A,)
+
+With neither, actions are zeros.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.base.algo import Algo, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.own_networks import own_object
+from imitate.algo.base.policy_state import InnerState
+from imitate.config import AlgoSection
+from imitate.config.algorithms import FUNCTION
+from imitate.errors import ConfigError
+
+Expert = Callable[[dict[str, NDArray[Any]]], Any]
+
+MOST_EPISODES = 4096
+"""Number of episodes whose experts are remembered; an expert that is forgotten begins anew."""
+
+
+class ScriptedConfig(AlgoSection):
+    """Section ``algo`` of a policy that is a program."""
+
+    task: str | None = Field(None, description="task whose scripted expert acts")
+    expert: str | None = Field(
+        None, pattern=FUNCTION, description="function of the user that acts, module:function"
+    )
+
+
+@register("scripted", ScriptedConfig)
+class Scripted(Algo[ScriptedConfig]):
+    """A scripted expert, or a function, as a policy. The state of an episode is the number of its expert."""
+
+    def _create_networks(self) -> None:
+        self.nets = nn.ModuleDict({"policy": nn.Identity()})
+        self._make = _maker(self.config, self.ac_dim)
+        self._experts: OrderedDict[int, Expert] = OrderedDict()
+        self._made = 0
+
+    def _loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        raise ConfigError("algo_name: scripted learns nothing: choose another algorithm")
+
+    def _select_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"obs": batch["obs"]}
+
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
+        return {"expert": torch.zeros(batch_size, 1, dtype=torch.int64, device=self.device)}
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: InnerState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep[InnerState]:
+        raw = {key: self.preprocess.unnormalize_obs(key, x).cpu().numpy() for key, x in obs.items()}
+        numbers = [self._number(int(number)) for number in state["expert"][:, 0]]
+        actions = [
+            self._action(number, {key: x[row] for key, x in raw.items()})
+            for row, number in enumerate(numbers)
+        ]
+        action = torch.from_numpy(np.stack(actions)).to(self.device)
+        following = torch.tensor(numbers, device=self.device).unsqueeze(-1)
+        return PolicyStep(self.preprocess.normalize_actions(action, obs), {"expert": following}, {})
+
+    def _number(self, number: int) -> int:
+        """Return the number of an episode's expert; a new one at the start of an episode."""
+        if number in self._experts:
+            return number
+        self._made += 1
+        self._experts[self._made] = self._make()
+        if len(self._experts) > MOST_EPISODES:
+            self._experts.popitem(last=False)
+        return self._made
+
+    def _action(self, number: int, obs: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        try:
+            found = self._experts[number](obs)
+        except KeyError as error:
+            raise ConfigError(
+                f"the expert reads the observation {error}, but sees {', '.join(obs)}: list it under "
+                "observation.modalities"
+            ) from error
+        action = np.asarray(found, dtype=np.float32).reshape(-1)
+        if len(action) != self.ac_dim or not np.isfinite(action).all():
+            raise ConfigError(f"the expert returned {found!r}: wanted {self.ac_dim} finite numbers")
+        return action
+
+
+def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:
+    """Return the function that makes the expert of an episode."""
+    if config.task is None and config.expert is None:
+        return lambda: lambda obs: np.zeros(ac_dim)
+    if config.expert is not None:
+        function: Expert = own_object("algo.expert", config.expert)
+        return lambda: function
+    # imported here, because environments import simulators
+    from imitate.envs.experts import Style, find_expert
+
+    still = np.zeros(3)
+    style = Style(speed=0.65, hover_m=0.075, grasp_offset_m=still, detour_m=still[:2])
+    kind = find_expert(str(config.task))
+    return lambda: kind(style).act
