@@ -125,7 +125,8 @@ def _instead(name: str, value: str | None, path: str, command: Any, args: Sequen
     spelt = name.replace("_", "-").lower()
     if spelt in options:
         return f"it is {spelt}"
-    known = in_other_tools(name, path, options, value)
+    named = _ready(value) if spelt == "--algo" and "--config" in options else ""
+    known = f"write --config {named}" if named else in_other_tools(name, path, options, value)
     keys = _keys(name.lstrip("-").replace("-", "_"), args) if "--set" in options else []
     if keys and (not known or "--set algo." in known):
         shown = "VALUE" if value is None else value
@@ -138,6 +139,16 @@ def _instead(name: str, value: str | None, path: str, command: Any, args: Sequen
     if near:
         return f"did you mean {near[0]}?"
     return f"`imitate {path} --help` lists its options"
+
+
+def _ready(algorithm: str | None) -> str:
+    """Return the ready configuration of an algorithm; '' if there is none."""
+    from imitate.config.loading import names
+
+    found = [one for one in names() if algorithm in one.split("/")]
+    return min(
+        found, key=lambda one: (one != f"{algorithm}/{algorithm}", found.index(one)), default=""
+    )
 
 
 def _keys(word: str, args: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ _PICKLE = b"\x80"
 """First byte of a pickle."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip", ".npz", ".mp4")
+_OF_D4RL = ("observations", "actions", "rewards", "terminals")
 _OF_OGBENCH = frozenset({"observations", "actions", "terminals"})
 _OF_IMITATION = frozenset({"obs", "acts", "terminal", "indices"})
 """Arrays of the trajectories of OGBench and of imitation."""
@@ -120,7 +121,7 @@ def _hub_words(text: str) -> str | None:
     """Describe a name such as ``lerobot/act_aloha`` if no such path exists."""
     if not _HUB_ID.fullmatch(text) or text.endswith(_OWN_ENDINGS):
         return None
-    if Path(text).parent.is_dir():
+    if Path(text).parent.is_dir() or text.startswith("runs/"):
         return None
     name = text.rpartition("/")[2]
     return (
@@ -423,7 +424,7 @@ def _parquet(file: Path) -> Found | None:
 def _npz(file: Path) -> Found | None:
     """Identify an archive of arrays that no format reads, and say what is in it."""
     shapes = npz_shapes(file)
-    if not shapes or set(shapes) >= _OF_IMITATION or is_of_ogbench(file):
+    if not shapes or set(shapes) >= _OF_IMITATION or is_of_ogbench(file) or is_of_d4rl(file):
         return None
     held = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:_MOST_SHOWN])
     reason = ""
@@ -437,7 +438,7 @@ def _npz(file: Path) -> Found | None:
     return Found(
         "npz",
         f"an archive of arrays (npz: {held}{' ...' if len(shapes) > _MOST_SHOWN else ''}) of no known layout{reason}",
-        f"read are those of OGBench ({', '.join(sorted(_OF_OGBENCH))}) and imitation "
+        f"read are those of D4RL ({', '.join(_OF_D4RL)}), OGBench ({', '.join(sorted(_OF_OGBENCH))}) and imitation "
         f"({', '.join(sorted(_OF_IMITATION))}); write others with imitate.data.DatasetWriter "
         "(docs/own_data.md#recordings-of-another-layout)",
     )
@@ -449,6 +450,12 @@ def is_of_ogbench(file: Path) -> bool:
     if not set(shapes) >= _OF_OGBENCH or set(shapes) & _NOT_OGBENCH:
         return False
     return len({shape[:1] for shape in shapes.values()}) == 1
+
+
+def is_of_d4rl(file: Path) -> bool:
+    """Return true for D4RL's flat arrays in an ``.npz``, with one row per step."""
+    shapes = npz_shapes(file)
+    return set(shapes) >= set(_OF_D4RL) and len({shapes[name][:1] for name in _OF_D4RL}) == 1
 
 
 def npz_shapes(file: Path) -> dict[str, tuple[int, ...]]:

@@ -40,6 +40,9 @@ collect --env metaworld:push-v3 --out new.hdf5 --quality mixed | --quality mixed
 collect --env Lift --out new.hdf5 --teleop keyboard --workers 2 | --workers is for scripted experts
 collect --env Lift --out new.hdf5 --append | need --teleop
 compare good.pth | give two policies and --robot
+eval --agent runs/none | runs/none: there is no such checkpoint
+train --algo iql --dataset demos.hdf5 | write --config iql/iql
+train --algo bc_rnn --dataset demos.hdf5 | write --config bc/bc_rnn
 compare good.pth bad.pth | give two policies and --robot
 compare good.pth bad.pth --robot COIN --judge person | needs a terminal
 compare good.pth bad.pth --robot COIN --robot-arg tells=false --judge robot | does not measure success

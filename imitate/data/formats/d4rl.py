@@ -1,4 +1,6 @@
-"""D4RL's flat HDF5 files: N rows of ``observations``, ``actions``, ``rewards``, ``terminals``, usually ``timeouts``.
+"""D4RL's flat files: N rows of ``observations``, ``actions``, ``rewards``, ``terminals``, usually ``timeouts``.
+
+They are HDF5; the same arrays in an ``.npz`` are read in the same way.
 
 Episodes end at ``terminals``, at ``timeouts``, where the demo number in ``infos`` changes (kitchen has such an array),
 and, without ``timeouts``, after ``--horizon`` steps.
@@ -38,6 +40,8 @@ from imitate.data.formats.base import (
 )
 from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
 from imitate.errors import DatasetError
+from imitate.system.memory import read_arrays
+from imitate.system.recognition import is_of_d4rl, npz_shapes
 from imitate.system.text import counted
 
 SAMPLED_ROWS = 100_000
@@ -115,6 +119,8 @@ _FINAL = "metadata/episode_final_observation"
 
 
 def _recognises(path: Path) -> bool:
+    if path.is_file() and is_of_d4rl(path):
+        return True
     with hdf5_tree.peeked(path) as file:
         return "data" not in file and {"observations", "actions", "rewards", "terminals"} <= set(
             file
@@ -123,8 +129,18 @@ def _recognises(path: Path) -> bool:
 
 @contextmanager
 def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
-    with hdf5_tree.opened(path) as file:
+    with _in_memory(path) if is_of_d4rl(path) else hdf5_tree.opened(path) as file:
         yield open_flat(file, path, options, report)
+
+
+@contextmanager
+def _in_memory(path: Path) -> Iterator[h5py.File]:
+    """Open the arrays of an ``.npz`` as an HDF5 file in memory; without a backing store nothing is written."""
+    arrays = read_arrays(path, npz_shapes(path))
+    with h5py.File(path, "w", driver="core", backing_store=False) as file:
+        for name, values in arrays.items():
+            file[name] = values
+        yield file
 
 
 def open_flat(
@@ -363,7 +379,7 @@ def _describe(flat: _Flat, plan: _Plan, extra: list[str], report: ConversionRepo
 
 FORMAT = Format(
     name="d4rl",
-    summary="D4RL's flat HDF5 files",
+    summary="D4RL's flat arrays (HDF5, .npz)",
     recognises=_recognises,
     read=_read,
     options=frozenset({"env", "horizon"}),

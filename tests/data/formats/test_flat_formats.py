@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
+from imitate.data import DatasetFile
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
 from tests.data.formats import samples
@@ -50,6 +51,21 @@ def d4rl(path, length=12, terminals=(), timeouts=(), **more):
             if value is not None:
                 file[key] = value
     return path
+
+
+def test_the_same_arrays_in_an_npz_are_read_in_the_same_way(converted, tmp_path):
+    path = d4rl(tmp_path / "d.hdf5", terminals=[3], timeouts=[7, 11])
+    with h5py.File(path) as file:
+        np.savez(tmp_path / "d.npz", **{key: file[key][:] for key in file})
+    before = (tmp_path / "d.npz").read_bytes()
+    (_, theirs), _ = converted(path), convert(tmp_path / "d.npz", tmp_path / "n.hdf5")
+    ours = DatasetFile(tmp_path / "n.hdf5")
+    assert (tmp_path / "d.npz").read_bytes() == before
+    assert lengths_of(ours) == lengths_of(theirs) and ends_of(ours) == ends_of(theirs)
+    keys = ("actions", "rewards", "obs", "next_obs")
+    for demo in range(len(theirs.demos())):
+        names = {k: f"{k}/flat" if k.endswith("obs") else k for k in keys}
+        assert_holds(ours, demo, **{k: theirs.read(f"demo_{demo}", names[k]) for k in keys})
 
 
 def test_a_recorded_file_with_its_final_observations(converted):
