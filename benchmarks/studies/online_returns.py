@@ -71,6 +71,20 @@ FEW_ON_LIFT = (
     *("train.num_epochs=4", "experiment.rollout.rate=4", "experiment.rollout.horizon=150"),
 )
 FEW_ON_STACK = 'train.data=[{"path": "datasets/stack/scripted.hdf5", "demo_limit": 80}]'
+RANDOM_PENDULUM = (
+    *("train.data=datasets/pendulum/random.hdf5", "train.online.enabled=false"),
+    *("train.action_config.actions.normalization=auto", "experiment.epoch_every_n_steps=500"),
+    *("train.num_epochs=4", "experiment.rollout.rate=1"),
+)
+"""2,000 updates from a file of 4,000 random steps."""
+FROM_FEW_ON_LIFT = (
+    'train.data=[{"path": "datasets/lift/scripted.hdf5", "demo_limit": 20}]',
+    *("train.online.enabled=true", "train.online.demo_ratio=0.5", "train.online.horizon=150"),
+    *("train.online.pretrain_updates=2000", "train.online.update_ratio=0.5"),
+    *("algo.near.share=1.0", "algo.near.until=0.5", "experiment.epoch_every_n_steps=2500"),
+    *("train.num_epochs=10", "experiment.rollout.rate=1", "experiment.rollout.horizon=150"),
+)
+"""20 demonstrations with a reward at success alone, then 25,000 steps."""
 TO_THE_END = ("experiment.rollout.n=100", "experiment.rollout.terminate_on_success=false")
 """Settings of the evaluations: an arm that only passes the goal has not reached it, and 20 episodes are too few to
 distinguish 10 % from 25 % by the best of three evaluations."""
@@ -79,6 +93,15 @@ CASES = {
     "td3_pendulum": Case("td3/td3_pendulum", -200.0),
     "ddpg_pendulum": Case("ddpg/ddpg_pendulum", -200.0),
     "mbrl_pendulum": Case("mbrl/mbrl_pendulum", -300.0),
+    "tdmpc2_pendulum": Case("tdmpc2/tdmpc2_pendulum", -200.0),
+    "tdmpc2_pendulum_file": Case("tdmpc2/tdmpc2_pendulum", -300.0, settings=RANDOM_PENDULUM),
+    "tdmpc2_lift": Case("tdmpc2/tdmpc2", 0.9, SUCCESS, FROM_FEW_ON_LIFT),
+    "tdmpc2_lift_uncloned": Case(
+        "tdmpc2/tdmpc2", 0.9, SUCCESS, (*FROM_FEW_ON_LIFT, "algo.weights.cloning=0")
+    ),
+    "tdmpc2_lift_policy": Case(
+        "tdmpc2/tdmpc2", 0.9, SUCCESS, (*FROM_FEW_ON_LIFT, "algo.plan=false")
+    ),
     "ppo_cartpole": Case("ppo/ppo_cartpole", 475.0),
     "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
     "dqn_cartpole": Case("dqn/dqn_cartpole", 450.0),

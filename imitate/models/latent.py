@@ -6,14 +6,14 @@ the simplicial embeddings of Lavoie et al. (arXiv:2204.00616) and the symlog of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from imitate.functional.kernels import linears
+from imitate.functional.kernels import group_softmax, linears, mish
 from imitate.functional.losses import expected_value, make_atoms, project_categorical
 from imitate.models.critics import EnsembleLayerNorm, EnsembleLinear
 
@@ -40,20 +40,22 @@ class SimNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize (*B, D)."""
-        return x.reshape(*x.shape[:-1], -1, self.size).softmax(-1).flatten(-2)
+        return group_softmax(x, self.size)
 
 
 class NormedLayer(nn.Module):
     """Linear map, layer normalization, activation."""
 
-    def __init__(self, inputs: int, outputs: int, activation: nn.Module | None = None) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
         super().__init__()
         self.linear, self.norm = nn.Linear(inputs, outputs), nn.LayerNorm(outputs)
-        self.activation = activation or nn.Mish()
+        self.activation = activation or mish
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (*B, inputs) to (*B, outputs)."""
-        return cast(Tensor, self.activation(self.norm(self.linear(x))))
+        return self.activation(self.norm(self.linear(x)))
 
 
 def normed_mlp(
@@ -113,7 +115,7 @@ class LogitEnsemble(nn.Module):
             if number == 0:
                 x = F.dropout(x, self.dropout, self.training)
             x = F.layer_norm(x, x.shape[-1:])
-            x = F.mish(torch.addcmul(of(norm.bias).unsqueeze(1), x, of(norm.weight).unsqueeze(1)))
+            x = mish(torch.addcmul(of(norm.bias).unsqueeze(1), x, of(norm.weight).unsqueeze(1)))
         return linears(x, of(last.weight), of(last.bias))
 
 

@@ -194,6 +194,11 @@ def _lerobot():
     convert("lift.hdf5", "DATASET_FOLDER", to_format="lerobot")
 
 
+def _tdmpc2():
+    model = tutorials.ROOT / "tests/interop/fixtures/tdmpc2/model.pt"
+    shutil.copy(model, "walker-run-1.pt")
+
+
 def _robots():
     """A file of limits."""
     Path("lift.hdf5").unlink()  # which the page records
@@ -219,6 +224,7 @@ SPECIAL = {
     "docs/from_d3rlpy.md": _d3rlpy,
     "docs/from_diffusion_policy.md": _diffusion_policy,
     "docs/from_lerobot.md": _lerobot,
+    "docs/algorithms/tdmpc2.md": _tdmpc2,
     "docs/robots.md": _robots,
     "docs/training.md": _sweep,
 }
