@@ -6,7 +6,15 @@ import warnings
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+from typing_extensions import Self
 
 from imitate.config.section import OpenSection, Section
 
@@ -23,6 +31,17 @@ class LoggingConfig(Section):
     log_tb: bool = Field(True, description="Write TensorBoard files.")
     log_wandb: bool = Field(False, description="Log to Weights & Biases (needs the extra 'wandb').")
     wandb_proj_name: str = Field("debug", description="Project name at Weights & Biases.")
+    debug: bool = Field(
+        False,
+        description="Write to TensorBoard, per epoch: histograms of actions, rewards, values and the policy's standard "
+        "deviations, and the gradient noise scale of each network.",
+    )
+
+    @model_validator(mode="after")
+    def _debug_has_a_place(self) -> Self:
+        if self.debug and not self.log_tb:
+            raise ValueError("debug is written to TensorBoard alone: set log_tb to true")
+        return self
 
 
 class SaveConfig(Section):

@@ -160,6 +160,15 @@ class RunLogger:
                 )
                 self._wandb = None
 
+    def debug(
+        self, epoch: int, scalars: Mapping[str, float], histograms: Mapping[str, Tensor]
+    ) -> None:
+        """Write numbers that only TensorBoard gets."""
+        for tag, value in scalars.items():
+            self._tensorboard.add_scalar(tag, value, epoch)
+        for tag, values in histograms.items():
+            self._tensorboard.add_histogram(tag, values.detach().float().cpu(), epoch)
+
     def close(self) -> None:
         """Flush and close."""
         if self._tensorboard is not None:

@@ -22,6 +22,7 @@ from imitate.system.text import counted
 from imitate.train.batch_source import BatchSource
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, Forecast, duration, images_on_cpu, rate
+from imitate.train.debug import Debug
 from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
 from imitate.train.metrics import EpochMeans, MetricsFile, RunLogger
@@ -98,6 +99,9 @@ class Run:
         else:  # the process may have been killed between its first lines and its first checkpoint
             MetricsFile(folder.metrics).truncate(0)
         self.logger = RunLogger(folder, self.config, console, self.state.epoch)
+        train = self.config.train
+        size = train.batch_size * train.gradient_accumulation
+        self._debug = Debug(self.algo, size) if self.config.experiment.logging.debug else None
 
     # ---- the loop ---------------------------------------------------------------------------------
 
@@ -114,6 +118,8 @@ class Run:
                     begin_compiled_step(self.setup.device)
                 info = self.algo.train_on_batch(batch, epoch)
                 self._source.learned(info)
+                if self._debug is not None:
+                    self._debug.add(batch)
                 self._means.add(info)
                 self._bad = self._guard.add(self.state.step, info, self._source.index)
         except RobotStoppedError:
@@ -319,6 +325,8 @@ class Run:
             )
             numbers["Timing/Validation_s"] = round(time.perf_counter() - began, 4)
         self._improved = self._record("epoch", epoch, state.step, numbers)
+        if self._debug is not None:
+            self.logger.debug(epoch, self._debug.scalars(), self._debug.histograms())
         self._say_epoch(epoch, numbers)
 
     def _save_and_evaluate(self) -> None:

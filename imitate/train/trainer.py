@@ -247,6 +247,7 @@ def _without_output(setup: Setup) -> Setup:
         "experiment.rollout.enabled": False,
         "experiment.save.enabled": False,
         "experiment.logging.log_tb": False,
+        "experiment.logging.debug": False,
         "experiment.logging.log_wandb": False,
     }
     return replace(setup, config=setup.config.with_overrides(silent), valid_set=None)

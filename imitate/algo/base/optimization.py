@@ -54,6 +54,7 @@ class Optimization:
         averaged: name of the network whose steps update the average.
 
     Attributes:
+        watch: called with the name, the weights and the norm of the gradients of each step; None: nobody watches.
         optimizers: optimizers by network.
         schedulers: schedules by network, stepped after each optimizer step.
         share_gradients: averages gradients over the processes that train together; None if there is only one.
@@ -83,6 +84,7 @@ class Optimization:
             )
             for name, rule in rules.items()
         }
+        self.watch: Callable[[str, list[nn.Parameter], Tensor], None] | None = None
         self.share_gradients: ShareGradients | None = None
         self.share_weights: Callable[[nn.Module], None] | None = None
         self._nets, self._rules = nets, rules
@@ -131,6 +133,10 @@ class Optimization:
         )
         if self._parts[name] > 0:
             return norm
+        if self.watch is not None:
+            self.watch(
+                name, [x for group in optimizers[0].param_groups for x in group["params"]], norm
+            )
         for each, optimizer in zip(names, optimizers, strict=True):
             optimizer.step()
             if self._recorded is None:
@@ -165,7 +171,7 @@ class Optimization:
     @property
     def can_be_recorded(self) -> bool:
         """True if each call of :meth:`step` does the same: one process, one part, and kernels that take tensors."""
-        alone = self.share_gradients is None and self._accumulate == 1
+        alone = self.share_gradients is None and self._accumulate == 1 and self.watch is None
         return alone and all(map(is_plain, self.optimizers.values()))
 
     def learning_rates(self) -> dict[str, float]:

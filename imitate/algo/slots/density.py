@@ -65,11 +65,11 @@ def distribution_of(
         key: value if value.dim() > 1 + len(algo.obs_shapes[key]) else value.unsqueeze(1)
         for key, value in obs.items()
     }
-    policy = algo.action_mask.policy(_own(algo, frames), frames)
+    policy = algo.action_mask.policy(own_distribution(algo, frames), frames)
     return _in_units(policy, *_units(algo.preprocess, around))
 
 
-def _own(algo: Algo, frames: dict[str, Tensor]) -> ActionDistribution:
+def own_distribution(algo: Algo, frames: dict[str, Tensor]) -> ActionDistribution:
     """Return the distribution in the newest of the frames (B, F, ...), in the policy's own units."""
     net = algo.nets[algo.main_net]
     if isinstance(net, PolicyAndValue):

@@ -1,0 +1,78 @@
+from copy import deepcopy
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from imitate import load_config
+from imitate.errors import ConfigError
+from imitate.train.debug import Debug, NoiseScale, policy_stds
+from tests.tiny import tiny_algo, tiny_batch, tiny_config, tiny_run
+
+SMALL = {"actor": {"net": {"gaussian": {"init_std": 0.3, "fixed_std": True}}}}
+
+
+def test_the_noise_scale_of_two_gradients_by_hand():
+    """|(3, 1) - (1, 1)|^2 / 2 = 2 is the noise, (3, 1) (1, 1) = 4 the square of the gradient: 8 * 2 / 4 samples."""
+    scale = NoiseScale(8)
+    scale.add(torch.tensor([3.0, 1.0]))
+    scale.add(torch.tensor([1.0, 1.0]))
+    assert scale.value() == 4.0
+    assert scale.value() is None
+    scale.add(torch.tensor([1.0, 0.0]))
+    scale.add(torch.tensor([-1.0, 0.0]))
+    assert scale.value() is None
+
+
+def test_the_scale_does_not_depend_on_the_size_of_the_batches():
+    """Samples have gradients of mean 1 and variance 9 in each of 4 numbers: the scale is 36 / 4 = 9 samples."""
+    generator = torch.Generator().manual_seed(0)
+    for size in (4, 64):
+        scale = NoiseScale(size)
+        for _ in range(4000):
+            scale.add(1.0 + 3.0 / size**0.5 * torch.randn(4, generator=generator))
+        assert scale.value() == pytest.approx(9.0, rel=0.1)
+
+
+def test_gradients_are_those_before_clipping():
+    scales = []
+    for norm in (None, 1e-3):
+        algo = tiny_algo("bc", train={"max_grad_norm": norm})
+        debug = Debug(algo, 6)
+        algo.set_train()
+        before = deepcopy(algo.nets.state_dict())
+        for seed in (1, 2):
+            algo.nets.load_state_dict(before)
+            batch = algo.process_batch_for_training(tiny_batch(algo, seed=seed))
+            algo.train_on_batch(batch, 1)
+        scales.append(debug.scalars()["Debug/Gradient_Noise_Scale/policy"])
+    assert scales[0] == pytest.approx(scales[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "std"),
+    [("ppo", {"net": {"init_std": 0.7}}, 0.7), ("sac", SMALL, 0.3), ("bc", {}, None), ("td3", {}, None)],
+)
+def test_standard_deviations_of_the_policy(name, section, std):
+    found = policy_stds(tiny_algo(name, algo=section), {"s": torch.zeros(5, 3)})
+    if std is None:
+        assert found is None
+    else:
+        assert torch.allclose(found, torch.tensor(std))
+
+
+def test_only_tensorboard_gets_them(tmp_path):
+    words = {"experiment": {"logging": {"log_tb": True, "debug": True}}}
+    run = tiny_run(tmp_path, "iql", train={"num_epochs": 1}, **words)
+    (events,) = run.glob("**/events*")
+    seen = EventAccumulator(str(events), size_guidance={"histograms": 0})
+    seen.Reload()
+    assert {"Debug/Actions", "Debug/Rewards", "Debug/Policy_Std"} <= set(seen.Tags()["histograms"])
+    assert "Debug/" not in (run / "metrics.jsonl").read_text()
+
+
+def test_debug_needs_tensorboard():
+    tree = tiny_config("bc").to_dict()
+    tree["experiment"]["logging"] |= {"debug": True, "log_tb": False}
+    with pytest.raises(ConfigError, match="debug is written to TensorBoard alone"):
+        load_config(tree)
