@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.config.readiness import check_trainable
 from imitate.data.batches.build import build_datasets
+from imitate.errors import ConfigError
 from tests.demo_files import episode, write_demos
+from tests.refusals import refused
 from tests.tiny import tiny_algo, tiny_config
 
 STATES, DEMOS, STEPS = 8, 40, 40
@@ -100,3 +103,54 @@ def test_cloning_goes_to_near_goals_but_goes_on_with_the_data_where_that_is_the_
 
     assert trained("gcbc", ring(0.5), 500, learned)
     assert trained("gcbc", ring(0.8), 100, lambda algo: directions(algo, -1).mean() > 0.1)
+
+
+def linear(mlps, *slopes):
+    """Let member e be its slope times the state."""
+    mlps.head.weight.data.zero_()
+    mlps.head.weight.data[:, 0, 0] = torch.tensor(slopes)
+
+
+@pytest.mark.parametrize("algo_name", ["gcivl", "hiql"])
+def test_the_targets_advantage_decides_the_weight_of_an_error(algo_name):
+    section = {"expectile": 0.9, **({"rep_dim": 2} if algo_name == "hiql" else {})}
+    algo = tiny_algo(algo_name, obs={"s": 1}, goal=("s",), hidden=(), algo=section)
+    target = algo.nets["value_target"]
+    linear(algo.nets["value"].mlps, 0.0, 1.0)
+    linear(target if algo_name == "hiql" else target.mlps, -1.0, -2.0)
+    batch = {
+        "obs": {"s": torch.tensor([[1.0], [2.0]])},
+        "next_obs": {"s": torch.tensor([[4.0], [100.0]])},
+        "actions": torch.zeros(2, 1),
+        "rewards": torch.tensor([-1.0, 0.0]),
+        "discounts": torch.tensor([0.5, 0.0]),
+        "weight": None,
+    }
+    goals = ("goal_obs", "value_goals", "low_goals", "high_targets")
+    batch |= {name: {"s": torch.ones(2, 1)} for name in goals}
+    # advantages: -1 + 0.5 min(-4, -8) + 1.5 < 0, and 0 + 3 > 0; targets -3 and -5, then 0 and 0; values 0 and s
+    errors = 0.1 * (3**2 + 6**2) + 0.9 * (0**2 + 2**2)
+    loss = algo.train_on_batch(batch, 1, validate=True)["Value_Loss"]
+    assert loss.item() == pytest.approx(errors / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("algo_name", "change", "words"),
+    [
+        ("gcbc", "train.goal_mode=last", "draws its goals from the data"),
+        ("crl", "train.precision=bf16", "too coarse"),
+        ("gcivl", "algo.value_goals.random=0.9", "0.2 and 0.9: their sum"),
+        ("gciql", "train.gradient_accumulation=2", "set it to 1"),
+        ("hiql", "train.frame_stack=2", "single observations"),
+        ("hiql", 'observation.modalities.obs.low_dim=["s", "t"]', "goal and obs differ"),
+        ("gcbc", "train.online.enabled=true", "demonstrations alone"),
+    ],
+)
+def test_settings_without_meaning_are_refused(algo_name, change, words):
+    with refused(words, error=ConfigError):
+        tiny_config(algo_name, change, goal=("s",))
+
+
+def test_an_empty_goal_is_refused_before_a_training():
+    with refused("observation.modalities.goal: is empty, but gcivl", error=ConfigError):
+        check_trainable(tiny_config("gcivl"))

@@ -109,7 +109,7 @@ TASKS_OF_SCENES = {
     dataset.name: dataset
     for dataset in (Dataset(*parts) for parts in product(WORLDS, KINDS, TASKS))
 }
-DATASETS = {**TASKS_OF_SCENES, **ogbench_maze.DATASETS}
+DATASETS: dict[str, Dataset | ogbench_maze.Maze] = {**TASKS_OF_SCENES, **ogbench_maze.DATASETS}
 """Datasets by their names, with those of mazes."""
 
 
