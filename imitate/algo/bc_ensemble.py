@@ -214,7 +214,7 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
         wanted, weight = batch["actions"], step_weight(batch)
         if self.config.num_choices:
             tiny = torch.finfo(actions.dtype).tiny
-            errors = -(wanted * actions.clamp(min=tiny).log()).sum(-1)
+            errors: Tensor = -(wanted * actions.clamp(min=tiny).log()).sum(-1)
         else:
             errors = (actions - wanted).square().mean(-1)
         if weight is None:

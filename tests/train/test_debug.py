@@ -51,7 +51,12 @@ def test_gradients_are_those_before_clipping():
 
 @pytest.mark.parametrize(
     ("name", "section", "std"),
-    [("ppo", {"net": {"init_std": 0.7}}, 0.7), ("sac", SMALL, 0.3), ("bc", {}, None), ("td3", {}, None)],
+    [
+        ("ppo", {"net": {"init_std": 0.7}}, 0.7),
+        ("sac", SMALL, 0.3),
+        ("bc", {}, None),
+        ("td3", {}, None),
+    ],
 )
 def test_standard_deviations_of_the_policy(name, section, std):
     found = policy_stds(tiny_algo(name, algo=section), {"s": torch.zeros(5, 3)})
