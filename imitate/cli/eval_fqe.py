@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from imitate.cli.reports.evaluation import short_name
-from imitate.errors import CheckpointError, ConfigError
+from imitate.errors import ConfigError
 
 if TYPE_CHECKING:
     from imitate.train.fqe import FQEResult
@@ -55,22 +55,20 @@ def rank(
 
 
 def checkpoints_of(agent: Path) -> list[Path]:
-    """Return a checkpoint, or all in a run folder: those of the epochs in order, or the best and the last.
+    """Return a checkpoint, or all of a run (the newest of a name): of the epochs in order, or the best and the last.
 
     Raises:
         CheckpointError: the folder has no checkpoint.
     """
-    from imitate.system.run_folder import find_checkpoint
+    from imitate.system.run_folder import existing, find_checkpoint
 
-    folder = agent.expanduser()
-    if not folder.is_dir():
-        return [find_checkpoint(folder)]
-    folder = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
+    place = existing(agent, "checkpoint")
+    if not place.is_dir():
+        return [place]
+    own = [folder for folder in (place / "checkpoints", place) if any(folder.glob("*.pth"))]
+    folder = own[0] if own else find_checkpoint(place).parent
     numbered = {int(n): p for p in folder.glob("epoch_*.pth") if (n := p.stem[6:]).isdigit()}
-    found = [path for _, path in sorted(numbered.items())] or sorted(folder.glob("*.pth"))
-    if not found:
-        raise CheckpointError(f"{agent}: contains no checkpoint; give a .pth file or a run folder")
-    return found
+    return [path for _, path in sorted(numbered.items())] or sorted(folder.glob("*.pth"))
 
 
 def data_of(checkpoint: Path) -> Path:

@@ -22,6 +22,7 @@ import copy
 import inspect
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -49,11 +50,17 @@ _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError,
 
 
 def check_registered(name: str) -> None:
-    """Check that gymnasium knows a name without a module, before a process tries it.
+    """Check, before a process tries it, that gymnasium knows a name without a module, or that its module is installed.
 
     Raises:
-        EnvError: it does not; the nearest name is named.
+        EnvError: it does not, or is not; the nearest name, or the way to install it, is named.
     """
+    module = name.rpartition(":")[0]
+    if module:
+        top = module.partition(".")[0]
+        if find_spec(top) is None:
+            raise _no_module(name, module, f"No module named '{top}'")
+        return
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
@@ -63,6 +70,12 @@ def check_registered(name: str) -> None:
 def _not_registered(name: str, error: Exception) -> EnvError:
     near = nearest(name, gymnasium.registry)[:200]
     return EnvError(f"gymnasium has no environment '{name}' ({_first_line(error)}); {near}")
+
+
+def _no_module(name: str, module: str, reason: object) -> EnvError:
+    extra = EXTRAS.get(module)
+    what = install_command(extra) if extra else "install it, or correct the name"
+    return EnvError(f"{name}: cannot be imported ({reason}); do: {what}")
 
 
 class GymnasiumEnv:
@@ -125,9 +138,7 @@ class GymnasiumEnv:
         except gymnasium.error.DependencyNotInstalled as error:
             raise EnvError(f"{self.name}: {_first_line(error)}") from error
         except ImportError as error:
-            extra = EXTRAS.get(module)
-            what = install_command(extra) if extra else "install it, or correct the name"
-            raise EnvError(f"{self.name}: cannot be imported ({error}); do: {what}") from error
+            raise _no_module(self.name, module, error) from error
         except gymnasium.error.Error as error:
             raise _not_registered(self.name, error) from error
         except _REFUSALS as error:

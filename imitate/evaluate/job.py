@@ -324,7 +324,7 @@ def _check(
     if is_real(description) and not is_robot(description):
         check_description(description)  # refused before worker processes start
     name = str(description.get("env_name"))
-    if description.get("type") == GYMNASIUM and ":" not in name:
+    if description.get("type") == GYMNASIUM and not is_team(description):
         from imitate.envs.gymnasium_env import check_registered
 
         check_registered(name)

@@ -138,6 +138,7 @@ dataset subset none.hdf5 -o new.hdf5 | no such file
 eval --agent none.pth | none.pth
 eval --agent policy.pth --resume | --table
 eval --agent policy.pth --overlay | name the file with --video FILE.mp4
+eval --agent policy.pth --env no_world:Reach-v0 --workers 2 | cannot be imported (No module named 'no_world')
 eval --agent policy.pth --env Pendulun-v1 | gymnasium has no environment 'Pendulun-v1'
 eval --agent policy.pth --on moon | --on moon: no such place; give local, ray or ray:HOST:PORT
 eval --agent policy.pth --fqe --on ray | --on is for the workers of episodes

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from imitate import policy_from_checkpoint
+from imitate.cli.eval_fqe import checkpoints_of
 from imitate.data import DatasetWriter, Episode
 from imitate.errors import CheckpointError, DatasetError
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
@@ -222,6 +223,28 @@ def test_policies_that_remember_are_refused(line, tmp_path):
     path = checkpoint(tmp_path / "rnn.pth", 0.0, algo=section, seq_length=2)
     with pytest.raises(CheckpointError, match="has a memory .rnn, step"):
         value(path, line)
+
+
+@pytest.mark.parametrize("name", ["td3_bc", "ddpg"])
+def test_noise_of_exploration_is_no_memory(name):
+    assert refuse_memory(tiny_algo(name, obs={"s": 1}), Path("p.pth")) is None
+
+
+def test_all_checkpoints_of_the_newest_run_of_a_name(tmp_path):
+    last = tmp_path / "name" / "20260102" / "checkpoints" / "last.pth"
+    for path in (tmp_path / "name" / "20260101" / "checkpoints" / "epoch_9.pth", last):
+        path.parent.mkdir(parents=True)
+        (path.parents[1] / "config.json").write_text("{}")
+        path.touch()
+    for epoch in (10, 2):
+        (last.parent / f"epoch_{epoch}.pth").touch()
+    found = [last.parent / f"epoch_{epoch}.pth" for epoch in (2, 10)]
+    for given in (tmp_path / "name", last.parents[1], last.parent):
+        assert checkpoints_of(given) == found
+    assert checkpoints_of(last) == [last]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        checkpoints_of(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("name", ["flow_policy", "act"])
