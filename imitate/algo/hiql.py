@@ -38,8 +38,7 @@ from imitate.algo.base.goal_conditioned import (
 from imitate.config import BaseConfig
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import advantage_weights, masked_mean
-from imitate.models.critics import polyak_update_, target_of
-from imitate.models.goal_networks import GoalActor, NormedMLPs, SubgoalValue, to_sphere
+from imitate.models.goal_networks import GoalActor, SubgoalValue, to_sphere
 
 
 class HIQLConfig(GoalConditionedConfig):
@@ -100,22 +99,18 @@ class HIQL(GoalConditioned[HIQLConfig]):
             layer_norm=critic.layer_norm,
         )
         self.nets = nn.ModuleDict({"actor": low, "high_actor": high, "value": value})
-        self.nets["value_target"] = target_of(value.mlps)
+        self._add_targets()
 
     @property
     def value(self) -> SubgoalValue:
         """The values and the representation of goals."""
         return cast(SubgoalValue, self.nets["value"])
 
-    def _follow(self) -> None:
-        """Move the target values; the representation has no target."""
-        polyak_update_(self.nets["value_target"], self.value.mlps, self.config.target_tau)
-
     # ---- losses --------------------------------------------------------------------------------------------------
 
     def _value_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         goal, rewards, discounts = batch["value_goals"], batch["rewards"], batch["discounts"]
-        target_net = cast(NormedMLPs, self.nets["value_target"])
+        target_net = cast(SubgoalValue, self.nets["value_target"]).mlps  # not its representation
         with torch.no_grad():
             following = self.value(batch["next_obs"], goal, target_net)
             here = self.value(batch["obs"], goal, target_net)
