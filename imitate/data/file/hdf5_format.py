@@ -35,6 +35,7 @@ from imitate.system.plain_files import check_depth
 from imitate.system.recognition import diagnosis
 
 _RECORDS_BYTES = 2**17
+_MOST_NAMES = 4
 _ALWAYS_BYTES, _MOST_RATIO = 2**26, 1100
 """Size in bytes up to which an array's claimed size is accepted; largest ratio of claimed to stored size above it."""
 DAMAGED = "it is cut short or damaged; copy or collect it again"
@@ -92,13 +93,15 @@ class DemoFile:
     def _demo_group(self) -> h5py.Group:
         with self.reading("data"):
             data = self._file.get("data")
-            names = ", ".join(sorted(self._file)) or "nothing"
+            found = sorted(self._file)
         if isinstance(data, h5py.Group):
             return data
         self.close()
+        names = ", ".join(found[:_MOST_NAMES]) or "nothing"
+        more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
         raise NoDemosError(
-            f"{self.path}: there is no group 'data' (found: {names}): "
-            "demonstrations belong in data/<demo>; write them with imitate.data.DatasetWriter"
+            f"{self.path}: there is no group 'data' (found: {names}{more}): demonstrations belong in data/<demo>; "
+            "write them with imitate.data.DatasetWriter (docs/own_data.md#recordings-of-another-layout)"
         )
 
     def close(self) -> None:

@@ -68,6 +68,10 @@ OF_FLOAT32 = {"too large for float32", "clock times", "a counter"}
 # Each: what is changed in a good file, what the message has to say.
 FAULTS = {
     "no group data": (lambda file: file.move("data", "demos"), "no group 'data'|found: demos|DatasetWriter"),
+    "many groups": (
+        lambda file: [file.move("data", "a"), *map(file.create_group, "bcdef")],
+        "found: a, b, c, d and 2 more",
+    ),
     "no demo": (lambda file: [file.pop(f"data/demo_{i}") for i in range(4)], "no demo under 'data'|collect"),
     "no actions": (remove("data/demo_2/actions"), "'demo_2'|no 'actions'|remove the demo"),
     "no step": (cut("demo_2/actions", slice(0)), "'demo_2'|'actions'|no step|remove the demo"),
