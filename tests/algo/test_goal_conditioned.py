@@ -92,6 +92,7 @@ def goes_the_short_way(algo):
     return bool((directions(algo, 1) > 0.1).all() and (directions(algo, -1) < -0.1).all())
 
 
+@pytest.mark.slow("an algorithm learns until it goes the short way in every state")
 @pytest.mark.parametrize("algo_name", ["gcivl", "gciql", "hiql", "crl"])
 def test_it_goes_the_short_way(algo_name, ring):
     assert trained(algo_name, ring(CLOCKWISE.get(algo_name, 0.8)), 500, goes_the_short_way)
