@@ -91,7 +91,8 @@ def command(
             min=0.0,
             max=1.0,
             help="Query the expert only where the policy's uncertainty is above this quantile of "
-            "the demonstrations' (0.9), and learn only from these steps. Not with --take-over.",
+            "the demonstrations' (0.9), and learn only from these steps; best with --label-every 4. Not with "
+            "--take-over.",
         ),
     ] = None,
     take_over: Annotated[

@@ -119,7 +119,8 @@ class Labels:
         expert: gives the labels.
         beta: probability that it acts at a labelled step.
         every: it labels every n-th step; neighbouring states are similar, so their labels add little.
-        ask_above: quantile of the policy's uncertainty from which a step is labelled; None: each.
+        ask_above: quantile of the policy's uncertainty from which a step is labelled; None: each. An unsure policy
+            stays so for many steps, so this saves most labels together with ``every``.
     """
 
     def __init__(

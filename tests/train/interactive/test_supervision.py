@@ -185,6 +185,11 @@ def test_an_unsure_policy_asks():
     words = [labels.watch({}, np.zeros(1), rank) for rank in (0.0, 0.89, 0.9, 1.0)]
     assert [word.label is not None for word in words] == [False, False, True, True]
     assert [word.takes_over for word in words] == [False, False, True, True]
+    sparse = Labels(lambda obs: [7.0], beta=1.0, every=3, ask_above=0.9)
+    sparse.start_episode(0)
+    ranks = (1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
+    words = [sparse.watch({}, np.zeros(1), rank) for rank in ranks]
+    assert [n for n, word in enumerate(words) if word.label is not None] == [0, 6]
     with pytest.raises(ConfigError, match="has no uncertainties"):
         labels.watch({}, np.zeros(1))
 
