@@ -242,8 +242,11 @@ class Spread(nn.Module):
     @torch.no_grad()
     def after(self, values: Tensor) -> Tensor:
         """Return the scale after a batch of values (B,)."""
-        places = torch.tensor([0.05, 0.95], device=values.device)
-        low, high = torch.quantile(values.detach(), places)
+        ordered, last = values.detach().sort().values, len(values) - 1
+        low, high = (
+            torch.lerp(ordered[math.floor(place)], ordered[math.ceil(place)], place % 1.0)
+            for place in (0.05 * last, 0.95 * last)
+        )
         return torch.lerp(self.value, (high - low).clamp(min=1.0), SPREAD_RATE)
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.config.schedule import Schedule
 from imitate.data import ShuffledBatches
 from imitate.data.edit.shard import shard_files
 from imitate.errors import ConfigError, DatasetError
@@ -379,12 +380,14 @@ def test_a_rank_without_steps_adds_none():
 
 
 def test_priorities_weigh_alike_on_all_ranks():
+    one = Schedule(((0.0, 1.0),))
+
     def filled(ranks, errors):
-        memory = PrioritizedReplay({"s": (1,)}, 1, 8, alpha=1.0, beta=1.0, ranks=ranks)
+        memory = PrioritizedReplay({"s": (1,)}, 1, 8, alpha=one, beta=one, ranks=ranks)
         for number in range(len(errors)):
             obs = {"s": np.full((1, 1), float(number), np.float32)}
-            one, none = np.zeros((1, 1), np.float32), np.zeros(1, dtype=bool)
-            memory.add(Step(obs, one, one[0], none, none, obs))
+            zero, none = np.zeros((1, 1), np.float32), np.zeros(1, dtype=bool)
+            memory.add(Step(obs, zero, zero[0], none, none, obs))
         memory.update_priorities(np.arange(len(errors)), np.array(errors, np.float32))
         return memory
 
