@@ -74,9 +74,11 @@ FEW_ON_STACK = 'train.data=[{"path": "datasets/stack/scripted.hdf5", "demo_limit
 RANDOM_PENDULUM = (
     *("train.data=datasets/pendulum/random.hdf5", "train.online.enabled=false"),
     *("train.action_config.actions.normalization=auto", "experiment.epoch_every_n_steps=500"),
-    *("train.num_epochs=4", "experiment.rollout.rate=1"),
+    *("train.num_epochs=4", "experiment.rollout.rate=1", "algo.target_tau=0.02"),
+    "algo.optim_params.model.learning_rate.initial=0.001",
+    "algo.optim_params.policy.learning_rate.initial=0.001",
 )
-"""2,000 updates from a file of 4,000 random steps."""
+"""2,000 updates from a file of 4,000 random steps, which the online rates do not use up."""
 FROM_FEW_ON_LIFT = (
     'train.data=[{"path": "datasets/lift/scripted.hdf5", "demo_limit": 20}]',
     *("train.online.enabled=true", "train.online.demo_ratio=0.5", "train.online.horizon=150"),
