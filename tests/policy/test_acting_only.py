@@ -22,7 +22,7 @@ WITH_GOALS = {"gl", "crl"}
 NAMES = [
     name
     for name in algorithms.available()
-    if name not in WITH_GOALS and algorithms.find(name).section.__module__.startswith("imitate.")
+    if name not in WITH_GOALS and algorithms.find(name).to_class.__module__.startswith("imitate.")
 ]
 """The package's own algorithms; other tests may have registered more."""
 
