@@ -17,7 +17,6 @@ NOT_RUN = {
     r"check-deploy ws:": "a server; tests/cli/test_check_deploy.py",
     r"--join rtc": "a policy that is guided; tests/cli/test_robot_verbs.py",
     r"dataset migrate-env": "a file of an older robosuite; tests/cli/test_rewriting.py has one",
-    r"for policy in": "the sweep of the line before it, in three",
     r"dinov2_vits14_pretrain.pth": "weights that are downloaded; tests/models reads files of that form",
     r"--device cuda": "GPUs; scripts/gpu_check.sh",
     r"acting=central": "workers in processes of their own; tests/train/online",

@@ -188,7 +188,7 @@ class PolicyOpener:
             )
         if self.plan_budget_ms is not None and (is_served or is_bundle(text)):
             raise UserError(
-                f"--plan-budget-ms: {text} does not plan here: name a checkpoint of a planner"
+                f"a budget for planning, but {text} does not plan here: name a checkpoint of a planner"
             )
         if text.startswith(("ws://", "wss://")):
             return self._served(text, stack)
@@ -229,7 +229,9 @@ class PolicyOpener:
             return None
         found: Planner | None = getattr(algo, "planner", None)
         if found is None:
-            raise UserError(f"--plan-budget-ms: the policy of {path} does not plan: leave it out")
+            raise UserError(
+                f"a budget for planning, but the policy of {path} does not plan: leave it out"
+            )
         found.budget_s = self.plan_budget_ms / 1000.0
         return found
 
