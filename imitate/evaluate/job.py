@@ -144,6 +144,10 @@ class EvalJob:
         _check(subject, env_meta, settings)
         meta = dict(subject.env_meta if env_meta is None else env_meta)
         check_trusted(meta)
+        if meta.get("type") == GYMNASIUM and not is_team(meta):
+            from imitate.envs.gymnasium_env import check_registered
+
+            check_registered(str(meta.get("env_name")))
         if is_robot(meta):
             _check_robot(label(meta), settings)
         self.subject, self.settings, self._given_meta = subject, settings, meta
@@ -323,11 +327,6 @@ def _check(
         raise EnvError(f"{subject.path}: the checkpoint names no environment; give one with --env")
     if is_real(description) and not is_robot(description):
         check_description(description)  # refused before worker processes start
-    name = str(description.get("env_name"))
-    if description.get("type") == GYMNASIUM and not is_team(description):
-        from imitate.envs.gymnasium_env import check_registered
-
-        check_registered(name)
 
 
 def _check_robot(name: str, settings: EvalSettings) -> None:

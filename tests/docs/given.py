@@ -122,6 +122,7 @@ curation: lift.hdf5 a.hdf5, lift.hdf5 b.hdf5
 data: lift.hdf5 more.hdf5, ready.json my.json, lift.hdf5 recordings/lift.hdf5
 encoders: image.hdf5 demos.hdf5
 from_sb3: pendulum.hdf5 expert.hdf5
+interactive: lift.hdf5 other.hdf5
 offline_rl: trained/lift_bc/* runs/bc/20250101000000
 online_rl: ready.json my_config.json
 policies: lift.hdf5 mine.hdf5

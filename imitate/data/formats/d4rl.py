@@ -16,6 +16,7 @@ The flags are interpreted by the rows around them.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -135,9 +136,9 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
 
 @contextmanager
 def _in_memory(path: Path) -> Iterator[h5py.File]:
-    """Open the arrays of an ``.npz`` as an HDF5 file in memory; without a backing store nothing is written."""
+    """Open the arrays of an ``.npz`` as an HDF5 file in memory."""
     arrays = read_arrays(path, npz_shapes(path))
-    with h5py.File(path, "w", driver="core", backing_store=False) as file:
+    with h5py.File(io.BytesIO(), "w") as file:
         for name, values in arrays.items():
             file[name] = values
         yield file

@@ -307,15 +307,16 @@ class RolloutLearner(Learner):
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         """Yield one pass over a rollout, with equally many minibatches on all ranks.
 
-        Ranks whose environments failed have fewer steps; the others then omit as many.
+        Ranks whose environments failed have fewer steps; the others then omit as many. A rollout without a sample, such
+        as one in which no chunk was predicted, has no minibatch.
         """
-        ranks = self.algo.ranks
+        ranks, is_empty = self.algo.ranks, not len(batch["log_prob"])
+        found = iter(()) if is_empty else self.algo.minibatches(batch, self._batch_size)
         if ranks.world == 1:
-            yield from self.algo.minibatches(batch, self._batch_size)
+            yield from found
             return
-        is_empty = not len(batch["log_prob"])
-        found = [] if is_empty else list(self.algo.minibatches(batch, self._batch_size))
-        yield from found[: int(ranks.table(len(found)).min())]
+        whole = list(found)
+        yield from whole[: int(ranks.table(len(whole)).min())]
 
     def learned(self, info: Info) -> None:
         """Drop the rest of the rollout if the algorithm requests it, such as after a large policy step."""
