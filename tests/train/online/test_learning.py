@@ -1,5 +1,8 @@
 """Every algorithm learns a world that a person solves at once."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from imitate.data.batches.rewards import RewardTransform
@@ -47,3 +50,15 @@ def test_rollouts(name, rounds, choices):
     learner = RolloutLearner(algo, rollout_steps=16, batch_size=32, reward_scaler=scaler)
     collector = told_collector(algo, choices=choices, envs=4)
     assert learns(algo, collector, learner, rounds=rounds, within=0.3, steps=16)
+
+
+def test_a_rollout_without_a_sample_has_no_update():
+    algo = told_algo("ppo")
+    scaler = RewardScaler(RewardTransform(), 4)
+    learner = RolloutLearner(algo, rollout_steps=4, batch_size=8, reward_scaler=scaler)
+    collected = told_collector(algo, envs=4).collect(4)
+    lost = [replace(step, lost=np.ones(4, dtype=bool)) for step in collected.steps]
+    learner.take(replace(collected, steps=lost))
+    assert list(learner.updates_due(1)) == []
+    learner.take(told_collector(algo, envs=4).collect(4))
+    assert list(learner.updates_due(1))
