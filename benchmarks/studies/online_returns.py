@@ -22,7 +22,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import gymnasium
+import numpy as np
+
 from benchmarks.studies.results import trained
+from imitate.data.file.episode import Episode
+from imitate.data.file.writer import DatasetWriter
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,15 @@ FEW_ON_LIFT = (
     *("train.num_epochs=4", "experiment.rollout.rate=4", "experiment.rollout.horizon=150"),
 )
 FEW_ON_STACK = 'train.data=[{"path": "datasets/stack/scripted.hdf5", "demo_limit": 80}]'
+RANDOM_FILE = Path("datasets/pendulum/random.hdf5")
 RANDOM_PENDULUM = (
-    *("train.data=datasets/pendulum/random.hdf5", "train.online.enabled=false"),
+    *(f"train.data={RANDOM_FILE}", "train.online.enabled=false"),
     *("train.action_config.actions.normalization=auto", "experiment.epoch_every_n_steps=500"),
     *("train.num_epochs=4", "experiment.rollout.rate=1", "algo.target_tau=0.02"),
     "algo.optim_params.model.learning_rate.initial=0.001",
     "algo.optim_params.policy.learning_rate.initial=0.001",
 )
-"""2,000 updates from a file of 4,000 random steps, which the online rates do not use up."""
+"""2,000 updates from a file of 4,000 random steps, with higher learning rates than with an environment."""
 FROM_FEW_ON_LIFT = (
     'train.data=[{"path": "datasets/lift/scripted.hdf5", "demo_limit": 20}]',
     *("train.online.enabled=true", "train.online.demo_ratio=0.5", "train.online.horizon=150"),
@@ -148,6 +154,30 @@ CASES = {
 }
 
 
+def record_random(path: Path) -> None:
+    """Record 20 episodes of uniformly random actions in Pendulum, unless the file exists."""
+    if path.is_file():
+        return
+    generator, env = np.random.default_rng(0), gymnasium.make("Pendulum-v1")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with DatasetWriter(path, {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}) as writer:
+        for number in range(20):
+            seen = [env.reset(seed=number)[0]]
+            actions = generator.uniform(-2, 2, (200, 1)).astype(np.float32)
+            steps = [env.step(action) for action in actions]
+            seen += [step[0] for step in steps]
+            writer.append_episode(
+                Episode(
+                    obs={"flat": np.array(seen[:-1])},
+                    actions=actions,
+                    rewards=np.array([step[1] for step in steps], np.float32),
+                    terminals=np.array([step[2] for step in steps]),
+                    timeouts=np.array([step[3] for step in steps]),
+                    next_obs={"flat": np.array(seen[1:])},
+                )
+            )
+
+
 def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
     """Return the numbers of one training, from the disk if it has been run before."""
     folder, case = out / name / f"seed{seed}", CASES[name]
@@ -156,6 +186,8 @@ def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
         numbers: dict[str, Any] = json.loads(kept.read_text())
         return numbers
     wanted, settings = case.wanted, case.settings
+    if settings is RANDOM_PENDULUM:
+        record_random(RANDOM_FILE)
     if case.upon:
         before = cell(case.upon, seed, out)
         wanted += reached(before)
