@@ -18,7 +18,7 @@ LINES = """
 train --config bc/bc --debug | --debug: train has no such option; in place of robomimic's write --epochs 1 --set
 train --seed 3 | write --set train.seed=3
 sweep bc/bc --seed=3 | write --set train.seed=3
-train --algo bc | write --config bc/bc or --config sac/sac_pendulum
+train --algo bc | write --config bc/bc
 eval --agent a --n_rollouts 2 | in place of robomimic's write --episodes 2
 eval --agent a --video_skip 2 | it is --video-skip
 train --policy.path=F | in place of LeRobot's write --init F

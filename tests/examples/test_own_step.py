@@ -47,7 +47,7 @@ def _forget():
 
 
 def config(path):
-    (section,) = re.findall(r'```json\n(\{"train".*?)```', PAGE, re.DOTALL)
+    (section,) = re.findall(r'```json\n(\{\s*"train".*?)```', PAGE, re.DOTALL)
     words = {"num_epochs": 1, "obs_normalization": "min_max", **json.loads(section)["train"]}
     return tiny_config(obs={"force": 1}, data=path, train=words)
 

@@ -16,7 +16,6 @@ The flags are interpreted by the rows around them.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -136,9 +135,9 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
 
 @contextmanager
 def _in_memory(path: Path) -> Iterator[h5py.File]:
-    """Open the arrays of an ``.npz`` as an HDF5 file in memory."""
+    """Open the arrays of an ``.npz`` as an HDF5 file in memory; without a backing store nothing is written."""
     arrays = read_arrays(path, npz_shapes(path))
-    with h5py.File(io.BytesIO(), "w") as file:
+    with h5py.File(path, "w", driver="core", backing_store=False) as file:
         for name, values in arrays.items():
             file[name] = values
         yield file
