@@ -375,6 +375,7 @@ def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None
 
 def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path], frozenset[Path]]:
     """Return the agents, with checkpoints in a temporary folder in place of programs, and those that act at random."""
+    from imitate.cli.reports.evaluation import PROGRAMS
     from imitate.policy.scripted import RANDOM, is_scripted
 
     names = [str(path) for path in agents]
@@ -386,7 +387,7 @@ def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path]
         )
     from imitate.evaluate.scripted import write_scripted
 
-    temporary = TemporaryDirectory(prefix="imitate-")
+    temporary = TemporaryDirectory(prefix=PROGRAMS)
     atexit.register(temporary.cleanup)
     folder = Path(temporary.name)
     paths = [

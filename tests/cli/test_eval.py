@@ -68,6 +68,12 @@ def test_an_environment_that_ends_episodes_before_the_horizon(play):
     assert "a.pth in " in line
 
 
+def test_a_program_has_its_name_in_the_table(play):
+    Path("meta.json").write_text(json.dumps(ground.env_meta()))
+    printed = play("--agent random --episodes 1 --horizon 3 --env meta.json").stdout
+    assert printed.splitlines()[1].startswith("random ")
+
+
 def test_two_checkpoints_on_the_same_seeds(play):
     ground.write_expert(Path("a.pth"))
     ground.write_expert(Path("b.pth"), gain=0.0)

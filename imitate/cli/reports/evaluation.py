@@ -180,9 +180,18 @@ def cpu_warning(results: Sequence[EvalResult]) -> str | None:
     )
 
 
+PROGRAMS = "imitate-program-"
+"""Beginning of the name of a temporary folder with checkpoints of programs, which `imitate eval --agent` names."""
+
+
 def short_name(checkpoint: str | None) -> str:
-    """Return a checkpoint's name in a table: experiment, run and file, such as ``lift_bc/20261123131539/last.pth``."""
+    """Return a checkpoint's name in a table: experiment, run and file, such as ``lift_bc/20261123131539/last.pth``.
+
+    The temporary checkpoint of a program has the program's name, such as ``scripted``.
+    """
     if checkpoint is None:
         return "-"
     parts = Path(checkpoint).parts
+    if parts[-2:-1] and parts[-2].startswith(PROGRAMS):
+        return Path(checkpoint).stem
     return "/".join([*(part for part in parts[:-1] if part != "checkpoints"), parts[-1]][-3:])
