@@ -232,4 +232,6 @@ def _successes(info: Mapping[str, Any], num_envs: int) -> list[bool | None]:
     """Return the success of each environment, None where it is unknown."""
     known = np.broadcast_to(info.get("_success", "success" in info), num_envs)
     values = np.broadcast_to(info.get("success", False), num_envs)
-    return [bool(value) if told else None for value, told in zip(values, known, strict=True)]
+    return [
+        bool(value) if is_known else None for value, is_known in zip(values, known, strict=True)
+    ]

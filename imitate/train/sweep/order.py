@@ -183,8 +183,8 @@ class ByHalving:
         )  # runs that were training towards a rung when the sweep was interrupted
         for run in runs:
             self._record(run)
-            rests = run.is_paused and run.name in self.ladder.reached
-            if not (run.is_over or rests or run.status == "waiting"):
+            is_done_here = run.is_paused and run.name in self.ladder.reached
+            if not (run.is_over or is_done_here or run.status == "waiting"):
                 self._cut.append(run.name)
 
     def next(self) -> Leg | None:
