@@ -158,4 +158,4 @@ def test_an_evaluation_of_a_random_policy():
     said = CliRunner().invoke(
         app, ["eval", "--agent", "random", "--env", "CartPole-v1", "-n", "4", "-w", "1"]
     )
-    assert said.exit_code == 0 and "random.pth" in said.output
+    assert said.exit_code == 0 and "random " in said.output
