@@ -8,7 +8,7 @@ f_e(s, a, g) = phi_e(s, a)^T psi_e(g) / sqrt(K), e = 1, 2, and goals g_j a geome
     L_pi = -E[min_e f_e(s, m, g)] / E|min_e f_e(s, m, g)| - alpha E[ log pi(a | s, g) ],
            m = clip(mean of pi), the divisor without gradient (``ddpgbc``), or
          = -E[ min(exp(alpha (min_e f_e(s, a, g) - h(s, g))), 100) log pi(a | s, g) ] (``awr``),
-           h learned as f, without actions, one member                                        -> CRL._actor_loss
+           h learned as f, without actions, one member                                   -> CRL._extraction_loss
 
 f tends to log p(g in the future of s, a) - log p(g), Monte-Carlo values of the data's policy: demos are not stitched.
 pi is a Gaussian of unit variance. In an update all losses see the networks from before it.
@@ -17,7 +17,7 @@ Departure: images have an encoder for each network. robomimic has no CRL.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -27,14 +27,13 @@ from imitate.algo.base.actor_critic import Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
 from imitate.algo.base.goal_conditioned import (
-    MAX_WEIGHT,
+    ExtractionConfig,
     GoalConditioned,
-    GoalConditionedConfig,
     GoalCriticConfig,
     ValueGoalsConfig,
 )
 from imitate.config.optimizer import Networks, networks
-from imitate.functional.losses import advantage_weights, masked_mean
+from imitate.functional.losses import masked_mean
 from imitate.models.goal_networks import BilinearValue, GoalActor
 
 
@@ -44,14 +43,10 @@ class CRLCriticConfig(GoalCriticConfig):
     latent_dim: int = Field(512, ge=1, description="K: number of features of phi and psi")
 
 
-class CRLConfig(GoalConditionedConfig):
+class CRLConfig(ExtractionConfig):
     """Section ``algo`` of algorithm ``crl``."""
 
     optim_params: Networks = networks("CRLOptimParams", actor=3e-4, critic=3e-4, vf=3e-4)
-    actor_loss: Literal["ddpgbc", "awr"] = Field(
-        "ddpgbc",
-        description="maximize f near the data's actions, or weight these by their advantages",
-    )
     alpha: float = Field(
         0.1,
         gt=0,
@@ -100,28 +95,11 @@ class CRL(GoalConditioned[CRLConfig]):
             return loss, {"Critic_Loss": loss, "Critic_Accuracy": right}
         return loss, {"Vf_Loss": loss, "Vf_Accuracy": right}
 
-    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        obs, goal, alpha = batch["obs"], batch["goal_obs"], self.config.alpha
-        mean = self.actor(obs, goal)
-        if self.config.actor_loss == "awr":
-            with torch.no_grad():
-                values = self.nets["critic"](obs, goal, batch["actions"]).amin(0)
-                weights = advantage_weights(
-                    values - self.nets["vf"](obs, goal)[0], 1.0 / alpha, None, MAX_WEIGHT
-                )
-            loss, info = self._imitation_loss(mean, batch["actions"], batch["weight"], weights)
-            return loss, {"Actor_Loss": loss, **info, "Advantage_Weight": weights.mean()}
-        values = self.nets["critic"](obs, goal, mean.clamp(-1.0, 1.0)).amin(0)
-        imitation, info = self._imitation_loss(mean, batch["actions"], batch["weight"], None)
-        improvement = -masked_mean(values, batch["weight"]) / (values.abs().mean().detach() + 1e-6)
-        loss = improvement + alpha * imitation
-        return loss, {"Actor_Loss": loss, **info, "Q_Policy": values.mean()}
-
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
         """Update the actor and the critics; each loss sees the networks from before the update."""
-        update.step("actor", self._actor_loss(batch))
+        update.step("actor", self._extraction_loss(batch))
         for name in ("critic", "vf"):
             if name in self.nets:
                 update.step(name, self._contrastive_loss(batch, name))

@@ -8,7 +8,8 @@ d, which is 0 there, two critics Q_i and their targets Q'_i:
     L_Q = sum_i E[ (r + d V(s', g) - Q_i(s, a, g))^2 ]                                          -> GCIQL._critic_loss
     L_pi = -E[min_i Q_i(s, m, g)] / E|min_i Q_i(s, m, g)| - alpha E[ log pi(a | s, g) ],
            m = clip(mean of pi), the divisor without gradient (``ddpgbc``), or
-         = -E[ min(exp(alpha (min_i Q_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ] (``awr``) -> GCIQL._actor_loss
+         = -E[ min(exp(alpha (min_i Q_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ] (``awr``)
+                                                                                            -> GCIQL._extraction_loss
 
 pi is a Gaussian of unit variance. In an update all losses see the networks from before it.
 Departures: images of state and goal have encoders of their own; targets follow the critics after their step, there
@@ -16,8 +17,6 @@ those before it. robomimic has no GCIQL.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from pydantic import Field
@@ -27,18 +26,17 @@ from imitate.algo.base.actor_critic import Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
 from imitate.algo.base.goal_conditioned import (
-    MAX_WEIGHT,
+    ExtractionConfig,
     GoalConditioned,
-    GoalConditionedConfig,
     GoalCriticConfig,
     ValueGoalsConfig,
 )
 from imitate.config.optimizer import Networks, networks
-from imitate.functional.losses import advantage_weights, expectile_loss, masked_mean
+from imitate.functional.losses import expectile_loss, masked_mean
 from imitate.models.goal_networks import GoalActor
 
 
-class GCIQLConfig(GoalConditionedConfig):
+class GCIQLConfig(ExtractionConfig):
     """Section ``algo`` of algorithm ``gciql``."""
 
     optim_params: Networks = networks("GCIQLOptimParams", actor=3e-4, critic=3e-4, vf=3e-4)
@@ -47,15 +45,6 @@ class GCIQLConfig(GoalConditionedConfig):
     )
     expectile: float = Field(
         0.9, gt=0, lt=1, description="tau: expectile of the actions' values that V learns"
-    )
-    actor_loss: Literal["ddpgbc", "awr"] = Field(
-        "ddpgbc",
-        description="maximize Q near the data's actions, or weight these by their advantages",
-    )
-    alpha: float = Field(
-        0.3,
-        gt=0,
-        description="ddpgbc: weight of the imitation; awr: weights of actions are exp(alpha advantage)",
     )
     value_goals: ValueGoalsConfig = Field(ValueGoalsConfig())
     critic: GoalCriticConfig = Field(GoalCriticConfig())
@@ -92,28 +81,11 @@ class GCIQL(GoalConditioned[GCIQLConfig]):
         loss = masked_mean((values - target).square().sum(0), batch["weight"])
         return loss, {"Critic_Loss": loss, "Q": values.mean()}
 
-    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        obs, goal, alpha = batch["obs"], batch["goal_obs"], self.config.alpha
-        mean = self.actor(obs, goal)
-        if self.config.actor_loss == "awr":
-            with torch.no_grad():
-                values = self.nets["critic"](obs, goal, batch["actions"]).amin(0)
-                weights = advantage_weights(
-                    values - self.nets["vf"](obs, goal)[0], 1.0 / alpha, None, MAX_WEIGHT
-                )
-            loss, info = self._imitation_loss(mean, batch["actions"], batch["weight"], weights)
-            return loss, {"Actor_Loss": loss, **info, "Advantage_Weight": weights.mean()}
-        values = self.nets["critic"](obs, goal, mean.clamp(-1.0, 1.0)).amin(0)
-        imitation, info = self._imitation_loss(mean, batch["actions"], batch["weight"], None)
-        improvement = -masked_mean(values, batch["weight"]) / (values.abs().mean().detach() + 1e-6)
-        loss = improvement + alpha * imitation
-        return loss, {"Actor_Loss": loss, **info, "Q_Policy": values.mean()}
-
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
         """Update the actor, Q, V and the targets; each loss sees the networks from before the update."""
-        update.step("actor", self._actor_loss(batch))
+        update.step("actor", self._extraction_loss(batch))
         update.step("critic", self._critic_loss(batch))
         update.step("vf", self._value_loss(batch))
         if update.learns("critic"):

@@ -1,4 +1,4 @@
-"""Base of offline goal-conditioned RL: hindsight goals, networks, updates and acting, but no losses.
+"""Base of offline goal-conditioned RL: hindsight goals, networks, updates, acting, and the parts of losses.
 
 Goals are states of the data, drawn for each batch (:mod:`imitate.data.batches.goals`): those of the actor and those of
 the values have distributions of their own. Rewards are -1, and 0 in the state that is the goal, after which nothing
@@ -9,7 +9,7 @@ networks follow at its end.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
@@ -29,7 +29,7 @@ from imitate.config import (
     HindsightGoals,
     Section,
 )
-from imitate.functional.losses import gaussian_log_prob, masked_mean
+from imitate.functional.losses import advantage_weights, gaussian_log_prob, masked_mean
 from imitate.functional.sampling import draw_normal
 from imitate.models.critics import polyak_update_, target_of
 from imitate.models.goal_networks import GoalActor, GoalValue
@@ -129,6 +129,20 @@ class GoalConditionedConfig(AlgoSection):
             )
             problems[words] = total > 1.0 + 1e-9
         return [words for words, holds in problems.items() if holds]
+
+
+class ExtractionConfig(GoalConditionedConfig):
+    """Section of an algorithm whose actor is extracted from critics (:meth:`GoalConditioned._extraction_loss`)."""
+
+    actor_loss: Literal["ddpgbc", "awr"] = Field(
+        "ddpgbc",
+        description="maximize values near the data's actions, or weight these by their advantages",
+    )
+    alpha: float = Field(
+        0.3,
+        gt=0,
+        description="ddpgbc: weight of the imitation; awr: weights of actions are exp(alpha advantage)",
+    )
 
 
 GoalConfigT = TypeVar("GoalConfigT", bound=GoalConditionedConfig, default=Any)
@@ -243,6 +257,30 @@ class GoalConditioned(Algo[GoalConfigT]):
             "Log_Likelihood": log_prob.mean(),
             "Action_MSE": (mean - wanted).square().mean(),
         }
+
+    def _extraction_loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Return the actor's loss between the critics and the data, of a section :class:`ExtractionConfig`.
+
+        With m = clip(mean of pi) and the members Q_i of ``critic``, the value V of ``vf``::
+
+            ddpgbc: -E[min_i Q_i(s, m, g)] / E|min_i Q_i(s, m, g)| - alpha E[ log pi(a | s, g) ]
+            awr:    -E[ min(exp(alpha (min_i Q_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ]
+        """
+        obs, goal, alpha = batch["obs"], batch["goal_obs"], self.config["alpha"]
+        mean = self.actor(obs, goal)
+        if self.config["actor_loss"] == "awr":
+            with torch.no_grad():
+                values = self.nets["critic"](obs, goal, batch["actions"]).amin(0)
+                weights = advantage_weights(
+                    values - self.nets["vf"](obs, goal)[0], 1.0 / alpha, None, MAX_WEIGHT
+                )
+            loss, info = self._imitation_loss(mean, batch["actions"], batch["weight"], weights)
+            return loss, {"Actor_Loss": loss, **info, "Advantage_Weight": weights.mean()}
+        values = self.nets["critic"](obs, goal, mean.clamp(-1.0, 1.0)).amin(0)
+        imitation, info = self._imitation_loss(mean, batch["actions"], batch["weight"], None)
+        improvement = -masked_mean(values, batch["weight"]) / (values.abs().mean().detach() + 1e-6)
+        loss = improvement + alpha * imitation
+        return loss, {"Actor_Loss": loss, **info, "Q_Policy": values.mean()}
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
