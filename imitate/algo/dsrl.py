@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import ActorCritic, Update
-from imitate.algo.base.algo import Batch, Info, PolicyStep
+from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_critics import ChunkCriticsConfig
 from imitate.algo.base.entropy import (
     EntropyWeight,
@@ -40,9 +40,7 @@ from imitate.algo.base.entropy import (
     TemperatureConfig,
     sampled_actions,
 )
-from imitate.algo.base.execution import Inputs
 from imitate.algo.base.factory import register
-from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import ActorConfig, ActorNetConfig, wants_online
 from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.config import BaseConfig, Section
@@ -234,18 +232,8 @@ class DSRL(ActorCritic[DSRLConfig]):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _act(
-        self,
-        obs: dict[str, Tensor],
-        state: InnerState,
-        goal: dict[str, Tensor] | None,
-        *,
-        explore: bool,
-        generator: torch.Generator | None,
-    ) -> PolicyStep[InnerState]:
-        def predict(inputs: Inputs) -> Tensor:
-            features, _ = self.actor(inputs["obs"], inputs["goal"])
-            share = self.actor.head.act(features, explore, generator)
-            return self._chunks_from(inputs["obs"], self.config.noise.limit * share)
-
-        return self._executed({"obs": obs, "goal": goal}, state, predict)
+    def _decide(
+        self, obs: Batch, goal: Batch | None, explore: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        share = super()._decide(obs, goal, explore, generator)
+        return self._chunks_from(obs, self.config.noise.limit * share)

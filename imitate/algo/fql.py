@@ -27,10 +27,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import ActorCritic, Update
-from imitate.algo.base.algo import Batch, Info, PolicyStep
+from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
 from imitate.algo.base.flow_q import WIDTHS, FlowFieldConfig, MeanCriticConfig
-from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import (
     ActorConfig,
     ActorCriticConfig,
@@ -150,13 +149,7 @@ class FQL(ActorCritic[FQLConfig]):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _act(
-        self,
-        obs: dict[str, Tensor],
-        state: InnerState,
-        goal: dict[str, Tensor] | None,
-        *,
-        explore: bool,
-        generator: torch.Generator | None,
-    ) -> PolicyStep[InnerState]:
-        return PolicyStep(self.one_step.actions(obs, goal, generator), state, {})
+    def _decide(
+        self, obs: Batch, goal: Batch | None, explore: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        return self.one_step.actions(obs, goal, generator)

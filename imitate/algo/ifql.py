@@ -24,10 +24,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import ActorCritic, Update
-from imitate.algo.base.algo import Batch, Info, PolicyStep
+from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
 from imitate.algo.base.flow_q import FlowChoiceConfig, FlowCriticConfig
-from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import ActorCriticConfig
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import expectile_loss, masked_mean
@@ -138,13 +137,7 @@ class IFQL(ActorCritic[IFQLConfig]):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _act(
-        self,
-        obs: dict[str, Tensor],
-        state: InnerState,
-        goal: dict[str, Tensor] | None,
-        *,
-        explore: bool,
-        generator: torch.Generator | None,
-    ) -> PolicyStep[InnerState]:
-        return PolicyStep(self.best_actions(obs, goal, generator), state, {})
+    def _decide(
+        self, obs: Batch, goal: Batch | None, explore: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        return self.best_actions(obs, goal, generator)

@@ -30,12 +30,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import ActorCritic, Update
-from imitate.algo.base.algo import Batch, Info, PolicyStep
+from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_critics import ChunkCriticsConfig
-from imitate.algo.base.execution import Inputs
 from imitate.algo.base.factory import register
 from imitate.algo.base.flow_q import WIDTHS, FlowChoiceConfig, MeanCriticConfig
-from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import ActorConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.config.optimizer import Networks, networks
@@ -182,16 +180,7 @@ class QC(ActorCritic[QCConfig]):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
-    def _act(
-        self,
-        obs: dict[str, Tensor],
-        state: InnerState,
-        goal: dict[str, Tensor] | None,
-        *,
-        explore: bool,
-        generator: torch.Generator | None,
-    ) -> PolicyStep[InnerState]:
-        def predict(inputs: Inputs) -> Tensor:
-            return self._chunks(self.policy_chunks(inputs["obs"], inputs["goal"], generator))
-
-        return self._executed({"obs": obs, "goal": goal}, state, predict)
+    def _decide(
+        self, obs: Batch, goal: Batch | None, explore: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        return self._chunks(self.policy_chunks(obs, goal, generator))

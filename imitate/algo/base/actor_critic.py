@@ -370,14 +370,10 @@ class ActorCritic(Algo[RLConfigT]):
         update.step("dynamics", model.loss(batch))
         if not update.learn or self.counters["model_updates"] <= config.start_updates:
             return batch
-        act, discount = self._drawn_actions, self.config.discount
+        act = partial(self._decide, goal=None, explore=True, generator=None)
+        discount = self.config.discount
         more = imagined(batch, model, act, config, discount, self.outcomes)
         return with_imagined(batch, more)
-
-    def _drawn_actions(self, obs: dict[str, Tensor]) -> Tensor:
-        """Draw actions (N, A) from the policy."""
-        features, _ = self.actor(obs, None)
-        return self.actor.head.act(features, explore=True)
 
     # ---- training ------------------------------------------------------------------------------------------------
 
@@ -542,17 +538,14 @@ class ActorCritic(Algo[RLConfigT]):
             state |= self.exploration.initial_state(batch_size, self.ac_dim, self.device)
         if self.memory is not None:
             state |= self.memory.initial_state(self.recurrent("critic").rnn, batch_size)
-        if self.config.values_chunks and self.execution is not None:
-            state |= no_plan(self.execution, batch_size, self.ac_dim, self.device)
-        return state
+        return state | no_plan(self.execution, batch_size, self.ac_dim, self.device)
 
-    def _executed(
-        self, inputs: Inputs, state: InnerState, predict: Callable[[Inputs], Tensor]
-    ) -> PolicyStep[InnerState]:
-        """Return the next action of a chunk (B, K, A), which ``predict`` makes when the one before it is over."""
-        assert self.execution is not None, "the section values chunks"
-        action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)
-        return PolicyStep(action, {**state, "chunk": chunk}, extras)
+    def _decide(
+        self, obs: Batch, goal: Batch | None, explore: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return the actions (B, A) before exploration noise, or chunks (B, K, A) if the critics value chunks."""
+        features, _ = self.actor(obs, goal)
+        return self.actor.head.act(features, explore, generator)
 
     def _act(
         self,
@@ -563,7 +556,16 @@ class ActorCritic(Algo[RLConfigT]):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
-        extras: dict[str, Tensor] = {}
+        execution = self.execution
+        if execution is not None:
+
+            def predict(inputs: Inputs) -> Tensor:
+                return self._decide(inputs["obs"], inputs["goal"], explore, generator)
+
+            inputs: Inputs = {"obs": obs, "goal": goal}
+            action, chunk, extras = execution.step(state["chunk"], inputs, predict)
+            return PolicyStep(action, {**state, "chunk": chunk}, extras)
+        extras = {}
         mask = self.action_mask.to_act(obs)
         if self.memory is not None:
             net = self.recurrent("critic")
@@ -571,11 +573,10 @@ class ActorCritic(Algo[RLConfigT]):
                 net.encoder, net.rnn, obs, state, goal, explore=explore
             )
             obs = {ACTOR: features}
-        features, _ = self.actor(obs, goal)
         if mask is None:
-            action = self.actor.head.act(features, explore, generator)
+            action = self._decide(obs, goal, explore, generator)
         else:
-            policy = self.actor.head(features).restricted(mask)
+            policy = self.actor.head(self.actor(obs, goal)[0]).restricted(mask)
             action = policy.sample(generator) if explore else policy.mean
         if explore and self.exploration is not None:
             action, noise = self.exploration.add_to(action, state, generator)
