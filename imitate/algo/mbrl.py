@@ -33,12 +33,9 @@ from imitate.algo.slots.dynamics import DYNAMICS, Dynamics, DynamicsConfig
 from imitate.algo.slots.dynamics import built as dynamics_of
 from imitate.algo.slots.ensemble import EnsembleConfig
 from imitate.algo.slots.outcomes import Outcomes, OutcomesConfig, outcomes_of
-from imitate.algo.slots.planner import PLANNERS, CEMConfig, Planner, PlannerConfig
+from imitate.algo.slots.planner import PLANNERS, CEMConfig, Planner, PlannerConfig, finite
 from imitate.algo.slots.planner import built as planner_of
 from imitate.config import BaseConfig, DataNeeds, Transitions
-
-WORST = -1e30
-"""Score of a plan whose predicted states are not finite."""
 
 
 class MBRLConfig(OutcomesConfig):
@@ -140,7 +137,7 @@ class MBRL(Algo[MBRLConfig]):
         returns = self.dynamics.returns(
             states, plans, config.discount, config.particles, generator, self.outcomes
         )
-        return returns.nan_to_num(nan=WORST, posinf=WORST, neginf=WORST)
+        return finite(returns)
 
     @torch.no_grad()
     def _act(

@@ -44,7 +44,7 @@ from imitate.algo.base.optimization import updates_per_epoch
 from imitate.algo.base.policy_state import InnerState, PolicyState
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.auxiliary import newest_frame, window_of
-from imitate.algo.slots.planner import PLANNERS, MPPIConfig, Planner, PlannerConfig, built
+from imitate.algo.slots.planner import PLANNERS, MPPIConfig, Planner, PlannerConfig, built, finite
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transitions
 from imitate.config.auxiliary import joint_following
 from imitate.config.data_needs import FollowingSteps
@@ -56,8 +56,6 @@ from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.critics import polyak_update_, target_of
 from imitate.models.latent import Atoms, LogitEnsemble, SimNorm, normed_mlp
 
-WORST = -1e30
-"""Score of a plan whose predicted return is not finite."""
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 LOG_STD = (-10.0, 2.0)
 """Limits of the policy's log standard deviations."""
@@ -549,7 +547,7 @@ class TDMPC2(Algo[TDMPC2Config]):
         draws = fill_uniform(z.new_empty(len(z), self.config.critic.n), generator)
         logits = model.critics(rows, draws.topk(2).indices.flatten())
         total = total + factor * model.atoms.mean(logits).view(-1, 2, size).mean(1)
-        return total.nan_to_num(nan=WORST, posinf=WORST, neginf=WORST)
+        return finite(total)
 
     @torch.no_grad()
     def _act(

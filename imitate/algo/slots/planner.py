@@ -44,6 +44,8 @@ MIDDLE = 0.0
 """Middle of the limits of an action."""
 INITIAL_STD = 1.0
 """Half the distance between the limits."""
+WORST = -1e30
+"""Score of a plan whose predicted return is not finite."""
 
 
 class Search(NamedTuple):
@@ -60,6 +62,11 @@ class Search(NamedTuple):
     std: Tensor
     elites: Tensor
     weights: Tensor
+
+
+def finite(scores: Tensor) -> Tensor:
+    """Replace scores that are not finite by :data:`WORST`, so that their plans are not chosen."""
+    return scores.nan_to_num(nan=WORST, posinf=WORST, neginf=WORST)
 
 
 def shifted(plan: Tensor) -> Tensor:
@@ -92,8 +99,8 @@ def random_shooting(
     drawn = population - (0 if proposals is None else proposals.shape[1])
     plans = fill_uniform(torch.empty(size, drawn, horizon, ac_dim, device=device), generator)
     plans = _joined(proposals, plans.mul_(2.0).sub_(1.0))
-    best = score(plans).argmax(-1)
-    return plans[torch.arange(size, device=device), best]
+    best, _ = _best(score, plans, 1)
+    return best[:, 0]
 
 
 def cem(
