@@ -1,17 +1,12 @@
 """Losses and gradients of FQL, IFQL and QC equal those of their authors' code (tools/record/flow_q.py)."""
 
-import json
-import re
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 
 from imitate.models import noise_network
+from tests.algo.authors import as_ours, assert_gradients, recorded
 from tests.tiny import tiny_algo
 
-FIXTURE = Path(__file__).parent / "fixtures" / "flow_q.npz"
 NAMES = {
     r"^modules_actor_onestep_flow/mlp/": "actor.",
     r"^modules_actor(_bc)?_flow/mlp/": "flow.",
@@ -27,6 +22,7 @@ NAMES = {
     "/": ".",
 }
 """Names of the authors' weights, in order of their replacement; there are two hidden layers."""
+TRANSPOSED = ("actor.", "flow.")
 CASES = {
     "fql": {"actor": {"distill_weight": 3.0}},
     "fql_normalized": {"actor": {"distill_weight": 10.0, "normalize_q": True}},
@@ -57,40 +53,13 @@ means are here over the valid chunks and steps of QC, there over all."""
 
 
 @pytest.fixture(scope="module")
-def recorded():
-    """Numbers by name."""
-    with np.load(FIXTURE) as file:
-        shapes, values = json.loads(file["shapes"].item()), file["values"]
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
-    parts = np.split(values, ends[:-1])
-    return {
-        name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
-
-
-def below(recorded, start):
-    return {
-        name.removeprefix(start): torch.from_numpy(value).double()
-        for name, value in recorded.items()
-        if name.startswith(start)
-    }
-
-
-def as_ours(tensors, algo):
-    """The authors' weights or gradients under our names and in our layout."""
-    shapes = {name: weight.shape for name, weight in algo.nets.named_parameters()}
-    found = {}
-    for name, value in tensors.items():
-        for pattern, word in NAMES.items():
-            name = re.sub(pattern, word, name)
-        plain = name.startswith(("actor.", "flow."))
-        if name in shapes:  # the best of N has no one-step policy
-            found[name] = (value.T if plain and value.dim() == 2 else value).reshape(shapes[name])
-    return found
+def below():
+    """Recorded numbers by the beginning of their name."""
+    return recorded("flow_q.npz")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_losses_and_gradients_are_the_authors(case, recorded, worlds, monkeypatch):
+def test_losses_and_gradients_are_the_authors(case, below, worlds, monkeypatch):
     algo_name, section = case.split("_")[0], CASES[case]
     flow = {"layer_dims": [5, 4], "num_steps": 3, **section.get("flow", {})}
     actor = {"actor": {"layer_dims": [5, 4], **section.get("actor", {})}}
@@ -101,8 +70,8 @@ def test_losses_and_gradients_are_the_authors(case, recorded, worlds, monkeypatc
         "flow": flow,
     }
     algo = tiny_algo(algo_name, "train.max_grad_norm=null", obs={"s": 3}, action=2, algo=section)
-    algo.nets.double().load_state_dict(as_ours(below(recorded, f"{case}/params/"), algo))
-    draws = list(below(recorded, f"{case}/draws/").values())
+    algo.nets.double().load_state_dict(as_ours(below(f"{case}/params/"), algo, NAMES, TRANSPOSED))
+    draws = list(below(f"{case}/draws/").values())
     for place, name in (
         (torch, "randn_like"),
         (torch, "rand_like"),
@@ -110,7 +79,7 @@ def test_losses_and_gradients_are_the_authors(case, recorded, worlds, monkeypatc
     ):
         monkeypatch.setattr(place, name, lambda like, *_: draws.pop(0).reshape(like.shape))
 
-    numbers = below(recorded, "batch/")
+    numbers = below("batch/")
     length = 2 if algo_name == "qc" else 1
     batch = {
         **{"obs": {"s": numbers["observations"]}, "next_obs": {"s": numbers["next_observations"]}},
@@ -120,7 +89,7 @@ def test_losses_and_gradients_are_the_authors(case, recorded, worlds, monkeypatc
         **{"goal_obs": None, "weight": None},
     }
     info = worlds.gradients(algo, batch)
-    losses = below(recorded, f"{case}/losses/")
+    losses = below(f"{case}/losses/")
     factors = {}
     for name, (theirs, factor) in LOSSES[algo_name].items():
         assert info[name] == pytest.approx(factor * losses[theirs].item(), rel=1e-5), name
@@ -128,12 +97,5 @@ def test_losses_and_gradients_are_the_authors(case, recorded, worlds, monkeypatc
     if "Actor_Loss" in info:  # theirs contains the flow's loss
         own = losses["actor/actor_loss"] - losses["actor/bc_flow_loss"]
         assert info["Actor_Loss"] == pytest.approx(own.item(), rel=1e-5)
-    wanted = as_ours(below(recorded, f"{case}/gradients/"), algo)
-    trained = {
-        name: weight.grad for name, weight in algo.nets.named_parameters() if "_target" not in name
-    }
-    assert trained.keys() == wanted.keys()
-    for name, theirs in wanted.items():
-        gradient = theirs * factors.get(name.split(".")[0], 1.0)
-        scale = gradient.abs().max().item()
-        torch.testing.assert_close(trained[name], gradient, rtol=1e-5, atol=1e-5 * scale, msg=name)
+    wanted = as_ours(below(f"{case}/gradients/"), algo, NAMES, TRANSPOSED)
+    assert_gradients(algo, wanted, lambda name: factors.get(name.split(".")[0], 1.0))
