@@ -93,6 +93,7 @@ FROM_FEW_ON_LIFT = (
     *("train.num_epochs=10", "experiment.rollout.rate=1", "experiment.rollout.horizon=150"),
 )
 """20 demonstrations with a reward at success alone, then 25,000 steps."""
+LARGE = ("train.reward.scale=100",)
 TO_THE_END = ("experiment.rollout.n=100", "experiment.rollout.terminate_on_success=false")
 """Settings of the evaluations: an arm that only passes the goal has not reached it, and 20 episodes are too few to
 distinguish 10 % from 25 % by the best of three evaluations."""
@@ -111,6 +112,8 @@ CASES = {
         "tdmpc2/tdmpc2", 0.9, SUCCESS, (*FROM_FEW_ON_LIFT, "algo.plan=false")
     ),
     "ppo_cartpole": Case("ppo/ppo_cartpole", 475.0),
+    "ppo_popart": Case("ppo/ppo_cartpole", 475.0, settings=(*LARGE, "algo.popart=0.1")),
+    "ppo_large_rewards": Case("ppo/ppo_cartpole", 475.0, settings=LARGE),
     "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
     "dqn_cartpole": Case("dqn/dqn_cartpole", 450.0),
     "sac_cartpole": Case("sac/sac_cartpole", 450.0),

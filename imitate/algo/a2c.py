@@ -16,7 +16,8 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.on_policy import OnPolicy, OnPolicyConfig
+from imitate.algo.base.on_policy import OnPolicy
+from imitate.algo.base.on_policy_sections import OnPolicyConfig
 from imitate.functional.policy_gradient import explained_variance
 
 
@@ -56,7 +57,7 @@ class A2C(OnPolicy[A2CConfig]):
         config = self.config
         policy, values = self._decide(batch)
         policy_loss = -(self._advantages(batch) * policy.log_prob(batch["actions"])).mean()
-        value_loss = (values - batch["returns"]).square().mean()
+        value_loss = self._mean_error((values - batch["returns"]).square())
         loss, entropy = self._with_entropy(policy_loss + config.value_weight * value_loss, policy)
         return loss, {
             "Loss": loss,

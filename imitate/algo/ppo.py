@@ -18,7 +18,8 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.on_policy import OnPolicy, PPOConfig
+from imitate.algo.base.on_policy import OnPolicy
+from imitate.algo.base.on_policy_sections import PPOConfig
 from imitate.functional.policy_gradient import (
     clipped_share,
     clipped_surrogate,
@@ -38,7 +39,7 @@ class PPO(OnPolicy[PPOConfig]):
         log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
         policy_loss = clipped_surrogate(log_ratio, self._advantages(batch), config.clip).mean()
         errors = clipped_value_error(values, batch["returns"], batch["values"], config.value_clip)
-        value_loss = errors.mean()
+        value_loss = self._mean_error(errors)
         loss, entropy = self._with_entropy(policy_loss + config.value_weight * value_loss, policy)
         with torch.no_grad():
             divergence = divergence_of_ratios(log_ratio).mean()

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
-from imitate.algo.base.on_policy import OnPolicy, PPOConfig
+from imitate.algo.base.on_policy import OnPolicy
+from imitate.algo.base.on_policy_sections import PPOConfig
 from imitate.algo.base.policy_state import InnerState, PolicyState, newest_frame
 from imitate.algo.base.rows import CHUNK, num_rows, select_rows
 from imitate.algo.slots.density import moments_of
@@ -165,7 +166,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
         policy_loss = clipped_surrogate(log_ratio, self._advantages(batch), config.clip).mean()
         errors = clipped_value_error(values, batch["returns"], batch["values"], config.value_clip)
-        value_loss, entropy = errors.mean(), policy.entropy().mean()
+        value_loss, entropy = self._mean_error(errors), policy.entropy().mean()
         distance = self._imitation_loss(policy, batch["base_actions"])
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
         loss, more = loss + weight * distance, dict[str, Tensor]()

@@ -34,7 +34,8 @@ from torch import Tensor, nn
 from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.execution import ChunkExecution, Inputs
 from imitate.algo.base.factory import register
-from imitate.algo.base.on_policy import OnPolicy, OnPolicyNetConfig, PPOConfig, Rewards
+from imitate.algo.base.on_policy import OnPolicy, Rewards
+from imitate.algo.base.on_policy_sections import OnPolicyNetConfig, PPOConfig
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.recorded import detached
 from imitate.algo.base.rows import by_parts
@@ -74,6 +75,7 @@ class ReinFlowConfig(PPOConfig):
         }
     }
     supports_memory: ClassVar[bool] = False
+    supports_popart: ClassVar[bool] = False
 
     optim_params: Networks = networks("ReinFlowOptimParams", policy=1e-4, value=1e-3)
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())

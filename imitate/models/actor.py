@@ -24,6 +24,7 @@ from imitate.models.categorical import Categorical, CategoricalHead
 from imitate.models.heads import ActionHead, Gaussian, GaussianHead
 from imitate.models.mlp import MLP, FullPrecisionLinear
 from imitate.models.observation import ObservationEncoder
+from imitate.models.popart import PopArt
 from imitate.models.rnn import RNN, RNNState
 from imitate.models.transformer import CausalTransformer
 from imitate.models.vae import VAE
@@ -358,6 +359,7 @@ class PolicyAndValue(nn.Module):
         init_std: initial standard deviation, the same for all states.
         orthogonal_init: initialize weights orthogonally.
         num_values: V; if V > 0, there are V values of each state.
+        popart: rate of the values' normalization (:class:`~imitate.models.popart.PopArt`), or None.
     """
 
     def __init__(
@@ -372,6 +374,7 @@ class PolicyAndValue(nn.Module):
         init_std: float = 1.0,
         orthogonal_init: bool = True,
         num_values: int = 0,
+        popart: float | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -385,7 +388,12 @@ class PolicyAndValue(nn.Module):
             else GaussianHead(width, ac_dim, init_std=init_std, state_independent_std=True)
         )
         self.num_values = num_values
-        self.value_head = FullPrecisionLinear(width, max(1, num_values))
+        outputs = max(1, num_values)
+        self.value_head = (
+            FullPrecisionLinear(width, outputs)
+            if popart is None
+            else PopArt(width, outputs, popart)
+        )
         self.memory = memory
         if orthogonal_init:
             self._orthogonal()

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from imitate.algo.base.algo import Batch, Info
-from imitate.algo.base.on_policy import PPOConfig
+from imitate.algo.base.on_policy_sections import PPOConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.reward_source import MakeEncoder, RewardSource
 from imitate.config import BaseConfig, Section

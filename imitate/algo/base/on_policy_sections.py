@@ -1,0 +1,160 @@
+"""Sections of the configuration that algorithms which learn from whole rollouts share."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from imitate.algo.base.rl_sections import extrinsic_problems, wants_online
+from imitate.algo.base.sections import LayerDims
+from imitate.algo.slots.memory import MemoryConfig
+from imitate.algo.slots.reward_source import RewardSource
+from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig, refusals
+from imitate.config import AlgoSection, BaseConfig, Section
+from imitate.config.data_needs import FollowingSteps
+from imitate.config.optimizer import Networks, networks
+
+
+class OnPolicyNetConfig(Section):
+    """Networks of the policy and its value, which share the encoder."""
+
+    layer_dims: LayerDims = Field((64, 64), description="hidden layers of each network")
+    activation: Literal["tanh", "relu"] = Field(
+        "tanh", description="activation after each hidden layer"
+    )
+    init_std: float = Field(
+        1.0, gt=0, description="initial standard deviation, the same in all states"
+    )
+    orthogonal_init: bool = Field(True, description="initialize weights orthogonally")
+
+
+class OnPolicyConfig(AlgoSection):
+    """Base class of the sections of algorithms that learn from whole rollouts."""
+
+    supports_memory: ClassVar[bool] = True
+    """True if ``rnn`` may be enabled."""
+    supports_popart: ClassVar[bool] = True
+    """True if ``popart`` may be set."""
+    reward_source: ClassVar[type[RewardSource] | None] = None
+    """Source of rewards that replace the environment's."""
+    value_per_reward: ClassVar[bool] = True
+    learns_rewards = True
+
+    optim_params: Networks = networks(
+        "OnPolicyOptimParams", "Optimizer of policy and value together.", policy=3e-4
+    )
+    num_choices: int | None = Field(
+        None,
+        ge=0,
+        description="number of choices of a discrete action; 0: continuous; null: taken from the environment",
+    )
+    net: OnPolicyNetConfig = Field(OnPolicyNetConfig())
+    rnn: MemoryConfig = Field(MemoryConfig())
+    discount: float = Field(0.99, ge=0, le=1, description="discount factor per environment step")
+    trace: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="lambda of the advantages: 0 for one step, 1 for the whole return",
+    )
+    rollout_epochs: int = Field(1, ge=1, description="number of passes over each rollout")
+    value_weight: float = Field(0.5, ge=0, description="weight of the value's loss")
+    popart: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="the value learns returns normalized by their mean and deviation, of which each rollout replaces "
+        "this fraction, such as 0.1; null: it learns the returns",
+    )
+    entropy_weight: float = Field(0.0, ge=0, description="weight of the policy's entropy")
+    normalize_advantages: bool = Field(
+        True,
+        description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
+    )
+    extrinsic: float = Field(
+        1.0,
+        ge=0,
+        description="weight of the environment's reward beside those of auxiliaries; 0: those alone",
+    )
+    rewards: RewardsConfig = Field(
+        RewardsConfig(), description="named rewards, which replace the environment's one"
+    )
+    reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """List combinations that cannot be trained."""
+        online = config.train.online
+        problems = self.rnn.problems(config) + wants_online(config) + refusals(self, config)
+        problems += extrinsic_problems(self)
+        if online.repeats:
+            problems.append(
+                f"train.online.wrappers repeated: the advantages of {config.algo_name} have one discount per step: "
+                "choose sac"
+            )
+        slots = bool(self.auxiliary) or self.reward_source is not None
+        if config.train.frame_stack > 1 and slots:
+            problems.append(
+                f"train.frame_stack is {config.train.frame_stack}, but auxiliaries and reward sources of "
+                f"{config.algo_name} see single observations: set it to 1"
+            )
+        if self.rnn.enabled and not self.supports_memory:
+            problems.append(
+                f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"
+            )
+        if self.popart is not None and not self.supports_popart:
+            problems.append(
+                f"algo.popart is {self.popart:g}, but {config.algo_name} has a value network of another form: set it "
+                "to null"
+            )
+        if self.rnn.enabled and config.train.seq_length > online.collect_steps:
+            problems.append(
+                f"train.seq_length is {config.train.seq_length}, but a rollout has train.online.collect_steps "
+                f"{online.collect_steps} steps of each environment: raise that, or lower train.seq_length"
+            )
+        return problems
+
+    def following(self, config: BaseConfig) -> FollowingSteps | None:
+        """Return None: minibatches for auxiliaries have transitions."""
+        return None
+
+    def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
+        """List settings that cannot be combined with ``auxiliary``."""
+        problems = super().auxiliary_conflicts(config)
+        if self.rnn.enabled and self.auxiliary:
+            problems.append(
+                "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "
+                "one of them off"
+            )
+        wanted = self.auxiliary.following
+        if wanted is not None and wanted.number > 1:
+            problems.append(
+                f"algo.auxiliary learns from windows of {wanted.number} steps, but minibatches of {config.algo_name} "
+                "are shuffled steps: set its steps to 1"
+            )
+        return problems
+
+
+class PPOConfig(OnPolicyConfig):
+    """Section ``algo`` of algorithm ``ppo``; base class of the sections of algorithms with the same losses."""
+
+    tree_defaults = {
+        "train": {
+            "batch_size": 64,
+            "max_grad_norm": 0.5,
+            "online": {"enabled": True, "collect_steps": 2048, "warmup_steps": 0},
+        }
+    }
+
+    rollout_epochs: int = Field(10, ge=1, description="number of passes over each rollout")
+    clip: float = Field(0.2, gt=0, description="probability ratios are clipped to 1 +- clip")
+    value_clip: float | None = Field(
+        None,
+        gt=0,
+        description="largest distance of clipped values from the values before the update; null: no clipping",
+    )
+    target_kl: float | None = Field(
+        None,
+        gt=0,
+        description="KL divergence from the collecting policy at which updates on a rollout stop; null: never",
+    )
