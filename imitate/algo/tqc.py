@@ -12,6 +12,12 @@ discount g and a tanh-Gaussian policy pi:
     actor:  alpha log pi(a | s) - mean of all atoms of Z_e(s, a), a ~ pi(s)            -> TQC._actor_loss
     alpha:  rises while the entropy is below its target, falls while it is above       -> EntropyWeight.loss
 
+With ``critic.ensemble.rule`` ``least_mean`` it is QR-SAC (Wurman et al., "Outracing champion Gran Turismo drivers with
+deep reinforcement learning", Nature 602, 2022), whose targets are all atoms of one critic, and d is 0:
+
+    z_i: atoms of the Z'_e(s', a') with the least mean                                 -> TQC._least
+    actor: alpha log pi(a | s) - min_e mean_m Z_em(s, a)                               -> TQC._actor_loss
+
 With named rewards each has its atoms, and those that are dropped are the highest parts of the total.
 
 ``critic.num_dropped`` d balances over- and underestimation: in the paper 2 for most tasks, 5 for Hopper, 0 for
@@ -20,6 +26,8 @@ HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's 
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -42,10 +50,21 @@ from imitate.config import BaseConfig
 from imitate.functional.losses import lowest_atoms, masked_mean, quantile_regression_loss
 
 
+class QuantileEnsembleConfig(CriticEnsembleConfig):
+    """Ensemble of quantile critics."""
+
+    n: int = Field(5, ge=1, description="number of critics")
+    rule: Literal["truncated", "least_mean"] = Field(
+        "truncated",
+        description="truncated: targets are the lowest atoms of all critics; least_mean: all atoms of the critic with "
+        "the least mean, and the actor maximizes the least mean (QR-SAC)",
+    )
+
+
 class TQCCriticConfig(SoftCriticConfig):
     """Critics that predict quantiles of the return."""
 
-    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(n=5))
+    ensemble: QuantileEnsembleConfig = Field(QuantileEnsembleConfig())
     use_huber: bool = Field(
         True, description="use the Huber error of quantiles instead of the absolute error"
     )
@@ -73,6 +92,11 @@ class TQCConfig(SoftActorCriticConfig):
             problems.append(
                 f"algo.critic.num_dropped is {critic.num_dropped}, which leaves none of the {critic.num_quantiles} "
                 "atoms of algo.critic.num_quantiles: lower it"
+            )
+        if critic.num_dropped and critic.ensemble.rule == "least_mean":
+            problems.append(
+                f"algo.critic.num_dropped is {critic.num_dropped}, but with algo.critic.ensemble.rule 'least_mean' all "
+                "atoms of a critic count: set it to 0"
             )
         if critic.ensemble.weight != 1.0:
             problems.append(
@@ -123,11 +147,23 @@ class TQC(ActorCritic[TQCConfig]):
 
     def _lowest(self, atoms: Tensor) -> Tensor:
         """Return the atoms (B, E (M - d)) of (E, B, M), or (B, E (M - d), V) of (E, B, M, V), that targets keep."""
+        if self._takes_least:
+            return self._least(atoms)
         dropped = self.config.critic.num_dropped
         if self.value_weights is None:
             return lowest_atoms(atoms, dropped)
         signs = self.value_weights.signs()
         return lowest_atoms((atoms * signs).movedim(-1, 1), dropped).movedim(0, -1) * signs
+
+    @property
+    def _takes_least(self) -> bool:
+        """True if only the critic with the least mean counts."""
+        return self.config.critic.ensemble.rule == "least_mean"
+
+    def _least(self, atoms: Tensor) -> Tensor:
+        """Return the atoms (B, M) of the member of (E, B, M) with the least mean; (B, M, V) of (E, B, M, V)."""
+        least = self._total(atoms.mean(2)).argmin(0)
+        return atoms[least, torch.arange(len(least), device=least.device)]
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         config, target = self.config.critic, self._target(batch)
@@ -148,7 +184,8 @@ class TQC(ActorCritic[TQCConfig]):
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         obs, goal, weight = batch["obs"], batch["goal_obs"], batch["weight"]
         actions, log_prob = sampled_actions(self.actor, obs, goal, self.log_prior)
-        values = self._total(self._critic("critic")(obs, actions, goal).mean((0, 2)))
+        means = self._critic("critic")(obs, actions, goal).mean(2)
+        values = self._total(means).amin(0) if self._takes_least else self._total(means.mean(0))
         alpha = self.entropy.value
         loss = masked_mean(alpha * log_prob - values, weight)
         entropy = -masked_mean(log_prob.detach(), weight)

@@ -14,6 +14,9 @@ BOTH = rates(critic=0.01, actor=0.01)
 THREE = rates(critic=0.01, actor=0.01, vf=0.01)
 FLOW = rates(critic=0.01, flow=0.01, actor=0.01)
 CRITIC = rates(critic=0.01)
+LEAST_MEAN = (
+    "algo.critic.ensemble.n=2 algo.critic.ensemble.rule=least_mean algo.critic.num_dropped=0"
+)
 COLD = "algo.temperature.initial=0.01 algo.temperature.tuned=false"
 GMM = "algo.actor.net.type=gmm algo.actor.net.gmm.num_modes=2"
 NEAR = f"{CRITIC} algo.actor.bc_weight=0.1 algo.critic.bc_weight=0.1"
@@ -67,6 +70,7 @@ def make(name, changes, state):
         ("td3", CRITIC, 0.3),
         ("td3_bc", FAR, 0.3),
         ("tqc", f"{BOTH} {COLD} algo.critic.ensemble.n=2", 0.3),
+        ("tqc", f"{BOTH} {COLD} {LEAST_MEAN}", 0.3),
     ],
 )
 def test_it_takes_the_good_action_of_a_bandit(worlds, name, changes, bound):

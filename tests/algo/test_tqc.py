@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from imitate.errors import ConfigError
 from imitate.functional.losses import lowest_atoms, quantile_regression_loss
 
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
@@ -86,3 +87,22 @@ def test_errors_for_prioritized_replay_are_of_the_means(tqc, worlds):
     worlds.losses(algo, worlds.two_transitions(discounts=torch.zeros(2)))
     # Means 1/3 and 10/3 against 1; -1/3 and 8/3 against 0.5.
     assert algo.sample_errors.tolist() == pytest.approx([1.5, 1.5])
+
+
+LEAST = {"ensemble": {"n": 2, "rule": "least_mean"}, "num_dropped": 0}
+
+
+def test_qr_sac_takes_all_atoms_of_the_critic_with_the_least_mean(tqc, worlds):
+    algo = tqc(LEAST, temperature={"initial": 1e-9, "tuned": False})
+    worlds.set_actor(algo.actor, slope=0.0)
+    set_atoms(algo.nets["critic_target"], (1, 2, 30), (3, 4, 5))
+    # The second mean is the least, 4 of 11; the third atom is not dropped. Reward 1, discount 0.5.
+    target = algo._target(worlds.only(worlds.two_transitions(), 0))
+    assert target[0].tolist() == pytest.approx([2.5, 3.0, 3.5], abs=1e-4)
+    set_atoms(algo.nets["critic"], (1, 2, 30), (3, 4, 5))
+    assert worlds.losses(algo, worlds.two_transitions())["Actor_Loss"] == pytest.approx(-4.0)
+
+
+def test_qr_sac_drops_nothing(tqc):
+    with pytest.raises(ConfigError, match=r"num_dropped is 1.*set it to 0"):
+        tqc({**LEAST, "num_dropped": 1})
