@@ -33,4 +33,4 @@ class RowMoments(nn.Module):
     def std(self) -> Tensor:
         """Return the standard deviation (D,); 1 where nothing is known or nothing varies."""
         std = (self.squares / self.count.clamp(min=1.0)).sqrt()
-        return torch.where(std > 1e-6, std, torch.ones_like(std))
+        return std.masked_fill_(std <= 1e-6, 1.0)

@@ -82,6 +82,14 @@ def test_several_maps_at_once_are_torchs_too(calls):
     assert not calls
 
 
+@pytest.mark.parametrize("shape", [(64, 8), (64, 1), (63, 8), (64, 9)])
+def test_maps_to_few_columns_are_torchs_too(shape):
+    rows, columns = shape
+    x, weight, bias = torch.randn(3, rows, 16), torch.randn(3, 16, columns), torch.randn(3, columns)
+    expected = torch.baddbmm(bias.unsqueeze(1), x, weight)
+    torch.testing.assert_close(linears(x, weight, bias), expected)
+
+
 def test_without_gradients_the_value_is_the_same(calls):
     x, weight, bias = tensors(4, 32)
     wanted = F.linear(x, weight, bias)

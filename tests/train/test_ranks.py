@@ -248,6 +248,10 @@ def test_named_rewards_of_two_ranks_are_learned_as_those_of_one_process(findings
     assert found == {"risen": True, "same": True, "as one process": True}
 
 
+def test_a_latent_model_learns_on_two_ranks_as_on_the_joined_batch(findings):
+    assert findings["windows"] < 1e-5
+
+
 def test_weights_without_a_gradient_on_some_or_all_ranks(findings):
     # Rank 0: 3 + 1; rank 1: 6 + 2. The second weight is used on rank 1 alone.
     assert findings["unused"] == [[[6.0] * 3, [4.0] * 3, None]] * 2

@@ -49,6 +49,8 @@ LEAST_WORK = 2**22
 """Smallest number of multiplications for which calling oneDNN, some 20 microseconds, pays off."""
 LEAST_WORK_OF_EACH = 2**23
 """As :data:`LEAST_WORK`, for each of several maps: their results are copied to one tensor, and their gradients too."""
+NARROW, ROWS_IF_NARROW = 8, 64
+"""Most columns, and fewest rows, for which MKL multiplies several times faster if all factors are transposed."""
 LEAST_ROWS = 4
 """Smallest number of rows. With fewer, reading the matrix takes the time, and oneDNN is slower for the gradient."""
 
@@ -72,6 +74,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linears(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply E linear maps: (E, N, D) times weight (E, D, M), plus bias (E, M), gives (E, N, M)."""
     size = weight.numel() // len(weight)
+    is_narrow = weight.shape[2] <= NARROW and x.shape[1] >= ROWS_IF_NARROW
+    if is_narrow and x.device.type == "cpu" and kernels_apply():
+        return torch.baddbmm(bias.unsqueeze(2), weight.mT, x.mT).mT
     if x.shape[1] * size < LEAST_WORK_OF_EACH or not _is_for_onednn(x.shape[1], size, x, weight):
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
     # no indexing: the gradient of each part would be as large as the whole

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from imitate.algo import tdmpc2
 from imitate.system.ranks import ALONE
 from imitate.train.ranks import GradientAverage, joined_ranks
 from tests.tiny import tiny_algo, tiny_batch
@@ -82,6 +83,30 @@ def unused(ranks):
     return found
 
 
+def joined(values):
+    """Concatenate batches, which are nested dictionaries of tensors."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: joined([value[key] for value in values]) for key in first}
+    return torch.cat(values) if first is not None else None
+
+
+def windows(ranks):
+    """Compare a latent model on ranks with one on the joined batch; the policy has no noise, and all critics count."""
+    sizes = {"latent_dim": 8, "simplex_dim": 4, "policy_plans": 4, "critic": {"n": 2, "dropout": 0}}
+    words = {"obs": {"s": 5}, "action": 2, "hidden": (16, 16), "algo": sizes}
+    tdmpc2.LOG_STD = (-40.0, -39.0)
+    ours, alone = tiny_algo("tdmpc2", **words), tiny_algo("tdmpc2", **words)
+    ours.optimization.share_gradients = GradientAverage(ranks)
+    ours.optimization.share_weights = ranks.share
+    for number in range(4):
+        parts = [tiny_batch(ours, size=8, seed=100 * rank + number) for rank in range(ranks.world)]
+        for algo, own in ((ours, parts[ranks.rank]), (alone, joined(parts))):
+            algo.train_on_batch(algo.process_batch_for_training(own), 1)
+    many, one = ours.nets.state_dict(), alone.nets.state_dict()
+    return max(float((many[key] - one[key]).abs().max()) for key in many)  # a step is 3e-4
+
+
 def named_rewards(ranks):
     """Compare ranks that learn from a part each with one process that learns from all."""
     cost = {"source": "info:cost", "weight": 0, "at_most": 0.25}
@@ -98,13 +123,7 @@ def named_rewards(ranks):
     def learn_from(algo, batches, ranks):
         signals = torch.cat([batch["n_step_signals"] for batch in batches])
         algo.nets["reward_weights"].observe(signals.numpy(), ranks)
-        joined = {
-            key: {k: torch.cat([b[key][k] for b in batches]) for k in value}
-            if isinstance(value, dict)
-            else torch.cat([b[key] for b in batches])
-            for key, value in batches[0].items()
-        }
-        algo.train_on_batch(algo.process_batch_for_training(joined), 1)
+        algo.train_on_batch(algo.process_batch_for_training(joined(batches)), 1)
 
     for number in range(4):
         parts = []
@@ -126,6 +145,7 @@ def named_rewards(ranks):
 with joined_ranks(uses_cuda=False) as ranks:
     torch.manual_seed(0)
     findings = {"unused": unused(ranks), "named rewards": named_rewards(ranks)}
+    findings["windows"] = windows(ranks)
     for name in CASES:
         ours, theirs = make(name), make(name)
         before = copy.deepcopy([w.detach() for w in ours.nets.parameters()])
