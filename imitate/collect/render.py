@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -147,7 +146,7 @@ class RenderedFile:
         elif self._partial.exists():
             roll_back(self._partial)
             _check_settings(self._partial, self._layout)
-            os.replace(self._partial, self._earlier)
+            give_name(self._partial, self._earlier)
 
     def _take_over(self) -> None:
         if not self._earlier.exists():

@@ -118,7 +118,7 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
 
 
 def give_name(finished: Path, path: Path) -> None:
-    """Let a finished file, or a folder of finished files, replace ``path`` atomically.
+    """Move a finished file, or a folder of finished files, to ``path`` atomically; a file there is replaced.
 
     Its content is synced to disk before it gets the name, and then the name is synced.
     """

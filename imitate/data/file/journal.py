@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from imitate.errors import DatasetError
 from imitate.system.locks import lock
-from imitate.system.plain_files import edited, fresh, open_plain
+from imitate.system.plain_files import edited, fresh, give_name, open_plain
 
 LOG = logging.getLogger(__name__)
 _RECORD = struct.Struct("<QQI")  # offset, length and checksum of the original bytes
@@ -280,7 +280,7 @@ def _move_aside(journal: Path, why: str) -> None:
     number = 0
     while (aside := journal.with_name(f"{journal.name}.stale{number or ''}")).exists():
         number += 1
-    journal.rename(aside)
+    give_name(journal, aside)
     LOG.warning("%s %s: it was moved to %s", journal, why, aside.name)
 
 

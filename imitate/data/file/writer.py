@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -535,7 +534,7 @@ def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
             edited(path).close()  # a link is refused while it has its own name
         except OSError as error:
             raise _unwritable(path, error) from error
-        os.replace(path, partial)
+        give_name(path, partial)
     elif partial.exists():
         roll_back(partial)
         _check_same_rate(partial, rate_hz)

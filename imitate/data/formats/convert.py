@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -206,7 +205,7 @@ def _replace(unfinished: Path, final: Path) -> None:
         # A folder cannot replace another folder atomically.
         old = final.with_name(f"{final.name}.replaced")
         _remove(old)
-        os.replace(final, old)
+        give_name(final, old)
         give_name(unfinished, final)
         _remove(old)
         return
