@@ -241,18 +241,22 @@ class Preprocess(nn.Module):
         Raises:
             UserError: a key is missing or has another shape, or an image has values beyond its range.
         """
-        chosen = None if keys is None else tuple(keys)
-        plan = self._plans.get(chosen)
-        if plan is None:
-            device = self.normalization.offset.device
-            plan = obs_plan(self.steps, self.raw_shapes, self.modalities, chosen, device)
-            self._plans[chosen] = plan
+        plan = self.plan(None if keys is None else tuple(keys))
         features, checked = [], plan.keys
         if self.feature_shapes:
             features = self._features(raw, plan.keys)
             checked = tuple(key for key in plan.keys if key not in features)
         check_raw(raw, checked, self.raw_shapes, self.modalities)
         return plan.prepared(raw, features)
+
+    def plan(self, keys: tuple[str, ...] | None) -> ObsPlan:
+        """Return the plan by which the observations of these keys are prepared, or of all if None; made only once."""
+        plan = self._plans.get(keys)
+        if plan is None:
+            device = self.normalization.offset.device
+            plan = obs_plan(self.steps, self.raw_shapes, self.modalities, keys, device)
+            self._plans[keys] = plan
+        return plan
 
     def _features(self, raw: Raw, keys: Sequence[str]) -> list[str]:
         """Return the keys of images for which features are given."""

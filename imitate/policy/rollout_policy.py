@@ -522,6 +522,10 @@ class RolloutPolicy:
     ) -> dict[str, Tensor]:
         """Convert raw arrays to network inputs with a batch dimension."""
         preprocess = self.algo.preprocess
+        if not batched:
+            vectors = preprocess.plan(keys).of_vectors(raw, self._given)
+            if vectors is not None:
+                return vectors
         shapes, arrays, one_step = preprocess.raw_shapes, {}, True
         for key in keys:
             given = self._given[key]

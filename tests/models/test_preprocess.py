@@ -114,6 +114,35 @@ def test_tensors_and_arrays_give_the_same():
         torch.testing.assert_close(mixed[key], value, atol=1e-6, rtol=0)
 
 
+def vectors_alone():
+    known = {"a": stats([1.0, 2.0], [2.0, 4.0], [0.0, 0.0], [9.0, 9.0])}
+    known["b"] = stats([0.5], [0.1], [0.0], [1.0])
+    kinds = {"a": "low_dim", "b": "low_dim"}
+    layout = {"a": (2,), "b": (1,)}, kinds, {"actions": 1}
+    return Preprocess.from_statistics(*layout, {"obs": known, "actions": {}}, "mean_std")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, ">f4"])
+def test_one_observation_of_vectors_is_prepared_as_any_other(dtype):
+    prepare, names = vectors_alone(), {"a": "arm", "b": "b"}
+    arm, b = np.array([3.0, -2.0], dtype=dtype)[::-1], np.array([0.7], dtype=dtype)
+    found = prepare.plan(("b", "a")).of_vectors({"arm": arm, "b": b, "more": None}, names)
+    wanted = prepare.prepare_obs({"a": arm.astype(np.float32)[None], "b": b[None]}, ("b", "a"))
+    assert list(found) == ["b", "a"] and found["a"].tolist() == [[-1.5, 0.25]]
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1.0, 2.0], np.ones(3), np.ones((1, 2)), np.array([1.0, np.nan]), np.array([1e39, 0.0]), None]
+    + [np.array([np.inf, 0.0]), np.array([1, 1j]), torch.ones(2)],
+)
+def test_other_observations_are_looked_at_one_by_one(value):
+    names = {"a": "a", "b": "b"}
+    assert vectors_alone().plan(None).of_vectors({"a": value, "b": np.ones(1)}, names) is None
+    assert fitted().plan(None).of_vectors(raw_obs(), {}) is None  # it has images
+
+
 def test_raw_values_are_not_changed():
     raw = {"gripper": torch.ones(4, 1)}
     fitted("mean_std").prepare_obs(raw, ["gripper"])["gripper"].add_(5.0)

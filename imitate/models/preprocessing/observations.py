@@ -16,6 +16,8 @@ from imitate.models.preprocessing.step import PreprocessStep
 
 Raw = Mapping[str, "Tensor | np.ndarray[Any, Any]"]
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 class ObsPlan(NamedTuple):
     """Plan of :meth:`~imitate.models.preprocess.Preprocess.prepare_obs` for one selection of keys.
@@ -40,10 +42,7 @@ class ObsPlan(NamedTuple):
         """Prepare checked values; the features in ``features`` are only converted to float32 on the device."""
         prepared: dict[str, Tensor] = {}
         if self.packed:
-            x = _joined([raw[key] for key in self.packed], self.device)
-            for function in self.together:
-                x = function(x)
-            prepared = dict(zip(self.packed, x.split_with_sizes(self.sizes, -1), strict=True))
+            prepared = self._split(_joined([raw[key] for key in self.packed], self.device))
         for key, steps in self.one_by_one.items():
             value = _tensor(raw[key])
             if key in features:
@@ -53,6 +52,39 @@ class ObsPlan(NamedTuple):
                 value = step.forward_obs(key, value)
             prepared[key] = value
         return prepared
+
+    def of_vectors(
+        self, raw: Mapping[str, Any], names: Mapping[str, str]
+    ) -> dict[str, Tensor] | None:
+        """Prepare one observation, ``{key: (1, D)}``, in as few operations as possible.
+
+        Args:
+            raw: the observation; the caller's name of each key is in ``names``.
+
+        Returns:
+            None if the observation is anything but arrays (D,) of finite numbers, so that its values have to be looked
+            at one by one.
+        """
+        if self.one_by_one:
+            return None
+        values = []
+        for key, size in zip(self.packed, self.sizes, strict=True):
+            value = raw.get(names[key])
+            if type(value) is not np.ndarray or value.shape != (size,):
+                return None
+            values.append(value)
+        joined = np.concatenate(values)
+        # A sum of squares in float32's range: each value is finite, in float32 too. A comparison with NaN is false.
+        if joined.dtype.kind != "f" or not np.vdot(joined, joined) < LARGEST:
+            return None
+        x = torch.from_numpy(joined.astype(np.float32, copy=False)[None])
+        return self._split(x if self.device.type == "cpu" else to_device(x, self.device))
+
+    def _split(self, x: Tensor) -> dict[str, Tensor]:
+        """Prepare concatenated vectors (*B, D)."""
+        for function in self.together:
+            x = function(x)
+        return dict(zip(self.packed, x.split_with_sizes(self.sizes, -1), strict=True))
 
 
 def obs_plan(
