@@ -116,6 +116,7 @@ CASES = {
     "ppo_cartpole": Case("ppo/ppo_cartpole", 475.0),
     "ppo_popart": Case("ppo/ppo_cartpole", 475.0, settings=(*LARGE, "algo.popart=0.1")),
     "ppo_large_rewards": Case("ppo/ppo_cartpole", 475.0, settings=LARGE),
+    "ppg_cartpole": Case("ppg/ppg_cartpole", 475.0),
     "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
     "dqn_cartpole": Case("dqn/dqn_cartpole", 450.0),
     "sac_cartpole": Case("sac/sac_cartpole", 450.0),

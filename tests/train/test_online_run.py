@@ -95,6 +95,7 @@ ON_POLICY = {
         pytest.param("mbrl", {"algo": {**MODEL, "planner": PLANNER}}, marks=NIGHTLY),
         pytest.param("td3", {"train": {"obs_normalization": "mean_std"}}, marks=NIGHTLY),
         ("ppo", ON_POLICY),
+        ("ppg", merged(ON_POLICY, {"algo": {"interval": 2}})),
     ],
 )
 def test_a_resumed_run_ends_bit_equal(tmp_path, name, sections):

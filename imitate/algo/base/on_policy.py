@@ -65,6 +65,11 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     reward_source: RewardSource | None = None
     """Slot: rewards that replace the environment's."""
 
+    @cached_property
+    def kept(self) -> list[Batch]:
+        """Parts of rollouts, as tensors, that :meth:`after_rollout` keeps; saved for an exact resume."""
+        return []
+
     def _create_networks(self) -> None:
         config, encoder = self.config, self._create_encoder()
         rnn = None if self.memory is None else config.rnn.make(encoder.output_dim)
@@ -298,6 +303,16 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         edges = [size * part // parts for part in range(parts + 1)]
         for start, stop in zip(edges[:-1], edges[1:], strict=True):
             yield select_rows(shuffled, slice(start, stop))
+
+    def after_rollout(self, rollout: Batch, batch: Batch, batch_size: int) -> Iterator[Batch]:
+        """Yield further minibatches after the passes over a rollout; none by default.
+
+        Args:
+            rollout: raw rollout, see :meth:`prepare_rollout`.
+            batch: the same, prepared.
+            batch_size: number of samples of a minibatch.
+        """
+        yield from ()
 
     # ---- batches of a dataset ------------------------------------------------------------------------------------
 

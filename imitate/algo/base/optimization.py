@@ -248,7 +248,8 @@ def updates_per_epoch(config: Config, rollouts: bool) -> int:
         )
     if rollouts:
         samples = steps // int(config.algo.get("n_step", 1))
-        return max(1, samples * int(config.algo["rollout_epochs"]) // train.batch_size)
+        passes = int(config.algo["rollout_epochs"]) + int(config.algo.get("auxiliary_epochs", 0))
+        return max(1, samples * passes // train.batch_size)
     if train.online.enabled:
         return max(1, int(steps * train.online.update_ratio))
     return max(1, steps // train.gradient_accumulation)

@@ -288,6 +288,9 @@ class RolloutLearner(Learner):
         )
         batch = self.algo.prepare_rollout(rollout)
         yield from self._passes(batch)
+        for further in self.algo.after_rollout(rollout, batch, self._batch_size):
+            self.updates += 1
+            yield further
         if self.obs_normalizer is not None:
             mask = rollout["mask"]
             self.obs_normalizer.add({key: seen[mask] for key, seen in rollout["obs"].items()})
@@ -327,13 +330,15 @@ class RolloutLearner(Learner):
         return self.algo.process_batch_for_training(self.demos.sample(size))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters and statistics, without an incomplete rollout."""
-        return {**super().state_dict(), "rewards": self._reward_scaler.state_dict()}
+        """Return counters, statistics and what the algorithm keeps of rollouts, without an incomplete rollout."""
+        rewards = self._reward_scaler.state_dict()
+        return {**super().state_dict(), "rewards": rewards, "kept": list(self.algo.kept)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from :meth:`state_dict`."""
         super().load_state_dict(state)
         self._reward_scaler.load_state_dict(state["rewards"])
+        self.algo.kept[:] = state["kept"]
 
 
 def stacked(steps: Sequence[Step]) -> dict[str, Any]:
