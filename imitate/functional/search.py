@@ -1,0 +1,183 @@
+"""Monte Carlo tree search from B states at once, in arrays, with a learned or a true model.
+
+Each simulation follows the edges (s, a) with the greatest score from the root to an edge without a child, lets the
+model expand that edge, and adds the return of the path to the means Q of its edges. With the prior p of the policy,
+n(s, a) visits of an edge and N = 1 + sum_a n(s, a) of a state:
+
+    score   Q'(s, a) + p(a) (c_1 + log((N + 1 + c_2) / c_2)) sqrt(N) / (1 + n(s, a))          -> search
+    Q'      Q, which is v(s) before the first visit, over the range of all Q of the tree      -> search
+    backup  G_k = r_k + g_k G_{k+1}, from G = v(leaf); Q <- Q + (G - Q) / n                   -> search
+    policy  l p(a) / (b - Q'(s, a)), l = (c_1 + log(...)) sqrt(N) / (A + N), b so that it sums to 1
+                                                                                              -> regularized_policy
+
+Schrittwieser et al., "Mastering Atari, Go, Chess and Shogi by Planning with a Learned Model", Nature 2020
+(arXiv:1911.08265); policy: Grill et al., "Monte-Carlo Tree Search as Regularized Policy Optimization", ICML 2020
+(arXiv:2007.12509). The discount g of a step is 0 at an end, and negative in a game of two players in turn, whose values
+are those of the player to move. Departure: the value of an edge without a visit is that of its state, not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+
+NEWTON_STEPS = 30
+"""Most steps of Newton's method; it converges quadratically."""
+
+
+class Leaf(NamedTuple):
+    """Predictions of a model for B states that were just reached.
+
+    Attributes:
+        values: (B,) predicted returns from the states on; of no meaning after an end.
+        priors: (B, A) probabilities of the choices; 0 where one is not allowed.
+        rewards: (B,) rewards of the steps that led to the states.
+        discounts: (B,) factors of what follows them; 0: the step ended the episode.
+    """
+
+    values: Floats
+    priors: Floats
+    rewards: Floats
+    discounts: Floats
+
+
+Expand = Callable[[int, Numbers, Numbers], Leaf]
+"""Function of the number of the new nodes, and, for each of B trees, the number of the node that a step starts from and
+the choice. Nodes are numbered from 1 in the order of the calls; 0 is the root. The model keeps their states."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Constants of the score.
+
+    Attributes:
+        c_1: weight of the prior.
+        c_2: number of visits from which on the prior's weight grows.
+    """
+
+    c_1: float = 1.25
+    c_2: float = 19652.0
+
+    def weight(self, visits: Floats) -> Floats:
+        """Return ``c_1 + log((N + 1 + c_2) / c_2)`` of states with N visits."""
+        grown: Floats = np.log1p((visits + 1.0) / self.c_2) + self.c_1
+        return grown
+
+
+class TreeResult(NamedTuple):
+    """Result of a search.
+
+    Attributes:
+        visits: (B, A) visits of the choices at the root.
+        q: (B, A) mean returns of the choices; of those without a visit, the model's value of the root.
+        scaled: (B, A) the same over the range of all Q of the tree.
+        values: (B,) mean returns of all simulations and the model's value of the root.
+    """
+
+    visits: Floats
+    q: Floats
+    scaled: Floats
+    values: Floats
+
+
+def search(root: Leaf, expand: Expand, simulations: int, rule: Rule = Rule()) -> TreeResult:  # noqa: B008
+    """Search in B trees at once.
+
+    Args:
+        root: values and priors of the roots, with noise if the search explores.
+        expand: the model.
+        simulations: number of simulations, at least 1.
+        rule: constants of the score.
+    """
+    size, choices = root.priors.shape
+    nodes = simulations + 1
+    none = (
+        size * nodes * choices
+    )  # an edge of no tree, where paths that are shorter than others wait
+    first = np.arange(size) * nodes
+    visits, q, rewards = (np.zeros(none + 1, np.float32) for _ in range(3))
+    discounts, children = np.ones(none + 1, np.float32), np.full(none + 1, -1)
+    by_node = [x[:none].reshape(-1, choices) for x in (visits, q)]
+    priors = np.empty((size * nodes, choices), np.float32)
+    counts = np.ones(size * nodes + 1, np.int64)
+    steps = np.arange(nodes + 1, dtype=np.float32)
+    weights = (rule.weight(steps) * np.sqrt(steps))[:, None]
+    by_node[1][first], priors[first] = root.values[:, None], root.priors
+    low, high = root.values.copy(), root.values.copy()
+
+    for number in range(1, nodes):
+        spread = high - low
+        spread[spread <= 0] = 1.0
+        scale = (1.0 / spread)[:, None]
+        rows, path = first, []
+        done: NDArray[np.bool_] | None = None
+        while True:
+            prior = priors[rows]
+            score = prior * weights[counts[rows]]
+            score /= by_node[0][rows] + 1.0
+            score += by_node[1][rows] * scale  # the lower limit is the same for all choices
+            score[prior <= 0] = -np.inf
+            edges = rows * choices + score.argmax(1)
+            if done is None:
+                last = edges
+            else:
+                last = np.where(done, last, edges)
+                edges = np.where(done, none, edges)
+            path.append(edges)
+            child = children[edges]
+            done = child < 0
+            if done.all():
+                break
+            rows = np.where(done, rows, first + child)
+        leaf = expand(number, last // choices - first, last % choices)
+        rewards[last], discounts[last] = leaf.rewards, leaf.discounts
+        ended = leaf.discounts == 0
+        children[last] = np.where(ended, -1, number)
+        priors[first + number] = leaf.priors
+        values = np.where(ended, np.float32(0), leaf.values)
+        by_node[1][first + number] = values[:, None]
+
+        returns = values
+        behind = []
+        for edges in reversed(path):
+            returns = rewards[edges] + discounts[edges] * returns
+            behind.append(returns)
+        edges, gained = np.array(path), np.array(behind[::-1])
+        seen, old = visits[edges] + 1.0, q[edges]
+        new = old + (gained - old) / seen
+        visits[edges], q[edges] = seen, new
+        counts[edges // choices] += 1
+        visits[none] = 0.0
+        low = np.minimum(np.minimum(low, new.min(0)), values)
+        high = np.maximum(np.maximum(high, new.max(0)), values)
+
+    seen, means = (x[first] for x in by_node)
+    spread = np.where(high > low, high - low, 1.0)[:, None]
+    total = (seen * means).sum(1) + root.values
+    return TreeResult(seen, means, (means - low[:, None]) / spread, total / (seen.sum(1) + 1.0))
+
+
+def regularized_policy(found: TreeResult, priors: Floats, rule: Rule = Rule()) -> Floats:  # noqa: B008
+    """Return the policy (B, A) that maximizes ``sum_a y(a) Q'(a) - l KL(p, y)`` with the priors p (B, A)."""
+    count = found.visits.sum(1, keepdims=True) + 1.0
+    weight = rule.weight(count) * np.sqrt(count) / (count + priors.shape[1])
+    share = np.where(priors > 0, weight * priors, 0.0).astype(np.float64)
+    q = np.where(priors > 0, found.scaled, -np.inf).astype(np.float64)
+    # the sum falls and is convex, and it is at least 1 here: Newton's steps approach the root from one side
+    bound = (q + share).max(1, keepdims=True)
+    for _ in range(NEWTON_STEPS):
+        parts = share / (bound - q)
+        excess = parts.sum(1, keepdims=True) - 1.0
+        if (excess < 1e-9).all():
+            break
+        bound += excess / (parts / (bound - q)).sum(1, keepdims=True)
+    chances = share / (bound - q)
+    result: Floats = (chances / chances.sum(1, keepdims=True)).astype(np.float32)
+    return result
