@@ -313,6 +313,43 @@ def of_normalization(
         )
 
 
+def of_units(key: str, demos: Sequence[Array]) -> Cause | None:
+    """Divide the demonstrations into those with small and with large values: are some in other units?
+
+    Args:
+        key: name of the observation.
+        demos: (T, D) values of each demonstration.
+
+    Returns:
+        the cause, or None for fewer than four demonstrations that are not 0.
+    """
+    sizes = np.array([np.sqrt((demo**2).mean()) for demo in demos])
+    logs = np.sort(np.log10(sizes[sizes > 0]))
+    if len(logs) < 4:
+        return None
+    parts = [(logs[:n], logs[n:]) for n in range(1, len(logs))]
+    within = [np.sqrt((len(a) * a.var() + len(b) * b.var()) / len(logs)) for a, b in parts]
+    best = int(np.argmin(within))
+    small, large = (part.mean() for part in parts[best])
+    apart = float(large - small)
+    words = (
+        f"'{key}' is {10**apart:.3g} times as large in {len(logs) - best - 1} of {len(logs)} demonstrations as in "
+        "the others"
+    )
+    return scored(
+        "units",
+        min(apart / np.log10(_OTHER_UNIT), apart / max(_APART * float(within[best]), 1e-9)),
+        1.0,
+        words,
+        "convert all demonstrations to the same units and frames",
+    )
+
+
+_OTHER_UNIT = 8.0
+_APART = 5.0
+"""Distance of two parts, in deviations within them, that one distribution of values does not show."""
+
+
 def of_horizon(horizon: int | None, lengths: Sequence[int]) -> Cause | None:
     """Compare the longest evaluation episode with the demonstrations, in steps."""
     if horizon is None or not lengths:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.checks import causes, left_out, response
+from imitate.checks import causes, left_out, response, views
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause
 from imitate.data.dataset_file import DatasetFile
@@ -47,6 +47,7 @@ _FIRST = (
     "exchanged",
     "zeros",
     "units",
+    "dropped frames",
     "normalization",
     "rate",
 )
@@ -284,6 +285,8 @@ def _of_training(
     vectors = _of_kind(policy, ("low_dim",))
     measured = {key: range_of([demo.obs[key] for demo in shown]) for key in vectors}
     yield from causes.of_normalization(subject.normalization, measured)
+    for key in vectors:
+        yield from _some(causes.of_units(key, _flat(shown, key)))
     lengths = [data.length(name) for name in data.demos()]
     yield from _some(causes.of_horizon(subject.horizon, lengths))
     yield from _some(response.of_shift(_motions(data, shown)))
@@ -380,6 +383,7 @@ def _of_recording(
     if data is not None and shown:
         here, there = _motions(recording, episodes, rename), _motions(data, shown)
         yield from _some(response.of_order(here, there))
+        yield from _some(response.of_gain(here, there))
         yield from _some(recorded.of_reach(here, there))
         yield from _some(response.of_delay(here, there))
         vectors = _of_kind(policy, ("low_dim",))
@@ -404,21 +408,27 @@ def _inputs(
     ]
     yield from map(recorded.of_structure, first)
     odd = {key for found in first for key in found.key.split(", ")}
+    vectors = [key for key, kind in kinds.items() if kind == "low_dim" and key not in odd]
     if shown:
-        vectors = [key for key, kind in kinds.items() if kind == "low_dim" and key not in odd]
-        here, there = (
+        joined = (
             {key: np.concatenate(_flat(part, key)) for key in vectors} for part in (episodes, shown)
         )
-        for keys, cause in recorded.of_exchange(here, there):
+        for keys, cause in recorded.of_exchange(*joined):
             odd |= set(keys.split(", "))
             yield cause
     for key, kind in kinds.items():
         range_: Range | None = known.ranges.get(key)
         if key in odd:
             continue
+        if shown:
+            yield recorded.of_dropped(key, _flat(episodes, key), _flat(shown, key))
         if kind == "rgb":
             images, theirs = ([one.obs[key] for one in part] for part in (episodes, shown))
-            yield from recorded.of_images(key, images, range_, theirs)
+            found = [*recorded.of_images(key, images, range_, theirs)]
+            yield from found
+            if not found and shown and images[0].shape[1:] == theirs[0].shape[1:]:
+                here, there = (views.Views(part, key, vectors) for part in (episodes, shown))
+                yield from views.of_views(key, here, there)
         elif kind == "low_dim" and range_ is not None:
             flat, theirs = _flat(episodes, key), _flat(shown, key)
             if flat[0].shape[1] == range_.mean.size:

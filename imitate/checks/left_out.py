@@ -16,7 +16,7 @@ from imitate.checks.causes import Array, Cause, scored
 from imitate.deploy.check.deploy_check import CheckedDemo
 
 _ROWS = 600
-_KERNELS = ((1.5, 0.01), (1.5, 0.3), (5.0, 0.01), (5.0, 0.3))
+_KERNELS = ((1.5, 0.01), (1.5, 0.3), (1.5, 1.0), (5.0, 0.01), (5.0, 0.3))
 """Widths in standard deviations per number, and ridges; the best one is taken."""
 
 
@@ -46,20 +46,27 @@ class LeftOut:
         self.first, self.last = self.states[firsts], self.states[lasts]
         """Standardized states (N, D) at the begin and end of each demonstration."""
 
-    def errors(self, context: Array | None = None) -> Array:
-        """Return the mean absolute errors (A,) of left-out actions, in those of the best constant action.
+    def errors(self) -> Array:
+        """Return the mean absolute errors (A,) of left-out actions, in those of the best constant action."""
+        usual = np.maximum(np.abs(self.actions).mean(axis=0), 1e-9)
+        every = [
+            np.abs(left).mean(axis=0) for left in _left_out(self.states, self.actions, self.of)
+        ]
+        relative: Array = min(every, key=lambda error: float(error.mean())) / usual
+        return relative
+
+    def unexplained(self, context: Array | None = None) -> Array:
+        """Return the squared errors (N, A) of each left-out demonstration's actions, in the actions' variance.
 
         Args:
-            context: (N, C) further numbers of each demonstration.
+            context: (N, C) further numbers of each demonstration. The actions are linear in them, by factors that
+                depend on the state.
         """
-        x = (
-            self.states
-            if context is None
-            else np.concatenate([self.states, context[self.of]], axis=1)
-        )
-        usual = np.maximum(np.abs(self.actions).mean(axis=0), 1e-9)
-        relative: Array = _left_out_errors(x, self.actions, self.of) / usual
-        return relative
+        y = self.actions - self.actions.mean(axis=0)
+        every = np.stack([left**2 for left in _left_out(self.states, y, self.of, context)])
+        best = every.mean(axis=1).argmin(axis=0)
+        errors = every[best, :, np.arange(len(best))].T / np.maximum(y.var(axis=0), 1e-12)
+        return np.stack([errors[self.of == number].mean(axis=0) for number in np.unique(self.of)])
 
     def novelty(self) -> float:
         """Return the share of a first state that is no combination of the other demonstrations' first states."""
@@ -78,11 +85,12 @@ class LeftOut:
         It is that of the worst number, in mean deviations of all states, or that of a constant if this is smaller.
         """
         left = self.last - np.median(self.last, axis=0)
-        usual = np.abs(self.states).mean(axis=0)
+        usual, each = np.abs(self.states).mean(axis=0), np.arange(len(left))
         return max(
             (
                 min(
-                    _left_out_errors(self.first, column[:, None], np.arange(len(left)))[0] / size,
+                    min(np.abs(one).mean() for one in _left_out(self.first, column[:, None], each))
+                    / size,
                     float(np.abs(column).mean() / size),
                 )
                 for column, size in zip(left.T, usual, strict=True)
@@ -101,22 +109,24 @@ def standardized(x: Array) -> Array:
     return found
 
 
-def _left_out_errors(x: Array, y: Array, of: NDArray[np.intp]) -> Array:
-    """Return the mean absolute errors (A,) of y (N, A), left out by their demonstration ``of`` (N,)."""
+def _left_out(
+    x: Array, y: Array, of: NDArray[np.intp], context: Array | None = None
+) -> Iterator[Array]:
+    """Yield the errors of y (N, A), left out by their demonstration ``of`` (N,), of each kernel."""
     norms = (x**2).sum(axis=1)
     products = x @ x.T / max(x.shape[1], 1)
     squares = norms[:, None] / max(x.shape[1], 1) + norms / max(x.shape[1], 1) - 2 * products
-    errors = []
+    factors: Array | float = 1.0
+    if context is not None:
+        factors += (context @ context.T / context.shape[1])[np.ix_(of, of)]
     for width, ridge in _KERNELS:
-        kernel = np.exp(-squares / (2 * width**2)) + 0.05 * products + 1.0
+        kernel = factors * np.exp(-squares / (2 * width**2)) + 0.05 * products + 1.0
         inverse = np.linalg.inv(kernel + ridge * np.eye(len(kernel)))
         weighted, left = inverse @ y, np.empty_like(y)
         for number in np.unique(of):
             rows = of == number
             left[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], weighted[rows])
-        errors.append(np.abs(left).mean(axis=0))
-    best: Array = min(errors, key=lambda error: float(error.mean()))
-    return best
+        yield left
 
 
 def of_number(data: LeftOut, own: float) -> Cause:
@@ -147,29 +157,42 @@ def of_unobserved(data: LeftOut, others: Mapping[str, Array]) -> Iterator[Cause]
         data: the demonstrations.
         others: (N, C) values in the first step of vectors in the file that the policy does not observe.
     """
-    error = data.errors()
-    best = {key: data.errors(standardized(values)) for key, values in others.items()}
-    if best:
-        key = min(best, key=lambda one: float(best[one].mean()))
+    error = data.unexplained()
+    found = []
+    for key, values in others.items():
         words = f"'{key}' of the first step, which the policy does not observe, is known"
-        yield _unobserved(error, best[key], words, f"train with '{key}' in observation.modalities")
+        advice = f"train with '{key}' in observation.modalities"
+        found.append(_unobserved(error, data.unexplained(standardized(values)), words, advice))
+    best = max(found, key=lambda cause: cause.score, default=None)
+    if best is not None:
+        yield best
+        if best.is_named:
+            return
     surprise = data.surprise()
     words = f"the last state is known, which does not follow from what the policy observes first (error {surprise:.2f})"
-    known = data.errors(data.last) if surprise > _SURPRISE else error
+    known = data.unexplained(standardized(data.last)) if surprise > _SURPRISE else error
     yield _unobserved(
         error, known, words, "record the goal as an observation, or give an instruction"
     )
 
 
 _SURPRISE = 0.5
+_GAIN = 0.1
+"""Fraction of an action's variance that further numbers explain in healthy trainings at most."""
+_CERTAIN = 3.2
+"""Standard errors over many demonstrations from which on it is no chance."""
 
 
 def _unobserved(error: Array, known: Array, given: str, advice: str) -> Cause:
-    """Judge the action (A,) whose left-out error falls most if more is known."""
-    gain = np.where(known < 0.75 * error, np.minimum(error, 1.0) - known, 0.0)
-    most = int(gain.argmax())
+    """Judge the action whose left-out errors (N, A), at most those of a constant, fall most if more is known."""
+    usual = error / np.maximum(error.mean(axis=0), 1.0)
+    fall = usual - known
+    gain = fall.mean(axis=0)
+    certain = gain / np.maximum(fall.std(axis=0, ddof=1) / np.sqrt(len(fall)), 1e-9)
+    scores = np.minimum(gain / _GAIN, certain / (_CERTAIN + 20 / len(fall)))
+    most = int(scores.argmax())
     words = (
-        f"actions[{most}] of left-out demonstrations are predicted with an error of {known[most]:.2f} in place of "
-        f"{error[most]:.2f} (1: as badly as by a constant action) if {given}"
+        f"actions[{most}] of left-out demonstrations are predicted with {known.mean(axis=0)[most]:.0%} of their "
+        f"variance as error in place of {error.mean(axis=0)[most]:.0%} if {given}"
     )
-    return scored("unobserved", float(gain[most]), 0.25, words, advice)
+    return scored("unobserved", max(float(scores[most]), 0.0), 1.0, words, advice)

@@ -59,7 +59,41 @@ def of_vectors(
         "record demonstrations that begin in or pass through such states, or correct the policy there: imitate dagger",
     )
     if shown:
+        yield _of_offset(key, demos, known, shown)
         yield from _of_sensor(key, demos, shown)
+
+
+def _of_offset(key: str, demos: Sequence[Array], known: Range, shown: Sequence[Array]) -> Cause:
+    """Compare the first values of the episodes, which no action has changed: are all of them moved to one side?
+
+    The score grows with the share of episodes that begin outside only because of it, and with its certainty.
+    """
+    here, there = (np.stack([part[0] for part in parts]) for parts in (demos, shown))
+    shift = np.median(here, axis=0) - np.median(there, axis=0)
+    above, below = here.max(axis=0) - known.high, here.min(axis=0) - known.low
+    one_side = np.where(below >= 0, np.maximum(above, 0.0), np.where(above <= 0, below, 0.0))
+    outside, back = (_beyond([values], known)[1] for values in (here, here - one_side))
+    width = np.maximum(here.std(axis=0), there.std(axis=0))
+    width = np.maximum(width, 1e-6 + 1e-3 * np.maximum(np.abs(known.mean), 1.0))
+    errors = np.abs(shift) / (width * np.sqrt(1 / len(here) + 1 / len(there)))
+    worst = int(errors.argmax())
+    certain = float(errors[worst]) / (_SHIFTED * (1 + 5 / len(there)))
+    words = (
+        f"'{key}' begins to one side of the demonstrations: number {worst} by {shift[worst]:+.3g} "
+        f"({errors[worst]:.1f} standard errors); {outside:.0%} of the episodes begin outside the training's range, and "
+        f"{back:.0%} without the shift"
+    )
+    return scored(
+        "offset",
+        max(outside / SHARE if back < 0.5 * outside else 0.0, certain),
+        1.0,
+        words,
+        "calibrate the sensor or camera that gives it, or place objects and robot as in the demonstrations",
+    )
+
+
+_SHIFTED = 6.0
+"""Standard errors of a shift of the first values that healthy recordings do not reach."""
 
 
 def _of_sensor(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Iterator[Cause]:
@@ -78,8 +112,38 @@ def _of_sensor(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Iter
         STILL / max(float(ratio[worst]), 1e-6),
         1.0,
         words,
-        "check the sensor and its driver",
+        "check the sensor and its driver, and whether the robot moves there at all: gripper, brake, command",
     )
+
+
+def of_dropped(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Cause:
+    """Compare how often an observation is that of the step before while it moves.
+
+    Args:
+        key: name of the observation.
+        demos: (T, D) values of each recorded episode.
+        shown: (T, D) values of each demonstration.
+    """
+    here, there = (float(np.mean([_repeated(part) for part in parts])) for parts in (demos, shown))
+    words = (
+        f"'{key}' is the same as in the step before in {here:.0%} of the steps, after which it goes on ({there:.0%} in "
+        "the demonstrations)"
+    )
+    advice = "compare the rates of sensors and policy: a sensor is slower than the control loop, or frames are lost"
+    return scored("dropped frames", max(here - there, 0.0), 0.15, words, advice)
+
+
+def _repeated(values: Array) -> float:
+    """Return the share of steps that repeat the one before, in runs of at most five that a change follows."""
+    moves = np.flatnonzero((np.diff(values, axis=0) != 0).any(axis=1))
+    if len(moves) < 2:
+        return 0.0
+    runs = np.diff(moves) - 1
+    return float(runs[runs <= _RUN].sum() / max(len(values) - 1, 1))
+
+
+_RUN = 5
+"""Longest run of equal steps that counts as lost frames; in longer ones the robot does not move."""
 
 
 def _beyond(

@@ -1,4 +1,4 @@
-"""Delay and order of positions after actions, by a linear model of a robot's response to them in demonstrations.
+"""Delay, order and size of motions after actions, by a linear model of a robot's response to them in demonstrations.
 
 The motion of each position is q(t+1) - q(t) = b + sum over k < 3 of W_k u(t-k) + V q(t), with actions u. V is the pull
 towards a target, and the three W_k are a lag of the controller, so velocities, displacements and position targets are
@@ -7,7 +7,7 @@ all of this form. The model has no rate, and needs no long episodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -66,8 +66,36 @@ class Response:
         x, y = _rows(pairs, delay, reach)
         return self._left(x, y, np.abs(y) > _STILL * self._size)
 
+    def gain(self, pairs: Pairs) -> tuple[Array, Array]:
+        """Return the factors (D,) of the motions in other episodes, and the fraction of the errors that they explain.
+
+        The factor is 1 if a position moves as far after its actions as in the episodes of the fit. It is of the whole
+        motion, as in a controller with other gains, or of the actions alone, whichever explains more.
+        """
+        x, y = _rows(pairs, 0, 0)
+        moves = np.abs(y) > _STILL * self._size
+        number = _TAPS * pairs[0][0].shape[1]
+        expected = y - self._errors(x, y)
+        by_actions = x[:, :number] / self._width[:number] @ self._weights[:number]
+        size = np.maximum((y**2).sum(axis=0, where=moves), 1e-12)
+        as_it_is = np.maximum(((y - expected) ** 2).sum(axis=0, where=moves), 1e-12)
+        found = []
+        for part in (expected, by_actions):
+            rest = expected - part
+            power = np.maximum((part**2).sum(axis=0, where=moves), 1e-12)
+            factor = (part * (y - rest)).sum(axis=0, where=moves) / power
+            left = ((y - rest - factor * part) ** 2).sum(axis=0, where=moves)
+            found.append((factor, np.where(left < _EXPLAINED * size, 1 - left / as_it_is, 0.0)))
+        (whole, of_whole), (alone, of_alone) = found
+        best = of_alone > of_whole + 0.1
+        return np.where(best, alone, whole), np.maximum(np.where(best, of_alone, of_whole), 0.0)
+
+    def _errors(self, x: Array, y: Array) -> Array:
+        found: Array = y - self._motion - (x - self._middle) / self._width @ self._weights
+        return found
+
     def _left(self, x: Array, y: Array, counted: NDArray[np.bool_] | None = None) -> Array:
-        error = y - self._motion - (x - self._middle) / self._width @ self._weights
+        error = self._errors(x, y)
         steps = np.ones(y.shape, dtype=bool) if counted is None else counted
         total = ((y - self._motion) ** 2).sum(axis=0, where=steps)
         moves = total > 1e-6 * max(float(total.max(initial=0.0)), 1e-12)
@@ -119,7 +147,7 @@ def _model_of(recorded: Pairs, trained: Pairs) -> Response | None:
 
 
 def of_order(recorded: Pairs, trained: Pairs) -> Cause | None:
-    """Exchange positions of a recording until they move after the actions as in the demonstrations.
+    """Exchange and negate positions of a recording until they move after the actions as in the demonstrations.
 
     Args:
         recorded: episodes of the recording.
@@ -129,32 +157,84 @@ def of_order(recorded: Pairs, trained: Pairs) -> Cause | None:
     if model is None or len(model.left) > _COLUMNS:
         return None
 
-    def left(order: list[int]) -> float:
-        found = model.unexplained([(u, q[:, order]) for u, q in recorded], 0, 0)
+    def left(way: _Way) -> float:
+        order, signs = way
+        found = model.unexplained([(u, q[:, order] * signs) for u, q in recorded], 0, 0)
         return float(np.nan_to_num(found[model.follows], nan=1.0).mean())
 
-    order = list(range(len(model.left)))
-    as_it_is = best = left(order)
-    for _ in order:
-        others = [_exchanged(order, i, j) for i, j in combinations(range(len(order)), 2)]
-        nearest = min(others, key=left, default=order)
-        if left(nearest) > 0.9 * best:
-            break
-        order, best = nearest, left(nearest)
+    size = len(model.left)
+    start = list(range(size)), [1] * size
+    as_it_is, found = left(start), []
+    for ways in (_negated, _exchanged):
+        way, best = start, as_it_is
+        for _ in range(size):
+            nearest = min(ways(way), key=left, default=way)
+            if left(nearest) > 0.9 * best:
+                break
+            way, best = nearest, left(nearest)
+        found.append((best, way))
+    best, (order, signs) = min(found)
     if best >= min(_EXPLAINED, 0.4 * as_it_is):
         return None
-    words = (
-        f"the positions move after the actions as in the demonstrations if they are in the order "
-        f"{', '.join(map(str, order))} ({best:.0%} of the motion is unexplained, and {as_it_is:.0%} as it is)"
+    named = ", ".join(
+        f"{'-' if sign < 0 else ''}{at}" for at, sign in zip(order, signs, strict=True)
     )
+    words = (
+        f"the positions move after the actions as in the demonstrations if they are in the order {named} "
+        f"({best:.0%} of the motion is unexplained, and {as_it_is:.0%} as it is)"
+    )
+    if order == sorted(order):
+        advice = (
+            "compare the signs of joints and actions in the robot's observe() and in its driver"
+        )
+        return Cause("sign", MOST, words, advice)
     advice = "give the joints in the order of the demonstrations in the robot's observe()"
     return Cause("order", MOST, words, advice)
 
 
-def _exchanged(order: list[int], i: int, j: int) -> list[int]:
-    new = [*order]
-    new[i], new[j] = order[j], order[i]
-    return new
+_Way = tuple[list[int], list[int]]
+"""An order of positions, and their signs."""
+
+
+def _exchanged(way: _Way) -> Iterator[_Way]:
+    """Yield all ways with two positions exchanged or one negated."""
+    order, signs = way
+    for i, j in combinations(range(len(order)), 2):
+        new = [*order]
+        new[i], new[j] = order[j], order[i]
+        yield new, signs
+    yield from _negated(way)
+
+
+def _negated(way: _Way) -> Iterator[_Way]:
+    """Yield all ways with one position negated."""
+    order, signs = way
+    for i in range(len(order)):
+        yield order, [-sign if i == at else sign for at, sign in enumerate(signs)]
+
+
+def of_gain(recorded: Pairs, trained: Pairs) -> Cause | None:
+    """Compare how far positions move after their actions in a recording and in the demonstrations.
+
+    Args:
+        recorded: episodes of the recording.
+        trained: demonstrations.
+    """
+    model = _model_of(recorded, trained)
+    if model is None:
+        return None
+    factor, explained = model.gain(recorded)
+    ratio = np.abs(np.log(np.clip(factor, 0.05, 20.0)))
+    scores = np.where(model.follows, ratio * explained, 0.0)
+    worst = int(scores.argmax())
+    words = f"after the same actions position {worst} moves {factor[worst]:.2f} times as far as in the demonstrations"
+    return scored(
+        "gain",
+        float(scores[worst]),
+        np.log(1.4),
+        words,
+        "compare the scale of actions, the controller and its gains with those of the demonstrations",
+    )
 
 
 def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:

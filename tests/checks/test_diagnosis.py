@@ -26,8 +26,10 @@ from tests.tiny import tiny_run
 STEPS = 40
 
 
-def episode(rng, act, *, sense=lambda obs: obs, send=lambda a: a, start=0.5, goal=0.8, delay=0):
-    """A point that moves by a tenth of its action, `delay` steps later: observations as `sense` gives them, actions."""
+def episode(
+    rng, act, *, sense=lambda obs: obs, send=lambda a: a, start=0.5, goal=0.8, delay=0, gain=0.1
+):
+    """A point that moves by `gain` times its action, `delay` steps later: observations, actions."""
     position, aim = rng.uniform(-start, start, 2), rng.uniform(-goal, goal, 2)
     seen, done, queue = [], [], [np.zeros(2)] * delay
     for _ in range(STEPS):
@@ -36,7 +38,7 @@ def episode(rng, act, *, sense=lambda obs: obs, send=lambda a: a, start=0.5, goa
         seen.append(obs)
         done.append(action)
         queue.append(action)
-        position = position + 0.1 * queue.pop(0)
+        position = position + gain * queue.pop(0)
     return {key: np.stack([obs[key] for obs in seen]) for key in seen[0]}, np.array(done)
 
 
@@ -122,6 +124,26 @@ def exchanged(obs):
     return {**obs, "joint_pos": obs["joint_pos"][::-1]}
 
 
+def negated(obs):
+    return {**obs, "joint_pos": obs["joint_pos"] * np.float32([1, -1])}
+
+
+def moved_aim(obs):
+    return {**obs, "goal": obs["goal"] + np.float32(0.5)}
+
+
+class Losing:
+    """A sensor that gives every second value twice."""
+
+    def __init__(self):
+        self.calls, self.last = 0, {}
+
+    def __call__(self, obs):
+        self.last = obs if self.calls % 2 == 0 else self.last
+        self.calls += 1
+        return self.last
+
+
 RECORDINGS = {
     None: {},
     "units": {"sense": degrees},
@@ -131,6 +153,10 @@ RECORDINGS = {
     "delay": {"delay": 4},
     "shortened": {"send": lambda action: 0.4 * action},
     "outside": {"goal": 2.5},
+    "sign": {"sense": negated},
+    "offset": {"sense": moved_aim},
+    "gain": {"gain": 0.3},
+    "dropped frames": {"sense": Losing()},
 }
 
 
@@ -207,6 +233,18 @@ def observations_late(one):
     return {key: values[3:] for key, values in obs.items()}, actions[:-3]
 
 
+class InDegrees:
+    """Goals of every second demonstration in degrees."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, one):
+        self.calls += 1
+        obs, actions = one
+        return ({**obs, "goal": np.rad2deg(obs["goal"])} if self.calls % 2 else obs), actions
+
+
 TRAININGS = {
     "few demonstrations": (None, {"number": 5}, {}),
     "noise": (None, {"noise": 0.25}, {}),
@@ -218,6 +256,8 @@ TRAININGS = {
     ),
     "undertrained": ("undertrained", {}, {"updates": 20, "rate": 0.0005}),
     "shift": ("shift", {"change": observations_late}, {}),
+    "unobserved": ("unobserved", {}, {"obs": ("joint_pos",)}),
+    "units": ("units", {"change": InDegrees()}, {}),
     "copying": ("copying", {"change": sticky}, {"obs": ("joint_pos", "goal", "last")}),
 }
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.checks.response import of_delay, of_order, of_shift, reach_of
+from imitate.checks.response import of_delay, of_gain, of_order, of_shift, reach_of
 
 
 def moved(u, delay=0, pull=0.0, lag=0.0, rng=None):
@@ -65,3 +65,27 @@ def test_positions_in_another_order(order):
     back = ", ".join(str(order.index(n)) for n in range(3))
     assert found is None if order == [0, 1, 2] else f"in the order {back} (" in found.words
     assert of_order([(u, q[:, :2]) for u, q in recorded], trained) is None
+
+
+@pytest.mark.parametrize("flipped", [[], [1], [0, 2]])
+def test_positions_with_the_other_sign(flipped):
+    trained, recorded = (episodes(size=3, seed=seed) for seed in (0, 1))
+    signs = [-1 if n in flipped else 1 for n in range(3)]
+    found = of_order([(u, q * signs) for u, q in recorded], trained)
+    if not flipped:
+        assert found is None
+        return
+    named = ", ".join(f"{'-' if n in flipped else ''}{n}" for n in range(3))
+    assert found.kind == "sign" and f"in the order {named} (" in found.words
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+@pytest.mark.parametrize("gain", [1.0, 0.5, 2.0])
+def test_the_gain_of_a_recording(robot, gain):
+    trained, recorded = episodes(**ROBOTS[robot]), episodes(6, 30, seed=1, **ROBOTS[robot])
+    found = of_gain([(u / gain, q) for u, q in recorded], trained)
+    assert found.is_named == (gain != 1), found
+    if robot == "velocity" and gain != 1:
+        assert f"moves {gain:.2f} times as far" in found.words
+        assert found.score == pytest.approx(np.log(2) / np.log(1.4), rel=0.1)
+    assert of_gain(recorded, []) is None
