@@ -30,11 +30,15 @@ from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.factory import register
 from imitate.algo.base.sections import ChunkConfig, EMAConfig, UncertaintySamples
-from imitate.algo.base.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.config.observation import AUTO
 from imitate.config.optimizer import Networks, adamw, networks
-from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
+from imitate.functional.losses import (
+    gaussian_kl_to_standard,
+    masked_mean,
+    sample_weight,
+    step_weight,
+)
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.attention import sinusoidal_positions
 from imitate.models.detr import Activation, Decoder, DETREncoder, ObservationTokens

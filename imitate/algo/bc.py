@@ -45,11 +45,10 @@ from imitate.algo.base.sections import (
     TransformerConfig,
     VAEConfig,
 )
-from imitate.algo.base.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.config.optimizer import Networks, adam, networks
 from imitate.errors import ConfigError
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import masked_mean, sample_weight, step_weight
 from imitate.models.actor import Actor, RecurrentActor, TransformerActor, VAEActor
 from imitate.models.heads import ActionHead, DeterministicHead
 from imitate.models.mlp import MLP

@@ -35,10 +35,9 @@ from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.sections import EMAConfig, LayerDims
-from imitate.algo.base.weights import step_weight
 from imitate.config import AlgoSection, BaseConfig, Section
 from imitate.config.optimizer import Networks, adam, networks
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import masked_mean, step_weight
 from imitate.functional.particles import RULES, stein_objective
 from imitate.functional.sampling import draw_class, pick_class
 from imitate.models.actor import GroupEncoder, Inputs, Obs, PolicyNetwork

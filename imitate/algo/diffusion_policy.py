@@ -28,7 +28,6 @@ from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy, DenoisingStep
 from imitate.algo.base.denoising import DenoisingConfig, UNetConfig
 from imitate.algo.base.factory import register
-from imitate.algo.base.weights import step_weight
 from imitate.config import BaseConfig, Section
 from imitate.config.optimizer import Networks, adamw, networks
 from imitate.functional.diffusion import (
@@ -40,7 +39,7 @@ from imitate.functional.diffusion import (
     make_sampler,
     noise_schedule,
 )
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import masked_mean, step_weight
 from imitate.functional.realtime import Given, Prefix, draw_given
 from imitate.models.denoiser import Denoiser, gaussian_noise
 

@@ -31,7 +31,6 @@ from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
-from imitate.algo.base.chunk_critics import ChunkCriticsConfig
 from imitate.algo.base.entropy import (
     EntropyWeight,
     SoftActorConfig,
@@ -41,7 +40,12 @@ from imitate.algo.base.entropy import (
     sampled_actions,
 )
 from imitate.algo.base.factory import register
-from imitate.algo.base.rl_sections import ActorConfig, ActorNetConfig, wants_online
+from imitate.algo.base.rl_sections import (
+    ActorConfig,
+    ActorNetConfig,
+    ChunkCriticsConfig,
+    wants_online,
+)
 from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.config import BaseConfig, Section
 from imitate.config.optimizer import Networks, networks

@@ -26,10 +26,9 @@ from torch import Tensor, nn
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState, PolicyState
-from imitate.algo.base.weights import step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Returns, Section, TrainingSet
 from imitate.config.optimizer import Networks, adamw, networks
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import masked_mean, step_weight
 from imitate.models.actor import GroupEncoder
 from imitate.models.heads import DeterministicHead
 from imitate.models.transformer import GPTBackbone

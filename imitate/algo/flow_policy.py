@@ -27,10 +27,9 @@ from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy, DenoisingStep
 from imitate.algo.base.denoising import DenoisingConfig, DenoisingMLPConfig
 from imitate.algo.base.factory import register
-from imitate.algo.base.weights import step_weight
 from imitate.config import Section
 from imitate.errors import ConfigError, nearest
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import masked_mean, step_weight
 from imitate.functional.realtime import Given, Prefix, draw_given
 from imitate.models.denoiser import Denoiser, gaussian_noise
 

@@ -29,10 +29,12 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.flow_q import WIDTHS, FlowFieldConfig, MeanCriticConfig
 from imitate.algo.base.rl_sections import (
+    FLOW_WIDTHS,
     ActorConfig,
     ActorCriticConfig,
+    FlowFieldConfig,
+    MeanCriticConfig,
 )
 from imitate.algo.base.sections import LayerDims
 from imitate.config.optimizer import Networks, networks
@@ -43,7 +45,7 @@ from imitate.models.noise_network import NoiseNetwork
 class FQLActorConfig(ActorConfig):
     """One-step policy."""
 
-    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
+    layer_dims: LayerDims = Field(FLOW_WIDTHS, description="widths of the hidden layers")
     distill_weight: float = Field(
         10.0,
         ge=0,

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.flow_q import FlowChoiceConfig, FlowCriticConfig
-from imitate.algo.base.rl_sections import ActorCriticConfig
+from imitate.algo.base.rl_sections import ActorCriticConfig, FlowChoiceConfig, FlowCriticConfig
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import expectile_loss, masked_mean
 from imitate.functional.sampling import pick_class

@@ -31,10 +31,14 @@ from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
-from imitate.algo.base.chunk_critics import ChunkCriticsConfig
 from imitate.algo.base.factory import register
-from imitate.algo.base.flow_q import WIDTHS, FlowChoiceConfig, MeanCriticConfig
-from imitate.algo.base.rl_sections import ActorConfig
+from imitate.algo.base.rl_sections import (
+    FLOW_WIDTHS,
+    ActorConfig,
+    ChunkCriticsConfig,
+    FlowChoiceConfig,
+    MeanCriticConfig,
+)
 from imitate.algo.base.sections import LayerDims
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
@@ -48,7 +52,7 @@ class QCActorConfig(ActorConfig):
     enabled: bool = Field(
         False, description="learn a one-step policy; false: the best of the flow's chunks"
     )
-    layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
+    layer_dims: LayerDims = Field(FLOW_WIDTHS, description="widths of the hidden layers")
     distill_weight: float = Field(
         100.0,
         ge=0,

@@ -34,10 +34,9 @@ from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.factory import register
 from imitate.algo.base.sections import ChunkConfig, EMAConfig, LayerDims
-from imitate.algo.base.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.config.optimizer import Networks, adamw, networks
-from imitate.functional.losses import focal_loss, masked_mean
+from imitate.functional.losses import focal_loss, masked_mean, sample_weight, step_weight
 from imitate.functional.sampling import draw_class
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.mlp import MLP

@@ -375,8 +375,8 @@ def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None
 
 def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path], frozenset[Path]]:
     """Return the agents, with checkpoints in a temporary folder in place of programs, and those that act at random."""
+    from imitate.algo.slots.scripted import RANDOM, is_scripted
     from imitate.cli.reports.evaluation import PROGRAMS
-    from imitate.policy.scripted import RANDOM, is_scripted
 
     names = [str(path) for path in agents]
     if not any(map(is_scripted, names)):

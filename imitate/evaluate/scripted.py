@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from imitate.algo.slots.scripted import RANDOM, SCRIPTED, scripted_algo
 from imitate.envs import make_env
 from imitate.envs.env import first_observation
 from imitate.envs.experts import find_expert
 from imitate.envs.trust import trust
 from imitate.evaluate.environments import laid_over, named_env
-from imitate.policy.checkpoint import save_checkpoint
-from imitate.policy.scripted import RANDOM, SCRIPTED, scripted_algo, scripted_checkpoint
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 
 def write_scripted(name: str, env: str, path: Path) -> Path:
@@ -38,5 +38,6 @@ def write_scripted(name: str, env: str, path: Path) -> Path:
     if name not in (SCRIPTED, RANDOM):
         trust(name)
     algo = scripted_algo(name, str(meta["env_name"]), shapes, size, horizon)
-    save_checkpoint(scripted_checkpoint(algo, meta, low.tolist(), high.tolist()), path)
+    limits = {"action_low": low.tolist(), "action_high": high.tolist()}
+    save_checkpoint(checkpoint_dict(algo, env_metadata=meta, shape_metadata=limits), path)
     return path

@@ -9,6 +9,9 @@ Continuous Distributional Quantile Critics", ICML 2020 (arXiv:2005.04269).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -217,3 +220,26 @@ def lowest_atoms(atoms: Tensor, num_dropped: int) -> Tensor:
     size, num = len(atoms), atoms.shape[-1]
     pooled = atoms.movedim(0, -2).flatten(-2).sort(-1).values
     return pooled[..., : size * (num - num_dropped)]
+
+
+def step_weight(batch: Mapping[str, Any]) -> Tensor | None:
+    """Return the weight of each action of a selected batch in the loss; 0 for padding, None for equal weights.
+
+    Args:
+        batch: has ``pad_mask``, true for real steps, and ``weight``, both (B, [T,] ...) or absent.
+    """
+    return step_weights(batch.get("pad_mask"), batch.get("weight"))
+
+
+def sample_weight(batch: Mapping[str, Any]) -> Tensor | None:
+    """Return the weight (B,) of each sample of a selected batch: the mean weight of its real steps.
+
+    None for equal weights.
+    """
+    weight, mask = batch.get("weight"), batch.get("pad_mask")
+    if weight is None or weight.dim() == 1:
+        return weight
+    real = torch.ones_like(weight) if mask is None else mask.to(weight)
+    steps = tuple(range(1, weight.dim()))
+    mean: Tensor = (weight * real).sum(steps) / real.sum(steps).clamp(min=1.0)
+    return mean

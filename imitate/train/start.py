@@ -11,12 +11,12 @@ from torch import Tensor
 from imitate.algo.base.acting import OMITTED, REMEDY
 from imitate.algo.base.algo import Algo
 from imitate.algo.slots.frozen import frozen_policy_of
+from imitate.algo.slots.scripted import is_scripted, scripted_algo
 from imitate.config import Config, ExperimentConfig
 from imitate.errors import CheckpointError, ConfigError, nearest
 from imitate.models.preprocess import Preprocess
 from imitate.models.pretrained import checksum
-from imitate.policy.checkpoint import load_checkpoint
-from imitate.policy.scripted import is_scripted, scripted_algo, scripted_checkpoint
+from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
 
 
 def start_from(algo: Algo, settings: ExperimentConfig) -> None:
@@ -138,7 +138,8 @@ def _named_policy(name: str, algo: Algo, env_meta: Mapping[str, Any]) -> dict[st
     size = sum(key.sent for key in algo.preprocess.actions.keys.values())
     shapes = algo.preprocess.obs_shapes
     scripted = scripted_algo(name, str(env_meta.get("env_name")), shapes, size)
-    return scripted_checkpoint(scripted, env_meta, (), ())
+    limits: dict[str, Any] = {"action_low": [], "action_high": []}
+    return checkpoint_dict(scripted, env_metadata=env_meta, shape_metadata=limits)
 
 
 def _load_moments(algo: Algo, saved: Mapping[str, Any], path: str) -> None:

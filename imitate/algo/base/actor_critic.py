@@ -17,7 +17,6 @@ from typing_extensions import TypeVar
 
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
-from imitate.algo.base.chunk_critics import with_chunk
 from imitate.algo.base.execution import ChunkExecution, Inputs
 from imitate.algo.base.policy_state import InnerState, no_plan
 from imitate.algo.base.rl_sections import (
@@ -26,6 +25,7 @@ from imitate.algo.base.rl_sections import (
     CriticConfig,
     StochasticActorConfig,
 )
+from imitate.algo.base.transitions import with_chunk, with_transitions
 from imitate.algo.slots.dynamics import Dynamics
 from imitate.algo.slots.dynamics import built as dynamics_of
 from imitate.algo.slots.exploration import ActionNoise
@@ -48,7 +48,6 @@ from imitate.algo.slots.reward_weights import (
     num_values,
     reward_weights_in,
 )
-from imitate.errors import DatasetError
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor
 from imitate.models.critics import CriticEnsemble, polyak_update_, target_of
@@ -588,43 +587,3 @@ def _mean_actions(actor: Actor, obs: Batch, goal: Batch | None) -> Tensor:
     features, _ = actor(obs, goal)
     distribution: ActionDistribution = actor.head(features)
     return distribution.mean
-
-
-def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
-    """Return a prepared batch with transitions.
-
-    Missing transitions of one step are made from its rewards and terminals.
-
-    Args:
-        batch: windows (B, T, ...).
-        algo: algorithm whose section defines the transitions that it needs.
-        now: index of the sample's step in the window.
-
-    Raises:
-        DatasetError: the batch has no rewards or terminals, or transitions of several steps are needed.
-    """
-    if "discounts" in batch:
-        return batch
-    wanted = algo.config.data_needs(algo.global_config).transitions
-    ends = batch.get("terminals", batch.get("dones"))
-    lacks = "next_obs" not in batch or "rewards" not in batch
-    if (
-        wanted is None
-        or ends is None
-        or lacks
-        or wanted.n_step > 1
-        or wanted.next_actions
-        or wanted.signals
-        or wanted.infinite_horizon
-    ):
-        raise DatasetError(
-            f"{algo.global_config.algo_name} learns from transitions, which the batches lack: make the dataset "
-            "by build_datasets(config), or with "
-            "SequenceDataset(..., transitions=config.algo.data_needs(config).transitions)"
-        )
-    return {
-        **batch,
-        "next_obs": {key: value[:, : now + 1] for key, value in batch["next_obs"].items()},
-        "n_step_rewards": batch["rewards"][:, now],
-        "discounts": wanted.discount * (1.0 - ends[:, now]),
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -380,3 +381,56 @@ class BCQConfig(ActorCriticConfig):
                 f"algo.critic.value_bounds is {list(critic.value_bounds)}: the first is to be below the second"
             )
         return problems
+
+
+class ChunkCriticsConfig(ActorCriticConfig):
+    """Base class of the sections of algorithms whose critics value chunks."""
+
+    values_chunks = True
+    n_step: int = Field(
+        5,
+        ge=1,
+        description="K: number of actions of a chunk, all of which are executed, and of the rewards of a TD target",
+    )
+
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Transitions of K steps with their actions."""
+        needs = super().data_needs(config)
+        assert needs.transitions is not None
+        return replace(needs, transitions=replace(needs.transitions, chunks=True))
+
+
+# ---- flows -------------------------------------------------------------------------------------------------------
+
+
+FLOW_WIDTHS = (512, 512, 512, 512)
+"""Widths as in the code of flow Q-learning's authors."""
+
+
+class FlowFieldConfig(Section):
+    """Flow that clones the data."""
+
+    layer_dims: LayerDims = Field(FLOW_WIDTHS, description="widths of the hidden layers")
+    num_steps: int = Field(10, ge=1, description="number of Euler steps from noise to an action")
+
+
+class FlowChoiceConfig(FlowFieldConfig):
+    """Flow that clones the data, and the choice among its samples."""
+
+    num_candidates: int = Field(
+        32, ge=1, description="N: number of samples of which the policy takes the best"
+    )
+
+
+class FlowCriticConfig(CriticConfig):
+    """Critics with GELU, normalized after it."""
+
+    activation: ClassVar[Activation] = "gelu"
+    layer_dims: LayerDims = Field(FLOW_WIDTHS, description="widths of the hidden layers")
+    layer_norm: bool = Field(True, description="layer normalization after each GELU")
+
+
+class MeanCriticConfig(FlowCriticConfig):
+    """Critics whose mean is the value."""
+
+    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(weight=0.5))

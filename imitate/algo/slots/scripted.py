@@ -11,8 +11,10 @@ With neither, actions are zeros.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +24,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.base.algo import Algo, PolicyStep
-from imitate.algo.base.factory import register
+from imitate.algo.base.factory import algo_factory, register
 from imitate.algo.base.own_networks import own_object
 from imitate.algo.base.policy_state import InnerState
-from imitate.config import AlgoSection
+from imitate.config import AlgoSection, load_config
 from imitate.config.algorithms import FUNCTION
 from imitate.errors import ConfigError
 
+SCRIPTED, RANDOM = "scripted", "random"
 Expert = Callable[[dict[str, NDArray[Any]]], Any]
 
 MOST_EPISODES = 4096
@@ -120,3 +123,39 @@ def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:
     style = Style(speed=0.65, hover_m=0.075, grasp_offset_m=still, detour_m=still[:2])
     kind = find_expert(str(config.task))
     return lambda: kind(style).act
+
+
+def is_scripted(name: str) -> bool:
+    """Return true for ``scripted``, ``random`` and ``module:function``, unless there is a file of that name."""
+    named = name in (SCRIPTED, RANDOM) or re.match(FUNCTION, name) is not None
+    return named and not Path(name).exists()
+
+
+def scripted_algo(
+    name: str,
+    task: str,
+    shapes: Mapping[str, Sequence[int]],
+    ac_dim: int,
+    horizon: int | None = None,
+) -> Algo:
+    """Build the policy.
+
+    Args:
+        name: ``scripted``, ``module:function``, or ``random``.
+        task: name of the environment, whose scripted expert acts.
+        shapes: shapes of the observations; vectors are used.
+        ac_dim: size of an action.
+        horizon: longest episode in steps.
+
+    Raises:
+        UserError: the task has no expert, or the function cannot be imported or is not trusted.
+    """
+    sections: dict[str, dict[str, Any]] = {SCRIPTED: {"task": task}, RANDOM: {}}
+    vectors = {key: tuple(shape) for key, shape in shapes.items() if len(shape) == 1}
+    tree = {
+        "algo_name": SCRIPTED,
+        "algo": sections.get(name, {"expert": name}),
+        "experiment": {"rollout": {"horizon": horizon}},
+        "observation": {"modalities": {"obs": {"low_dim": list(vectors)}}},
+    }
+    return algo_factory(SCRIPTED, load_config(tree), vectors, ac_dim)

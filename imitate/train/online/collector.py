@@ -12,8 +12,8 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.policy_state import PolicyState
+from imitate.algo.slots.scripted import scripted_algo
 from imitate.envs.env import Env, random_actions
-from imitate.policy.scripted import scripted_algo
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.steps import Array, Collected, Step
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from imitate.algo.slots.scripted import is_scripted, scripted_algo
 from imitate.cli.main import app
 from imitate.envs.trust import VARIABLE, trust
 from imitate.errors import ConfigError, EnvError
 from imitate.evaluate.environments import check_named, trust_named, untrusted_in
+from imitate.policy.checkpoint import checkpoint_dict
 from imitate.policy.loading import policy_from_checkpoint
-from imitate.policy.scripted import is_scripted, scripted_algo, scripted_checkpoint
 from imitate.train.online.collector import LocalCollector, WarmUp
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.start import adopt_frozen
@@ -37,7 +38,8 @@ def own_expert(monkeypatch):
 def test_a_function_acts_on_raw_vectors_within_the_limits():
     trust(NAME)
     algo = scripted_algo(NAME, "", SHAPES, 1)
-    ckpt = scripted_checkpoint(algo, {}, [-1.0], [1.0])
+    limits = {"action_low": [-1.0], "action_high": [1.0]}
+    ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata=limits)
     policy, _ = policy_from_checkpoint(device="cpu", ckpt_dict=ckpt)
     policy.start_episode()
     given = [policy({"s": np.array([x, 9.0])}).tolist() for x in (0.5, -1.0, 6.0)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from imitate.algo.base.weights import sample_weight, step_weight
+from imitate.functional.losses import sample_weight, step_weight
 from tests.algo.test_contract import algo_of
 from tests.tiny import tiny_batch
 
