@@ -2,7 +2,7 @@
 
     python -m benchmarks.mutation --record                             the core modules; first the map of their tests
     python -m benchmarks.mutation --modules functional algo.sac        modules by prefix
-    python -m benchmarks.mutation --draw 10 --seed 3 --record          modules drawn at random from seven rooms
+    python -m benchmarks.mutation --draw 10 --seed 3 --record          modules drawn at random from six rooms
     python -m benchmarks.mutation --sample 100 --seed 3                100 random mutants per module
     python -m benchmarks.mutation --json out.json                      keep the figures
     python -m benchmarks.mutation --again out.json --json out.json     only the survivors, after tests were added
@@ -11,11 +11,12 @@
 
 Source files are not changed: a fault is put into the code of a forked process, which then runs the tests that
 execute the changed lines according to the map (``benchmarks.mutation_map``), those near the module and the fastest
-first, until one fails; that test must pass without the fault. Processes that tests start have the fault, too. Without a
-path ``--record`` adds the files of tests that name the modules. Mutants that no test can notice, because they do the
-same, are listed with a reason in ``equivalent_mutants.json`` and do not count. ``--again`` keeps the kills of the
-earlier run, and tries all mutants of modules that have changed since. The exit code is 1 if less than ``--at-least``
-percent of a group were killed, or with ``--same`` if a mutant survives that was killed before.
+first, until one fails; that test must pass without the fault. Processes that tests start have the fault, too. Without
+a path ``--record`` adds the files of tests that name the modules, or else those of their packages. Mutants that no
+test can notice, because they do the same, are listed with a reason in ``equivalent_mutants.json`` and do not count.
+``--again`` keeps the kills of the earlier run, and tries all mutants of modules that have changed since. The exit
+code is 1 if less than ``--at-least`` percent of a group were killed, or with ``--same`` if a mutant survives that was
+killed before.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CORE = (
     *("algo.iql", "algo.sac", "algo.flow_policy"),
 )
 """Modules that are tried if none are named; a name that ends with a dot is a package."""
-ROOMS = ("data", "train", "online", "deploy", "evaluation", "policy", "simulation")
+ROOMS = ("data", "train", "deploy", "evaluate", "policy", "envs")
 """Packages from which ``--draw`` draws modules."""
 DRAWN_MUTANTS = 8
 """Smallest number of mutants of a drawn module."""
@@ -233,12 +234,18 @@ def _modules(wanted: Sequence[str]) -> list[Module]:
     return [Module(name) for name in found]
 
 
+def tests_of(module: Module, files: Sequence[str]) -> list[str]:
+    """Return the test files that name a module; if none does, those of its package."""
+    folder = module.source.rpartition("/")[0].replace("imitate", "tests", 1)
+    found = [file for file in files if mutation_map.names(ROOT / file, module.source)]
+    return found or [file for file in files if file.startswith(f"{folder}/")]
+
+
 def _record(paths: Sequence[str], modules: Sequence[Module], folder: Path) -> None:
-    """Add test files to the map: the given ones, or those that name the modules."""
+    """Add test files to the map: the given ones, or those of the modules."""
     files = mutation_map.test_files(paths or ["tests"])
     if not paths:
-        sources = [module.source for module in modules]
-        files = [f for f in files if any(mutation_map.names(ROOT / f, s) for s in sources)]
+        files = sorted({file for module in modules for file in tests_of(module, files)})
     _import_packages()
     mutation_map.record(files, folder)
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import mutation_map
 from benchmarks.mutants import mutants
-from benchmarks.mutation import Module, Verdict, draw, newly_alive, report
+from benchmarks.mutation import ROOMS, Module, Verdict, draw, newly_alive, report, tests_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -171,6 +171,16 @@ def test_the_report_counts_timeouts_as_killed_and_equivalent_ones_not():
 def test_modules_are_drawn_by_the_seed():
     first, again, other = ({module.name for module in draw(3, seed)} for seed in (1, 1, 2))
     assert first == again != other and len(first) == 3
+    assert all((ROOT / "imitate" / room).is_dir() for room in ROOMS)
+
+
+def test_a_module_that_no_test_names_has_the_tests_of_its_package():
+    files = [
+        f"tests/{name}.py"
+        for name in ("policy/test_chunks", "data/file/test_confined", "data/file/test_writer")
+    ]
+    assert tests_of(Module("policy.checks"), files) == files[:1]
+    assert tests_of(Module("data.file.confined"), files) == files[1:2]
 
 
 def test_every_equivalent_mutant_has_a_reason():

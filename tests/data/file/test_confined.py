@@ -4,6 +4,7 @@ import ast
 import json
 import zlib
 from pathlib import Path
+from struct import pack
 
 import h5py
 import numpy as np
@@ -215,19 +216,19 @@ def test_pieces_that_are_larger_than_their_array_are_not_unpacked(demo_file):
 
 
 def scaled(plist):
-    """The filter's parameters: kind, factor, number of values, class, size of a value, and the rest."""
-    plist.set_filter(h5py.h5z.FILTER_SCALEOFFSET, 0, (2, 0, 2**28, 0, 4, *[0] * 15))
+    """Kind and factor; HDF5 adds the number of values, their class, their size and more."""
+    plist.set_filter(h5py.h5z.FILTER_SCALEOFFSET, 0, (2, 0, *[0] * 18))
 
 
 @pytest.mark.parametrize(
-    "packed",
+    ("packed", "size"),
     [
-        pytest.param([h5py.h5p.PropDCID.set_deflate] * 2, id="twice"),
-        pytest.param([h5py.h5p.PropDCID.set_deflate], id="more than there is"),
-        pytest.param([scaled], id="told another size"),
+        pytest.param([h5py.h5p.PropDCID.set_deflate] * 2, 60, id="twice"),
+        pytest.param([h5py.h5p.PropDCID.set_deflate], 10**6, id="more than there is"),
+        pytest.param([scaled], 60, id="told another size"),
     ],
 )
-def test_pieces_that_could_unpack_without_end_are_not_unpacked(demo_file, packed):
+def test_pieces_that_could_unpack_without_end_are_not_unpacked(demo_file, packed, size):
     path = demo_file()
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_chunk((5, 3))
@@ -237,7 +238,8 @@ def test_pieces_that_could_unpack_without_end_are_not_unpacked(demo_file, packed
         del file[KEY]
         space = h5py.h5s.create_simple((5, 3))
         array = h5py.h5d.create(file.id, KEY.encode(), h5py.h5t.IEEE_F32LE, space, plist)
-        array.write_direct_chunk((0, 0), zlib.compress(bytes(10**6)))
+        array.write_direct_chunk((0, 0), zlib.compress(bytes(size)))
+    path.write_bytes(path.read_bytes().replace(pack("<3I", 2, 0, 15), pack("<3I", 2, 0, 2**28)))
     with DatasetFile(path) as file, pytest.raises(DatasetError, match="could unpack without end"):
         file.read("demo_0", "obs/object")
 
