@@ -106,12 +106,12 @@ def test_targets_are_the_least_of_two_critics_and_end_with_the_task():
 
 def test_losses_by_hand():
     """A model that is uniform over 101 atoms has a cross-entropy of log 101; step weights 1 and 0.5, mean 0.75."""
-    algo = make()
+    algo = make(ends=True)
     info = losses(algo, windows(algo))
     assert info["Reward_Loss"] == pytest.approx(0.75 * math.log(101), rel=1e-4)
     assert info["Value_Loss"] == pytest.approx(0.75 * math.log(101), rel=1e-4)
     total = 20 * info["Consistency_Loss"] + 0.1 * (info["Reward_Loss"] + info["Value_Loss"])
-    assert info["Model_Loss"] == pytest.approx(total, rel=1e-5)
+    assert info["Model_Loss"] == pytest.approx(total + info["Ends_Loss"], rel=1e-5)
     assert info["Q_Targets"] == 1.0  # all values begin at 0
     assert info["Loss"] == pytest.approx(info["Model_Loss"] + info["Policy_Loss"], rel=1e-5)
 
@@ -133,22 +133,22 @@ def test_steps_after_the_end_of_an_episode_count_for_nothing():
     assert one["Reward_Loss"] == pytest.approx((1 + 0.5 + 1) / 4 * math.log(101), rel=1e-4)
 
 
-def test_the_policys_loss_by_hand():
-    """Values 3 of all critics, scale 1 (their spread is 0), no entropy: -3 (1 + 1/2 + 1/4) / 3."""
-    algo = make(weights={"entropy": 0.0})
-    fixed(algo, values=(3.0,) * 5)
-    info = losses(algo, windows(algo))
-    assert info["Policy_Loss"] == pytest.approx(-3 * 1.75 / 3, rel=1e-4)
-    more = make(weights={"entropy": 0.1}, action=2)
-    steps = {"actions": torch.full((2, 2, 2), 0.5)}
-    for layer in more.nets["policy"]:
+def test_the_policys_loss_by_hand(monkeypatch):
+    """Values 3 of all critics, scale 1 (their spread is 0), no noise: -3 (1 + 1/2 + 1/4) / 3 without entropy."""
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+    algo = make(weights={"entropy": 0.1}, action=2)
+    for layer in algo.nets["policy"]:
         for weight in layer.parameters():
             torch.nn.init.zeros_(weight)
-    fixed(more, values=(3.0,) * 5)
-    info = losses(more, windows(more, **steps))
+    fixed(algo, values=(3.0,) * 5)
+    algo.keeps_errors = True
+    info = losses(algo, windows(algo, actions=torch.full((2, 2, 2), 0.5)))
     # log std is -10 + 6 (tanh 0 + 1) = -4; the entropy of both dimensions, times 2, is in the mean
-    assert info["Entropy"] == pytest.approx(2 * (-4 + 0.5 * math.log(2 * math.pi)) + 1, abs=1.0)
-    assert info["Policy_Loss"] < -1.75 + 0.1 * 2 * 6.2 * 1.75 / 3 + 0.2
+    entropy = 2 * (-4 + 0.5 * math.log(2 * math.pi))
+    assert info["Entropy"] == pytest.approx(entropy, rel=1e-5)
+    assert info["Policy_Loss"] == pytest.approx(-(3 + 0.1 * 2 * entropy) * 1.75 / 3, rel=1e-4)
+    # TD targets are 1 + 0.5 * 3
+    torch.testing.assert_close(algo.sample_errors, torch.full((2,), 0.5), rtol=0, atol=1e-3)
 
 
 def test_demonstrations_alone_are_cloned():
@@ -156,13 +156,16 @@ def test_demonstrations_alone_are_cloned():
     for layer in algo.nets["policy"]:
         for weight in layer.parameters():
             torch.nn.init.zeros_(weight)
-    algo.nets["policy"][-1].bias.data = torch.tensor([0.0, -20.0])  # always 0, almost without noise
+    algo.nets["policy"][-1].bias.data = torch.tensor([math.atanh(0.25), -20.0])  # hardly any noise
     batch = windows(algo)
     assert batch["experience"]["part"].tolist() == [1, 1]
-    # (0 - 0.5)^2 at steps 0 and 1, weights 1 and 1/2, of the three latent states of a window
-    assert losses(algo, batch)["Cloning_Loss"] == pytest.approx(0.25 * 1.5 / 3, rel=1e-3)
+    # (0.25 - 0.5)^2 at steps 0 and 1, weights 1 and 1/2, of the three latent states of a window
+    info = losses(algo, batch)
+    assert info["Cloning_Loss"] == pytest.approx(0.0625 * 1.5 / 3, rel=1e-2)
+    assert info["Policy_Loss"] == pytest.approx(10 * info["Cloning_Loss"], rel=1e-4)  # values are 0
+    assert info["Action_Error"] == pytest.approx(0.25, rel=1e-3)
     batch["experience"]["part"] = torch.tensor([0, 1])
-    assert losses(algo, batch)["Cloning_Loss"] == pytest.approx(0.25 * 1.5 / 6, rel=1e-3)
+    assert losses(algo, batch)["Cloning_Loss"] == pytest.approx(0.0625 * 1.5 / 6, rel=1e-2)
 
 
 def test_gradients_reach_each_network_from_its_own_loss_only():
