@@ -48,8 +48,9 @@ def pool(importable_env, hung):
 
 
 @pytest.fixture
-def ways(pool):
-    """The pool and the settings of the ways to play episodes."""
+def ways(pool, monkeypatch):
+    """Pool and settings of the ways to play episodes; making an environment may take a minute on a busy machine."""
+    monkeypatch.setattr("imitate.crew.serving.MAKE_FACTOR", 60.0 / LIMIT_S)
     watched = {"step_timeout_s": LIMIT_S}
     both = {**VECTOR, **watched}
     alone = {"here": (None, {}), "vector": (None, VECTOR)}
