@@ -69,7 +69,7 @@ class LeftOut:
         return np.stack([errors[self.of == number].mean(axis=0) for number in np.unique(self.of)])
 
     def novelty(self) -> float:
-        """Return the share of a first state that is no combination of the other demonstrations' first states."""
+        """Return the part of a first state, in [0, 1], that the others' first states do not combine to."""
         points = np.concatenate([self.first, np.ones((len(self.first), 1))], axis=1)
         left = []
         for number, point in enumerate(points):

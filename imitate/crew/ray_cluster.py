@@ -143,12 +143,10 @@ class Cluster:
     Attributes:
         ray: the package.
         host: address of this machine for other nodes of the cluster.
-        is_private: true if it was started for this process, on this machine only.
     """
 
     ray: Any
     host: str
-    is_private: bool
 
 
 class _Connection:
@@ -205,7 +203,7 @@ def _opened(address: str | None, stack: ExitStack) -> Cluster:
     ray = _imported()
     stack.enter_context(own_stdout())
     if ray.is_initialized():  # by the program that uses this package
-        return Cluster(ray, ray.util.get_node_ip_address(), is_private=False)
+        return Cluster(ray, ray.util.get_node_ip_address())
     if address is None:
         _start(ray, stack)
     else:
@@ -214,7 +212,7 @@ def _opened(address: str | None, stack: ExitStack) -> Cluster:
         with _joining(f"{words} (its token belongs into RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"):
             ray.init(address=address, logging_level="ERROR")
     stack.callback(ray.shutdown)
-    return Cluster(ray, ray.util.get_node_ip_address(), is_private=address is None)
+    return Cluster(ray, ray.util.get_node_ip_address())
 
 
 def _start(ray: Any, stack: ExitStack) -> None:

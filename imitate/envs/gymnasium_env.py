@@ -50,10 +50,11 @@ _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError,
 
 
 def check_registered(name: str) -> None:
-    """Check, before a process tries it, that gymnasium knows a name without a module, or that its module is installed.
+    """Check an environment's name before a worker process makes the environment.
 
     Raises:
-        EnvError: it does not, or is not; the nearest name, or the way to install it, is named.
+        EnvError: the module before the ``:`` is not installed, or gymnasium has no such environment. The message gives
+            the way to install it, or the nearest name.
     """
     module = name.rpartition(":")[0]
     if module:

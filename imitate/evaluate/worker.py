@@ -163,7 +163,7 @@ class RunningJob:
         return self
 
     def episodes(self) -> list[EpisodeResult]:
-        """Return its episodes.
+        """Return the results of the job's episodes, in order.
 
         Raises:
             UserError: the checkpoint or the environment cannot be used, or they do not fit each other.

@@ -13,7 +13,7 @@ from imitate.models.mlp import MLP, FullPrecisionLinear, gelu
 
 
 class NoiseNetwork(PolicyNetwork):
-    """Map of an observation and a vector of the size of an action to another such vector.
+    """Network from an observation and a vector (B, A) to another vector (B, A): a velocity field or a one-step policy.
 
     Args:
         encoder: encoder of observation and goal.

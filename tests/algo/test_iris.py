@@ -38,11 +38,9 @@ def candidates(algo, *places):
 def test_the_subgoal_of_the_highest_value_is_taken(worlds):
     algo = linear(num_samples=3)
     candidates(algo, -1.0, 2.0, 0.5)
-    obs = {"s": torch.zeros(4, 1)}
-    worlds.set_critic(algo.value.nets["critic"], (1, 0), (1, 0))
-    assert algo._plan(obs, None)["s"].tolist() == [[2.0]] * 4
-    worlds.set_critic(algo.value.nets["critic"], (-1, 0), (-1, 0))
-    assert algo._plan(obs, None)["s"].tolist() == [[-1.0]] * 4
+    for slope, best in ((1, 2.0), (-1, -1.0)):
+        worlds.set_critic(algo.value.nets["critic"], (slope, 0), (slope, 0))
+        assert algo._plan({"s": torch.zeros(4, 1)}, None)["s"].tolist() == [[best]] * 4
 
 
 @torch.no_grad()

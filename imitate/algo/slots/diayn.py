@@ -1,4 +1,4 @@
-"""Diversity is all you need (DIAYN): skills that a discriminator tells from the states that they reach.
+"""Diversity is all you need (DIAYN): skills that a discriminator recognizes by the states that they reach.
 
 Eysenbach, Gupta, Ibarz, Levine, "Diversity is All You Need: Learning Skills without a Reward Function", ICLR 2019
 (arXiv:1802.06070). A skill z of K is an observation, drawn for each episode (the wrapper ``skills``). With a

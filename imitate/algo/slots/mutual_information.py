@@ -141,14 +141,6 @@ class InformationEstimator(nn.Module):
         average = torch.where(self.average == 0, exponential.detach(), self.average)
         return exponential / average - mean, mean - exponential.log()
 
-    def pointwise(self, x: Tensor, y: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Return the pointwise mutual information (B,), whose mean over P is the mutual information."""
-        given = x if condition is None else torch.cat([x, condition], -1)
-        if self.estimator == "ml":
-            return self.posterior.log_prob(given, y) - self._log_prior(y, condition)
-        values = self.scores(given, y)
-        return values - self.average.log() if self.estimator == "dv" else values
-
     def follow(self, y: Tensor) -> None:
         """Include y (B, Y) in the moments of the marginal Gaussian of ``ml``."""
         if self.estimator == "ml" and self.prior is None:

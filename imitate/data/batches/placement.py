@@ -72,7 +72,7 @@ class Placement:
 def place(
     fields: Mapping[str, Field], steps: int, cache_mode: str | None, free_bytes: int, path: Path
 ) -> Placement:
-    """Choose the placement by the cache mode, for 'auto' by what fits.
+    """Choose which fields are kept in RAM, by the cache mode; with 'auto' those that fit into the free memory.
 
     Args:
         fields: fields of the store.

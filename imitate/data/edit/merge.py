@@ -47,7 +47,7 @@ def merge(
     """Merge the demos of several files into one, with the attributes of the first file.
 
     A recording with a person's corrections (``imitate run --take-over --record``) has arrays that demonstrations lack.
-    They are added to demonstrations with the meaning that a person acted at each step, as the policy would have.
+    Demonstrations get these arrays too: they say that a person acted at every step, with the policy's own actions.
 
     Demos keep their names if all names differ; otherwise all demos are numbered: demo_0, demo_1 ... Filter keys with
     the same name are joined.

@@ -138,8 +138,6 @@ class SimulatedRobot(Robot):
         self._solved = self._over = False
         self._reward = 0.0
         self._failure: BaseException | None = None
-        self.late_steps = 0
-        """Number of simulation steps that took longer than a control period, so that the simulation ran slowly."""
         self._thread: threading.Thread | None = None
 
     # ---- life ------------------------------------------------------------------------------------
@@ -294,7 +292,6 @@ class SimulatedRobot(Robot):
                     with self._lock:
                         action, self._next = self._next, None
                     self._step(env, self._hold if action is None else action)
-                self.late_steps += clock.now() > due + period
                 due = max(due + period, clock.now())
                 continue
             if work is None:

@@ -89,7 +89,7 @@ class Stream:
         return bool(self._unsent)
 
     def flush(self, deadline: float) -> None:
-        """Send what was taken.
+        """Send the queued bytes.
 
         Raises:
             TimeoutError: the other side did not read in time; the next call sends the rest.

@@ -52,7 +52,7 @@ class Collector(Protocol):
 
 
 class WarmUp:
-    """Actions before the first update of a policy that is a program.
+    """Actions of a program, which are executed before the policy's first update.
 
     Args:
         name: ``scripted``, or ``module:function``.

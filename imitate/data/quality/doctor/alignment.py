@@ -181,7 +181,7 @@ def _fit(pairs: list[tuple[Array, Array]], decays: Array, a: int, v: int, *, mov
 
 
 def _filtered(u: Array, decays: Array) -> Array:
-    """Return the lagged ``u`` (D, n + 1), starting from 0, before each step and after the last."""
+    """Low-pass filter ``u`` (n,) with D decays from 0: (D, n + 1), before each step and after the last."""
     out = np.zeros((len(decays), len(u) + 1))
     for t, value in enumerate(u):
         out[:, t + 1] = decays * out[:, t] + (1 - decays) * value
