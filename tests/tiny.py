@@ -70,13 +70,14 @@ def small(section, hidden=(16,)):
     return {key: value for key, value in found.items() if value != {}}
 
 
-def tiny_tree(algo_name="bc", *, obs=None, goal=(), data=None, hidden=(16,), **sections):
+def tiny_tree(algo_name="bc", *, obs=None, goal=(), critic=(), data=None, hidden=(16,), **sections):
     """A configuration's tree: small networks, short epochs, nothing drawn, logged or rolled out.
 
     Args:
         algo_name: the algorithm.
         obs: {key: size, or shape as networks see it}; {"s": 3} by default. A shape of three numbers is an image.
         goal: keys that are goals too, or subgoals of an algorithm that plans them; {key: size} where not observed.
+        critic: {key: size} of the observations that critics alone see.
         data: demonstration file, or None.
         hidden: sizes of all hidden layers; with () networks are linear maps.
         **sections: `algo`, `train`, `experiment`, `observation`: trees laid over the small ones.
@@ -91,6 +92,8 @@ def tiny_tree(algo_name="bc", *, obs=None, goal=(), data=None, hidden=(16,), **s
 
     aims = list(goal or flat)
     observation = group(goal=aims) if goal else group()
+    if critic:
+        observation["modalities"]["critic"] = {"low_dim": list(critic)}
     if algo_name == "gl":
         observation = group(subgoal=aims)
     elif algo_name == "hbc":
@@ -131,8 +134,8 @@ def tiny_config(algo_name="bc", *overrides, **words):
 def tiny_algo(algo_name="bc", *overrides, obs=None, action=1, seed=0, device="cpu", **words):
     """A new algorithm of `tiny_config`, whose weights come from the seed; `action` is the size of its action."""
     config = tiny_config(algo_name, *overrides, obs=obs, **words)
-    goal = words.get("goal", ())
-    shapes = shapes_of({**(obs or {"s": 3}), **(goal if isinstance(goal, Mapping) else {})})
+    more = [words[name] for name in ("goal", "critic") if isinstance(words.get(name), Mapping)]
+    shapes = shapes_of({**(obs or {"s": 3}), **{k: x for group in more for k, x in group.items()}})
     torch.manual_seed(seed)
     return algo_factory(algo_name, config, shapes, action, device)
 

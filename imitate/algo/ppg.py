@@ -98,7 +98,7 @@ class PPG(OnPolicy[PPGConfig]):
         policy = self.action_mask.policy(self.net.head(hidden), batch["obs"])
         log_ratio = policy.log_prob(batch["actions"]) - batch["log_prob"]
         policy_loss = clipped_surrogate(log_ratio, self._advantages(batch), config.clip).mean()
-        values = self.net.values_of(features.detach())
+        values = self.net.values_of(features.detach(), batch["obs"])
         value_loss = clipped_value_error(
             values, batch["returns"], batch["values"], config.value_clip
         ).mean()
@@ -131,7 +131,7 @@ class PPG(OnPolicy[PPGConfig]):
         policy = self.action_mask.policy(self.net.head(hidden), batch["obs"])
         divergence = divergence_from(batch["phase_policy"], policy).mean()
         auxiliary = self._auxiliary_error(hidden, returns)
-        value_loss = 0.5 * (self.net.values_of(features) - returns).square().mean()
+        value_loss = 0.5 * (self.net.values_of(features, batch["obs"]) - returns).square().mean()
         loss = auxiliary + self.config.clone_weight * divergence + value_loss
         info = {"Phase_KL": divergence, "Phase_Auxiliary_Loss": auxiliary}
         return loss, {"Loss": loss, **info, "Phase_Value_Loss": value_loss}
@@ -164,7 +164,7 @@ class PPG(OnPolicy[PPGConfig]):
                 }
 
     def _prepared(self, obs: Batch) -> Obs:
-        return self.preprocess.prepare_obs(obs, tuple(self.obs_shapes))
+        return self.preprocess.prepare_obs(obs, tuple(self.encoding.in_batches["obs"]))
 
     def _numbers(self, obs: Batch) -> Tensor:
         """Return the numbers that describe the policy in raw observations (B, ...)."""

@@ -155,7 +155,8 @@ class ReinFlow(OnPolicy[ReinFlowConfig]):
         )
         widths = config.net.layer_dims
         noise = StepNoise(self._create_encoder(), widths, self.ac_dim, **config.noise.to_dict())
-        value = CriticEnsemble(self._create_encoder(), 0, widths, 1, num_values=num_values(config))
+        seen = self.encoding.encoder(group="critic")
+        value = CriticEnsemble(seen, 0, widths, 1, num_values=num_values(config))
         self.nets = nn.ModuleDict(
             {"policy": nn.ModuleDict({"base": base, "noise": noise}), "value": value}
         )

@@ -83,5 +83,5 @@ class BaseConfig(Section):
 
     @property
     def all_obs_keys(self) -> tuple[str, ...]:
-        """All keys of the groups obs, goal and subgoal, sorted and without duplicates."""
+        """All keys of the groups obs, goal, subgoal and critic, sorted and without duplicates."""
         return tuple(sorted(self.observation.modalities_of_all()))

@@ -60,7 +60,7 @@ class ModalityGroup(Section):
         return self
 
 
-GROUPS = ("obs", "goal", "subgoal")
+GROUPS = ("obs", "goal", "subgoal", "critic")
 ROBOT_STATE = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
 
 
@@ -74,6 +74,21 @@ class ModalitiesConfig(Section):
     subgoal: ModalityGroup = Field(
         ModalityGroup(), description="Observations that a planner predicts."
     )
+    critic: ModalityGroup = Field(
+        ModalityGroup(),
+        description="Observations that critics see in training, beside those of obs; a policy that acts needs none.",
+    )
+
+    @model_validator(mode="after")
+    def _critics_see_more(self) -> Self:
+        seen = {key for keys in self.obs.values() for key in keys}
+        twice = [key for keys in self.critic.values() for key in keys if key in seen]
+        if twice:
+            raise ValueError(
+                f"observation '{twice[0]}' is listed in 'obs' and in 'critic', but critics see those of 'obs' too: "
+                "keep it in 'obs'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _groups_agree(self) -> Self:
@@ -168,7 +183,7 @@ class Observations(Section):
     """Observations of an algorithm: one group (:class:`ObservationConfig`) or several (:class:`PartedObservations`)."""
 
     def modality_of(self, group: str = "obs") -> dict[str, str]:
-        """Return the modality of each key of a group ('obs', 'goal' or 'subgoal')."""
+        """Return the modality of each key of a group ('obs', 'goal', 'subgoal' or 'critic')."""
         return {
             key: modality
             for part in self._parts
@@ -244,5 +259,5 @@ class ObservationConfig(Observations):
         return self
 
     def modality_of(self, group: str = "obs") -> dict[str, str]:
-        """Return the modality of each key of a group ('obs', 'goal' or 'subgoal')."""
+        """Return the modality of each key of a group ('obs', 'goal', 'subgoal' or 'critic')."""
         return {key: modality for modality, keys in self.modalities[group].items() for key in keys}

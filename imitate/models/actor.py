@@ -360,6 +360,7 @@ class PolicyAndValue(nn.Module):
         orthogonal_init: initialize weights orthogonally.
         num_values: V; if V > 0, there are V values of each state.
         popart: rate of the values' normalization (:class:`~imitate.models.popart.PopArt`), or None.
+        more: encoder of the observations that the value sees beside those of the policy, or None.
     """
 
     def __init__(
@@ -375,11 +376,14 @@ class PolicyAndValue(nn.Module):
         orthogonal_init: bool = True,
         num_values: int = 0,
         popart: float | None = None,
+        more: GroupEncoder | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         width = encoder.output_dim if memory is None else memory.output_dim
         self.policy = MLP(width, layer_dims, _ACTIVATIONS[activation])
+        self.more = more
+        width += 0 if more is None else more.output_dim
         self.value = MLP(width, layer_dims, _ACTIVATIONS[activation])
         width = self.policy.output_dim
         self.head: CategoricalHead | GaussianHead = (
@@ -415,21 +419,28 @@ class PolicyAndValue(nn.Module):
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[StochasticPolicy, Tensor]:
         """Return the distribution of the policy and values (B,), without a memory."""
-        return self.decide(self.encoder(obs, goal))
+        return self.decide(self.encoder(obs, goal), obs)
 
-    def decide(self, features: Tensor) -> tuple[StochasticPolicy, Tensor]:
-        """Return the distribution of the policy and values (B,), from features (B, D)."""
-        return self.policy_of(features), self.values_of(features)
+    def decide(self, features: Tensor, obs: Obs) -> tuple[StochasticPolicy, Tensor]:
+        """Return the distribution of the policy and values (B,), from features (B, D) of observations."""
+        return self.policy_of(features), self.values_of(features, obs)
 
     def policy_of(self, features: Tensor) -> StochasticPolicy:
         """Return the distribution of the policy, from features (B, D)."""
         return cast(StochasticPolicy, self.head(self.policy(features)))
 
-    def values_of(self, features: Tensor) -> Tensor:
-        """Return values (B,), with several values of each state (B, V), from features (B, D)."""
+    def values_of(self, features: Tensor, obs: Obs) -> Tensor:
+        """Return values (B,), with several values of each state (B, V), from features (B, D) of observations."""
+        if self.more is not None:
+            features = torch.cat([features, self.more(obs)], dim=-1)
         value: Tensor = self.value_head(self.value(features))
         return value if self.num_values else value.squeeze(-1)
 
     def actor(self, obs: Obs, goal: Obs | None = None) -> StochasticPolicy:
         """Return the distribution of the policy, without a memory."""
         return self.policy_of(self.encoder(obs, goal))
+
+    @property
+    def unused_to_act(self) -> tuple[str, ...]:
+        """Names of the parts that acting cannot use: the value, if it sees more than the policy."""
+        return () if self.more is None else ("more", "value", "value_head")

@@ -94,6 +94,7 @@ def policy_stds(algo: Algo, obs: Mapping[str, Any]) -> Tensor | None:
     frames = {
         key: x if x.dim() > 1 + len(algo.obs_shapes[key]) else x.unsqueeze(1)
         for key, x in obs.items()
+        if key in algo.obs_shapes
     }
     policy = own_distribution(algo, frames)
     stds: Tensor | None = getattr(getattr(policy, "base", policy), "stds", None)

@@ -136,9 +136,7 @@ def with_observations(config: Config, files: DataFiles | None = None) -> Config:
     for path, keys in lists.items():
         if AUTO in keys:
             rest = [key for key in keys if key != AUTO]
-            taken = {
-                key for other, taken in lists.items() if _same_group(path, other) for key in taken
-            }
+            taken = {key for other in lists if _seen_with(path, other) for key in lists[other]}
             own = [key for key in found.keys(path.rpartition(".")[2]) if key not in taken]
             values[path] = [*rest, *own]
     config = config.with_overrides(values) if values else config
@@ -158,8 +156,10 @@ def _key_lists(section: Observations, path: str) -> Any:
             yield f"{path}.modalities.{group}.{modality}", keys
 
 
-def _same_group(path: str, other: str) -> bool:
-    return path.rpartition(".")[0] == other.rpartition(".")[0]
+def _seen_with(path: str, other: str) -> bool:
+    """Return true if the keys at ``other`` are of the same group; critics also see those of ``obs``."""
+    group, beside = path.rpartition(".")[0], other.rpartition(".")[0]
+    return beside in (group, group.replace(".modalities.critic", ".modalities.obs"))
 
 
 def _observed(config: Config, files: DataFiles) -> FileObservations:

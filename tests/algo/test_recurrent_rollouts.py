@@ -46,7 +46,7 @@ def rollouts(algo, env=ShortWalk, envs=3, steps=20, number=2):
 def decided(algo, minibatch):
     """Distribution of the policy, and values, at the steps of a minibatch of sequences."""
     net = algo.net
-    return net.decide(algo.memory.features(net.encoder, net.memory, minibatch))
+    return net.decide(algo.memory.features(net.encoder, net.memory, minibatch), minibatch["obs"])
 
 
 def test_sequences_by_hand():
@@ -114,7 +114,7 @@ def test_values_after_timeouts_and_at_the_end_are_of_the_remembering_policy():
                     else rollout["obs"]["s"][min(step + 1, 19), lane : lane + 1]
                 )
                 known, _ = one_step(net.encoder, net.memory, {"s": torch.from_numpy(shown)}, state)
-                value = 0.0 if rollout["terminals"][step, lane] else float(net.values_of(known))
+                value = 0.0 if rollout["terminals"][step, lane] else float(net.values_of(known, {}))
                 expected[step, lane] = rollout["rewards"][step, lane] + 0.5 * value
                 if ends[step, lane]:
                     state = net.memory.initial_state(1)

@@ -169,13 +169,15 @@ def test_another_start_and_standard_deviation_are_options():
 
 def test_the_activation_is_an_option():
     x = {"x": torch.randn(4, 3)}
-    assert not torch.equal(make().decide(torch.ones(1, 3))[1], make(activation="relu")(x)[1][:1])
+    assert not torch.equal(
+        make().decide(torch.ones(1, 3), {})[1], make(activation="relu")(x)[1][:1]
+    )
     assert make(activation="relu").policy(torch.randn(50, 3)).min() >= 0
 
 
 def test_with_a_memory_policy_and_value_read_its_output():
     net = make(memory=RNN(3, 5, 1, "GRU"))
-    policy, values = net.decide(torch.randn(4, 5))
+    policy, values = net.decide(torch.randn(4, 5), {})
     assert policy.mean.shape == (4, 2) and values.shape == (4,)
     weight = net.memory.nets.weight_hh_l0
     torch.testing.assert_close(weight.T @ weight, torch.eye(5), rtol=0, atol=1e-5)

@@ -55,7 +55,7 @@ def learned(name, popart, rollouts=150):
     for _ in range(rollouts):
         batch = algo.prepare_rollout(rollout())
         info = algo.train_on_batch(batch, 1)
-    values = algo.net.values_of(batch["obs"]["s"])
+    values = algo.net.values_of(batch["obs"]["s"], batch["obs"])
     return algo, info, (values - batch["returns"]).abs().mean().item()
 
 

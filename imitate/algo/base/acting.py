@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from torch import Tensor, nn
+
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.allocation import count_numbers
 from imitate.errors import CheckpointError
+from imitate.models.actor import PolicyAndValue
 
 OMITTED = "omitted"
 """Key of a model for the number of omitted numbers."""
@@ -32,7 +35,8 @@ def acting_model(algo: Algo) -> dict[str, Any]:
             learner.nets.load_state_dict(learner.ema.module.state_dict())
             learner.ema = None
     whole = algo.nets.state_dict()
-    kept = {name: value for name, value in whole.items() if _is_in(name, nets)}
+    drop_unused(algo.nets)
+    kept = {name: x for name, x in algo.nets.state_dict().items() if _is_in(name, nets)}
     omitted = count_numbers(whole) - count_numbers(kept)
     return {"nets": kept, OMITTED: omitted, **algo.schedules.state_dict()}
 
@@ -52,9 +56,25 @@ def load_model(algo: Algo, model: Mapping[str, Any], load_optimizers: bool = Fal
     for learner in algo.learners:
         learner.ema = None
     keep_only(algo, model["nets"])
+    drop_unused(algo.nets)
     algo.nets.load_state_dict(model["nets"])
     algo.schedules.load_state_dict(model)
     algo.set_progress(algo.schedules.progress)
+
+
+def drop_unused(nets: nn.Module) -> None:
+    """Remove the parts of networks that see what a policy that acts does not see."""
+    for net in nets.modules():
+        if isinstance(net, PolicyAndValue):
+            for part in net.unused_to_act:
+                setattr(net, part, None)
+
+
+def acting_state(net: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a network without the parts that :func:`drop_unused` removes."""
+    unused = net.unused_to_act if isinstance(net, PolicyAndValue) else ()
+    state: dict[str, Tensor] = net.state_dict()
+    return {name: x for name, x in state.items() if name.partition(".")[0] not in unused}
 
 
 def keep_only(algo: Algo, stored: Collection[str]) -> None:

@@ -187,7 +187,8 @@ class ActorCritic(Algo[RLConfigT]):
     ) -> CriticEnsemble:
         """Create critics of actions, or of chunks of ``num_actions``.
 
-        With ``of_states`` they give one value per state, with ``num_choices`` one value per choice.
+        With ``of_states`` they give one value per state, with ``num_choices`` one value per choice. They also see the
+        observations of the group ``critic``.
 
         If the algorithm has a memory, the recurrent encoder is part of the critics of actions and is trained and
         followed by targets with them. Actor and state values use its features without gradient.
@@ -202,12 +203,12 @@ class ActorCritic(Algo[RLConfigT]):
             and not self.goal_shapes
             and self.frame_stack == 1
         ):
-            return cast(CriticEnsemble, own.critics(size, self.encoding.seen()))
+            return cast(CriticEnsemble, own.critics(size, self.encoding.seen(group="critic")))
         encoders = 1 if config.ensemble.shared_encoder else size
         memory, features = self.memory, ACTOR if of_states else CRITICS
         critic = CriticEnsemble(
             [
-                self._create_encoder() if memory is None else memory.reader(features)
+                self.encoding.encoder(group="critic") if memory is None else memory.reader(features)
                 for _ in range(encoders)
             ],
             0 if of_states else num_actions * self.ac_dim - num_choices,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -60,7 +60,8 @@ class Encoding:
     @cached_property
     def in_batches(self) -> dict[str, Shapes]:
         """Return the shapes of the observation groups that batches contain."""
-        obs, goal, subgoal = self.shapes_of_groups()
+        (obs, goal, subgoal), more = self.shapes_of_groups(), self.shapes("critic")
+        obs = {**obs, **more}
         goals = dict.fromkeys(("goal_obs", "value_goals", "low_goals", "high_targets"), goal)
         return {"obs": obs, "next_obs": obs, **goals, "subgoals": subgoal}
 
@@ -69,22 +70,29 @@ class Encoding:
         obs, goal, subgoal = self.shapes_of_groups()
         modalities = self.config.modalities_of_all()
         return Preprocess.layout_only_from_processed(
-            {**obs, **goal, **subgoal}, modalities, {"actions": ac_dim}
+            {**obs, **goal, **subgoal, **self.shapes("critic")}, modalities, {"actions": ac_dim}
         )
 
     def encoder(
-        self, frames: int | None = None, *, goals: bool = True, keys: Iterable[str] | None = None
+        self,
+        frames: int | None = None,
+        *,
+        goals: bool = True,
+        keys: Iterable[str] | None = None,
+        group: Literal["obs", "critic"] = "obs",
     ) -> GroupEncoder:
         """Create an encoder of observation and goal according to ``observation.encoder``.
 
         Args:
             frames: number of observations whose features are joined; :attr:`frames` by default.
             goals: false: the encoder sees no goal, even if there are goals.
-            keys: observations that it sees; None: all.
+            keys: observations of group ``obs`` that it sees; None: all.
+            group: ``critic`` for critics, which also see the observations of that group.
         """
         goal = self.of("goal") if goals and self.shapes("goal") else None
-        own = self.own.encoder("encoder", self.seen(keys)) if self.own.has("encoder") else None
-        return GroupEncoder(own or self.of("obs", keys), goal, frames or self.frames)
+        seen = self.seen(keys, group)
+        own = self.own.encoder("encoder", seen) if self.own.has("encoder") else None
+        return GroupEncoder(own or self._of_shapes(seen), goal, frames or self.frames)
 
     def own_actor(self) -> GroupEncoder | None:
         """Create the network that ``networks.actor`` names; None without one."""
@@ -93,17 +101,27 @@ class Encoding:
         goal = self.of("goal") if self.shapes("goal") else None
         return GroupEncoder(self.own.encoder("actor", self.seen()), goal, self.frames)
 
-    def seen(self, keys: Iterable[str] | None = None) -> Shapes:
-        """Return the shapes of the observations, or of these keys, without the mask of actions."""
-        modalities, shapes = self.config.modality_of("obs"), self.shapes("obs")
-        return {k: shapes[k] for k in (shapes if keys is None else keys) if modalities[k] != MASK}
+    def seen(
+        self, keys: Iterable[str] | None = None, group: Literal["obs", "critic"] = "obs"
+    ) -> Shapes:
+        """Return the shapes of the observations, or of these keys, without the mask of actions.
 
-    def of(self, group: str, keys: Iterable[str] | None = None) -> ObservationEncoder:
-        """Create an encoder of one group of observations, or of these keys of it, without the mask of actions."""
-        modalities, shapes = self.config.modality_of(group), self.shapes(group)
+        With ``group`` ``critic``, those of that group are added.
+        """
+        modalities, shapes = self.config.modality_of("obs"), self.shapes("obs")
+        own = {k: shapes[k] for k in (shapes if keys is None else keys) if modalities[k] != MASK}
+        return own if group == "obs" else {**own, **self.shapes("critic")}
+
+    def of(self, group: str) -> ObservationEncoder:
+        """Create an encoder of one group of observations, without the mask of actions."""
+        modalities = self.config.modality_of(group)
+        shapes = self.shapes(group).items()
+        return self._of_shapes({k: shape for k, shape in shapes if modalities[k] != MASK})
+
+    def _of_shapes(self, shapes: Shapes) -> ObservationEncoder:
         return ObservationEncoder(
-            {k: shapes[k] for k in (shapes if keys is None else keys) if modalities[k] != MASK},
-            modalities,
+            shapes,
+            self.config.modalities_of_all(),
             self.config.encoder,
             default_norm=self.default_norm,
             load_pretrained=self.load_pretrained,

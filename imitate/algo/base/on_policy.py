@@ -44,7 +44,7 @@ from imitate.algo.slots.reward_weights import (
     reward_weights_in,
 )
 from imitate.functional.policy_gradient import generalized_advantages
-from imitate.models.actor import Obs, PolicyAndValue, StochasticPolicy
+from imitate.models.actor import GroupEncoder, Obs, PolicyAndValue, StochasticPolicy
 from imitate.models.popart import PopArt
 from imitate.models.rnn import RNNState
 from imitate.system.ranks import ALONE
@@ -80,9 +80,16 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             rnn,
             num_values=num_values(config),
             popart=config.popart,
+            more=self._create_more(),
             **config.net.to_dict(),
         )
         self.nets = nn.ModuleDict({"policy": net})
+
+    def _create_more(self) -> GroupEncoder | None:
+        """Create the encoder of what the value alone sees; None if it sees the policy's observations."""
+        if not self.encoding.shapes("critic"):
+            return None
+        return GroupEncoder(self.encoding.of("critic"), frames=self.frame_stack)
 
     @cached_property
     def memory(self) -> RolloutMemory | None:
@@ -145,7 +152,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             after[key][rollout["end_rows"]] = value
         actions = torch.from_numpy(rollout["actions"].reshape(rollout["mask"].size, -1))
         terminals = torch.from_numpy(rollout["terminals"].reshape(-1).astype(np.float32))
-        keys = tuple(self.obs_shapes)
+        keys = tuple(self.encoding.in_batches["obs"])
         return {
             "obs": self.preprocess.prepare_obs(obs, keys),
             "next_obs": self.preprocess.prepare_obs(after, keys),
@@ -179,8 +186,9 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         """
         config = self.config
         obs = {k: torch.from_numpy(v.reshape(-1, *v.shape[2:])) for k, v in rollout["obs"].items()}
-        prepared = self.preprocess.prepare_obs(obs, tuple(self.obs_shapes))
-        end_obs = self.preprocess.prepare_obs(rollout["end_obs"], tuple(self.obs_shapes))
+        keys = tuple(self.encoding.in_batches["obs"])
+        prepared = self.preprocess.prepare_obs(obs, keys)
+        end_obs = self.preprocess.prepare_obs(rollout["end_obs"], keys)
         mask = rollout["mask"]
         if self.frame_stack > 1:
             stacked = stacked_frames(prepared, end_obs, rollout, self.frame_stack)
@@ -277,7 +285,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
                 if memory is None
                 else self._one_step(part["obs"], part["memory"])[0]
             )
-            return self.net.values_of(features)
+            return self.net.values_of(features, part["obs"])
 
         found = by_parts(values, {"obs": obs} if memory is None else {"obs": obs, "memory": memory})
         return cast(Tensor, found)
@@ -387,7 +395,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         else:
             assert net.memory is not None
             features = self.memory.features(net.encoder, net.memory, batch)
-        policy, values = net.decide(features)
+        policy, values = net.decide(features, batch["obs"])
         return self.action_mask.policy(policy, batch["obs"]), values
 
     def _advantages(self, batch: Batch) -> Tensor:

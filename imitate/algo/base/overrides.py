@@ -107,16 +107,41 @@ def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
 
 
 def check_networks(algo: Any) -> None:
-    """Refuse an algorithm whose ``_create_networks`` filled no ``nets``, or left a name of ``algo.networks`` unused.
+    """Refuse an algorithm whose ``_create_networks`` filled no ``nets`` or gave something no place.
 
     Raises:
-        ConfigError: ``nets`` was not set, or a network of the user has no place.
+        ConfigError: ``nets`` was not set, a network of the user has no place, or observations of critics have none.
     """
     if not isinstance(getattr(algo, "nets", None), nn.ModuleDict):
         raise ConfigError(
             f"{type(algo).__name__}._create_networks() set no self.nets: set it to an nn.ModuleDict of networks"
         )
     algo.encoding.own.check_used(algo.global_config.algo_name)
+    _check_critics(algo)
+
+
+def _check_critics(algo: Any) -> None:
+    """Raise ConfigError unless the observations of group ``critic`` are seen, and by nothing that acts."""
+    wanted = set(algo.encoding.shapes("critic"))
+    acting = {name.partition(".")[0] for name in (algo.main_net, *algo.acting_nets)}
+    seen = set()
+    for path, module in algo.nets.named_modules() if wanted else ():
+        name, _, part = path.partition(".")
+        keys = wanted & set(getattr(module, "obs_shapes", ()))
+        unused = getattr(algo.nets[name], "unused_to_act", ()) if name else ()
+        acts = name in acting and part.partition(".")[0] not in unused
+        seen |= set() if acts else keys
+        if acts and keys:
+            raise ConfigError(_critics_words(algo, wanted, "its critics act"))
+    if seen != wanted:
+        raise ConfigError(_critics_words(algo, wanted - seen, "it has no critics that see them"))
+
+
+def _critics_words(algo: Any, keys: set[str], why: str) -> str:
+    return (
+        f"observation.modalities.critic lists {', '.join(sorted(keys))}, which {algo.global_config.algo_name} cannot "
+        f"use: {why}; list them in obs, or leave them out"
+    )
 
 
 def selected_batch(algo: Any, batch: dict[str, Any]) -> dict[str, Any]:

@@ -214,7 +214,25 @@ class ActorCriticConfig(AlgoSection):
         if rnn is not None:
             problems += rnn.problems(config)
         problems += extrinsic_problems(self) + refusals(self, config)
+        problems += self._problems_of_critics(config)
         return problems + self._problems_of_repetition(config)
+
+    def _problems_of_critics(self, config: BaseConfig) -> list[str]:
+        """List settings that do not go with critics that see more than the actor."""
+        keys, rnn = ", ".join(config.observation.modality_of("critic")), self._memory()
+        found = {
+            "algo.rnn.enabled is true, and actor and critics share that memory: set it to false, or choose ppo": (
+                rnn is not None and rnn.enabled
+            ),
+            "algo.dynamics predicts the observations of obs alone: set it to null": (
+                self.get("dynamics", None) is not None
+            ),
+        }
+        return [
+            f"observation.modalities.critic lists {keys}, but {words}"
+            for words, holds in found.items()
+            if keys and holds
+        ]
 
     def _problems_of_repetition(self, config: BaseConfig) -> list[str]:
         """List settings that do not go with actions that last several steps."""

@@ -55,6 +55,7 @@ def describe(path: Path) -> Report:
         "robots": env.get("env_kwargs", {}).get("robots"),
         "control_freq": control_freq_of(ckpt),
         "obs_shapes": {**shapes["all_shapes"], **(shapes.get("raw_shapes") or {})},
+        "critic_keys": sorted(algo.encoding.shapes("critic")),
         "action_dim": shapes["ac_dim"],
         "action_low": shapes.get("action_low"),
         "action_high": shapes.get("action_high"),
@@ -133,13 +134,18 @@ def lay_out(report: Report) -> Iterator[str]:
     yield ""
     yield from table(
         ("observation", "shape"),
-        [(key, shape_words(shape)) for key, shape in report["obs_shapes"].items()],
+        [(key, _seen_words(report, key)) for key in report["obs_shapes"]],
     )
     yield ""
     yield from table(
         ("settings that differ from the default", "value"),
         [(key, json.dumps(value)) for key, value in report["changed_settings"].items()],
     )
+
+
+def _seen_words(report: Report, key: str) -> str:
+    words = shape_words(report["obs_shapes"][key])
+    return f"{words}, critics alone see it" if key in report["critic_keys"] else words
 
 
 def decision_ms(algo: Algo) -> float | None:

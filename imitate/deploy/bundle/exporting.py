@@ -232,12 +232,13 @@ def _cut(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
 
 
 def _statistics(algo: Algo) -> dict[str, Any]:
-    """Return offset and scale of observations and actions."""
-    saved = algo.preprocess.to_dict()
+    """Return offset and scale of actions, and of the observations that acting needs."""
+    saved, unused = algo.preprocess.to_dict(), algo.encoding.shapes("critic")
     return {
         group: {
             key: {name: entry[name].tolist() for name in ("offset", "scale")}
             for key, entry in saved[group].items()
+            if group == "actions" or key not in unused
         }
         for group in ("obs", "actions")
     }

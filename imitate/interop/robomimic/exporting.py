@@ -87,6 +87,8 @@ def _of_algorithm(algo: Algo, release: str) -> Iterator[str]:
     section = algo.algo_config
     if in_networks(section.to_dict()):
         yield "algo.networks: it builds no networks of a user"
+    if algo.encoding.shapes("critic"):
+        yield "observation.modalities.critic: its critics see what the actor sees"
     if section.get("actor_sees_subgoal", False):
         yield "algo.actor_sees_subgoal: its actors of hbc and iris see no subgoal"
     chunk = section.get("chunk", None)

@@ -195,6 +195,11 @@ class _Work:
         labels_all: bool,
         quiet: bool,
     ) -> None:
+        more = ", ".join(config.observation.modality_of("critic"))
+        if more:
+            raise ConfigError(
+                f"observation.modalities.critic lists {more}, but rounds record what the policy sees: leave it empty"
+            )
         self._config, self._plan, self._folder, self._init = config, plan, folder, init
         self._env_meta, self._labels_all = env_meta, labels_all
         self._quiet = quiet

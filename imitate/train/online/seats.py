@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.algo.base.acting import acting_names
+from imitate.algo.base.acting import acting_names, acting_state, drop_unused
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.factory import algo_factory
 from imitate.config import load_config
@@ -88,12 +88,13 @@ MOST_IN_USE = 2
 def acting_weights(algo: Algo) -> dict[str, Any]:
     """Return weights and normalization for a copy of the algorithm that acts elsewhere, as plain arrays."""
     nets = algo.nets if algo.ema is None else algo.ema.module
-    chosen = {name: nets.get_submodule(name).state_dict() for name in acting_names(algo)}
+    chosen = {name: acting_state(nets.get_submodule(name)) for name in acting_names(algo)}
     return {"nets": arrays(chosen), "preprocess": arrays(algo.preprocess.to_dict())}
 
 
 def load_acting_weights(algo: Algo, weights: Mapping[str, Any]) -> None:
     """Load the :func:`acting_weights` of another copy of the algorithm."""
+    drop_unused(algo.nets)
     for name, state in tensors(weights["nets"]).items():
         algo.nets.get_submodule(name).load_state_dict(state)
     algo.preprocess = Preprocess.from_dict(tensors(weights["preprocess"])).to(algo.device)

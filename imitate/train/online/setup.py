@@ -375,7 +375,7 @@ def _preprocess(config: Config, env: EnvSpec) -> Preprocess:
         affine["actions"] = (torch.as_tensor(middle), torch.as_tensor(half))
     return Preprocess(
         env.obs_shapes,
-        {**config.observation.modality_of("obs"), **config.observation.modality_of("goal")},
+        config.observation.modalities_of_all(),
         {"actions": env.action_dim},
         action_affine=affine,
         obs_clip=config.train.obs_clip,
