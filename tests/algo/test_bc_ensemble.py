@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from imitate.algo.bc_ensemble import disagreement
+from imitate.functional.particles import PENALTY
 from tests.algo.conftest import make_algo
 from tests.tiny import tiny_algo
 
@@ -109,6 +110,23 @@ def test_weights_are_moved_by_the_directions_of_the_rule():
     assert algo.nets["policy"].head.weight.grad.flatten().tolist() == pytest.approx(
         [-pushed, pushed], abs=1e-5
     )
+
+
+def test_outputs_are_moved_by_the_function_of_minmax_which_learns_to_descend():
+    particles = {"rule": "minmax", "weight": 0.3, "extra_share": 0.0, "critic_layer_dims": []}
+    algo = make_algo("bc_ensemble", {**PAIR, "particles": {**particles, "critic_steps": 1}})
+    set_members(algo, 0.5, 0.5)
+    last, action = algo.nets["repulsion"].last, math.tanh(0.5)
+    last.weight.data, last.bias.data = torch.tensor([[0.0, 0.01]]), torch.zeros(1)
+    loss, info = algo._loss(batch_of([1.0, 1.0], [[0.0], [0.0]]))
+    # in both rows f = 0.01 o, gradient of the loss 2 o: 0.3 * 0.01 - 2 o f - 10 f^2
+    stein = 0.003 - 0.02 * action**2 - PENALTY * 1e-4 * action**2
+    assert info["Stein_Discrepancy"].item() == pytest.approx(stein, rel=1e-4)
+    assert last.bias.item() < 0  # a step of the function is against the gradient
+    loss.backward()  # members move by f, so that their gradient is -f
+    moved = last.weight[0, 1].item() * action + last.weight[0, 0].item() + last.bias.item()
+    wanted = -moved * (1.0 - action**2)
+    assert algo.nets["policy"].head.weight.grad.flatten().tolist() == pytest.approx([wanted] * 2)
 
 
 def test_noise_is_relative_to_the_batch_and_leaves_constants():
