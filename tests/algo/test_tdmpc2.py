@@ -137,12 +137,13 @@ def test_the_policys_loss_by_hand(monkeypatch):
     """Values 3 of all critics, scale 1 (their spread is 0), no noise: -3 (1 + 1/2 + 1/4) / 3 without entropy."""
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
     algo = make(weights={"entropy": 0.1}, action=2)
-    for layer in algo.nets["policy"]:
-        for weight in layer.parameters():
+    for net in (algo.nets["policy"], algo.model.encoder, algo.model.dynamics):
+        for weight in net.parameters():
             torch.nn.init.zeros_(weight)
     fixed(algo, values=(3.0,) * 5)
     algo.keeps_errors = True
     info = losses(algo, windows(algo, actions=torch.full((2, 2, 2), 0.5)))
+    assert info["Consistency_Loss"] == 0.0  # all latent states are alike
     # log std is -10 + 6 (tanh 0 + 1) = -4; the entropy of both dimensions, times 2, is in the mean
     entropy = 2 * (-4 + 0.5 * math.log(2 * math.pi))
     assert info["Entropy"] == pytest.approx(entropy, rel=1e-5)
@@ -250,7 +251,10 @@ def test_the_search_begins_near_the_policy_and_less_and_less():
     batch = algo.process_batch_for_training(tiny_batch(algo))
     found = []
     for _ in range(20):  # of 30 updates in all
-        algo.train_on_batch(batch, 1)
+        info = algo.train_on_batch(batch, 1)
+        assert info["Loss"].item() == pytest.approx(
+            (info["Model_Loss"] + info["Policy_Loss"]).item()
+        )
         found.append(algo.model.near.item())
     assert found[2] == pytest.approx(0.8 * (1 - 3 / 15)) and found[14:] == [0.0] * 6
     constant = make(near={"share": 0.8, "until": None})
