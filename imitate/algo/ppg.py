@@ -121,7 +121,7 @@ class PPG(OnPolicy[PPGConfig]):
 
     def _auxiliary_error(self, hidden: Tensor, returns: Tensor) -> Tensor:
         """Return half of the mean squared error () of V_aux, from the policy's last hidden layer (B, D)."""
-        values = self.net.get_submodule(AUXILIARY)(hidden)
+        values: Tensor = self.net.get_submodule(AUXILIARY)(hidden)
         return 0.5 * (values.reshape(returns.shape) - returns).square().mean()
 
     def _joint_loss(self, batch: Batch) -> tuple[Tensor, Info]:

@@ -96,7 +96,8 @@ class Seen:
             return np.ones(1)
         squares = _squares(here, self._known)
         if not self.moves.any():
-            return np.sqrt(np.median(squares.min(axis=1), keepdims=True) / self._width)
+            typical: Array = np.median(squares.min(axis=1), keepdims=True) / self._width
+            return np.sqrt(typical)
         own = self._own[:, self.alike]
         left = np.abs(np.exp(-squares / self._width) @ self._weights - own).mean(axis=(1, 2))
         found: Array = left / np.maximum(np.abs(own).mean(axis=(1, 2)), 1e-9)
