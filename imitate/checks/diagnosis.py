@@ -32,7 +32,7 @@ from imitate.deploy.check.first_look import first_look
 from imitate.deploy.check.statistics import Range, TrainingObservations, range_of, training_of
 from imitate.deploy.resizing import IMAGE_KINDS
 from imitate.deploy.server.served import schema_of
-from imitate.errors import UserError
+from imitate.errors import DatasetError, UserError
 from imitate.policy.checkpoint import config_of
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
@@ -182,6 +182,12 @@ def episodes_of(
             )
         obs = {own: file.read(name, f"obs/{key}") for own, key in names_there.items()}
         actions = file.read(name, "actions")
+        for own, values in obs.items():
+            if len(values) != len(actions):
+                raise DatasetError(
+                    f"{file.path}: demo '{name}' has {len(values)} observations '{own}' and {len(actions)} actions: "
+                    "find all such demos with imitate dataset doctor"
+                )
         lang = instruction_of(file.attrs(name, TASK_ATTRS), None) if policy.instructions else None
         found.append(
             CheckedDemo(name, obs, actions.reshape(len(actions), -1).astype(np.float64), lang)

@@ -198,9 +198,7 @@ _KINDS: dict[Any, str] = {
 
 
 def _text(value: object) -> str:
-    if isinstance(value, Section):
-        value = value.to_dict()
-    return f"`{json.dumps(value)}`"
+    return f"`{json.dumps(value, default=Section.to_dict)}`"
 
 
 def table(section: type[Section], prefix: str) -> str:

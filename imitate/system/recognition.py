@@ -10,6 +10,7 @@ import errno
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,12 +57,19 @@ class Found:
     advice: str
 
 
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""Errors of files that are damaged."""
+
+
 def recognise(path: str | Path) -> Found | None:
     """Recognise the kind of the file or folder at a path; None if it is unknown or does not exist."""
     place = Path(path).expanduser()
     checks = _FOLDERS if place.is_dir() else _FILES if place.is_file() else ()
     for check in checks:
-        with suppress(OSError, ValueError, zipfile.BadZipFile, KeyError, TypeError, RuntimeError):
+        with suppress(*_UNREADABLE):
             found = check(place)
             if found is not None:
                 return found

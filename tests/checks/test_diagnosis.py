@@ -20,6 +20,7 @@ from imitate.checks.recording_causes import of_coverage, of_exchange, of_images,
 from imitate.data.dataset_file import DatasetFile
 from imitate.deploy.check.deploy_check import CheckedDemo
 from imitate.deploy.check.statistics import Range
+from imitate.errors import DatasetError
 from tests.calling import call
 from tests.tiny import tiny_run
 
@@ -203,6 +204,17 @@ def test_a_missing_observation_comes_before_all(healthy, tmp_path):
     del obs["goal"]
     report = diagnosed(healthy[0], written(tmp_path / "failed.hdf5", [(obs, actions)]))
     assert kinds(report) == ["missing"] and "not compared" in report.notes[-1]
+
+
+def test_arrays_of_other_lengths_are_no_traceback(healthy, tmp_path):
+    rng = np.random.default_rng(0)
+    obs, actions = episode(rng, expert(rng))
+    path = written(tmp_path / "failed.hdf5", [(obs, actions)])
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_0/obs/goal"]
+        file["data/demo_0/obs/goal"] = obs["goal"][:0]
+    with pytest.raises(DatasetError, match="0 observations 'goal' and .* imitate dataset doctor"):
+        diagnosed(healthy[0], path)
 
 
 # ---- trainings -----------------------------------------------------------------------------------

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from imitate.config import Config, load_config
+from imitate.config import Config, DatasetConfig, load_config
 from imitate.config.algorithms import find
 from imitate.config.loading import folder, names
-from imitate.config.schema import json_schema, keys, schema_text
+from imitate.config.schema import _text, json_schema, keys, schema_text
 
 COMMITTED = sorted((folder() / "schema").glob("*.json"))
 
@@ -63,6 +63,10 @@ def test_rows_have_type_range_default_and_meaning():
         "Hidden units.",
     )
     assert algo["algo.optimizer.optimizer_type"].default == '`"adamw"`'
+
+
+def test_a_default_in_a_file_may_hold_sections():
+    assert _text((DatasetConfig(path="d.hdf5"),)).startswith('`[{"path": "d.hdf5"')
 
 
 def test_every_shared_key_says_what_it_means():

@@ -421,3 +421,26 @@ def test_a_small_seed_of_the_fuzz():
     assert code == 0, printed
     runs = int(printed.splitlines()[-1].split("|")[2])
     assert runs > 5
+
+
+def test_an_environment_of_another_format_has_arguments_that_are_checked(place):
+    Path("tasks").mkdir()
+    samples.libero_task(Path("tasks/one_demo.hdf5"))
+    command = "dataset convert tasks lr --from libero --to lerobot"
+    for kwargs in ("x", {"control_freq": "x"}):
+        with h5py.File("tasks/one_demo.hdf5", "r+") as file:
+            meta = json.loads(file["data"].attrs["env_args"])
+            file["data"].attrs["env_args"] = json.dumps({**meta, "env_kwargs": kwargs})
+        if kwargs == "x":
+            assert "'env_kwargs' of its environment is 'x': write a JSON object" in one_line(
+                command
+            )
+    done = CliRunner().invoke(app, command.split())
+    assert (done.exit_code, "fps: 20: the dataset says nothing" in done.output) == (0, True)
+
+
+def test_a_demo_that_is_no_group_is_named_as_that(place):
+    with h5py.File("d.hdf5", "r+") as file:
+        del file["data/demo_1"]
+        file["data/demo_1"] = np.zeros(3)
+    assert "'data/demo_1' is not a group of arrays" in one_line("info d.hdf5")

@@ -141,6 +141,17 @@ FOREIGN = [
 ]  # fmt: skip
 
 
+def test_a_damaged_archive_of_arrays_is_nothing_known(tmp_path):
+    path, kinds = tmp_path / "a.npz", set()
+    np.savez_compressed(path, a=np.arange(9.0))
+    whole = path.read_bytes()
+    for at in range(36, 60, 2):
+        path.write_bytes(whole[:at] + b"\xff\xff" + whole[at + 2 :])
+        found = recognise(path)
+        kinds.add(None if found is None else found.kind)
+    assert kinds == {"npz", None}  # where the header itself cannot be unpacked, nothing is known
+
+
 @pytest.mark.parametrize("name", ["config.json", "meta/info.json", "model.safetensors", "a.ckpt"])
 def test_damaged_or_foreign_contents_are_nothing_known(tmp_path, name):
     for content in FOREIGN:

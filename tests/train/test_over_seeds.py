@@ -195,6 +195,10 @@ def curve(seed, rates):
     return Curve(str(seed), (), tuple(records), {"train": {"seed": seed}})
 
 
+def test_a_name_that_cannot_be_drawn_is_escaped():
+    assert Setting("t \udc80", {}, (curve(1, {1: 0.0}),), 1).title == "t \\udc80"
+
+
 def test_a_skipped_evaluation_is_interpolated_and_nothing_is_said_beyond_the_shortest_run():
     setting = Setting(
         "x", {}, (curve(1, {1: 0.0, 3: 1.0, 5: 1.0}), curve(2, {1: 0, 2: 0, 3: 0})), 2

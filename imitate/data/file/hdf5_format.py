@@ -266,13 +266,7 @@ class DemoFile:
     @property
     def control_freq(self) -> float | None:
         """Control rate in Hz at which the demos were recorded; None if the file does not record it."""
-        kwargs = self.env_meta.get("env_kwargs")
-        in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
-        said = self.file_attrs.get("control_freq")
-        rate = in_env if said is None else said
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
-            return None
-        return float(rate)
+        return rate_of(self.file_attrs.get("control_freq"), self.env_meta)
 
     @property
     def file_attrs(self) -> dict[str, Any]:
@@ -313,6 +307,10 @@ class DemoFile:
                 self._arrays = {}
                 return group
             names = list(self._data)
+        if demo in names:
+            raise DatasetError(
+                f"{self.path}: 'data/{demo}' is not a group of arrays: it is damaged; copy or collect it again"
+            )
         raise DatasetError(f"{self.path}: there is no demo '{demo}'; {nearest(demo, names)}")
 
     def _array(self, demo: str, key: str) -> _Array:
@@ -357,6 +355,16 @@ _ENV_ARGS: dict[str, tuple[type, str]] = {
     "type": (int, "a whole number"),
     "wrappers": (list, "a list, such as []"),
 }
+
+
+def rate_of(said: Any, env_meta: Mapping[str, Any]) -> float | None:
+    """Return a control rate in Hz, or that of the environment's arguments if it is None; None if it is no rate."""
+    kwargs = env_meta.get("env_kwargs")
+    in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
+    rate = in_env if said is None else said
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+        return None
+    return float(rate)
 
 
 def wrong_env_args(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

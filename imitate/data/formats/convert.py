@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.file.hdf5_format import rate_of, wrong_env_args
 from imitate.data.file.step_times import CLOCK, TimeArray
 from imitate.data.formats import registry
 from imitate.data.formats.base import (
@@ -133,7 +134,7 @@ def _copy(
     first = _next(demos, path)
     if first is None:
         return
-    rate_hz = source.control_freq or (source.env_meta.get("env_kwargs") or {}).get("control_freq")
+    rate_hz = rate_of(source.control_freq, source.env_meta)
     clocks: dict[str, TimeArray] = {}
     with writer.write(unfinished, source, options, report) as append:
         demo: NamedDemo | None = first
@@ -171,8 +172,10 @@ def _opened(
     context = reader.read(path, options, report)
     with reading(path):
         source = context.__enter__()
-        check_depth(source.env_meta, f"{path}: its environment")
     try:
+        check_depth(source.env_meta, f"{path}: its environment")
+        for key, words in wrong_env_args(source.env_meta):
+            raise DatasetError(f"{path}: '{key}' of its environment {words}")
         yield source
     finally:
         with reading(path):

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.features import features_of
+from imitate.data.file.hdf5_format import rate_of
 from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset, Options, extra
 from imitate.data.formats.frames import as_png
 from imitate.data.formats.lerobot_layout import (
@@ -415,11 +416,11 @@ class _Writer:
 
 def _fps_of(source: OpenedDataset, report: ConversionReport) -> int:
     """Return the number of frames per second as an integer."""
-    known = source.control_freq or (source.env_meta.get("env_kwargs") or {}).get("control_freq")
+    known = rate_of(source.control_freq, source.env_meta)
     if known is None:
         report.synthesised["fps"] = f"{_DEFAULT_FPS}: the dataset says nothing of its rate"
         return _DEFAULT_FPS
-    fps = max(1, round(float(known)))
+    fps = max(1, round(known))
     if fps != known:
         report.changed["fps"] = f"{known} -> {fps}: LeRobot needs a whole number"
     return fps

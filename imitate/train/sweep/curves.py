@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.data.file.hdf5_format import natural_key
-from imitate.errors import UserError
+from imitate.errors import UserError, printable
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder, existing, open_run_folder
 from imitate.train.metrics import MetricsFile
@@ -81,8 +81,9 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """The label, with the number of seeds if there are several."""
-        return self.label if len(self.curves) == 1 else f"{self.label} ({len(self.curves)} seeds)"
+        """The label, with the number of seeds if there are several; it can be drawn."""
+        label = printable(self.label)
+        return label if len(self.curves) == 1 else f"{label} ({len(self.curves)} seeds)"
 
 
 def seed_of(curve: Curve) -> int:
