@@ -210,11 +210,11 @@ class ControlLoop:
                 raise RobotError(f"the robot was not moved: {error}") from error
         if self.teleoperator is not None:
             called(self.teleoperator.start_episode)
+        observer.begin()
         try:
             self.filter.start(observer.pose)
         except LimitError as error:
             raise RobotError(str(error)) from error
-        observer.begin()
 
 
 class _Episode:

@@ -117,6 +117,10 @@ that flickers between two ticks has no new readings, and an arm that comes to re
 changes get smaller."""
 
 
+_POSE, _JUMPED = "the measured pose", "has jumped"
+_JUMP = f"{_POSE} {_JUMPED}"
+
+
 class MeasuredPoses:
     """Checks each measured pose of an episode.
 
@@ -145,6 +149,11 @@ class MeasuredPoses:
         self._last: Vector | None = None
         self._seen_s, self._blind_s, self._is_free = 0.0, 0.0, True
 
+    @property
+    def are_bounded(self) -> bool:
+        """Return True if the speed is limited, so that jumps can be detected."""
+        return self._reach is not None
+
     def pause(self) -> None:
         """Allow the robot to be moved by hand: the next pose is trusted only after two readings agree."""
         self._is_free = True
@@ -168,7 +177,7 @@ class MeasuredPoses:
             return self._words("is far outside the limits", outside, "at", pose)
         trusted = self._trusted
         if self._has_jumped(pose, now_s):
-            return self._words("has jumped", self._gone(pose, trusted), "to", pose)
+            return self._words(_JUMPED, self._gone(pose, trusted), "to", pose)
         self._trusted, self._blind_s, self._is_free = pose, 0.0, False
         silent = self._noise.silent(pose)
         if silent.any():
@@ -190,9 +199,7 @@ class MeasuredPoses:
                 f"{name} {word} {pose[place]:.4g}"
                 for name, place in zip(names, places, strict=True)
             )
-            self._declared[fault, places] = f"the measured pose {fault}" + (
-                f": {shown}" if shown else ""
-            )
+            self._declared[fault, places] = f"{_POSE} {fault}" + (f": {shown}" if shown else "")
         return self._declared[fault, places]
 
     def _gone(self, pose: Vector, trusted: Vector | None) -> NDArray[np.bool_]:
@@ -382,6 +389,8 @@ def _reach(limits: ActionLimits, period_s: float) -> Vector | None:
 
 _FROZEN_S = 0.5
 """Shortest time, in seconds, after which identical images mean a frozen camera: cameras may be slower than control."""
+_CONFIRM_S, _CONFIRM = 0.1, 2
+"""Shortest time, in seconds, and number of further readings that confirm the first pose before anything moves."""
 _AHEAD_S = 0.02
 """Seconds by which a time stamp may be ahead of the clock, for example if computed from a camera's clock."""
 _ANOTHER_S = 10.0
@@ -398,7 +407,7 @@ class Observer:
     """
 
     def __init__(self, robot: Robot, period_s: float, safety: Safety) -> None:
-        self._robot = robot
+        self._robot, self._period_s, self._patience_s = robot, period_s, safety.hold_s
         self._max_age_s = safety.oldest_s(period_s, robot)
         self._cameras = CameraWatch(safety.frozen, 0.0 if robot.in_step else _FROZEN_S)
         self.poses = MeasuredPoses(robot.limits, period_s, safety.frozen_pose, robot.action_names)
@@ -435,9 +444,31 @@ class Observer:
         return seen
 
     def begin(self) -> None:
-        """Use the first observation's pose as the initial one, until the next one agrees."""
-        if self._last is not None and not self.poses.fault(self.pose, self._last, clock.now()):
+        """Read on until some poses in a row agree, before anything moves: the first packets may be old or mixed up.
+
+        The robot may still be moved by hand until the next pose agrees.
+
+        Raises:
+            RobotError: the poses jump for longer than ``Safety.hold_s``.
+        """
+        if self._last is None or self.poses.fault(self.pose, self._last, clock.now()):
+            return
+        self.poses.pause()
+        if self._robot.in_step or self.pose is None or not self.poses.are_bounded:
+            return
+        agreed, began = 0, clock.now()
+        while agreed < max(_CONFIRM, math.ceil(_CONFIRM_S / self._period_s)):
+            clock.sleep(self._period_s)
+            fault = self.next()[1]
             self.poses.pause()
+            if not fault.startswith(_JUMP):
+                agreed += 1
+            elif clock.now() - began > self._patience_s:
+                raise RobotError(
+                    f"the robot was not moved: its first readings do not agree: {fault}"
+                )
+            else:
+                agreed = 0
 
     def next(self) -> tuple[Observation, str]:
         """Return the newest observation, and the reason why it must not be used for acting ('' if it may).

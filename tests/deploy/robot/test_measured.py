@@ -21,7 +21,7 @@ HOME = np.array([0.1, -0.4, 1.0])
 class Arm(FakeRobot):
     """Two joints and a gripper that follow their targets with a lag of 60 ms; ``sees(n, pose)`` is what it measures.
 
-    It raises where that is None. Numbers from 0 are the control steps; -1 is before them.
+    It raises where that is None. Numbers from 0 are the control steps; the three readings from -3 are before them.
     """
 
     observation_shapes = {"state": (3,)}
@@ -29,7 +29,7 @@ class Arm(FakeRobot):
     def __init__(self, sees=lambda n, pose: pose, **rest):
         limits = {"low": [-2.8, -2.8, 0], "high": [2.8, 2.8, 1], "speed": [1.5, 1.5, 4.0]}
         super().__init__(ActionLimits(**{**limits, **rest}))
-        self.sees, self.q, self.target, self.n, self.at_s = sees, HOME, HOME, -2, clock.now()
+        self.sees, self.q, self.target, self.n, self.at_s = sees, HOME, HOME, -4, clock.now()
 
     def observe(self):
         self.note("observe")
@@ -94,6 +94,29 @@ def test_a_wrong_reading_holds_and_moves_no_command(sees, held):
     assert np.abs(robot.sent[:, :2]).max() <= 0.8
     steps = np.abs(np.diff(robot.sent, axis=0)[:, :2])
     assert steps.max() <= 2 * STEP  # the lag at a hold, and a step
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+@pytest.mark.parametrize(
+    "value",
+    [np.array([-0.4, 0.1, 1.0]), np.zeros(3), np.array([0.9, 0.2, 1.0])],
+    ids=["exchanged joints", "zeros", "an old packet"],
+)
+def test_the_first_readings_after_the_connection_move_nothing(value, wrong):
+    robot = Arm(at(range(-3, wrong - 3), value))
+    report = run(robot, 5, Constant(HOME + [0.1, 0.1, 0]))
+    assert (report.steps, report.held) == (5, {})
+    assert np.abs(robot.sent[0] - HOME).max() <= STEP + 1e-9
+    assert [call for _, call, _ in robot.calls].index("send") == 4 + wrong
+
+
+def test_first_readings_that_never_agree_are_refused():
+    robot = Arm(lambda n, pose: pose + [0.5 * (n % 2), 0, 0])
+    words = run(robot, 5)
+    assert words.startswith(
+        "the robot was not moved: its first readings do not agree: the measured pose has jumped: number 0"
+    )
+    assert len(robot.sent) == 0
 
 
 @pytest.mark.parametrize("value", [1e9, -9.0, INSIDE, math.nan])

@@ -71,5 +71,5 @@ def test_a_robot_that_was_moved_while_the_network_was_loaded_does_not_jump_back(
         return (0.6, 0.6)
 
     ControlLoop(robot, Constant(act), RATE, any_rate=True, safety=CALM).run(3)
-    np.testing.assert_allclose(robot.sent, [[0.55, 0.55], [0.6, 0.6]])  # 1/20 a step, from 0.5
-    assert robot.last_calls()[0] == "hold"  # until a second reading agrees
+    np.testing.assert_allclose(robot.sent[:, 0], [0.55, 0.6, 0.6])  # 1/20 a step, from 0.5
+    assert robot.last_calls()[0] == "send"  # two readings agreed before the episode
