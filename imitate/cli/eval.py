@@ -391,9 +391,7 @@ def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path]
     atexit.register(temporary.cleanup)
     folder = Path(temporary.name)
     paths = [
-        write_scripted(name, env[0], folder / f"{name.rpartition(':')[2]}.pth")
-        if is_scripted(name)
-        else path
+        write_scripted(name, env[0], folder / f"{name}.pth") if is_scripted(name) else path
         for name, path in zip(names, agents, strict=True)
     ]
     return paths, frozenset({folder / f"{RANDOM}.pth"})

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,11 @@ class Scripted(Algo[ScriptedConfig]):
                 f"the expert reads the observation {error}, but sees {', '.join(obs)}: list it under "
                 "observation.modalities"
             ) from error
-        action = np.asarray(found, dtype=np.float32).reshape(-1)
-        if len(action) != self.ac_dim or not np.isfinite(action).all():
-            raise ConfigError(f"the expert returned {found!r}: wanted {self.ac_dim} finite numbers")
-        return action
+        with suppress(TypeError, ValueError):
+            action = np.asarray(found, dtype=np.float32).reshape(-1)
+            if len(action) == self.ac_dim and np.isfinite(action).all():
+                return action
+        raise ConfigError(f"the expert returned {found!r}: wanted {self.ac_dim} finite numbers")
 
 
 def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:
@@ -115,6 +117,11 @@ def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:
         return lambda: lambda obs: np.zeros(ac_dim)
     if config.expert is not None:
         function: Expert = own_object("algo.expert", config.expert)
+        if not callable(function) or isinstance(function, type):
+            kind = "a class" if isinstance(function, type) else f"of {type(function).__name__}"
+            raise ConfigError(
+                f"algo.expert: '{config.expert}' is {kind}: name a function of the observation that returns the action"
+            )
         return lambda: function
     # imported here, because environments import simulators
     from imitate.envs.experts import Style, find_expert

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 from imitate.algo.slots.scripted import is_scripted, scripted_algo
+from imitate.cli.eval import _made
 from imitate.cli.main import app
+from imitate.cli.reports.evaluation import short_name
 from imitate.envs.trust import VARIABLE, trust
 from imitate.errors import ConfigError, EnvError
 from imitate.evaluate.environments import check_named, trust_named, untrusted_in
@@ -30,6 +33,8 @@ def own_expert(monkeypatch):
     module.half = lambda obs: 0.5 * obs["s"][:1]
     module.long = lambda obs: np.zeros(3)
     module.other = lambda obs: obs["t"]
+    module.random = module.half
+    module.text, module.number, module.kind = (lambda obs: "left"), 3, dict
     monkeypatch.setitem(sys.modules, "own_expert", module)
     monkeypatch.setenv(VARIABLE, "")
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
@@ -53,6 +58,9 @@ def test_a_function_acts_on_raw_vectors_within_the_limits():
         ("own_expert:long", ConfigError, "wanted 1 finite numbers"),
         ("own_expert:other", ConfigError, "reads the observation 't', but sees s"),
         ("own_expert:none", ConfigError, "cannot be loaded"),
+        ("own_expert:text", ConfigError, "returned 'left': wanted 1 finite numbers"),
+        ("own_expert:number", ConfigError, "is of int: name a function of the observation"),
+        ("own_expert:kind", ConfigError, "is a class: name a function"),
         ("scripted", EnvError, "no scripted expert for 'nowhere:No-v0'"),
     ],
 )
@@ -145,6 +153,12 @@ def test_it_takes_the_steps_before_the_first_update(needs_act):
     assert [step.actions[:, 0].tolist() for step in steps] == [[x, x] for x in (0, 0.5, 1, 0, 0.5)]
     (policy,) = collector.collect(1).steps
     assert policy.actions[0, 0] != 1.0
+
+
+def test_programs_of_one_name_in_two_modules_are_two_policies():
+    paths, drawn = _made([Path(NAME), Path("own_expert:random"), Path("random")], ["Pendulum-v1"])
+    assert [short_name(str(path)) for path in paths] == [NAME, "own_expert:random", "random"]
+    assert drawn == {paths[2]}
 
 
 def test_names_of_programs(tmp_path, monkeypatch):
