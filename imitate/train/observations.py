@@ -13,7 +13,7 @@ import numpy as np
 
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.observation import AUTO, ObservationConfig, Observations
-from imitate.data.batches.build import training_filter_key
+from imitate.data.batches.build import training_filter_key, training_sources
 from imitate.data.dataset_file import no_demos
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.language import LANGUAGE_KEY
@@ -117,7 +117,7 @@ def with_observations(config: Config, files: DataFiles | None = None) -> Config:
 
     Raises:
         ConfigError: ``"auto"`` without data, or keys that no file has.
-        DatasetError: a file cannot be read.
+        DatasetError: a file cannot be read, or a training demo lacks an observation.
     """
     lists = dict(_key_lists(config.observation, "observation"))
     wants_auto = any(AUTO in keys for keys in lists.values())
@@ -132,16 +132,28 @@ def with_observations(config: Config, files: DataFiles | None = None) -> Config:
         return config  # the environment has them, and the demonstrations are read later
     with data_files(config, files) as files:
         found = _observed(config, files)
-    values: dict[str, Any] = {}
-    for path, keys in lists.items():
-        if AUTO in keys:
-            rest = [key for key in keys if key != AUTO]
-            taken = {key for other in lists if _seen_with(path, other) for key in lists[other]}
-            own = [key for key in found.keys(path.rpartition(".")[2]) if key not in taken]
-            values[path] = [*rest, *own]
-    config = config.with_overrides(values) if values else config
-    _refuse_missing(config, found)
+        values: dict[str, Any] = {}
+        for path, keys in lists.items():
+            if AUTO in keys:
+                rest = [key for key in keys if key != AUTO]
+                taken = {key for other in lists if _seen_with(path, other) for key in lists[other]}
+                own = [key for key in found.keys(path.rpartition(".")[2]) if key not in taken]
+                values[path] = [*rest, *own]
+        config = config.with_overrides(values) if values else config
+        _refuse_missing(config, found)
+        if not any(shards_at(entry.path) for entry in located_data(config)):
+            _refuse_incomplete(config, files)
     return config
+
+
+def _refuse_incomplete(config: Config, files: DataFiles) -> None:
+    """Raise an error for the first training demo that lacks an observation which its file's first demo has."""
+    wanted = [key for key in config.all_obs_keys if key != LANGUAGE_KEY]
+    for source in training_sources(config, files):
+        file = files.open(source.path)
+        for demo in source.chosen(file):
+            for key in wanted:
+                file.shape(demo, f"obs/{key}")
 
 
 def _key_lists(section: Observations, path: str) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 
+import h5py
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from imitate.config.readiness import check_trainable
 from imitate.data import DatasetWriter, Episode
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, DatasetError
 from imitate.models.resnet import ResNet18Conv
 from imitate.train import first_config as module
 from imitate.train import forecast as time_of_training
@@ -379,6 +380,12 @@ def test_keys_that_the_data_lack_are_refused_with_the_ways_out(data):
         resolved(data)
     with refused("the demos have no 'joint_poss' (did you mean 'joint_pos'?)", error=ConfigError):
         resolved(data, f'{LOW_DIM}=["joint_poss"]')
+    with h5py.File(data, "a") as file:
+        last = sorted(file["data"])[-1]
+        del file[f"data/{last}/obs/goal"]
+    with refused(f"demo '{last}' has no 'obs/goal'", error=DatasetError):
+        resolved(data, f'{LOW_DIM}=["goal", "joint_pos"]')
+    assert resolved(data, f'{LOW_DIM}=["joint_pos"]').all_obs_keys == ("joint_pos",)
     online = load_config("sac/sac_pendulum", ["observation.modalities=auto"])
     words = "'auto' means all observations of the demonstrations, but no data file is given"
     with refused(words, error=ConfigError):
