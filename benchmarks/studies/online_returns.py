@@ -99,6 +99,8 @@ TO_THE_END = ("experiment.rollout.n=100", "experiment.rollout.terminate_on_succe
 distinguish 10 % from 25 % by the best of three evaluations."""
 CASES = {
     "sac_pendulum": Case("sac/sac_pendulum", -200.0),
+    "oac_pendulum": Case("sac/oac_pendulum", -200.0),
+    "sarsa_pendulum": Case("sac/sac_pendulum", -200.0, settings=("algo.target=data",)),
     "tqc_pendulum": Case("tqc/tqc_pendulum", -200.0),
     "qr_sac_pendulum": Case("tqc/qr_sac_pendulum", -200.0),
     "td3_pendulum": Case("td3/td3_pendulum", -200.0),

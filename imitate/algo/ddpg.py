@@ -7,12 +7,13 @@ pi', Q' and the discount g:
     L_pi = -E[ Q(s, pi(s)) ]                                                          -> DDPG._actor_loss
 
 Rollouts have the noise of an Ornstein-Uhlenbeck process on their actions (``exploration``), which starts at 0 in each
-episode. Departures: no weight decay, no batch normalization, a ``target_tau`` of 0.005.
+episode. With ``algo.target`` ``data`` the target is SARSA's, r + g Q'(s', a') for the action a' that was taken next.
+Departures: no weight decay, no batch normalization, a ``target_tau`` of 0.005.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -22,6 +23,7 @@ from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
 from imitate.algo.base.rl_sections import (
+    TARGET,
     ActorConfig,
     ActorCriticConfig,
     CriticConfig,
@@ -56,6 +58,15 @@ class DDPGConfig(ActorCriticConfig):
     actor: DDPGActorConfig = Field(DDPGActorConfig())
     critic: DDPGCriticConfig = Field(DDPGCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig(std=0.2, damping=0.15))
+    target: Literal["policy", "data"] = TARGET
+    action_l2: float = Field(
+        0.0, ge=0, description="weight of the actor's mean squared action in its loss"
+    )
+    gradient_clip: float | None = Field(
+        None,
+        gt=0,
+        description="limit of each slope of Q by an action in the actor's loss; null: none",
+    )
 
 
 @register("ddpg", DDPGConfig)
@@ -78,7 +89,8 @@ class DDPG(ActorCritic[DDPGConfig]):
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
         """Return the TD target for the critic, as the batch's rewards (B,) or (B, V), without gradient."""
-        actions = self._target_actions(batch)
+        from_data = self.config.target == "data"
+        actions = batch["next_actions"] if from_data else self._target_actions(batch)
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         return cast(Tensor, batch["rewards"] + batch["discounts"] * self._ensemble_value(values))
 
@@ -93,11 +105,15 @@ class DDPG(ActorCritic[DDPGConfig]):
         }
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        values = self._critic("critic")(
-            batch["obs"], self._policy_actions(batch), batch["goal_obs"]
-        )
+        actions, most = self._policy_actions(batch), self.config.gradient_clip
+        if most is not None and actions.requires_grad:
+            actions.register_hook(lambda slope: slope.clamp(-most / len(slope), most / len(slope)))
+        values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"])
         value = self._total(self._ensemble_value(values))
         loss = -masked_mean(value, batch["weight"])
+        if self.config.action_l2:
+            size = actions.square().mean(-1)
+            loss = loss + self.config.action_l2 * masked_mean(size, batch["weight"])
         return loss, {"Actor_Loss": loss}
 
     def _update(self, batch: Batch, update: Update) -> None:

@@ -17,7 +17,11 @@ The target entropy of continuous numbers is -(their count), as in the paper. For
 (``temperature.choice_entropy``) instead of 0.98 of it, which would make a policy of two choices almost uniform. Choices
 are always summed over instead of sampled. Departures: errors are summed over the critics and not halved; the logarithm
 of alpha is learned, as in the authors' code. With ``algo.rnn`` all networks share a recurrent encoder
-(:mod:`imitate.algo.slots.memory`); with ``algo.prior`` log pi is relative to a prior (:mod:`imitate.algo.slots.prior`).
+(:mod:`imitate.algo.slots.memory`); with ``algo.prior`` log pi is relative to a prior (:mod:`imitate.algo.slots.prior`);
+with ``algo.optimism`` rollouts are those of OAC (:mod:`imitate.algo.slots.exploration`). With ``algo.target`` ``data``
+targets are SARSA's, for the action a' that was taken next (Rummery & Niranjan 1994):
+
+    target = r + g min_e Q'_e(s', a')                                                  -> SAC._target
 """
 
 from __future__ import annotations
@@ -30,14 +34,16 @@ import torch
 from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import ActorCritic, Update
-from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.entropy import EntropyWeight, SACConfig, SoftActorConfig
 from imitate.algo.base.factory import register
+from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import ActorConfig
+from imitate.algo.slots.exploration import optimistic
 from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean
 from imitate.models.categorical import Categorical, CategoricalHead, Mixed, MixedHead
-from imitate.models.heads import ActionHead, TanhDistribution
+from imitate.models.heads import ActionHead, Gaussian, TanhDistribution
 
 
 class SoftValue(NamedTuple):
@@ -70,6 +76,8 @@ class SAC(ActorCritic[SACConfig]):
             }
         )
         self._add_targets()
+        if config.optimism is not None:
+            self.acting_nets = (*self.acting_nets, "critic")
         self.entropy = EntropyWeight(config.temperature, self._wanted_entropy().to(self.device))
         if self.entropy.net is not None:
             self.nets["temperature"] = self.entropy.net
@@ -130,37 +138,44 @@ class SAC(ActorCritic[SACConfig]):
                 each = each.diagonal(dim1=2, dim2=3).movedim(-1, 2)
             return self._ensemble_value(each)
 
+        alpha = self.entropy.value
+        if critic == "critic_target" and not self.config.entropy_backup:
+            alpha = torch.zeros_like(alpha)
         policy = self._policy(obs, goal)
         if isinstance(policy, Mixed):
-            return self._of_both(policy, values)
+            return self._of_both(policy, values, alpha)
         if isinstance(policy, Categorical):
-            return self._of_choices(policy, values, obs)
-        return self._of_numbers(cast(TanhDistribution, policy), values, obs)
+            return self._of_choices(policy, values, obs, alpha)
+        return self._of_numbers(cast(TanhDistribution, policy), values, obs, alpha)
 
-    def _of_numbers(self, policy: TanhDistribution, values: Values, obs: Batch) -> SoftValue:
+    def _of_numbers(
+        self, policy: TanhDistribution, values: Values, obs: Batch, alpha: Tensor
+    ) -> SoftValue:
         """Return the value of continuous actions, from one action of the policy per state."""
         numbers, log_prob = (drawn[:, 0] for drawn in policy.draw(1))
         if self.log_prior is not None:
             log_prob = log_prob - self.log_prior(obs, numbers)
-        soft = self._plus(values(numbers), -self.entropy.value * log_prob)
+        soft = self._plus(values(numbers), -alpha * log_prob)
         return SoftValue(soft, -log_prob.detach().unsqueeze(-1))
 
-    def _of_choices(self, policy: Categorical, values: Values, obs: Batch) -> SoftValue:
+    def _of_choices(
+        self, policy: Categorical, values: Values, obs: Batch, alpha: Tensor
+    ) -> SoftValue:
         """Return the value of discrete actions, summed over the choices."""
         logits = policy.logits
         if self.prior is not None:
             logits = logits - self.prior.logits(obs, self.preprocess)
         with torch.no_grad():
             believed = values(None)
-        soft = self._plus(believed, -self.entropy.value * logits)
+        soft = self._plus(believed, -alpha * logits)
         entropy = -(policy.probabilities * logits).sum(-1).detach().unsqueeze(-1)
         return SoftValue(self._expected(policy.probabilities, soft), entropy)
 
-    def _of_both(self, policy: Mixed, values: Values) -> SoftValue:
+    def _of_both(self, policy: Mixed, values: Values, alpha: Tensor) -> SoftValue:
         """Return the value of mixed actions, summed over the choices, with one sample of the numbers for each."""
         numbers, log_prob = policy.numbers.draw(1)
         log_prob = log_prob.squeeze(-1)
-        of_numbers, of_choice = self.entropy.value
+        of_numbers, of_choice = alpha
         probabilities, logits = policy.choice.probabilities, policy.choice.logits
         bonus = -of_numbers * log_prob - of_choice * logits
         soft = self._plus(values(numbers.squeeze(-2)), bonus)
@@ -180,12 +195,16 @@ class SAC(ActorCritic[SACConfig]):
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
         """Return the TD target for the critics, as the batch's rewards (B,) or (B, V), without gradient."""
-        soft = self._soft_value("critic_target", batch["next_obs"], batch["goal_obs"])
-        return cast(Tensor, batch["rewards"] + batch["discounts"] * soft.value)
+        if self.config.target == "data":
+            each = self._values_of("critic_target", batch, "next_obs", "next_actions")
+            after = self._ensemble_value(each)
+        else:
+            after = self._soft_value("critic_target", batch["next_obs"], batch["goal_obs"]).value
+        return cast(Tensor, batch["rewards"] + batch["discounts"] * after)
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         target = self._target(batch)
-        values = self._taken_values(batch)
+        values = self._values_of("critic", batch, "obs", "actions")
         loss = self._td_loss(values, target, batch["weight"])
         return loss, {
             "Critic_Loss": loss,
@@ -193,13 +212,13 @@ class SAC(ActorCritic[SACConfig]):
             "Q_Targets": self._total(target).mean(),
         }
 
-    def _taken_values(self, batch: Batch) -> Tensor:
-        """Return the values (E, B) of the batch's actions."""
-        critic, actions = self._critic("critic"), batch["actions"]
+    def _values_of(self, name: str, batch: Batch, seen: str, taken: str) -> Tensor:
+        """Return the values (E, B) of actions of the batch, by the critics of this name."""
+        critic, actions, goal = self._critic(name), batch[taken], batch["goal_obs"]
         if not self._num_choices:
-            return critic(batch["obs"], actions, batch["goal_obs"])  # type: ignore[no-any-return]
+            return critic(batch[seen], actions, goal)  # type: ignore[no-any-return]
         chosen, numbers = actions.tensor_split([self._num_choices], dim=-1)
-        values = critic(batch["obs"], numbers if self._num_numbers else None, batch["goal_obs"])
+        values = critic(batch[seen], numbers if self._num_numbers else None, goal)
         return self._expected(chosen, values)
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
@@ -248,3 +267,29 @@ class SAC(ActorCritic[SACConfig]):
         policy = cast(Categorical, self._policy(batch["obs"], batch["goal_obs"]))
         best = policy.logits.argmax(-1)
         return {"Action_Error": (best != batch["actions"].argmax(-1)).float().mean()}
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: InnerState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep[InnerState]:
+        config = self.config.optimism
+        if not explore or config is None:
+            return super()._act(obs, state, goal, explore=explore, generator=generator)
+        policy, critic = cast(TanhDistribution, self._policy(obs, goal)), self.active_nets["critic"]
+
+        def upper(actions: Tensor) -> Tensor:
+            # tensors of inference mode have no gradients; copies have
+            seen = {key: value.clone() for key, value in obs.items()}
+            aim = None if goal is None else {key: value.clone() for key, value in goal.items()}
+            values = self._total(critic(seen, actions, aim))
+            return values.mean(0) + config.beta * 0.5 * (values.amax(0) - values.amin(0))
+
+        shifted = optimistic(cast(Gaussian, policy.base), upper, config.shift)
+        return PolicyStep(TanhDistribution(shifted).sample(generator), state, {})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from imitate.algo.base.rl_sections import (
+    TARGET,
     ActorCriticConfig,
     ActorNetConfig,
     CriticConfig,
@@ -18,6 +19,7 @@ from imitate.algo.base.rl_sections import (
 )
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.dynamics import DYNAMICS, DynamicsConfig
+from imitate.algo.slots.exploration import OptimismConfig
 from imitate.algo.slots.imagination import ImaginationConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.algo.slots.outcomes import OutcomesConfig
@@ -60,6 +62,9 @@ class TemperatureConfig(Section):
 
     initial: float = Field(1.0, gt=0, description="initial temperature, the weight of the entropy")
     tuned: bool = Field(True, description="learn the temperature; false: it is constant")
+    maximum: float | None = Field(
+        None, gt=0, description="largest learned temperature; null: no limit"
+    )
     target_entropy: float | None = Field(
         None, description="target policy entropy in nats; null: -(action dimensions)"
     )
@@ -131,12 +136,28 @@ class SACConfig(SoftActorCriticConfig, OutcomesConfig):
         None, description="learned model that adds imagined transitions to batches; null: none"
     )
     imagination: ImaginationConfig = Field(ImaginationConfig())
+    target: Literal["policy", "data"] = TARGET
+    entropy_backup: bool = Field(
+        True, description="targets include the entropy of the next action; false: rewards alone"
+    )
+    optimism: OptimismConfig | None = Field(
+        None, description="rollouts take actions whose values may be high (OAC); null: off"
+    )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained."""
         problems = super().conflicts(config) + self.problems_of_outcomes(self.dynamics, config)
         if self.dynamics is not None:
             problems += [*self.dynamics.problems(config), *self.imagination.problems(config)]
+            if self.target == "data":
+                problems.append(
+                    "algo.target is 'data', but transitions imagined by algo.dynamics have no next action: set it to "
+                    "'policy'"
+                )
+        if self.optimism is not None and (self.rnn.enabled or self.num_choices):
+            problems.append(
+                "algo.optimism shifts the mean of a policy of numbers, without a memory: set it to null"
+            )
         return problems
 
 
@@ -169,7 +190,8 @@ class EntropyWeight:
         """Return alpha, with the target's shape, without gradient."""
         if self.net is None:
             return torch.full_like(self.target, self._config.initial)
-        return self.net.log.detach().exp()
+        value, most = self.net.log.detach().exp(), self._config.maximum
+        return value if most is None else value.clamp(max=most)
 
     def loss(self, entropy: Tensor, target: Tensor | None = None) -> Tensor:
         """Return the loss of :attr:`net`.

@@ -22,6 +22,11 @@ from imitate.config.optimizer import Networks, networks
 from imitate.models.critics import Activation
 from imitate.system.text import DURATION
 
+TARGET: Any = Field(
+    "policy",
+    description="next action of the TD target: policy: the policy's; data: the one that was taken (SARSA)",
+)
+
 
 class CriticEnsembleConfig(Section):
     """Ensemble of critics, whose lowest values are preferred."""
@@ -175,7 +180,7 @@ class ActorCriticConfig(AlgoSection):
             transitions=Transitions(
                 discount=self.discount,
                 n_step=self.n_step,
-                next_actions=self.needs_next_actions,
+                next_actions=self.needs_next_actions or self.get("target", None) == "data",
                 infinite_horizon=self.infinite_horizon,
                 signals=tuple(array_of(source) for source in sources_of(self)),
                 signal_discounts=tuple(
@@ -213,6 +218,10 @@ class ActorCriticConfig(AlgoSection):
         rnn = self._memory()
         if rnn is not None:
             problems += rnn.problems(config)
+            if rnn.enabled and self.get("target", None) == "data":
+                problems.append(
+                    "algo.target is 'data', but sequences have no next actions: set algo.rnn.enabled to false"
+                )
         problems += extrinsic_problems(self) + refusals(self, config)
         problems += self._problems_of_critics(config)
         return problems + self._problems_of_repetition(config)

@@ -1,6 +1,17 @@
-"""Exploration noise of deterministic actors."""
+"""Exploration in rollouts: noise of deterministic actors, optimism of Gaussian ones.
+
+Optimism: Ciosek, Vuong, Loftin, Hofmann, "Better Exploration with Optimistic Actor Critic", NeurIPS 2019
+(arXiv:1910.12807). Before the tanh, the mean m of the policy N(m, S) in state s becomes
+
+    m + sqrt(2 delta) S g / sqrt(g' S g),   g = gradient of Q_ub(s, tanh m) with respect to m,
+    Q_ub = mean of the critics + beta (largest - smallest) / 2
+
+with the same covariance S, so that the divergence from the policy is delta in each state.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from pydantic import Field
@@ -8,7 +19,8 @@ from torch import Tensor
 
 from imitate.algo.base.policy_state import InnerState
 from imitate.config import Section
-from imitate.functional.sampling import fill_normal
+from imitate.functional.sampling import fill_normal, fill_uniform
+from imitate.models.heads import Gaussian
 
 
 class ActionNoiseConfig(Section):
@@ -22,6 +34,39 @@ class ActionNoiseConfig(Section):
         description="damping of an Ornstein-Uhlenbeck process: the fraction 1 - damping of the "
         "noise is kept from step to step; 1: independent steps",
     )
+    random_share: float = Field(
+        0.0, ge=0, le=1, description="probability of a uniformly random action instead"
+    )
+
+
+class OptimismConfig(Section):
+    """Shift of the mean of rollouts' actions towards high upper bounds of the values (OAC)."""
+
+    shift: float = Field(
+        6.86,
+        ge=0,
+        description="length of the shift in standard deviations: the paper's sqrt(2 delta)",
+    )
+    beta: float = Field(
+        4.66, description="weight of half the critics' difference in the upper bound"
+    )
+
+
+def optimistic(policy: Gaussian, upper: Callable[[Tensor], Tensor], shift: float) -> Gaussian:
+    """Return the policy with its means shifted, in each state on its own.
+
+    Args:
+        policy: (B,) distribution before the tanh.
+        upper: upper bounds (B,) of the values of actions (B, A).
+        shift: length of the shift in standard deviations.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        mean = policy.mean.clone().detach().requires_grad_()
+        (slope,) = torch.autograd.grad(upper(mean.tanh()).sum(), mean)
+    spread = policy.stds * slope
+    length = torch.linalg.vector_norm(spread, dim=-1, keepdim=True)
+    unit = spread / length.clamp(min=torch.finfo(length.dtype).tiny)
+    return Gaussian(policy.mean + shift * policy.stds * unit, policy.stds)
 
 
 class ActionNoise:
@@ -44,4 +89,9 @@ class ActionNoise:
         fresh = fill_normal(torch.empty_like(action), generator)
         kept = state["noise"] * (1.0 - self.config.damping)
         noise = kept + self.config.std * fresh
-        return (action + noise).clamp(-1.0, 1.0), noise
+        chosen = (action + noise).clamp(-1.0, 1.0)
+        if self.config.random_share:
+            anything = fill_uniform(torch.empty_like(action), generator) * 2.0 - 1.0
+            drawn = fill_uniform(torch.empty_like(action[:, :1]), generator)
+            chosen = torch.where(drawn < self.config.random_share, anything, chosen)
+        return chosen, noise
