@@ -107,7 +107,8 @@ class DDPG(ActorCritic[DDPGConfig]):
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         actions, most = self._policy_actions(batch), self.config.gradient_clip
         if most is not None and actions.requires_grad:
-            actions.register_hook(lambda slope: slope.clamp(-most / len(slope), most / len(slope)))
+            limit = most / len(actions)
+            actions.register_hook(lambda slope: slope.clamp(-limit, limit))  # type: ignore[no-untyped-call]
         values = self._critic("critic")(batch["obs"], actions, batch["goal_obs"])
         value = self._total(self._ensemble_value(values))
         loss = -masked_mean(value, batch["weight"])
