@@ -3,6 +3,7 @@
     python -m benchmarks.studies.cloned --out runs/cloned              minutes; finished cells are not run again
     python -m benchmarks.studies.cloned --out runs/cloned --algo dsrl --seed 0 1 2 --epochs 3
     python -m benchmarks.studies.cloned --out runs/cloned --algo reinflow --seed 0 --epochs 20
+    python -m benchmarks.studies.cloned --out runs/cloned --algo flow best advantage    no environment steps
 
 The demonstrations are of two kinds of person: one goes to the goal, the other passes beside it at twice the distance
 that counts as reached. So a flow policy that clones them (`flow`) succeeds in about half of the episodes. A cell is an
@@ -66,6 +67,13 @@ ALGOS: dict[str, dict[str, Any]] = {
     },
 }
 
+CLONED: dict[str, dict[str, Any]] = {
+    "flow": {},
+    "best": {"train": {"filter_best": 0.25}},
+    "advantage": {"algo": {"advantage": {"enabled": True, "lookahead": 4, "layer_dims": [64, 64]}}},
+}
+"""Flow policies that clone all demonstrations, the best quarter, or all under the condition of good actions."""
+
 
 def record(path: Path) -> None:
     """Record the demonstrations of both kinds of person."""
@@ -111,6 +119,11 @@ def configuration(folder: Path, name: str, tree: dict[str, Any]) -> str:
     return str(path)
 
 
+def merged(tree: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree of two levels with the keys of another laid over it."""
+    return {key: {**tree.get(key, {}), **more.get(key, {})} for key in {**tree, **more}}
+
+
 def small(name: str, tree: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of an algorithm with networks of two layers of 64."""
     algo = {**tree.get("algo", {}), "discount": 0.97, "optim_params": _rates(name)}
@@ -138,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--algo", nargs="+", default=list(ALGOS), choices=list(ALGOS))
+    parser.add_argument("--algo", nargs="+", default=list(ALGOS), choices=[*CLONED, *ALGOS])
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2], help="training seeds")
     parser.add_argument("--epochs", type=int, default=3, help=f"of {STEPS} environment steps")
     parser.add_argument("--out", default="runs/cloned")
@@ -152,7 +165,7 @@ def main() -> None:
     if not demos.is_file():
         record(demos)
     data = f"train.data={demos}"
-    config = configuration(out, "flow_policy", FLOW)
+    config = configuration(out, "flow_policy", dict(FLOW))
     twice = f"experiment.epoch_every_n_steps={2 * STEPS}"
     base = cell(
         out / "flow",
@@ -163,7 +176,14 @@ def main() -> None:
     )
     print(row(base), flush=True)
     for seed in args.seed:
-        for name in args.algo:
+        for name in [name for name in args.algo if name in CLONED]:
+            own = out / f"clone_{name}"
+            own.mkdir(exist_ok=True)
+            config = configuration(own, "flow_policy", merged(FLOW, CLONED[name]))
+            of = {"task": "reach", "variant": name, "seed": seed}
+            settings = [data, twice, f"train.seed={seed}"]
+            print(row(cell(own / f"seed{seed}", of, config, settings, EPISODES)), flush=True)
+        for name in [name for name in args.algo if name in ALGOS]:
             config = configuration(out, name, small(name, ALGOS[name]))
             settings = [f"train.seed={seed}", f"train.num_epochs={args.epochs}"]
             frozen = name in ("dsrl", "reinflow", "residual", "ibrl")

@@ -30,7 +30,8 @@ from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.factory import register
 from imitate.algo.base.sections import ChunkConfig, EMAConfig, UncertaintySamples
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
+from imitate.algo.slots.advantage import CloningSection
+from imitate.config import BaseConfig, DataNeeds, Section
 from imitate.config.observation import AUTO
 from imitate.config.optimizer import Networks, adamw, networks
 from imitate.functional.losses import (
@@ -92,7 +93,7 @@ class ACTVAEConfig(Section):
     )
 
 
-class ACTConfig(AlgoSection):
+class ACTConfig(CloningSection):
     """Section ``algo`` of algorithm ``act``."""
 
     tree_defaults = {"train": {"seq_length": 100}}
@@ -107,11 +108,12 @@ class ACTConfig(AlgoSection):
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """Images of the frames up to the first predicted action."""
-        return DataNeeds(observed_steps=config.train.frame_stack)
+        return DataNeeds(observed_steps=config.train.frame_stack, outcome=self.advantage.outcome)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
+        problems += self.advantage.problems(self, config)
         if self.networks.encoder is not None:
             problems.append(
                 "algo.networks.encoder: act reads tokens of observation.encoder, not features: leave it out"

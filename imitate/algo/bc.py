@@ -45,7 +45,8 @@ from imitate.algo.base.sections import (
     TransformerConfig,
     VAEConfig,
 )
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
+from imitate.algo.slots.advantage import CloningSection
+from imitate.config import BaseConfig, DataNeeds, Section
 from imitate.config.optimizer import Networks, adam, networks
 from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean, sample_weight, step_weight
@@ -70,7 +71,7 @@ class LossConfig(Section):
     )
 
 
-class BCConfig(AlgoSection):
+class BCConfig(CloningSection):
     """Section ``algo`` of algorithm ``bc``; at most one of gaussian, gmm and vae is enabled."""
 
     optim_params: Networks = networks(policy=adam(1e-4))
@@ -90,12 +91,13 @@ class BCConfig(AlgoSection):
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """Images of the frames up to the action or the chunk; for policies with memory, of the whole window."""
         memory = self.rnn.enabled or self.transformer.enabled
-        return DataNeeds(observed_steps=None if memory else config.train.frame_stack)
+        steps = None if memory else config.train.frame_stack
+        return DataNeeds(observed_steps=steps, outcome=self.advantage.outcome)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained or cannot act."""
         train = config.train
-        problems: list[str] = []
+        problems = self.advantage.problems(self, config)
         if not (self.loss.l2_weight or self.loss.l1_weight or self.loss.cos_weight):
             problems.append(
                 "algo.loss: all weights are 0, so nothing would be learned: set l2_weight to 1"

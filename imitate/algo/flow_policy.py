@@ -27,6 +27,7 @@ from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy, DenoisingStep
 from imitate.algo.base.denoising import DenoisingConfig, DenoisingMLPConfig
 from imitate.algo.base.factory import register
+from imitate.algo.slots.advantage import guided, without_condition
 from imitate.config import Section
 from imitate.errors import ConfigError, nearest
 from imitate.functional.losses import masked_mean, step_weight
@@ -203,9 +204,9 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
         condition = self.policy.condition(obs, goal)
         shape = (len(condition), self.prediction_horizon, self.ac_dim)
         noise, config = gaussian_noise(shape, condition, generator), self.config.flow
-        velocity = self._velocity(condition, given)
-        guided = velocity if prefix is None else prefix.velocity(velocity)
-        chunk = integrate(guided, noise, config.num_inference_steps, config.integrator)
+        velocity = self._guided_velocity(obs, goal, condition, given)
+        field = velocity if prefix is None else prefix.velocity(velocity)
+        chunk = integrate(field, noise, config.num_inference_steps, config.integrator)
         return chunk if given is None else given.fill(chunk)
 
     @property
@@ -215,13 +216,25 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
 
     def denoising_steps(self, obs: Batch, goal: Batch | None) -> list[DenoisingStep]:
         """Return the steps of the flow."""
-        config, velocity = self.config.flow, self._velocity(self.policy.condition(obs, goal))
+        config, condition = self.config.flow, self.policy.condition(obs, goal)
+        velocity = self._guided_velocity(obs, goal, condition)
         number, method = config.num_inference_steps, config.integrator
 
         def step(k: int, noisy: Tensor) -> Tensor:
             return flow_step(velocity, noisy, k, number, method)
 
         return [partial(step, k) for k in range(number)]
+
+    def _guided_velocity(
+        self, obs: Batch, goal: Batch | None, condition: Tensor, given: Given | None = None
+    ) -> Callable[[Tensor, float], Tensor]:
+        """Return the velocity field, guided by ``algo.advantage.guidance`` towards actions that are good."""
+        velocity, slot = self._velocity(condition, given), self.config.advantage
+        if not slot.enabled or slot.guidance == 1.0:
+            return velocity
+        unknown = self.policy.condition(without_condition(obs, self.obs_shapes), goal)
+        free = self._velocity(unknown, given)
+        return lambda noisy, time: guided(free(noisy, time), velocity(noisy, time), slot.guidance)
 
     def _velocity(
         self, condition: Tensor, given: Given | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,9 +29,9 @@ from imitate.cli.robot.record import RecordingSession
 from imitate.collect.collect import CollectionReport, collect
 from imitate.collect.demonstrate import Plan
 from imitate.envs.experts import EXPERTS, QUALITIES, ExpertKind, Habits, find_expert
-from imitate.envs.trust import trust_env
 from imitate.errors import UserError
 from imitate.evaluate.environments import named_env
+from imitate.evaluate.job import subject_of
 from imitate.system.processes import LOCAL
 from imitate.system.text import counted
 
@@ -74,22 +75,40 @@ _OF_A_PERSON = (
 )
 """Options that are allowed with ``--teleop``; all others are for scripted experts."""
 _PERSONS_HORIZON = 1000
+_OF_AN_EXPERT = (
+    "noise",
+    "quality",
+    "human_like",
+    "label",
+    "keep_failures",
+    "rewards",
+    "env_kwargs",
+)
+"""Options that are not allowed with ``--agent``."""
 
 
 def command(
     ctx: typer.Context,
+    out: Annotated[
+        Path, typer.Option("--out", help="HDF5 file to write; a folder with --shard-demos.")
+    ],
     env: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--env",
             help=f"Task with a scripted expert: {', '.join(EXPERTS)}, metaworld:push-v3, "
             "gymnasium_robotics:FetchPush-v4, gym_aloha:gym_aloha/AlohaTransferCube-v0 (docs/environments.md); "
-            "with --teleop any environment.",
+            "with --teleop any environment; with --agent by default that of its training.",
         ),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", help="HDF5 file to write; a folder with --shard-demos.")
-    ],
+    ] = None,
+    agent: Annotated[
+        Path | None,
+        typer.Option(
+            "--agent",
+            "-a",
+            help="Checkpoint or run folder: record the policy's own episodes, failures too, without noise.",
+        ),
+    ] = None,
     num: Annotated[int, typer.Option("--num", min=1, help="Demonstrations.")] = 100,
     workers: Workers = None,
     on: On = LOCAL,
@@ -188,7 +207,7 @@ def command(
     json_: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Record demonstrations by a scripted expert in a simulator, or by a person.
+    """Record demonstrations by a scripted expert in a simulator, or by a person, or a policy's own episodes.
 
     With --teleop a person demonstrates at a device, in the environment in real
     time; it is imitate record OUT --robot sim --env ENV --teleop DEVICE.
@@ -198,8 +217,10 @@ def command(
 
     Exit code 1: the simulator died or hung twice over some episodes; they are named and not in the file.
     """
+    if env is None and (agent is None or teleop is not None):
+        raise UserError("--env is missing: name a task, or a policy by --agent")
     if teleop is not None:
-        _refuse_experts_options(ctx)
+        _refuse(ctx, lambda name: name not in _OF_A_PERSON, "leave --teleop out")
         RecordingSession(
             out=out,
             robot="sim",
@@ -216,33 +237,22 @@ def command(
         return
     if teleop_arg or append or view:
         raise UserError("--teleop-arg, --append and --view need --teleop: name a device")
-    trust_env(env)
-    expert = find_expert(env)
-    if human_like and quality is Quality.mixed:
-        raise UserError(
-            "--human-like changes the expert's motion, but --quality mixed has its own "
-            "demonstrators: leave one out"
-        )
-    if (human_like or quality is Quality.mixed) and not expert.acts_as_person:
-        option = "--human-like" if human_like else "--quality mixed"
-        raise UserError(f"{option} is for robosuite's tasks, but {env} is not one: leave it out")
-    plan = Plan(
-        env_meta={
-            **named_env(env),
-            "env_kwargs": _env_kwargs(env, expert, rewards, env_kwargs),
-        },
+    if agent is not None:
+        _refuse(ctx, lambda name: name in _OF_AN_EXPERT, "leave --agent out")
+        plan = _plan_of_policy(agent, env)
+    else:
+        plan = _plan_of_expert(str(env), quality, human_like, rewards, env_kwargs)
+        plan = replace(plan, noise=noise, label=label.value)
+        plan = replace(plan, keep_failures=keep_failures or plan.keep_failures)
+    plan = replace(
+        plan,
         seed=seed,
-        qualities=QUALITIES if quality is Quality.mixed else QUALITIES[:1],
-        noise=noise,
-        horizon=horizon,
+        horizon=horizon or plan.horizon,
         hold_steps=hold,
-        keep_failures=keep_failures or quality is Quality.mixed,
-        label=label.value,
-        habits=Habits() if human_like else None,
         signals=tuple(signals or ()),
     )
     recorded = 0
-    with Progress(num, "demo", f"collect {env}", quiet=quiet) as bar:
+    with Progress(num, "demo", f"collect {plan.env_meta['env_name']}", quiet=quiet) as bar:
 
         def advance(report: CollectionReport) -> None:
             nonlocal recorded
@@ -276,6 +286,44 @@ def command(
         raise typer.Exit(SOME_LOST)
 
 
+def _plan_of_policy(agent: Path, env: str | None) -> Plan:
+    """Return the plan of a policy's own episodes, in an environment or in that of its training."""
+    subject = subject_of(agent)
+    if env is None and not subject.env_meta:
+        raise UserError(f"{agent}: names no environment: name one by --env")
+    return Plan(
+        env_meta=subject.env_meta if env is None else named_env(env, subject.env_meta),
+        horizon=subject.horizon,
+        keep_failures=True,
+        agent=str(subject.file.resolve()),
+        agent_sha256=subject.sha256,
+    )
+
+
+def _plan_of_expert(
+    env: str, quality: Quality, human_like: bool, rewards: Rewards, env_kwargs: str | None
+) -> Plan:
+    """Return the plan of a scripted expert's demonstrations."""
+    expert = find_expert(env)
+    if human_like and quality is Quality.mixed:
+        raise UserError(
+            "--human-like changes the expert's motion, but --quality mixed has its own "
+            "demonstrators: leave one out"
+        )
+    if (human_like or quality is Quality.mixed) and not expert.acts_as_person:
+        option = "--human-like" if human_like else "--quality mixed"
+        raise UserError(f"{option} is for robosuite's tasks, but {env} is not one: leave it out")
+    return Plan(
+        env_meta={
+            **named_env(env),
+            "env_kwargs": _env_kwargs(env, expert, rewards, env_kwargs),
+        },
+        qualities=QUALITIES if quality is Quality.mixed else QUALITIES[:1],
+        keep_failures=quality is Quality.mixed,
+        habits=Habits() if human_like else None,
+    )
+
+
 def _env_kwargs(
     env: str, expert: ExpertKind, rewards: Rewards, given: str | None
 ) -> dict[str, Any]:
@@ -296,14 +344,14 @@ def _env_kwargs(
     return {**kwargs, **named}
 
 
-def _refuse_experts_options(ctx: typer.Context) -> None:
-    """Refuse options for scripted experts, which do not apply to a person."""
+def _refuse(ctx: typer.Context, is_refused: Callable[[str], bool], otherwise: str) -> None:
+    """Refuse given options for scripted experts, which do not apply to a person or a policy."""
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
         given = source is not None and source.name == "COMMANDLINE"
-        if given and option.name not in _OF_A_PERSON:
+        if given and is_refused(option.name or ""):
             raise UserError(
-                f"{option.opts[0]} is for scripted experts: leave it out, or leave --teleop out"
+                f"{option.opts[0]} is for scripted experts: leave it out, or {otherwise}"
             )
 
 

@@ -21,6 +21,7 @@ COMMANDS = frozenset(
     {
         "train",
         "sweep",
+        "collect",
         "eval",
         "dagger",
         "check-algo",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,6 +34,8 @@ from imitate.system.text import INFO
 from imitate.system.user_code import error_words
 
 MAX_ATTEMPTS = 25
+OWN = "policy"
+"""Quality of a policy's own episodes."""
 DESCRIBE = "env_args"
 """Item of a worker that asks for the full description of the environment."""
 
@@ -62,6 +65,8 @@ class Plan:
         label: kind of the recorded ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
         habits: habits of a person, of the level ``better``, or None.
         signals: numbers of each step's ``info`` to record.
+        agent: file of a checkpoint whose policy acts in place of an expert, with ``horizon``.
+        agent_sha256: digest of that file.
 
     Raises:
         UserError: levels of quality for a task of two arms, which has the expert and the person alone.
@@ -77,6 +82,8 @@ class Plan:
     label: str = "executed"
     habits: Habits | None = None
     signals: tuple[str, ...] = ()
+    agent: str | None = None
+    agent_sha256: str | None = None
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -87,6 +94,21 @@ class Plan:
     def quality(self, index: int) -> str:
         """Return the level of an episode's demonstrator."""
         return self.qualities[index % len(self.qualities)]
+
+    def expert(self) -> ExpertKind:
+        """Return the expert of the environment, or the policy in its place."""
+        name = str(self.env_meta["env_name"])
+        if self.agent is None:
+            return find_expert(name)
+        return _policy(self.agent, name, self.horizon or 0)
+
+    def randomness(self, seed: int) -> AbstractContextManager[None]:
+        """Return a context in which a policy's random numbers are those of the seed; experts have their own."""
+        if self.agent is None:
+            return nullcontext()
+        from imitate.system.seeding import seeded
+
+        return seeded(seed)
 
     def attempt_steps(self, expert: ExpertKind) -> int:
         """Return the number of steps after which an attempt has failed: a scripted person gets twice the expert's."""
@@ -108,7 +130,7 @@ class Demonstration:
     actions: Array
     rewards: Array
     successes: Array
-    states: Array
+    states: Array | None
     executed: Array
     signals: dict[str, Array]
     attrs: dict[str, Any]
@@ -201,7 +223,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
         EnvError: the expert failed ``MAX_ATTEMPTS`` times.
     """
     quality = plan.quality(index)
-    kind = find_expert(str(plan.env_meta["env_name"]))
+    kind = plan.expert()
     horizon, plays = plan.attempt_steps(kind), bool(getattr(kind, "plays", False))
     problems: list[str] = []
     for attempt in range(MAX_ATTEMPTS):
@@ -220,11 +242,12 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
                 high=env.action_high,
             )
             expert: Any = kind(style)
-            if plays:
+            if plays or plan.agent is not None:
                 expert.attach(env)
             who = plan.demonstrator(expert, quality, rng)
             hold = horizon if plays else plan.hold_steps
-            episode = _record(env, who, noise, env_seed, horizon, hold, plan)
+            with plan.randomness(env_seed):
+                episode = _record(env, who, noise, env_seed, horizon, hold, plan)
         except UserError:
             raise
         except (
@@ -234,8 +257,9 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
             problems.append(f"episode {index}, attempt {attempt}: {error_words(error)}")
             continue
         if episode.success or plan.keep_failures or plays:
-            episode.attempts, episode.problems, episode.quality = attempt + 1, problems, quality
-            episode.attrs.update(quality=quality, seed=env_seed, success=episode.success)
+            level = quality if plan.agent is None else OWN
+            episode.attempts, episode.problems, episode.quality = attempt + 1, problems, level
+            episode.attrs.update(quality=level, seed=env_seed, success=episode.success)
             episode.attrs.update(episode=index, attempts=attempt + 1)
             if kind.instruction is not None:
                 episode.attrs["language"] = kind.instruction
@@ -254,6 +278,14 @@ def _worker_env(env_meta: str) -> Env:
     return make_env(json.loads(env_meta))
 
 
+@functools.cache
+def _policy(agent: str, env_name: str, horizon: int) -> ExpertKind:
+    """Return the policy of this process, loaded at the first episode."""
+    from imitate.collect.policy_kind import PolicyKind  # imports torch
+
+    return PolicyKind(agent, env_name, horizon)
+
+
 def _seeds(seed: int, index: int, attempt: int) -> tuple[int, np.random.Generator]:
     sequence = np.random.SeedSequence([seed, index, attempt])
     return int(sequence.generate_state(1)[0]), np.random.default_rng(sequence)
@@ -269,9 +301,9 @@ def _record(
     plan: Plan,
 ) -> Demonstration:
     obs, _ = env.reset(seed=seed)
-    start = env.get_state()
+    start = _state_of(env, plan)
     frames: list[Obs] = [obs]
-    states = [start["states"]]
+    states: list[Any] = [start.get("states")]
     actions: list[Array] = []
     executed_actions: list[Array] = []
     rewards: list[float] = []
@@ -291,7 +323,7 @@ def _record(
         signals.append([_signal(info, name) for name in plan.signals])
         successes.append(bool(info["success"]))
         frames.append(obs)
-        states.append(env.get_state()["states"])
+        states.append(env.get_state()["states"] if start else None)
     series = {key: np.stack([frame[key] for frame in frames]) for key in obs}
     return Demonstration(
         obs={key: values[:-1] for key, values in series.items()},
@@ -299,7 +331,7 @@ def _record(
         actions=np.stack(actions),
         rewards=np.asarray(rewards),
         successes=np.asarray(successes),
-        states=np.stack(states[:-1]),
+        states=np.stack(states[:-1]) if start else None,
         executed=np.stack(executed_actions),
         signals={name: np.array(signals)[:, k] for k, name in enumerate(plan.signals)},
         attrs={
@@ -308,6 +340,16 @@ def _record(
         },
         quality="",
     )
+
+
+def _state_of(env: Env, plan: Plan) -> dict[str, Any]:
+    """Return the simulator's state; {} where a policy acts in an environment without one."""
+    try:
+        return env.get_state()
+    except EnvError:
+        if plan.agent is None:
+            raise
+        return {}
 
 
 def _signal(info: Mapping[str, Any], name: str) -> float:

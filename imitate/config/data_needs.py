@@ -100,6 +100,22 @@ class HindsightGoals:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """Outcome of the demo of a sample, and a later state of it.
+
+    Batches then have ``outcome`` (B, 3): number of steps from the sample's to the last of the demo, 1 if the demo
+    solves its task, 1 if a person or expert corrected the sample's action (step array ``interventions``); and with
+    ``lookahead`` ``later_obs`` {key: (B, ...)}.
+
+    Attributes:
+        lookahead: number of steps to the later state, whose place the demo's last state takes after its end; None: no
+            later state.
+    """
+
+    lookahead: int | None = None
+
+
+@dataclass(frozen=True)
 class Sequences:
     """Sequences of replayed steps with the recurrent state that the policy had at their first step.
 
@@ -145,6 +161,7 @@ class DataNeeds:
         returns: ``returns (B, T)`` and the number of each step in its demo, ``step (B, T)``; None: not needed.
         subgoals: later observations; None: not needed.
         goals: hindsight goals and next observations; None: not needed.
+        outcome: outcomes of demos; None: not needed.
         sequences: form of the samples of a replay buffer; None: single steps.
         observed_steps: number of steps, from the first of a window, whose images are read (vectors are read for all
             steps); None: all.
@@ -156,6 +173,7 @@ class DataNeeds:
     returns: Returns | None = None
     subgoals: Subgoals | None = None
     goals: HindsightGoals | None = None
+    outcome: Outcome | None = None
     sequences: Sequences | None = None
     observed_steps: int | None = None
     environment_rewards: bool = True
@@ -183,6 +201,10 @@ class TrainingSet(Protocol):
         Raises:
             DatasetError: the algorithm's :class:`DataNeeds` have no ``returns``.
         """
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Instructions, in the order of ``task_id``."""
 
     def __len__(self) -> int:
         """Number of samples."""

@@ -35,7 +35,7 @@ from imitate.policy.checks import check_rate
 from imitate.policy.chunks import ChunkCounts, ChunkPlayer, Ticket
 from imitate.policy.rollout_policy import RolloutPolicy, not_trained
 from imitate.system.processes import Beat, cpu_model
-from imitate.system.seeding import preserved_rng, seed_everything, torch_threads
+from imitate.system.seeding import seeded
 from imitate.system.user_code import error_words
 
 Vector = NDArray[np.float64]
@@ -99,8 +99,7 @@ class EpisodeRunner:
     ) -> EpisodeResult:
         # Simulators raise any exception; only this episode has failed.
         try:
-            with preserved_rng(), torch_threads(1):
-                seed_everything(plan.seed_of(index))
+            with seeded(plan.seed_of(index)):
                 return self._play(plan, index, on_frames)
         except RobotError:  # a person must check the robot before it moves again
             raise

@@ -15,13 +15,18 @@ from imitate.models.layout import Shape
 
 LANGUAGE_KEY = "lang_emb"
 """Name of the observation with the embedding of the language instruction."""
+CONDITION_KEY = "advantage_condition"
+"""Name of the input with the condition of :mod:`imitate.algo.slots.advantage`."""
+GOOD = (1.0, 0.0)
+"""The condition under which a policy acts; (0, 1) marks steps that are not good, (0, 0) is no condition."""
 
 
 class ObservationEncoder(nn.Module):
     """Encoder of an observation: features of all keys, concatenated in alphabetical order of the keys.
 
     Keys whose modality has neither core nor randomizer are flattened without a network. The output of a core is
-    followed by a ReLU. The instruction's embedding, ``lang_emb``, is omitted if a core is conditioned on it.
+    followed by a ReLU. The instruction's embedding, ``lang_emb``, is omitted if a core is conditioned on it. If
+    there is a key :data:`CONDITION_KEY`, observations without it get :data:`GOOD`.
 
     Args:
         obs_shapes: shape of one step of each key as networks see it: images (C, H, W).
@@ -119,6 +124,7 @@ class ObservationEncoder(nn.Module):
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Encode observations ``(*B, ...)`` by key as ``(*B, output_dim)``."""
+        obs = self._conditioned(obs)
         chosen = obs if self._vectors_only else self.features(obs)
         keys = self.obs_shapes if self._vectors_only else chosen
         parts = [chosen[key] for key in keys]
@@ -127,6 +133,7 @@ class ObservationEncoder(nn.Module):
     def features(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Encode observations ``(*B, ...)`` as features ``(*B, D)`` of each key, in the order of concatenation."""
         encoded: dict[str, Tensor] = {}
+        obs = self._conditioned(obs)
         for module, keys in self._keys_of.items():
             outputs = self.nets[module]([obs[key] for key in keys], self._language(obs))
             encoded |= zip(keys, outputs, strict=True)
@@ -148,6 +155,13 @@ class ObservationEncoder(nn.Module):
                 if places is not None:
                     found[key] = places
         return found
+
+    def _conditioned(self, obs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        if CONDITION_KEY not in self.obs_shapes or CONDITION_KEY in obs:
+            return obs
+        key = next(key for key in self.obs_shapes if key != CONDITION_KEY)
+        leading = obs[key].shape[: obs[key].dim() - len(self.obs_shapes[key])]
+        return {**obs, CONDITION_KEY: obs[key].new_tensor(GOOD).expand(*leading, len(GOOD))}
 
     def _language(self, obs: Mapping[str, Tensor]) -> Tensor | None:
         return obs[LANGUAGE_KEY] if self.uses_language else None

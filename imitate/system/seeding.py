@@ -73,3 +73,11 @@ def torch_threads(count: int | None) -> Iterator[None]:
     finally:
         if torch.get_num_threads() != before:
             torch.set_num_threads(before)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run the body with seeded generators and one torch thread, then restore both, so that it has no other effect."""
+    with preserved_rng(), torch_threads(1):
+        seed_everything(seed)
+        yield

@@ -12,7 +12,12 @@ from imitate.collect.render import RenderReport
 from imitate.data import DatasetFile
 from imitate.envs.cameras import Camera
 from imitate.policy.checkpoint import load_checkpoint
+from imitate.policy.loading import policy_from_checkpoint
 from imitate.system.run_folder import find_checkpoint
+from imitate.system.seeding import seeded
+from tests.tiny import tiny_checkpoint
+
+BOUNDS = {"action_low": [-2.0], "action_high": [2.0]}
 
 
 @pytest.mark.robosuite
@@ -133,3 +138,36 @@ def test_one_demo_is_rendered_as_jpeg(call):
         image = file.read("demo_0", "obs/agentview_image")[0]
     # the white table below, the darker wall and robot above
     assert np.mean(image[-6:]) > np.mean(image[:4]) + 40
+
+
+def test_a_policy_records_its_own_episodes(call, tmp_path):
+    """Failures are kept, no noise is added, and the seeds of episodes alone choose the content."""
+    env = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+    train = {"experiment": {"rollout": {"horizon": 6}}}
+    path = tiny_checkpoint(
+        tmp_path / "p.pth", "flow_policy", env=env, obs={"flat": 3}, shapes=BOUNDS, **train
+    )
+    printed = call(f"collect --agent {path} --num 3 --seed 5 --out own.hdf5").stdout
+    assert "3 demonstrations (policy 3), 0 solve the task" in printed
+    call(f"collect --agent {path} --num 3 --seed 5 --workers 2 --out again.hdf5")
+    policy, _ = policy_from_checkpoint(ckpt_path=path)
+    with DatasetFile("own.hdf5") as file, DatasetFile("again.hdf5") as again:
+        assert [file.length(demo) for demo in file.demos()] == [6, 6, 6]
+        assert not file.success("demo_1")
+        actions = [file.read(demo, "actions") for demo in file.demos()]
+        for demo, taken in zip(file.demos(), actions, strict=True):
+            np.testing.assert_array_equal(taken, again.read(demo, "actions"))
+            obs = file.read(demo, "obs/flat")
+            with seeded(int(file.attrs(demo)["seed"])):
+                policy.start_episode()
+                wanted = [policy({"flat": each}) for each in obs]
+            np.testing.assert_allclose(taken, wanted, rtol=1e-5)
+    assert not np.array_equal(actions[0], actions[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [("--out x.hdf5", "--env is missing"), ("--out x.hdf5 --agent p --noise 1", "--noise is for")],
+)
+def test_what_an_agent_does_not_go_with(call, options, words):
+    assert words in call(f"collect {options}", code=2).stderr

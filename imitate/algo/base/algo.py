@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from typing_extensions import NamedTuple, TypeVar
 
 from imitate.algo.base.action_mask import ActionMask
-from imitate.algo.base.auxiliaries import learn_auxiliaries
-from imitate.algo.base.encoding import Encoding, prepared_batch
+from imitate.algo.base.auxiliaries import learn_auxiliaries, slot_networks, with_slots
+from imitate.algo.base.encoding import encoding_of, prepared_batch
 from imitate.algo.base.execution import ChunkExecution
 from imitate.algo.base.optimization import Optimization, rules_of, sections_of, updates_per_epoch
 from imitate.algo.base.overrides import (
@@ -37,7 +37,6 @@ from imitate.algo.base.overrides import (
     selected_batch,
     wrong_step,
 )
-from imitate.algo.base.own_networks import OwnNetworks
 from imitate.algo.base.policy_state import (
     InnerState,
     OwnState,
@@ -48,8 +47,8 @@ from imitate.algo.base.policy_state import (
 )
 from imitate.algo.base.recorded import detached, update_of
 from imitate.algo.base.relative import no_memory, recalled
-from imitate.algo.slots.auxiliary import Auxiliary, with_experience
-from imitate.algo.slots.auxiliary import built as auxiliaries_of
+from imitate.algo.slots.advantage import conditioned
+from imitate.algo.slots.auxiliary import Auxiliary
 from imitate.config import Config, Schedules, Section
 from imitate.functional.kernels import with_fast_linears
 from imitate.models.actor import GroupEncoder, Obs
@@ -145,9 +144,7 @@ class Algo(ABC, Generic[ConfigT]):
         shapes = self.obs_key_shapes = {k: tuple(v) for k, v in obs_key_shapes.items()}
         self.frame_stack: int = global_config.train.frame_stack
         ema = averaging(algo_config)
-        norm = "batch" if ema is None else "group"
-        own = OwnNetworks(algo_config.get("networks"), ac_dim)
-        self.encoding = Encoding(obs_config, shapes, self.frame_stack, norm, load_pretrained, own)
+        self.encoding = encoding_of(self, shapes, load_pretrained)
         self.obs_shapes, self.goal_shapes, self.subgoal_shapes = self.encoding.shapes_of_groups()
         self.preprocess = self.encoding.layout(ac_dim).to(self.device)
         self.action_mask = ActionMask(obs_config.mask_key())
@@ -190,7 +187,7 @@ class Algo(ABC, Generic[ConfigT]):
 
     def _add_slots(self) -> None:
         """Add the networks of the slots that the section enables, after :meth:`_create_networks`."""
-        self.nets.update(auxiliaries_of(self.config, self.encoding, self.ac_dim, self.nets))
+        self.nets.update(slot_networks(self))
 
     @property
     def auxiliaries(self) -> dict[str, Auxiliary]:
@@ -264,7 +261,7 @@ class Algo(ABC, Generic[ConfigT]):
 
     def selected(self, batch: Batch) -> Batch:
         """Return the part of a prepared batch that the algorithm and its auxiliaries learn from."""
-        return with_experience(selected_batch(self, batch), batch, self.frame_stack)
+        return with_slots(selected_batch(self, batch), batch, self.frame_stack)
 
     def _select_batch(self, batch: Batch) -> Batch:
         """Select the steps and keys of a prepared batch that the losses use."""
@@ -289,12 +286,13 @@ class Algo(ABC, Generic[ConfigT]):
         Returns:
             detached scalars on the device, not yet synchronized; see :meth:`log_info`.
         """
+        batch, values = conditioned(self, batch, learn=not validate)
         if not validate:
-            return self.recorded_update(self, batch)
+            return self.recorded_update(self, batch) | values
         with torch.no_grad():
             _, info = checked_loss(self, self._loss(batch))
             more = learn_auxiliaries(self, batch, learn=False)
-            return detached(info | self._validation_info(batch) | more)
+            return detached(info | self._validation_info(batch) | more | values)
 
     @cached_property
     def recorded_update(self) -> Callable[[Algo, Batch], Info]:

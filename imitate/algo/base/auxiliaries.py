@@ -1,4 +1,4 @@
-"""The part of auxiliaries in an update."""
+"""Networks and batches of an algorithm's slots, and the part of auxiliaries in an update."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from imitate.algo.slots.advantage import advantage_of, with_outcome
+from imitate.algo.slots.auxiliary import built, with_experience
+
+
+def slot_networks(algo: Any) -> dict[str, nn.Module]:
+    """Return the networks of the slots that an algorithm's section enables, by name."""
+    found: dict[str, nn.Module] = {**built(algo.config, algo.encoding, algo.ac_dim, algo.nets)}
+    return found | advantage_of(algo.config, algo.encoding)
+
+
+def with_slots(chosen: dict[str, Any], batch: dict[str, Any], frames: int) -> dict[str, Any]:
+    """Add to a selected batch what the slots need of the prepared ``batch``."""
+    return with_outcome(with_experience(chosen, batch, frames), batch, frames)
 
 
 def learn_auxiliaries(algo: Any, batch: Mapping[str, Any], learn: bool = True) -> dict[str, Tensor]:

@@ -8,7 +8,8 @@ from pydantic import Field, PositiveInt
 
 from imitate.algo.base.execution import ChunkExecution
 from imitate.algo.base.sections import EMAConfig, UncertaintySamples, execution_problems
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
+from imitate.algo.slots.advantage import CloningSection
+from imitate.config import BaseConfig, DataNeeds, Section
 from imitate.config.optimizer import Networks, adam, networks
 from imitate.models.actor import GroupEncoder
 from imitate.models.denoiser import Denoiser
@@ -120,7 +121,7 @@ class PrefixConfig(Section):
     )
 
 
-class DenoisingConfig(AlgoSection):
+class DenoisingConfig(CloningSection):
     """Section ``algo`` of a policy that denoises chunks with one of three networks."""
 
     tree_defaults = {"train": {"frame_stack": 2, "seq_length": 16}}
@@ -136,12 +137,15 @@ class DenoisingConfig(AlgoSection):
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
         """Images of the frames up to the first predicted action."""
-        return DataNeeds(observed_steps=self.horizon.observation_horizon)
+        return DataNeeds(
+            observed_steps=self.horizon.observation_horizon, outcome=self.advantage.outcome
+        )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained or cannot act."""
         train = config.train
         problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
+        problems += self.advantage.problems(self, config)
         free = self.horizon.execution.size - 1
         if self.prefix.max_delay > free:
             problems.append(

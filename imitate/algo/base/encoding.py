@@ -16,7 +16,8 @@ from imitate.config.observation import MASK
 from imitate.errors import ConfigError
 from imitate.functional.transfer import to_device
 from imitate.models.actor import GroupEncoder
-from imitate.models.observation import ObservationEncoder
+from imitate.models.observation import CONDITION_KEY, GOOD, ObservationEncoder
+from imitate.models.optim import averaging
 from imitate.models.preprocess import Preprocess
 
 Shapes = dict[str, tuple[int, ...]]
@@ -33,6 +34,8 @@ class Encoding:
         default_norm: normalization layers of image encoders if the section names none.
         load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
         own: networks of the user in place of the encoder of observations, and of others.
+        is_conditioned: encoders of observations have the further input :data:`CONDITION_KEY`, which no batch from data
+            or an environment contains.
     """
 
     config: Any
@@ -41,6 +44,7 @@ class Encoding:
     default_norm: str = "batch"
     load_pretrained: bool = True
     own: OwnNetworks = field(default_factory=lambda: OwnNetworks(None, 0))
+    is_conditioned: bool = False
 
     def shapes(self, group: str) -> Shapes:
         """Return the shapes of the keys of an observation group, in alphabetical order."""
@@ -63,7 +67,7 @@ class Encoding:
         (obs, goal, subgoal), more = self.shapes_of_groups(), self.shapes("critic")
         obs = {**obs, **more}
         goals = dict.fromkeys(("goal_obs", "value_goals", "low_goals", "high_targets"), goal)
-        return {"obs": obs, "next_obs": obs, **goals, "subgoals": subgoal}
+        return {"obs": obs, "next_obs": obs, "later_obs": obs, **goals, "subgoals": subgoal}
 
     def layout(self, ac_dim: int) -> Preprocess:
         """Return a preprocessing of all groups and of actions (A,) without normalization."""
@@ -92,7 +96,9 @@ class Encoding:
         goal = self.of("goal") if goals and self.shapes("goal") else None
         seen = self.seen(keys, group)
         own = self.own.encoder("encoder", seen) if self.own.has("encoder") else None
-        return GroupEncoder(own or self._of_shapes(seen), goal, frames or self.frames)
+        condition = {CONDITION_KEY: (len(GOOD),)} if self.is_conditioned else {}
+        encoder = own or self._of_shapes({**seen, **condition})
+        return GroupEncoder(encoder, goal, frames or self.frames)
 
     def own_actor(self) -> GroupEncoder | None:
         """Create the network that ``networks.actor`` names; None without one."""
@@ -121,11 +127,32 @@ class Encoding:
     def _of_shapes(self, shapes: Shapes) -> ObservationEncoder:
         return ObservationEncoder(
             shapes,
-            self.config.modalities_of_all(),
+            {**self.config.modalities_of_all(), CONDITION_KEY: "low_dim"},
             self.config.encoder,
             default_norm=self.default_norm,
             load_pretrained=self.load_pretrained,
         )
+
+
+def encoding_of(algo: Any, shapes: Shapes, load_pretrained: bool) -> Encoding:
+    """Return the encoding of an algorithm's observations.
+
+    Args:
+        algo: an :class:`~imitate.algo.base.algo.Algo` with its sections.
+        shapes: shape of one step of each observation.
+        load_pretrained: load pretrained weights.
+    """
+    config = algo.config
+    condition = config.get("advantage", None)
+    return Encoding(
+        algo.obs_config,
+        shapes,
+        algo.frame_stack,
+        "batch" if averaging(config) is None else "group",
+        load_pretrained,
+        OwnNetworks(config.get("networks"), algo.ac_dim),
+        condition is not None and bool(condition.get("enabled", False)),
+    )
 
 
 def prepared_batch(

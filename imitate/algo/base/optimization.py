@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from imitate.algo.slots.advantage import Advantage
 from imitate.algo.slots.auxiliary import Auxiliary
 from imitate.algo.slots.dynamics import Dynamics
 from imitate.algo.slots.reward_weights import RewardWeights
@@ -218,14 +219,14 @@ def sections_of(config: Any, nets: nn.ModuleDict) -> dict[str, Any]:
 
     Args:
         config: the algorithm's section; ``optim_params`` contains optimizers by network.
-        nets: the existing networks; auxiliaries and models have their own optimizer sections.
+        nets: the existing networks; slots and models have their own optimizer sections.
     """
     section = config.get("optim_params", {})
     own = {name: section[name] for name in section if name in nets}
     return own | {
         name: net.config.optimizer
         for name, net in nets.items()
-        if isinstance(net, Auxiliary | Dynamics | RewardWeights)
+        if isinstance(net, Advantage | Auxiliary | Dynamics | RewardWeights)
     }
 
 

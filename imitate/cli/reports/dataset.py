@@ -17,8 +17,8 @@ from imitate.cli.reports.layout import (
     table,
 )
 from imitate.data import DatasetFile
-from imitate.data.edit.selection import outcomes
 from imitate.data.file.features import dimension_words, names_in
+from imitate.data.file.outcomes import outcomes
 from imitate.functional.statistics import rate_of
 from imitate.system.text import counted
 

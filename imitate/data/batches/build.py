@@ -461,5 +461,6 @@ def _sequence_dataset(
         subgoals=needs.subgoals,
         following=config.algo.following(config),
         goals=needs.goals,
+        outcome=needs.outcome,
         files=files,
     )

@@ -19,12 +19,14 @@ from typing_extensions import Self
 from imitate.config.data_needs import (
     FollowingSteps,
     HindsightGoals,
+    Outcome,
     Returns,
     Subgoals,
     Transitions,
 )
 from imitate.data.batches.demo_language import DemoLanguage, holds_language
 from imitate.data.batches.goals import goal_sampler
+from imitate.data.batches.outcome import demo_outcomes
 from imitate.data.batches.placement import CACHE_MODES
 from imitate.data.batches.rewards import ReturnTable, RewardTransform, StepNumbers
 from imitate.data.batches.statistics import (
@@ -84,6 +86,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
       states up to it; after the demo's end the last one;
     * with ``goals``: ``next_obs``, and goals drawn from the data, see :mod:`imitate.data.batches.goals`;
+    * with ``outcome``: ``outcome`` and ``later_obs``, see :class:`~imitate.config.data_needs.Outcome`;
     * with ``following``: ``following``, see :class:`~imitate.config.data_needs.FollowingSteps`;
     * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
     * ``weight`` (B, T), if steps have different weights in the losses;
@@ -126,6 +129,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         subgoals: later observations that an algorithm needs; None: none.
         following: steps that auxiliary losses need; None: none.
         goals: hindsight goals that an algorithm needs; None: none.
+        outcome: outcomes of demos that an algorithm needs; None: none.
         image_steps: number of steps of a window, from the first, whose images (and other arrays with two or more
             dimensions) are read; None: all. A policy that predicts 100 actions from one image need not read 100 images.
         files: open files of the sources, opened without regard to ``hdf5_use_swmr``; None to open them here and close
@@ -173,6 +177,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         subgoals: Subgoals | None = None,
         following: FollowingSteps | None = None,
         goals: HindsightGoals | None = None,
+        outcome: Outcome | None = None,
         files: DataFiles | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
@@ -236,6 +241,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             self._language = DemoLanguage(
                 self.sources, self.store.demos, instructions, self.serves_language, files
             )
+            outcomes = demo_outcomes(outcome, self.sources, self.store, files)
             rates = (files.open(source.path).control_freq for source in self.sources)
             self.control_freq = next((rate for rate in rates if rate is not None), None)
         self._windows = Windows(
@@ -273,14 +279,15 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self._gatherer = Gatherer(self.store, self.obs_keys, next_keys, self.action_keys, steps)
         self._frame_stack = frame_stack
         self._transitions = transitions
-        self._goals = goal_sampler(goals, self.store.demo_end, end_is_known=has_next)
+        sampler = goal_sampler(goals, self.store.demo_end, end_is_known=has_next)
+        self._drawn = [each for each in (sampler, outcomes) if each is not None]
         self.numbers = StepNumbers(
             self.store,
             transitions,
             returns,
             frame_stack,
             end_is_known=has_next or not self.load_next_obs,
-            goals=self._goals,
+            goals=sampler,
         )
 
     @property
@@ -353,8 +360,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         if self.get_pad_mask:
             batch["pad_mask"] = to_device(torch.from_numpy(window.real), packed.all.device)
         batch["index"] = torch.from_numpy(index)
-        if self._goals is not None:
-            self._goals.add_to(batch, now, window, read)
+        for each in self._drawn:
+            each.add_to(batch, now, window, read)
         return batch
 
     def windows(self, index: NDArray[np.int64], obs_keys: Collection[str]) -> Batch:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from imitate.data.file.hdf5_format import DemoFile
+from imitate.data.file.outcomes import outcomes
 from imitate.errors import DatasetError, nearest
 
 
@@ -97,27 +98,6 @@ def _fits(file: DemoFile, demo: str, selection: Selection) -> bool:
 
 def _between(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
-
-
-def outcomes(file: DemoFile, demos: Sequence[str]) -> dict[str, bool | None]:
-    """Return whether each demo solves its task, or None if the file does not say.
-
-    The attribute ``success`` says it. Without one, rewards of 0 and 1 do, if some demo has a 1: those of another kind
-    say how good a step is, and those of a recording without rewards are all 0.
-    """
-    said = {demo: file.success(demo) for demo in demos}
-    silent = [demo for demo, success in said.items() if success is None]
-    if silent and all(file.has(demo, "rewards") for demo in silent):
-        rewarded = {demo: _is_rewarded(file, demo) for demo in silent}
-        if None not in rewarded.values() and any(rewarded.values()):
-            said |= rewarded
-    return said
-
-
-def _is_rewarded(file: DemoFile, demo: str) -> bool | None:
-    """Return true if a demo has a reward of 1, None if it has other rewards than 0 and 1."""
-    rewards = file.read(demo, "rewards")
-    return bool((rewards == 1).any()) if np.isin(rewards, (0, 1)).all() else None
 
 
 def with_outcome(file: DemoFile, demos: Sequence[str], success: bool) -> list[str]:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.edit.selection import outcomes
 from imitate.data.file.extents import Extents
 from imitate.data.file.features import names_in
 from imitate.data.file.hdf5_format import DemoFile
+from imitate.data.file.outcomes import outcomes
 from imitate.data.quality.doctor.diagnosis import examine
 from imitate.data.quality.doctor.finding import DoctorReport
 from imitate.data.quality.doctor.survey import DemoLayout, FileArray, FileLayout, layout_of

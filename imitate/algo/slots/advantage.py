@@ -1,0 +1,317 @@
+"""Slot of algorithms that clone actions: a condition that says whether an action is better than usual.
+
+    "algo": {"advantage": {"enabled": true, "positive": 0.3}}
+
+Physical Intelligence, "pi*0.6: a VLA That Learns From Experience", 2025 (arXiv:2511.14759), there called RECAP. From
+demonstrations, a policy's own episodes, successful or not, and corrections, with T the last step of an episode, M =
+``max_steps`` and N = ``lookahead``:
+
+    value target  G_t = -(T - t) / M in [-1, 0], or -1 in an episode that fails             -> outcome_value
+    value         p(. | s), a distribution over bins of [-1, 0], V its mean; loss: the cross-entropy of the target,
+                  which is divided between its two neighbouring bins                        -> Advantage.value_loss
+    advantage     A_t = -N / M + V(s_t+N) - V(s_t), or G_t - V(s_t) if t + N is after T     -> Advantage.advantages
+    threshold     e of a task: the quantile 1 - ``positive`` of its advantages               -> Thresholds.follow
+    condition     good if A_t > e or the action is a correction, else not good; left out with probability ``dropout``,
+                  so that the policy without condition is learned too                       -> Advantage.conditions
+
+The policy acts under the condition "good" (:data:`imitate.models.observation.GOOD`). A flow policy may exaggerate it:
+
+    guidance      v = v(x | none) + w (v(x | good) - v(x | none)), w = ``guidance``         -> guided
+
+Departures: values are learned at the same time as the policy, by a small network of its own, so thresholds are moving
+means over batches; the policy learns without condition during the first ``warmup_updates``; the paper gives the
+distribution of values one bin per target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.base.encoding import Encoding
+from imitate.algo.base.sections import LayerDims
+from imitate.config import AlgoSection, BaseConfig, Section
+from imitate.config.data_needs import Outcome, TrainingSet
+from imitate.config.optimizer import OptimizerConfig, adamw
+from imitate.functional.losses import (
+    categorical_cross_entropy,
+    expected_value,
+    make_atoms,
+    project_categorical,
+)
+from imitate.models.actor import Obs
+from imitate.models.mlp import MLP
+from imitate.models.observation import CONDITION_KEY, LANGUAGE_KEY
+
+NETWORK = "advantage"
+"""Name of the slot's network."""
+RATE = 0.01
+"""Share of the newest batch in the moving thresholds."""
+
+
+class ConditioningConfig(Section):
+    """Section ``algo.advantage``."""
+
+    enabled: bool = Field(False, description="clone under the condition that a step is good")
+    positive: float = Field(
+        0.3, gt=0, lt=1, description="share of each task's steps that count as good"
+    )
+    lookahead: int | None = Field(
+        10,
+        ge=1,
+        description="N: an advantage is the change of value over N steps; null: to the episode's end",
+    )
+    dropout: float = Field(
+        0.3, ge=0, lt=1, description="probability that a sample is learned without the condition"
+    )
+    guidance: float = Field(
+        1.0, ge=0, description="w, of flow_policy alone: above 1 the condition is exaggerated"
+    )
+    max_steps: int | None = Field(
+        None, ge=1, description="M: steps that are as bad as a failure; null: of the longest demo"
+    )
+    num_tasks: int | None = Field(
+        None, ge=0, description="number of instructions; null: that of the data"
+    )
+    bins: int = Field(101, ge=2, description="number of bins of the values")
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers of the value network")
+    warmup_updates: int = Field(
+        500, ge=0, description="first updates, in which the policy learns without the condition"
+    )
+    optimizer: OptimizerConfig = Field(
+        adamw(3e-4, weight_decay=0.01), description="optimizer of the value network"
+    )
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The data that the slot needs."""
+        return Outcome(self.lookahead) if self.enabled else None
+
+    def problems(self, section: Any, config: BaseConfig) -> list[str]:
+        """List settings of the section ``algo`` that do not go with this one."""
+        if not self.enabled:
+            return []
+        memory, window = section.get("rnn", None), section.get("transformer", {})
+        found = {
+            f"algo.advantage.enabled: {config.algo_name} has it in no part: set it to false": config.algo
+            is not section,
+            f"algo.advantage.guidance is {self.guidance:g}, but only flow_policy is guided: set it to 1": (
+                self.guidance != 1.0 and config.algo_name != "flow_policy"
+            ),
+            "algo.advantage.enabled: the steps of a window have one condition, but a policy with a memory learns them "
+            "all: set algo.rnn.enabled and algo.transformer.supervise_all_steps to false": (
+                (memory is not None and memory.enabled)
+                or (window.get("enabled", False) and window.get("supervise_all_steps", False))
+            ),
+            "algo.advantage.enabled: a network of your own sees no condition: leave algo.networks.encoder out": (
+                section.networks.encoder is not None
+            ),
+        }
+        return [words for words, holds in found.items() if holds]
+
+
+class CloningSection(AlgoSection):
+    """Section ``algo`` of an algorithm that clones actions, and has the slot."""
+
+    advantage: ConditioningConfig = Field(ConditioningConfig())
+
+    def values_from_data(self, dataset: TrainingSet) -> dict[str, Any]:
+        """The number of tasks, if it is null."""
+        unknown = self.advantage.enabled and self.advantage.num_tasks is None
+        return {"advantage.num_tasks": len(dataset.tasks)} if unknown else {}
+
+    def values_from_horizon(self, steps: int) -> dict[str, Any]:
+        """The steps that are as bad as a failure, if they are null."""
+        unknown = self.advantage.enabled and self.advantage.max_steps is None
+        return {"advantage.max_steps": steps} if unknown else {}
+
+
+def outcome_value(outcome: Tensor, max_steps: int) -> Tensor:
+    """Return the value (B,) of the rest of episodes.
+
+    Args:
+        outcome: (B, 3) steps to the episode's last, 1 if the episode succeeds, 1 if the action is a correction.
+        max_steps: M.
+    """
+    left, solved = outcome[:, 0], outcome[:, 1] > 0
+    return torch.where(solved, -left / max_steps, -torch.ones_like(left)).clamp(-1.0, 0.0)
+
+
+def guided(free: Tensor, good: Tensor, weight: float) -> Tensor:
+    """Return ``free + weight (good - free)``: classifier-free guidance (Ho and Salimans 2022, arXiv:2207.12598)."""
+    return free + weight * (good - free)
+
+
+class Thresholds(nn.Module):
+    """Moving quantiles of advantages, one for each task.
+
+    Args:
+        number: number of tasks.
+        positive: share of the advantages above a threshold.
+
+    Attributes:
+        values: (number,) the thresholds.
+        seen: (number,) number of batches with a sample of the task.
+    """
+
+    values: Tensor
+    seen: Tensor
+
+    def __init__(self, number: int, positive: float) -> None:
+        super().__init__()
+        self._quantile = 1.0 - positive
+        self.register_buffer("values", torch.zeros(number))
+        self.register_buffer("seen", torch.zeros(number))
+
+    def follow(self, advantages: Tensor, task: Tensor) -> None:
+        """Move to the quantiles of a batch's advantages (B,) of the tasks (B,); the first batches count alike."""
+        own = task == torch.arange(len(self.values), device=task.device).unsqueeze(-1)
+        found = torch.where(own, advantages, float("nan")).nanquantile(self._quantile, dim=1)
+        present = own.any(1)
+        self.seen += present
+        rate = (1.0 / self.seen.clamp(min=1.0)).clamp(min=RATE) * present
+        self.values.lerp_(torch.where(present, found, self.values), rate)
+
+
+class Advantage(nn.Module):
+    """Values of states and thresholds of advantages.
+
+    Args:
+        config: section ``algo.advantage``.
+        encoding: observations of the algorithm.
+
+    Attributes:
+        thresholds: threshold of each task; the first is that of demos without an instruction.
+        updates: number of updates.
+    """
+
+    atoms: Tensor
+    updates: Tensor
+
+    def __init__(self, config: ConditioningConfig, encoding: Encoding) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = replace(encoding, is_conditioned=False, frames=1).encoder()
+        mlp = MLP(self.encoder.output_dim, config.layer_dims)
+        self.value = nn.Sequential(mlp, nn.Linear(mlp.output_dim, config.bins))
+        self.register_buffer("atoms", make_atoms(-1.0, 0.0, config.bins), persistent=False)
+        self.thresholds = Thresholds((config.num_tasks or 0) + 1, config.positive)
+        self.register_buffer("updates", torch.zeros(()))
+
+    @property
+    def max_steps(self) -> int:
+        """M; 1 if the algorithm is built without data, only for inspection."""
+        return self.config.max_steps or 1
+
+    def logits(self, obs: Obs, goal: Obs | None) -> Tensor:
+        """Return the logits (B, bins) of the values of states ``obs`` {key: (B, ...)}."""
+        return cast(Tensor, self.value(self.encoder(obs, goal)))
+
+    def value_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the mean cross-entropy of targets (B,) in [-1, 0]."""
+        one = torch.ones_like(target).unsqueeze(-1)
+        wanted = project_categorical(one, target.unsqueeze(-1), self.atoms)
+        return categorical_cross_entropy(logits, wanted).mean()
+
+    def advantages(self, value: Tensor, later: Tensor | None, outcome: Tensor) -> Tensor:
+        """Return the advantages (B,) of actions.
+
+        Args:
+            value: (B,) V of the states.
+            later: (B,) V of the states N steps later; None: only the rest of the episode counts.
+            outcome: see :func:`outcome_value`.
+        """
+        rest = outcome_value(outcome, self.max_steps)
+        steps = self.config.lookahead
+        if later is None or steps is None:
+            return rest - value
+        ended = outcome[:, 0] < steps
+        return torch.where(ended, rest, later - steps / self.max_steps) - value
+
+    def conditions(self, advantages: Tensor, task: Tensor, outcome: Tensor) -> Tensor:
+        """Return the conditions (B, 2): (1, 0) good, (0, 1) not good, (0, 0) left out."""
+        good = (advantages > self.thresholds.values[task]) | (outcome[:, 2] > 0)
+        kept = torch.rand_like(advantages) >= self.config.dropout
+        kept &= self.updates > self.config.warmup_updates
+        return torch.stack([good & kept, ~good & kept], dim=-1).to(advantages.dtype)
+
+
+def advantage_of(config: Any, encoding: Encoding) -> dict[str, nn.Module]:
+    """Return the slot's network by its name, or {} if an algorithm's section does not enable it."""
+    return {NETWORK: Advantage(config.advantage, encoding)} if encoding.is_conditioned else {}
+
+
+def with_outcome(chosen: dict[str, Any], batch: dict[str, Any], frames: int) -> dict[str, Any]:
+    """Add the batch of the slot, ``advantage``, to the selected batch if the prepared ``batch`` has outcomes."""
+    if "outcome" not in batch:
+        return chosen
+    outcome, later = batch["outcome"], batch.get("later_obs")
+    now = {key: value[:, frames - 1] for key, value in batch["obs"].items()}
+    if later is not None and LANGUAGE_KEY in now:
+        later = {**later, LANGUAGE_KEY: now[LANGUAGE_KEY]}
+    task = batch.get("task_id")
+    task = (
+        torch.zeros(len(outcome), dtype=torch.long, device=outcome.device)
+        if task is None
+        else task + 1
+    )
+    return {**chosen, "advantage": {"obs": now, "later": later, "outcome": outcome, "task": task}}
+
+
+def conditioned(
+    algo: Any, batch: dict[str, Any], learn: bool = True
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Learn the values of a selected batch, and add the condition to the observations of the policy.
+
+    Args:
+        algo: an :class:`~imitate.algo.base.algo.Algo`.
+        batch: its selected batch.
+        learn: false: only compute losses and conditions.
+
+    Returns:
+        the batch with :data:`CONDITION_KEY`, and detached scalars to log.
+    """
+    if NETWORK not in algo.nets:
+        return batch, {}
+    slot, seen = cast(Advantage, algo.nets[NETWORK]), batch["advantage"]
+    outcome, task, goal = seen["outcome"], seen["task"], batch.get("goal_obs")
+    target = outcome_value(outcome, slot.max_steps)
+    with torch.set_grad_enabled(learn):
+        logits = slot.logits(seen["obs"], goal)
+        loss = slot.value_loss(logits, target)
+    with torch.no_grad():
+        value = expected_value(logits, slot.atoms)
+        later = None
+        if seen["later"] is not None:
+            later = expected_value(slot.logits(seen["later"], goal), slot.atoms)
+        advantages = slot.advantages(value, later, outcome)
+        if learn:
+            slot.updates += 1
+            slot.thresholds.follow(advantages, task)
+            if algo.optimization.share_weights is not None:  # each rank has seen other advantages
+                algo.optimization.share_weights(slot.thresholds)
+        condition = slot.conditions(advantages, task, outcome)
+    if learn:
+        algo.optimization.step(NETWORK, loss)
+    key, shape = next((key, shape) for key, shape in algo.obs_shapes.items() if key in batch["obs"])
+    steps = batch["obs"][key].dim() - len(shape) - 1
+    spread = condition.view(len(condition), *[1] * steps, 2)
+    obs = {**batch["obs"], CONDITION_KEY: spread.expand(*batch["obs"][key].shape[: steps + 1], 2)}
+    info = {
+        "Advantage/Value_Loss": loss.detach(),
+        "Advantage/Value_Error": (value - target).abs().mean(),
+        "Advantage/Good": condition[:, 0].sum() / condition.sum().clamp(min=1.0),
+        "Advantage/Std": advantages.std(correction=0),
+    }
+    return {**batch, "obs": obs}, info
+
+
+def without_condition(obs: Obs, shapes: dict[str, tuple[int, ...]]) -> Obs:
+    """Return observations {key: (*B, ...)} of these shapes with the condition left out."""
+    key = next(iter(shapes))
+    leading = obs[key].shape[: obs[key].dim() - len(shapes[key])]
+    return {**obs, CONDITION_KEY: obs[key].new_zeros(*leading, 2)}
