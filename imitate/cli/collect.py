@@ -31,7 +31,6 @@ from imitate.collect.demonstrate import Plan
 from imitate.envs.experts import EXPERTS, QUALITIES, ExpertKind, Habits, find_expert
 from imitate.errors import UserError
 from imitate.evaluate.environments import named_env
-from imitate.evaluate.job import subject_of
 from imitate.system.processes import LOCAL
 from imitate.system.text import counted
 
@@ -288,6 +287,8 @@ def command(
 
 def _plan_of_policy(agent: Path, env: str | None) -> Plan:
     """Return the plan of a policy's own episodes, in an environment or in that of its training."""
+    from imitate.evaluate.job import subject_of  # imports torch
+
     subject = subject_of(agent)
     if env is None and not subject.env_meta:
         raise UserError(f"{agent}: names no environment: name one by --env")
