@@ -234,7 +234,7 @@ def _modules(wanted: Sequence[str]) -> list[Module]:
     return [Module(name) for name in found]
 
 
-def tests_of(module: Module, files: Sequence[str]) -> list[str]:
+def files_of(module: Module, files: Sequence[str]) -> list[str]:
     """Return the test files that name a module; if none does, those of its package."""
     folder = module.source.rpartition("/")[0].replace("imitate", "tests", 1)
     found = [file for file in files if mutation_map.names(ROOT / file, module.source)]
@@ -245,7 +245,7 @@ def _record(paths: Sequence[str], modules: Sequence[Module], folder: Path) -> No
     """Add test files to the map: the given ones, or those of the modules."""
     files = mutation_map.test_files(paths or ["tests"])
     if not paths:
-        files = sorted({file for module in modules for file in tests_of(module, files)})
+        files = sorted({file for module in modules for file in files_of(module, files)})
     _import_packages()
     mutation_map.record(files, folder)
 

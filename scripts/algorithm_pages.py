@@ -31,9 +31,12 @@ LONGEST_CELL = 10
 
 
 def algorithms() -> list[str]:
-    """Return the names of the algorithms of this package."""
+    """Return the names of the algorithms of this package; what only acts, such as a script, has no page."""
+    modules = {name: find(name).to_class.__module__ for name in available()}
     return [
-        name for name in available() if find(name).to_class.__module__.startswith("imitate.algo.")
+        name
+        for name, module in modules.items()
+        if module.startswith("imitate.algo.") and not module.startswith("imitate.algo.slots.")
     ]
 
 

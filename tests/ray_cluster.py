@@ -142,7 +142,7 @@ def keep():
 
     node = {"num_cpus": CPUS, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     head = {**node, "num_gpus": GPUS}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     second = None
 
     def tell(**what):
@@ -158,11 +158,19 @@ def keep():
                     cluster.remove_node(second, allow_graceful=False)
                 second = None
             if second is None and not wants_one:
-                second = cluster.add_node(**node)
+                second = _patiently(lambda: cluster.add_node(**node))
             cluster.wait_for_nodes(timeout=600)
             tell(raylet=None if second is None else _raylet(second).pid)
     finally:
         cluster.shutdown()
+
+
+def _patiently(start):
+    """Start a node, for which ray waits 30 s: a busy machine may need another try."""
+    for _ in range(3):
+        with suppress(Exception):
+            return start()
+    return start()
 
 
 def _runs(node):

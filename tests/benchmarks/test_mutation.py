@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import mutation_map
 from benchmarks.mutants import mutants
-from benchmarks.mutation import ROOMS, Module, Verdict, draw, newly_alive, report, tests_of
+from benchmarks.mutation import ROOMS, Module, Verdict, draw, files_of, newly_alive, report
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -179,8 +179,8 @@ def test_a_module_that_no_test_names_has_the_tests_of_its_package():
         f"tests/{name}.py"
         for name in ("policy/test_chunks", "data/file/test_confined", "data/file/test_writer")
     ]
-    assert tests_of(Module("policy.checks"), files) == files[:1]
-    assert tests_of(Module("data.file.confined"), files) == files[1:2]
+    assert files_of(Module("policy.checks"), files) == files[:1]
+    assert files_of(Module("data.file.confined"), files) == files[1:2]
 
 
 def test_every_equivalent_mutant_has_a_reason():

@@ -231,10 +231,7 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
 
 @pytest.mark.parametrize(("ways", "known"), [
     (r"fcntl\.(flock|lockf)", {"system/locks.py"}),
-    (r"os\.(replace|rename)\(|journal\.rename\(", {
-        "system/plain_files.py", "collect/render.py", "data/file/writer.py", "data/file/journal.py",
-        "data/formats/convert.py",
-    }),
+    (r"os\.(replace|rename)\(|journal\.rename\(", {"system/plain_files.py"}),
     (r"signal\.signal\(", {
         "system/processes.py", "crew/serving.py", "cli/main.py", "deploy/robot/watchdog.py",
         "cli/robot/serve.py",
