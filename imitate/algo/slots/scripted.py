@@ -118,9 +118,9 @@ def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:
     if config.expert is not None:
         function: Expert = own_object("algo.expert", config.expert)
         if not callable(function) or isinstance(function, type):
-            kind = "a class" if isinstance(function, type) else f"of {type(function).__name__}"
+            what = "a class" if isinstance(function, type) else f"of {type(function).__name__}"
             raise ConfigError(
-                f"algo.expert: '{config.expert}' is {kind}: name a function of the observation that returns the action"
+                f"algo.expert: '{config.expert}' is {what}: name a function of the observation that returns the action"
             )
         return lambda: function
     # imported here, because environments import simulators
