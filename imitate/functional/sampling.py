@@ -154,3 +154,26 @@ def pick_class(values: Tensor, index: Tensor) -> Tensor:
     """Select from ``(*B, M, A)`` the rows with the indices ``(*B)``: ``(*B, A)``."""
     rows = index[..., None, None].expand(*index.shape, 1, values.shape[-1])
     return values.gather(-2, rows).squeeze(-2)
+
+
+def draw_dirichlet(like: Tensor, alpha: float, generator: torch.Generator | None = None) -> Tensor:
+    """Draw from symmetric Dirichlet distributions, one for each row of a tensor (B, C) of this shape.
+
+    Gamma numbers of Marsaglia and Tsang (2000), of shape alpha + 1, times u^(1 / alpha). Each is the first of four that
+    is accepted; that none is has a probability below 1e-5.
+
+    Returns:
+        (B, C), rows that sum to 1.
+    """
+    d = alpha + 2.0 / 3.0
+    shape = (*like.shape, 4)
+    x, u = (
+        fill_normal(like.new_empty(shape), generator),
+        fill_uniform(like.new_empty(shape), generator),
+    )
+    v = (1.0 + x / math.sqrt(9.0 * d)).pow(3).clamp(min=1e-12)
+    accepted = u.log() < 0.5 * x.square() + d * (1.0 - v + v.log())
+    first = v.gather(-1, accepted.int().argmax(-1, keepdim=True)).squeeze(-1)
+    gamma = first * fill_uniform(torch.empty_like(like), generator).pow(1.0 / alpha)
+    gamma = gamma.clamp(min=1e-30)
+    return gamma / gamma.sum(-1, keepdim=True)

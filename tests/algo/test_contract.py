@@ -70,6 +70,7 @@ FAST = (
     *("robosuite/lift/td3_bc_mixed", "robosuite/stack/hbc", "sac/sac_recurrent"),
     *("ifql/ifql", "qc/qc", "qc/qc_fql", "reinflow/reinflow", "sqil/sqil_pendulum"),
     *("tdmpc2/tdmpc2", "tdmpc2/tdmpc2_pendulum"),
+    *("muzero/muzero_cartpole", "muzero/muzero_pendulum"),
     *(f"ogbench/{name}" for name in GOALS),
 )
 """Configurations that together execute every branch that all of them do; the others run nightly."""
@@ -101,6 +102,11 @@ CHEAPER = {
     "mbrl": {
         **{"algo.planner.population": 12, "algo.planner.elites": 3},
         **{"algo.planner.iterations": 2, "algo.planner.horizon": 5},
+    },
+    "muzero": {
+        **{"algo.search.simulations": 4, "algo.search.candidates": 4, "algo.target_simulations": 2},
+        **{"algo.unroll_steps": 2, "algo.n_step": 2, "algo.latent_dim": 16},
+        **{"algo.layer_dims": [16], "algo.encoder_layer_dims": [16]},
     },
     "tdmpc2": {
         **{"algo.planner.population": 12, "algo.planner.elites": 8, "algo.policy_plans": 1},

@@ -1,0 +1,133 @@
+"""MuZero: its targets worked out by hand, masked steps, and a delayed reward that a search finds, from data alone."""
+
+import math
+
+import pytest
+import torch
+
+from imitate.algo.muzero import n_step_values
+from imitate.errors import ConfigError, DatasetError
+from imitate.functional.sampling import draw_dirichlet
+from tests.refusals import refused
+from tests.tiny import tiny_algo, tiny_batch
+
+SIZES = {"latent_dim": 8, "simplex_dim": 4, "unroll_steps": 1, "n_step": 2, "discount": 0.5}
+SEARCH = {"search": {"simulations": 8, "candidates": 8}, "target_simulations": 4}
+
+
+def make(action=2, choices=2, obs=None, hidden=(16,), **algo):
+    words = {"algo": {**SIZES, **SEARCH, "num_choices": choices, **algo}}
+    offline = {"online": {"enabled": False}}
+    return tiny_algo(
+        "muzero", obs=obs or {"s": 1}, action=action, hidden=hidden, train=offline, **words
+    )
+
+
+def row(*numbers):
+    return torch.tensor([numbers], dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("ends", "mask", "expected"),
+    [
+        ((0, 0, 0), (1, 1, 1), (1 + 0.5 * 2 + 0.25 * 30, 2 + 0.5 * 4 + 0.25 * 40)),
+        # the second step is a terminal: nothing follows it
+        ((0, 1, 0), (1, 0, 0), (1 + 0.5 * 2, 2)),
+        ((0, 1, 0), (1, 1, 0), (1 + 0.5 * 2, 2)),
+        # the state after the second step is unknown: the value of the one before counts, and not that step's reward
+        ((0, 0, 0), (1, 0, 0), (1 + 0.5 * 20, 20)),
+    ],
+)
+def test_values_of_n_steps_by_hand(ends, mask, expected):
+    rewards, values = row(1, 2, 4), row(10, 20, 30, 40)
+    found = n_step_values(rewards, row(*ends), row(*mask), values, 2, 0.5)
+    torch.testing.assert_close(found, row(*expected))
+
+
+def test_dirichlet_numbers_have_their_moments():
+    """Mean 1 / 4; variance (1 / 4)(3 / 4) / (4 alpha + 1)."""
+    torch.manual_seed(0)
+    drawn = draw_dirichlet(torch.empty(20_000, 4), 0.3)
+    torch.testing.assert_close(drawn.sum(1), torch.ones(20_000))
+    assert drawn.mean(0).tolist() == pytest.approx([0.25] * 4, abs=0.01)
+    assert drawn.var(0).tolist() == pytest.approx([0.1875 / 2.2] * 4, abs=0.004)
+
+
+def test_the_policys_loss_by_hand():
+    """Logits log 3 and 0 are the probabilities 3/4 and 1/4; a Gaussian of mean 0 and log std -1.5 = -4 + 2.5."""
+    algo = make()
+    for of in (algo, numbers := make(1, 0)):
+        torch.nn.init.zeros_(of.model.policy[-1].weight)
+    algo.model.policy[-1].bias.data = torch.tensor([math.log(3.0), 0.0])
+    loss, entropy = algo.policy_loss(torch.zeros(1, 8), row(0.5, 0.5), None)
+    expected = -0.5 * math.log(0.75) - 0.5 * math.log(0.25)
+    torch.testing.assert_close(loss, torch.tensor([expected]))
+    torch.testing.assert_close(
+        entropy, torch.tensor([-0.75 * math.log(0.75) - 0.25 * math.log(0.25)])
+    )
+    points = torch.tensor([[[0.0], [math.tanh(1.0)]]])
+    loss, _ = numbers.policy_loss(torch.zeros(1, 8), row(0.25, 0.75), points)
+    torch.testing.assert_close(loss, torch.tensor([0.75 * 0.5 * math.exp(3.0) - 1.5]))
+
+
+def chain(algo, size=64, seed=0, continuous=False):
+    """Two steps: only the first action counts, and only after the second one is its reward known. Then it ends."""
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.rand(size, 1, generator=generator) * 2 - 1
+    if continuous:
+        taken, good = first, 1.0 - (first - 0.5).abs()
+    else:
+        choice = (first[:, 0] > 0).long()
+        taken, good = torch.nn.functional.one_hot(choice, 2).float(), choice.float().unsqueeze(1)
+    nothing, width = torch.zeros(size, 1), taken.shape[1]
+    following = {
+        "obs": {"s": torch.stack([good + 1, nothing, nothing], 1)},
+        "actions": torch.cat([taken.unsqueeze(1), torch.zeros(size, 2, width)], 1),
+        "rewards": torch.cat([nothing, good, nothing], 1),
+        "ends": row(0, 1, 0).expand(size, 3),
+        "mask": torch.tensor([[True, False, False]]).expand(size, 3),
+    }
+    batch = tiny_batch(algo, size=size, actions=taken.unsqueeze(1), following=following)
+    return algo.process_batch_for_training({**batch, "obs": {"s": nothing.unsqueeze(1)}})
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_search_finds_an_action_whose_reward_comes_a_step_later(continuous):
+    rates = {"optim_params": {"model": {"learning_rate": {"initial": 5e-3}}}, "target_tau": 0.1}
+    algo = make(*((1, 0) if continuous else (2, 2)), **rates)
+    algo.set_train()
+    for number in range(60):
+        info = algo.train_on_batch(chain(algo, seed=number, continuous=continuous), 1)
+    assert all(value.isfinite() for value in info.values())
+    algo.set_eval()
+    step = algo.act({"s": torch.zeros(20, 1)}, algo.initial_state(20))
+    if continuous:
+        assert (step.action - 0.5).abs().mean() < 0.4  # 0.63 of random actions
+    else:
+        assert step.action.tolist() == [[0, 1]] * 20
+
+
+def test_steps_after_the_end_of_an_episode_count_for_nothing():
+    algo = make()
+    algo.set_eval()
+
+    def losses(value):
+        batch = chain(algo)
+        for key in ("rewards", "actions"):
+            batch["experience"]["window"][key][:, 2] = value
+        for seen in batch["experience"]["window"]["obs"].values():
+            seen[:, 2:] = value
+        torch.manual_seed(0)
+        return {k: v.item() for k, v in algo.train_on_batch(batch, 1, validate=True).items()}
+
+    assert losses(0.0) == pytest.approx(losses(5.0), rel=1e-5)
+
+
+def test_what_cannot_work_is_refused():
+    with refused("algo.num_choices is 3, but actions have 2 numbers", error=ConfigError):
+        make(2, 3)
+    algo = make()
+    batch = tiny_batch(algo)
+    del batch["following"]
+    with refused("learns from windows with rewards and ends", error=DatasetError):
+        algo.process_batch_for_training(batch)
