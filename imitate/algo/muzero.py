@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -69,7 +70,7 @@ class SearchConfig(Section):
     noise_alpha: float = Field(0.3, gt=0, description="parameter of this Dirichlet noise")
 
 
-class LossWeightsConfig(Section):
+class MuZeroWeightsConfig(Section):
     """Weights of the losses."""
 
     value: float = Field(0.25, ge=0, description="cross-entropy of values")
@@ -114,7 +115,7 @@ class MuZeroConfig(AlgoSection):
     limits: tuple[float, float] = Field(
         (-7.0, 7.0), description="lowest and highest atom, symlog units; 7 means 1,096"
     )
-    weights: LossWeightsConfig = Field(LossWeightsConfig())
+    weights: MuZeroWeightsConfig = Field(MuZeroWeightsConfig())
     ends: bool = Field(True, description="predict ends; false: search as if no episode ended")
     target_tau: float = Field(
         0.01, gt=0, le=1, description="Polyak rate of the networks of the targets"
@@ -375,8 +376,10 @@ class MuZero(Algo[MuZeroConfig]):
         found = search(root, tree, config.target_simulations, self.rule)
         policy = torch.from_numpy(regularized_policy(found, root.priors, self.rule)).to(states)
         shape = returns.shape
-        candidates = None if tree.candidates is None else tree.candidates[0].unflatten(0, shape)
-        return returns, policy.unflatten(0, shape), candidates
+        candidates = (
+            None if tree.candidates is None else tree.candidates[0].view(*shape, -1, self.ac_dim)
+        )
+        return returns, policy.view(*shape, -1), candidates
 
     def policy_loss(
         self, z: Tensor, wanted: Tensor, candidates: Tensor | None
@@ -470,11 +473,8 @@ class MuZero(Algo[MuZeroConfig]):
         tree = ModelTree(self.model, self.config, self.ac_dim, z, config.simulations, generator)
         root = tree.root(z, self.action_mask.to_act(obs))
         if explore and config.noise_share > 0:
-            allowed = root.priors > 0
-            noise = (
-                draw_dirichlet(torch.from_numpy(root.priors), config.noise_alpha, generator).numpy()
-                * allowed
-            )
+            drawn = draw_dirichlet(torch.from_numpy(root.priors), config.noise_alpha, generator)
+            noise = drawn.numpy() * np.sign(root.priors)  # none for choices that are not allowed
             noise /= noise.sum(1, keepdims=True)
             root = root._replace(priors=root.priors + config.noise_share * (noise - root.priors))
         visits = torch.from_numpy(search(root, tree, config.simulations, self.rule).visits).to(z)

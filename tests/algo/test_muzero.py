@@ -12,7 +12,7 @@ from tests.refusals import refused
 from tests.tiny import tiny_algo, tiny_batch
 
 SIZES = {"latent_dim": 8, "simplex_dim": 4, "unroll_steps": 1, "n_step": 2, "discount": 0.5}
-SEARCH = {"search": {"simulations": 8, "candidates": 8}, "target_simulations": 4}
+SEARCH = {"search": {"simulations": 8, "candidates": 4}, "target_simulations": 4}
 
 
 def make(action=2, choices=2, obs=None, hidden=(16,), **algo):
@@ -96,7 +96,7 @@ def test_a_search_finds_an_action_whose_reward_comes_a_step_later(continuous):
     rates = {"optim_params": {"model": {"learning_rate": {"initial": 5e-3}}}, "target_tau": 0.1}
     algo = make(*((1, 0) if continuous else (2, 2)), **rates)
     algo.set_train()
-    for number in range(60):
+    for number in range(100):
         info = algo.train_on_batch(chain(algo, seed=number, continuous=continuous), 1)
     assert all(value.isfinite() for value in info.values())
     algo.set_eval()
