@@ -258,7 +258,7 @@ class ModelTree:
 
     def root(self, z: Tensor, mask: Tensor | None = None) -> Leaf:
         """Return values and priors of the roots; ``mask`` (B, C) are the choices that are allowed."""
-        nothing = torch.zeros(len(z))
+        nothing = z.new_zeros(len(z))
         return self._leaf(0, z, nothing, nothing + 1.0, mask)
 
     def actions(self, parents: Tensor, choices: Tensor) -> Tensor:
@@ -269,7 +269,8 @@ class ModelTree:
 
     def __call__(self, number: int, parents: Numbers, choices: Numbers) -> Leaf:
         """Expand an edge of each tree."""
-        nodes, chosen = (torch.from_numpy(x).to(self.lanes.device) for x in (parents, choices))
+        edges = torch.from_numpy(np.stack([parents, choices])).to(self.lanes.device)
+        nodes, chosen = edges.unbind()
         inputs = torch.cat([self.states[nodes, self.lanes], self.actions(nodes, chosen)], -1)
         model, z = self.model, self.model.dynamics(inputs)
         rewards = model.atoms.mean(model.reward(inputs))
@@ -293,12 +294,9 @@ class ModelTree:
             own.copy_(drawn)
             own[:, : own.shape[1] // 4] = uniform[:, : own.shape[1] // 4]
             priors = torch.full_like(own[..., 0], 1.0 / own.shape[1])
-        return Leaf(*(numbers(x) for x in (values, priors, rewards, discounts)))
-
-
-def numbers(x: Tensor) -> Floats:
-    """Return a tensor as an array."""
-    return cast(Floats, x.float().cpu().numpy())
+        every = torch.cat([priors, torch.stack([values, rewards, discounts], 1)], 1)
+        found: Floats = every.float().cpu().numpy()  # one wait for a GPU
+        return Leaf(found[:, -3], found[:, :-3], found[:, -2], found[:, -1])
 
 
 # ---- the algorithm -----------------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ WAITS_OF_UPDATE = {
     "gail": 1,
     # The number of steps that are learned from is in the data.
     "iql_recurrent": 1,
+    # The tree is in arrays of the processor: two copies per simulation, and those of the roots.
+    "muzero": 22,
     "ppo_recurrent": 1,
     "sac_recurrent": 1,
     # A buffer, saved with the codes, says that they have begun; their stage looks at it.
