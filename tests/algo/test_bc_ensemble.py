@@ -112,6 +112,28 @@ def test_weights_are_moved_by_the_directions_of_the_rule():
     )
 
 
+class Scaled(torch.nn.Module):
+    """An encoder with one weight, by which it multiplies the state."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, obs, goal):
+        return self.scale * obs["s"]
+
+
+def test_the_shared_encoder_descends_on_the_losses_where_rules_move_weights():
+    particles = {"rule": "gfsf", "of": "weights", "weight": 0.3}
+    algo = make_algo("bc_ensemble", {**PAIR, "particles": particles})
+    set_members(algo, 0.5, -0.25)
+    encoder = algo.nets["policy"].encoder = Scaled()
+    algo._loss(batch_of([1.0], [[0.0]]))[0].backward()
+    # losses o^2 of o = tanh(slope * scale * s): 2 o (1 - o^2) slope
+    each = [2 * math.tanh(x) * (1 - math.tanh(x) ** 2) * x for x in (0.5, -0.25)]
+    assert encoder.scale.grad.item() == pytest.approx(sum(each), rel=1e-5)
+
+
 def test_outputs_are_moved_by_the_function_of_minmax_which_learns_to_descend():
     particles = {"rule": "minmax", "weight": 0.3, "extra_share": 0.0, "critic_layer_dims": []}
     algo = make_algo("bc_ensemble", {**PAIR, "particles": {**particles, "critic_steps": 1}})

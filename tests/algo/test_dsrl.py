@@ -79,6 +79,13 @@ def test_critics_of_the_noise_learn_the_values_of_its_chunks(make, worlds):
     assert found["Noise_Critic_Loss"] == pytest.approx(errors.mean().item(), rel=1e-5)
 
 
+def test_the_error_is_the_distance_of_the_mean_noises_chunk_from_the_datas(make, worlds):
+    algo = make(constant=0.1)
+    set_noise(algo, math.atanh(0.2))  # both actions are 1.5 * 0.2 + 0.1 = 0.4
+    found = worlds.losses(algo, transitions(worlds))  # chunks (1, 0.5) and (-1, 0)
+    assert found["Action_Error"] == pytest.approx((0.6 + 0.1 + 1.4 + 0.4) / 4, rel=1e-4)
+
+
 def test_gradients_of_actor_and_temperature(make, worlds):
     """Without entropy the noise rises with the smaller critic; with it the temperature falls above its target."""
     algo = make(temperature={"initial": 1e-9, "tuned": False})

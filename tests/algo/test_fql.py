@@ -82,6 +82,12 @@ def test_the_policy_stays_near_the_flow_and_maximizes_the_mean_of_critics(worlds
     assert found["Distillation_Loss"] == pytest.approx(distance.mean().item(), rel=1e-5)
 
 
+def test_the_error_is_the_distance_from_the_datas_actions(algo, worlds):
+    worlds.set_net(algo.nets["actor"], bias=0.25)
+    batch = worlds.two_transitions(actions=torch.tensor([[1.0], [0.5]]))
+    assert losses(algo, batch)["Action_Error"] == pytest.approx((0.75 + 0.25) / 2)
+
+
 def test_gradients_of_the_policy(worlds):
     """Without a distance the policy follows dQ/da = 2, with one it is drawn to the flow's 0.5."""
     for weight, expected in ((0.0, -2.0), (10.0, 10.0 * 2 * (0.1 - 0.5) - 2.0)):

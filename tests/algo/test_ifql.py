@@ -32,6 +32,13 @@ def test_losses(algo, worlds):
     assert found["Flow_Loss"] == pytest.approx(wanted.item(), rel=1e-5)
 
 
+def test_the_error_is_the_distance_from_the_datas_actions(algo, worlds):
+    worlds.set_net(algo.nets["flow"], x=-10.0, bias=2.5)  # in ten steps every noise ends at 0.25
+    batch = worlds.two_transitions(actions=torch.tensor([[1.0], [0.5]]))
+    found = worlds.losses(algo, batch)["Action_Error"]
+    assert found == pytest.approx((0.75 + 0.25) / 2, rel=1e-4)
+
+
 def test_values_above_the_actions_weigh_less(algo, worlds):
     worlds.set_critic(algo.nets["vf"], (10, 2))  # 12 and 22
     found = worlds.losses(algo, worlds.two_transitions())

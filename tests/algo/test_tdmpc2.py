@@ -262,6 +262,17 @@ def test_the_search_begins_near_the_policy_and_less_and_less():
     assert constant.model.near.item() == pytest.approx(0.8)
 
 
+def test_updates_before_the_first_episode_keep_the_search_near_the_policy():
+    online = {"enabled": True, "pretrain_updates": 10, "update_ratio": 1.0}
+    section = {**SIZES, "planner": PLANNER, "near": {"share": 0.8, "until": 0.5}}
+    algo = tiny_algo("tdmpc2", obs={"s": 1}, algo=section, train={"online": online})
+    found = []
+    for updates in (4, 10, 13, 25, 99):  # of 30 after the ten
+        algo.counters["updates"] = updates
+        found.append(algo._near())
+    assert found == pytest.approx([0.8, 0.8, 0.8 * (1 - 3 / 15), 0.0, 0.0])
+
+
 def test_without_planning_the_policy_acts():
     algo = make(plan=False)
     obs = {"s": torch.tensor([[0.3]])}
