@@ -101,6 +101,10 @@ CASES = {
     "sac_pendulum": Case("sac/sac_pendulum", -200.0),
     "oac_pendulum": Case("sac/oac_pendulum", -200.0),
     "sarsa_pendulum": Case("sac/sac_pendulum", -200.0, settings=("algo.target=data",)),
+    **{
+        f"taac_{form}_pendulum": Case("taac/taac_pendulum", -200.0, settings=(f"algo.form={form}",))
+        for form in ("action", "linear", "quadratic")
+    },
     "tqc_pendulum": Case("tqc/tqc_pendulum", -200.0),
     "qr_sac_pendulum": Case("tqc/qr_sac_pendulum", -200.0),
     "td3_pendulum": Case("td3/td3_pendulum", -200.0),
@@ -118,6 +122,13 @@ CASES = {
     "ppo_cartpole": Case("ppo/ppo_cartpole", 475.0),
     "ppo_popart": Case("ppo/ppo_cartpole", 475.0, settings=(*LARGE, "algo.popart=0.1")),
     "ppo_large_rewards": Case("ppo/ppo_cartpole", 475.0, settings=LARGE),
+    "ppo_trust_region": Case("ppo/ppo_cartpole", 475.0, settings=("algo.trust_region=0.01",)),
+    **{
+        f"ppo_entropy_{rule}": Case(
+            "ppo/ppo_cartpole", 475.0, settings=(f"algo.entropy.rule={rule}",)
+        )
+        for rule in ("sgd", "stages")
+    },
     "ppg_cartpole": Case("ppg/ppg_cartpole", 475.0),
     "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
     "dqn_cartpole": Case("dqn/dqn_cartpole", 450.0),
