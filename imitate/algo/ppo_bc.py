@@ -71,6 +71,7 @@ class PPOBCConfig(PPOConfig):
     """Section ``algo`` of algorithm ``ppo_bc``."""
 
     supports_memory: ClassVar[bool] = False
+    supports_rules: ClassVar[bool] = False
 
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     imitation: ImitationConfig = Field(ImitationConfig())

@@ -75,6 +75,7 @@ class ReinFlowConfig(PPOConfig):
         }
     }
     supports_memory: ClassVar[bool] = False
+    supports_rules: ClassVar[bool] = False
     supports_popart: ClassVar[bool] = False
 
     optim_params: Networks = networks("ReinFlowOptimParams", policy=1e-4, value=1e-3)

@@ -20,6 +20,7 @@ With a reward source or auxiliaries, batches also have
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, ClassVar, cast
@@ -35,6 +36,8 @@ from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.on_policy_sections import OnPolicyConfig
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rows import by_parts, join_rows, num_rows, select_rows, stacked_frames
+from imitate.algo.slots.entropy_rule import NETWORK as ENTROPY_RULE
+from imitate.algo.slots.entropy_rule import EntropyRule
 from imitate.algo.slots.memory import RolloutMemory, one_step
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.algo.slots.reward_weights import NETWORK as REWARD_WEIGHTS
@@ -43,6 +46,7 @@ from imitate.algo.slots.reward_weights import (
     num_values,
     reward_weights_in,
 )
+from imitate.algo.slots.trust_region import TrustRegion
 from imitate.functional.policy_gradient import generalized_advantages
 from imitate.models.actor import GroupEncoder, Obs, PolicyAndValue, StochasticPolicy
 from imitate.models.popart import PopArt
@@ -105,6 +109,16 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         )
         if source is not None and source.net is not None:
             self.nets[source.network] = source.net
+        config, choices = self.config.entropy, self.config.num_choices
+        if config.rule != "fixed":
+            usual = 0.5 * math.log(choices) if choices else -float(self.ac_dim)
+            target = usual if config.target is None else config.target
+            self.nets[ENTROPY_RULE] = EntropyRule(config, target)
+
+    @property
+    def entropy_rule(self) -> EntropyRule | None:
+        """Slot: rule of the weight of the entropy; None: it is ``entropy_weight``."""
+        return cast(EntropyRule, self.nets[ENTROPY_RULE]) if ENTROPY_RULE in self.nets else None
 
     @property
     def net(self) -> PolicyAndValue:
@@ -359,7 +373,15 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
         """Update policy and value once, then the networks of the slots."""
+        region = None if validate else self._trust_region(batch)
         info = super().train_on_batch(batch, epoch, validate)
+        if region is not None:
+            change, shortened = region.shrink()
+            info |= {"Policy_Change": torch.tensor(change), "Shortened": torch.tensor(shortened)}
+        rule = self.entropy_rule
+        if rule is not None and not validate and "Entropy" in info:
+            rule.follow(self._of_ranks(info["Entropy"]))
+            info |= {"Entropy_Weight": rule.weight}
         weights = reward_weights_in(self.nets)
         if weights is not None:
             with torch.set_grad_enabled(not validate):
@@ -370,6 +392,19 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         if self.reward_source is not None and "expert" in batch:
             info |= self._train_source(self.reward_source, batch, validate)
         return info
+
+    def _trust_region(self, batch: Batch) -> TrustRegion | None:
+        """Slot: limit of the change that an update on this minibatch makes, if ``trust_region`` is set; else None."""
+        limit = self.config.trust_region
+        if limit is None:
+            return None
+        return TrustRegion(self.net, lambda: self._decide(batch)[0], self.ac_dim, limit, self.ranks)
+
+    def _of_ranks(self, value: Tensor) -> Tensor:
+        """Return the mean of a number () over the ranks."""
+        if self.ranks.world == 1:
+            return value
+        return value.new_tensor(self.ranks.total(float(value)) / self.ranks.world)
 
     def _train_source(self, source: RewardSource, batch: Batch, validate: bool) -> Info:
         """Update the reward source once, with demonstrations and the steps of the minibatch."""
@@ -410,12 +445,13 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return (advantages - mean) / (std + 1e-8)
 
     def _with_entropy(self, loss: Tensor, policy: StochasticPolicy) -> tuple[Tensor, Tensor]:
-        """Return ``loss - entropy_weight E[H]`` and the mean entropy.
+        """Return ``loss - weight E[H]`` and the mean entropy; the weight is ``entropy_weight``, or the rule's.
 
         Its gradient is computed only if it has a weight.
         """
-        weight = self.config.entropy_weight
-        if weight:
+        rule = self.entropy_rule
+        weight = self.config.entropy_weight if rule is None else rule.weight
+        if rule is not None or weight:
             entropy = policy.entropy().mean()
             return loss - weight * entropy, entropy
         with torch.no_grad():

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from imitate.algo.base.rl_sections import extrinsic_problems, wants_online
 from imitate.algo.base.sections import LayerDims
+from imitate.algo.slots.entropy_rule import EntropyRuleConfig
 from imitate.algo.slots.memory import MemoryConfig
 from imitate.algo.slots.reward_source import RewardSource
 from imitate.algo.slots.reward_weights import RewardsConfig, RewardWeightsConfig, refusals
@@ -36,6 +37,8 @@ class OnPolicyConfig(AlgoSection):
     """True if ``rnn`` may be enabled."""
     supports_popart: ClassVar[bool] = True
     """True if ``popart`` may be set."""
+    supports_rules: ClassVar[bool] = True
+    """True if ``entropy.rule`` and ``trust_region`` may be set."""
     reward_source: ClassVar[type[RewardSource] | None] = None
     """Source of rewards that replace the environment's."""
     value_per_reward: ClassVar[bool] = True
@@ -68,6 +71,13 @@ class OnPolicyConfig(AlgoSection):
         "this fraction, such as 0.1; null: it learns the returns",
     )
     entropy_weight: float = Field(0.0, ge=0, description="weight of the policy's entropy")
+    entropy: EntropyRuleConfig = Field(EntropyRuleConfig())
+    trust_region: float | None = Field(
+        None,
+        gt=0,
+        description="largest squared distance of the policy after an update from that before, per number or choice of "
+        "an action, such as 0.01 (TRAC); null: no limit",
+    )
     normalize_advantages: bool = Field(
         True,
         description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
@@ -91,6 +101,16 @@ class OnPolicyConfig(AlgoSection):
             problems.append(
                 f"train.online.wrappers repeated: the advantages of {config.algo_name} have one discount per step: "
                 "choose sac"
+            )
+        if not self.supports_rules and (self.trust_region or self.entropy.rule != "fixed"):
+            problems.append(
+                f"algo.trust_region and algo.entropy.rule: {config.algo_name} has a policy of another form: set them "
+                "to null and 'fixed'"
+            )
+        if self.entropy.rule != "fixed" and self.entropy_weight:
+            problems.append(
+                f"algo.entropy_weight is {self.entropy_weight:g}, but algo.entropy.rule '{self.entropy.rule}' sets the "
+                "weight: set it to 0, and entropy.initial instead"
             )
         slots = bool(self.auxiliary) or self.reward_source is not None
         if config.train.frame_stack > 1 and slots:
