@@ -95,6 +95,7 @@ ON_POLICY = {
         pytest.param("mbrl", {"algo": {**MODEL, "planner": PLANNER}}, marks=NIGHTLY),
         pytest.param("td3", {"train": {"obs_normalization": "mean_std"}}, marks=NIGHTLY),
         ("ppo", ON_POLICY),
+        ("taac", {"algo": {"form": "linear"}, "train": {"seq_length": 4}}),
         ("ppg", merged(ON_POLICY, {"algo": {"interval": 2}})),
     ],
 )
@@ -331,6 +332,22 @@ def test_what_cannot_work_is_refused_in_one_line(tmp_path, online, words):
     with pytest.raises(Exception, match=words) as caught:
         run(tmp_path, online=online)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "words"),
+    [
+        ("ppo/ppo_cartpole", "num_choices=3", "3, but CartPole-v1 has 2"),
+        ("dqn/dqn_cartpole", "num_choices=4", "4, but CartPole-v1 has 2"),
+        ("sac/sac_pendulum", "num_continuous=2", "2, but Pendulum-v1 has 1"),
+    ],
+)
+def test_a_number_of_choices_that_the_environment_does_not_have_is_refused(
+    call, tmp_path, config, key, words
+):
+    told = call(f"train --config {config} --set algo.{key}", code=2).stderr
+    assert f"algo.{key.partition('=')[0]}: {words}" in told and told.count("\n") == 1
+    assert not list(tmp_path.rglob("config.json"))
 
 
 def test_a_package_that_central_acting_lacks_is_named(tmp_path, monkeypatch):

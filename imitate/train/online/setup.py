@@ -309,7 +309,7 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
     """Set the number of discrete choices in the configuration, for algorithms with such a key.
 
     Raises:
-        ConfigError: the algorithm does not support the actions.
+        ConfigError: the algorithm does not support the actions, or the configuration has another number of them.
     """
     taken = f"{meta_name(env.meta)} takes one of {env.num_choices} choices"
     if "num_choices" not in config.algo:
@@ -326,6 +326,12 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
             f"algo_name: {config.algo_name} needs actions of one kind, but {taken} and {env.num_continuous} numbers "
             "besides: choose sac"
         )
+    for key, number in seen.items():
+        given = config.algo[key.removeprefix("algo.")]
+        if given not in (None, number):
+            raise ConfigError(
+                f"{key}: {given}, but {meta_name(env.meta)} has {number}: leave it out, or set it to that"
+            )
     return config.with_overrides(seen)
 
 
