@@ -12,6 +12,9 @@ n, a = the demonstrated action, s = the observation, x = copies of observations 
     uncertainty  numbers: root of the members' variance, mean over the action's numbers;
                  choices: entropy of the mean minus mean of the entropies                 -> disagreement
 
+With ``hypernetwork.enabled`` the members' weights are made from noise (:mod:`imitate.models.generator`): each update
+draws new members, and the n members that act are made from noise that is drawn once and saved  -> GeneratedActor
+
 The members are one network of batched products. At the demonstrated observations the loss holds them together;
 elsewhere nothing does, and the repulsion pushes them apart.
 
@@ -24,7 +27,8 @@ initial weights and the repulsion make the difference, not a bootstrap.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -43,14 +47,17 @@ from imitate.functional.sampling import draw_class, pick_class
 from imitate.models.actor import GroupEncoder, Inputs, Obs, PolicyNetwork
 from imitate.models.categorical import one_hot
 from imitate.models.critics import EnsembleLinear
+from imitate.models.generator import Generator, WeightLayout, directions, mlp
 from imitate.models.mlp import MLP
 
 
 class ParticlesConfig(Section):
     """Repulsion of the members."""
 
-    rule: Literal["svgd", "gfsf", "minmax", "none"] = Field(
-        "gfsf", description="direction of an update; none: independent members"
+    rule: Literal["svgd", "gfsf", "minmax", "gpvi", "none"] = Field(
+        "gfsf",
+        description="direction of an update; none: independent members; gpvi: of the weights that a hypernetwork "
+        "makes, with a kernel of its noise",
     )
     of: Literal["outputs", "weights"] = Field(
         "outputs",
@@ -80,6 +87,22 @@ class ParticlesConfig(Section):
     )
 
 
+class HypernetworkConfig(Section):
+    """Members whose weights are made from noise, instead of weights of their own."""
+
+    enabled: bool = Field(False, description="make the members' weights from noise")
+    noise_dim: int = Field(
+        8, ge=1, description="number of noise values, from which weights are made"
+    )
+    layer_dims: LayerDims = Field((64, 64), description="hidden layers of the network that does")
+    link: float = Field(
+        0.0,
+        ge=0,
+        description="standard deviation of noise that is added to each weight, as a fraction of its usual initial "
+        "size; gpvi needs some, such as 0.1",
+    )
+
+
 class BCEnsembleConfig(AlgoSection):
     """Section ``algo`` of algorithm ``bc_ensemble``."""
 
@@ -94,16 +117,33 @@ class BCEnsembleConfig(AlgoSection):
         description="number of choices of a discrete action, whose demonstrations are one-hot; 0: continuous",
     )
     particles: ParticlesConfig = Field(ParticlesConfig())
+    hypernetwork: HypernetworkConfig = Field(HypernetworkConfig())
     ema: EMAConfig = Field(EMAConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """List combinations that cannot be trained."""
-        if self.particles.rule == "minmax" and self.particles.of == "weights":
-            return [
+        particles, made = self.particles, self.hypernetwork
+        found = []
+        if particles.rule == "minmax" and particles.of == "weights":
+            found.append(
                 "algo.particles: minmax of weights needs a function with as many inputs as a member has weights: set "
                 "of to outputs, or rule to svgd"
-            ]
-        return []
+            )
+        if particles.rule == "gpvi" and (
+            particles.of == "outputs" or not made.enabled or not made.link
+        ):
+            found.append(
+                "algo.particles.rule: gpvi is for weights that are made from noise: set particles.of to weights, "
+                "hypernetwork.enabled to true and hypernetwork.link above 0, or rule to gfsf"
+            )
+        return found
+
+
+class DrawnMembers(NamedTuple):
+    """Members of an update: their noise, and their weights (E, D)."""
+
+    noise: Tensor
+    particles: Tensor
 
 
 class EnsembleActor(PolicyNetwork):
@@ -114,14 +154,19 @@ class EnsembleActor(PolicyNetwork):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        widths = [encoder.output_dim, *layer_dims]
-        self.layers = nn.ModuleList(
-            EnsembleLinear(size, n, m) for n, m in zip(widths[:-1], widths[1:], strict=True)
-        )
-        self.head = EnsembleLinear(size, widths[-1], output_dim)
         self.size = size
+        self._create_layers([encoder.output_dim, *layer_dims, output_dim])
 
-    def members(self, features: Tensor) -> Tensor:
+    def _create_layers(self, widths: Sequence[int]) -> None:
+        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        self.layers = nn.ModuleList(EnsembleLinear(self.size, n, m) for n, m in pairs[:-1])
+        self.head = EnsembleLinear(self.size, *pairs[-1])
+
+    def drawn(self) -> DrawnMembers | None:
+        """Draw members for an update; None if the members are always the same."""
+        return None
+
+    def members(self, features: Tensor, drawn: DrawnMembers | None = None) -> Tensor:
         """Map features (B, D) of the encoder to the members' outputs (E, B, A), before any tanh, in float32."""
         x = features.expand(self.size, -1, -1)
         for layer in self.layers:
@@ -143,6 +188,42 @@ class EnsembleActor(PolicyNetwork):
     def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
         """Return the members' outputs (E, B, A)."""
         return self.decide({"obs": obs, "goal": goal})
+
+
+class GeneratedActor(EnsembleActor):
+    """Encoder -> n MLPs, whose weights a network makes from noise; ``noise`` is that of the members that act."""
+
+    noise: Tensor
+
+    def __init__(
+        self,
+        encoder: GroupEncoder,
+        size: int,
+        layer_dims: LayerDims,
+        output_dim: int,
+        config: HypernetworkConfig,
+    ) -> None:
+        self._config = config
+        super().__init__(encoder, size, layer_dims, output_dim)
+
+    def _create_layers(self, widths: Sequence[int]) -> None:
+        config, self.layout = self._config, WeightLayout(widths)
+        self.generator = Generator(
+            self.layout.size, config.noise_dim, config.layer_dims, config.link
+        )
+        self.register_buffer("noise", self.generator.draw(self.size))
+
+    def drawn(self) -> DrawnMembers | None:
+        """Draw new members."""
+        noise = self.generator.draw(self.size)
+        return DrawnMembers(noise, self.generator(noise))
+
+    def members(self, features: Tensor, drawn: DrawnMembers | None = None) -> Tensor:
+        """Map features (B, D) to the outputs (E, B, A) of drawn members, or of those that act, in float32."""
+        with torch.autocast(features.device.type, enabled=False):
+            particles = self.generator(self.noise) if drawn is None else drawn.particles
+            x = features.float().expand(self.size, -1, -1)
+            return mlp(self.layout, particles.float(), x)
 
 
 class Repulsion(nn.Module):
@@ -184,7 +265,11 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
 
     def _create_networks(self) -> None:
         config, encoder = self.config, self._create_encoder()
-        policy = EnsembleActor(encoder, config.members, config.actor_layer_dims, self.ac_dim)
+        sizes = (config.members, config.actor_layer_dims, self.ac_dim)
+        if config.hypernetwork.enabled:
+            policy: EnsembleActor = GeneratedActor(encoder, *sizes, config.hypernetwork)
+        else:
+            policy = EnsembleActor(encoder, *sizes)
         self.nets = nn.ModuleDict({"policy": policy})
         if config.particles.rule == "minmax":
             self.nets["repulsion"] = Repulsion(
@@ -231,14 +316,15 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
                 return losses.mean(), {"Loss": losses.mean()}
             repels = particles.rule != "none" and particles.of == "outputs"
             seen = torch.cat([features, self.noisy(features)]) if repels else features
-            actions = self._actions(policy.members(seen))
+            drawn = policy.drawn()
+            actions = self._actions(policy.members(seen, drawn))
         ends = actions.detach().requires_grad_() if repels else actions
         losses = self._member_losses(ends[:, :count], batch)
         info = {"Loss": losses.mean(), "Disagreement": self._spread(ends[:, :count])}
         if particles.rule == "none":
             return losses.sum(), info
         if not repels:
-            return self._weights_moved(losses), info
+            return self._weights_moved(losses, drawn), info
         (gradients,) = torch.autograd.grad(losses.sum(), ends)
         if particles.rule == "minmax":
             moved, more = self._learned(seen.detach(), ends.detach(), gradients)
@@ -262,16 +348,24 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
         scale = particles.extra_noise * known.std(0, correction=0)
         return known[:rows] + scale * torch.randn_like(known[:rows])
 
-    def _weights_moved(self, losses: Tensor) -> Tensor:
+    def _weights_moved(self, losses: Tensor, drawn: DrawnMembers | None) -> Tensor:
         """Return a scalar with the direction of the members' weights, and the gradient of the shared encoder's."""
         policy = self.policy
-        own = [weight for part in (policy.layers, policy.head) for weight in part.parameters()]
+        if drawn is None:
+            own: list[Tensor] = [
+                weight for part in (policy.layers, policy.head) for weight in part.parameters()
+            ]
+        else:
+            own = [drawn.particles]
         shared = [weight for weight in policy.encoder.parameters() if weight.requires_grad]
         found = torch.autograd.grad(losses.sum(), [*own, *shared])
         gradients = torch.cat([each.flatten(1) for each in found[: len(own)]], dim=1)
         points = torch.cat([weight.detach().flatten(1) for weight in own], dim=1)
-        particles = self.config.particles
-        moved = RULES[particles.rule](points, gradients, particles.weight)
+        rule, strength = self.config.particles.rule, self.config.particles.weight
+        if isinstance(policy, GeneratedActor) and drawn is not None:
+            moved = directions(rule, policy.generator, drawn.noise, points, gradients, strength)
+        else:
+            moved = RULES[rule](points, gradients, strength)
         parts = torch.split(moved, [weight[0].numel() for weight in own], dim=1)
         members = sum(
             (part.view_as(weight) * weight).sum() for part, weight in zip(parts, own, strict=True)

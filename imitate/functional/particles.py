@@ -33,11 +33,9 @@ PENALTY = 10.0
 """Weight of E|f|^2, which bounds the function of ``minmax``."""
 
 
-def kernel(particles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the kernel (n, n) of particles (n, D), and r (n, D), which points away from the others; no gradient."""
-    centred = (
-        particles - particles.mean(0)
-    ).detach()  # distances between far points are exact only near 0
+def similarity(particles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the kernel (n, n) of particles (n, D) and its width h (); no gradient."""
+    centred = _centred(particles)
     products = centred @ centred.t()
     squares = products.diagonal()
     distances = (squares.unsqueeze(1) + squares - 2.0 * products).clamp(min=0.0)
@@ -47,7 +45,18 @@ def kernel(particles: Tensor) -> tuple[Tensor, Tensor]:
         first, second = torch.triu_indices(count, count, 1, device=particles.device)
         median = distances[first, second].median() / math.log(count)
         width = torch.where(median > 0, median, width)
-    near = (-distances / width).exp()
+    return (-distances / width).exp(), width
+
+
+def _centred(particles: Tensor) -> Tensor:
+    """Return particles around their mean: distances between far points are exact only near 0."""
+    return (particles - particles.mean(0)).detach()
+
+
+def kernel(particles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the kernel (n, n) of particles (n, D), and r (n, D), which points away from the others; no gradient."""
+    centred = _centred(particles)
+    near, width = similarity(particles)
     away = (2.0 / width) * (near.sum(1, keepdim=True) * centred - near @ centred)
     return near, away
 

@@ -171,6 +171,80 @@ def test_weighted_rows():
     assert info["Loss"].item() == pytest.approx((3 * 0.25 + 1.0) / 4)
 
 
+def generated(section, **more):
+    """An algorithm whose members' weights are made from noise."""
+    hypernetwork = {"enabled": True, **section.pop("hypernetwork")}
+    return make_algo("bc_ensemble", {**section, "hypernetwork": hypernetwork}, **more)
+
+
+def test_generated_weights_are_moved_by_gpvi():
+    particles = {"rule": "gpvi", "of": "weights", "weight": 3.0}
+    hypernetwork = {"noise_dim": 1, "layer_dims": [], "link": 0.5}
+    algo = generated({**PAIR, "particles": particles, "hypernetwork": hypernetwork})
+    generator = algo.nets["policy"].generator
+    generator.last.weight.data = torch.tensor([[1.0], [0.0]])
+    generator.last.bias.data.zero_()
+    generator.draw = lambda count: torch.tensor([[1.0, 0.0], [3.0, 0.0]])
+    # slope 1.5 z_1, offset z_2 / 2 = 0: no gradient at s = 0; repulsion of the noise values 1 and 3 over the slope 1.5
+    loss, _ = algo._loss(batch_of([0.0], [[0.0]]))
+    loss.backward()
+    pushed = 3.0 * math.log(2.0) / 2.0 / 1.5
+    wanted = pytest.approx([pushed * (1.0 - 3.0), 0.0], abs=1e-5)
+    assert generator.last.weight.grad.flatten().tolist() == wanted
+
+
+def test_each_update_draws_members_and_the_same_ones_act():
+    algo = generated({**PAIR, "hypernetwork": {"noise_dim": 2}})
+    features = torch.ones(1, 1)
+    policy = algo.nets["policy"]
+    first, second = (policy.members(features, policy.drawn()) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(policy.members(features), policy.members(features))
+    other = generated({**PAIR, "hypernetwork": {"noise_dim": 2}}, seed=1)
+    other.deserialize(algo.serialize())
+    assert torch.equal(other.nets["policy"].members(features), policy.members(features))
+
+
+def moons(count, generator):
+    """Points (N, 2) on two half circles that reach into each other, with their half one-hot."""
+    half = torch.randint(2, (count,), generator=generator)
+    angle = math.pi * torch.rand(count, generator=generator)
+    upper = torch.stack([angle.cos(), angle.sin()], 1)
+    points = torch.where(half[:, None] > 0, torch.tensor([1.0, 0.5]) - upper, upper)
+    noise = 0.1 * torch.randn(count, 2, generator=generator)
+    return points + noise, torch.nn.functional.one_hot(half, 2).float()
+
+
+def test_generated_members_know_two_moons_and_that_they_know_nothing_else():
+    repulsion = {"rule": "gfsf", "weight": 0.3, "extra_share": 1.0, "extra_noise": 3.0}
+    section = {"num_choices": 2, "members": 10, "hypernetwork": {"noise_dim": 32}}
+    section["optim_params"] = {"policy": {"learning_rate": {"initial": 3e-3}}}
+    more = {"state": 2, "action": 2, "hidden": (32, 32)}
+    algo = generated({**section, "particles": repulsion}, **more)
+    generator = torch.Generator().manual_seed(0)
+    seen, half = moons(200, generator)
+    far = 4.0 * torch.randn(300, 2, generator=generator)
+    far = far[torch.cdist(far, seen).min(1).values > 2.0]
+
+    def learned():
+        algo.set_eval()
+        known, unknown = (
+            algo.act({"s": points}, algo.initial_state(len(points))) for points in (seen, far)
+        )
+        algo.set_train()
+        accuracy = (known.action * half).sum(1).mean()
+        doubts = [step.extras["uncertainty"] for step in (known, unknown)]
+        return accuracy > 0.95 and (doubts[1][:, None] > doubts[0]).float().mean() > 0.95
+
+    for step in range(1, 801):
+        points, wanted = moons(64, generator)
+        batch = {"obs": {"s": points}, "goal_obs": None, "weight": None, "actions": wanted}
+        algo.train_on_batch(batch, 1)
+        if step % 50 == 0 and learned():
+            return
+    raise AssertionError("neither accurate nor unsure elsewhere after 800 updates")
+
+
 @pytest.mark.parametrize("rule", ["svgd", pytest.param("gfsf", marks=pytest.mark.nightly)])
 def test_members_agree_on_data_and_disagree_in_gaps(rule):
     section = {"particles": {"rule": rule, "weight": 0.003}}

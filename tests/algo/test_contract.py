@@ -55,6 +55,7 @@ QUICK = (
 )
 FAST = (
     *("a2c/a2c_cartpole", "act/act_image", "awac/awac", "bc/bc_transformer_rotary"),
+    *("bc_ensemble/bc_ensemble_hypernetwork",),
     *("bcq/bcq_distributional", "cql/cql", "ddpg/ddpg_pendulum"),
     *("diffusion_policy/diffusion_policy", "diffusion_policy/diffusion_policy_transformer"),
     *("dt/dt", "gail/gail_cartpole", "hbc/hbc", "iql/iql", "mbrl/mbrl", "mbrl/mbrl_pendulum"),

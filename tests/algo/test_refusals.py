@@ -44,6 +44,10 @@ REFUSED = [
         *("bc_ensemble", "algo.particles.rule=minmax algo.particles.of=weights"),
         "as many inputs as a member has weights",
     ),
+    (
+        *("bc_ensemble", "algo.particles.rule=gpvi algo.particles.of=weights"),
+        "gpvi is for weights that are made from noise",
+    ),
     ("bcq", ATOMS, "value_bounds is null"),
     ("bcq", f"{ATOMS} algo.critic.value_bounds=[2.0,1.0]", "the first is to be below"),
     ("cal_ql", "algo.infinite_horizon=true", "infinite_horizon is true"),
