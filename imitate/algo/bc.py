@@ -10,10 +10,13 @@ loss. With a = the demonstrated action, s = the observation and f = encoder and 
     head       l2 |f(s) - a|^2 + l1 smooth_l1(f(s), a) + cos (1 - cos(f(s), a))          -> DeterministicHead.loss
                -log N(a; mean(s), std(s))  (``algo.gaussian``)                           -> GaussianHead.loss
                -log sum_k w_k(s) N(a; mean_k(s), std_k(s))  (``algo.gmm``)               -> GMMHead.loss
+               -log pi(c | s), the cross-entropy  (``algo.num_choices``)                 -> CategoricalHead.loss
+               -log pi(c | s) - log N(u; mean_c(s), std_c(s)), u before its tanh         -> MixedHead.loss
     BC_VAE     |decode(z, s) - a|^2 + kl_weight KL(q(z|a, s) || p(z|s)), z ~ q           -> BC_VAE._loss
 
-With ``algo.chunk`` each of them predicts the next K actions at once, as one vector of K A values, which are executed as
-described in :mod:`imitate.algo.base.execution`.
+Actions with ``algo.num_choices`` C are [one-hot of the choice c | numbers u]. With ``algo.chunk`` each of the others
+predicts the next K actions at once, as one vector of K A values, which are executed as described in
+:mod:`imitate.algo.base.execution`.
 
 Departures from robomimic: padded steps are left out of the loss if the batch has a ``pad_mask``; the validation loss of
 stochastic policies uses the learned noise, not the low noise of acting, which made the loss meaningless; the network
@@ -51,6 +54,7 @@ from imitate.config.optimizer import Networks, adam, networks
 from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean, sample_weight, step_weight
 from imitate.models.actor import Actor, RecurrentActor, TransformerActor, VAEActor
+from imitate.models.categorical import CategoricalHead
 from imitate.models.heads import ActionHead, DeterministicHead
 from imitate.models.mlp import MLP
 from imitate.models.rnn import RNN
@@ -85,6 +89,12 @@ class BCConfig(CloningSection):
     vae: VAEConfig = Field(VAEConfig())
     rnn: RNNConfig = Field(RNNConfig())
     transformer: TransformerConfig = Field(TransformerConfig())
+    num_choices: int = Field(
+        0,
+        ge=0,
+        description="number of choices of a discrete action, whose demonstrations are one-hot, before any numbers of "
+        "the action; 0: numbers alone",
+    )
     chunk: ChunkConfig = Field(ChunkConfig())
     ema: EMAConfig = Field(EMAConfig())
 
@@ -114,6 +124,16 @@ class BCConfig(CloningSection):
         if self.rnn.enabled and self.rnn.kwargs.get("bidirectional"):
             problems.append(
                 "algo.rnn.kwargs.bidirectional is true, but a policy that acts cannot see the future: set it to false"
+            )
+        if self.num_choices and (self.chunk.enabled or self.gmm.enabled or self.vae.enabled):
+            problems.append(
+                f"algo.num_choices is {self.num_choices}, but chunk, gmm and vae predict numbers alone: set their "
+                "enabled to false"
+            )
+        if self.num_choices and self.transformer.enabled and self.transformer.pred_future_acs:
+            problems.append(
+                f"algo.num_choices is {self.num_choices}, but algo.transformer.pred_future_acs predicts numbers: set "
+                "it to false"
             )
         if self.chunk.enabled:
             problems += self._chunk_problems(train.seq_length)
@@ -221,6 +241,18 @@ class BC(Algo[BCConfig]):
 
     def _create_head(self, input_dim: int) -> ActionHead:
         """Create the head for features (*B, input_dim)."""
+        choices = self.config.num_choices
+        if choices > self.ac_dim:
+            raise ConfigError(
+                f"algo.num_choices is {choices}, but actions have {self.ac_dim} numbers: set it to at most that"
+            )
+        if choices:
+            numbers = self.ac_dim - choices
+            return (
+                self.config.gaussian.make_mixed_head(input_dim, choices, numbers)
+                if numbers
+                else CategoricalHead(input_dim, choices)
+            )
         if "gmm" in self._form:
             return self.config.gmm.make_head(input_dim, self._head_dim)
         if "gaussian" in self._form:

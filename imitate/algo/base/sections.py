@@ -10,6 +10,7 @@ from imitate.algo.base.execution import ChunkExecution
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, OpenSection, Section, Subgoals
 from imitate.config.observation import ROBOT_STATE
 from imitate.config.optimizer import Networks, adam, networks
+from imitate.models.categorical import MixedHead
 from imitate.models.heads import GaussianHead, GMMHead
 from imitate.models.transformer import CausalTransformer, Positions
 from imitate.system.text import counted
@@ -127,6 +128,20 @@ class GaussianConfig(Section):
             fixed_std=self.fixed_std,
             std_activation=self.std_activation,
             low_noise_eval=self.low_noise_eval,
+        )
+
+    def make_mixed_head(self, input_dim: int, num_choices: int, num_numbers: int) -> MixedHead:
+        """Create the head of a choice and the numbers that go with it, before whose tanh they are Gaussian."""
+        return MixedHead(
+            input_dim,
+            num_choices,
+            num_numbers,
+            init_std=self.init_std,
+            min_std=self.min_std,
+            fixed_std=self.fixed_std,
+            std_activation=self.std_activation,
+            low_noise_eval=self.low_noise_eval,
+            use_tanh=True,
         )
 
 

@@ -29,8 +29,8 @@ from imitate.config import Section
 
 NETWORK = "entropy_rule"
 """Name of the rule among the networks."""
-INITIAL, FREE, BELOW, ABOVE = range(-2, 2)
-"""Stages; -4 and -3 while the first two minibatches are measured."""
+FIRST, INITIAL, FREE, BELOW, ABOVE = -4, -2, -1, 0, 1
+"""Stages; until the initial one, the first two minibatches are measured."""
 FAST, SLOW, VERY_SLOW = math.log(2.0), 0.01, 0.001
 """Rates at which the logarithm of alpha changes."""
 
@@ -73,10 +73,10 @@ class EntropyRule(nn.Module):
         self.config, self.target = config, target
         self._lowest = 0.5 * target if target > 0 else 2.0 * target
         self.register_buffer("log_weight", torch.tensor(math.log(config.initial)))
-        self.register_buffer("stage", torch.tensor(-4))
+        self.register_buffer("stage", torch.tensor(FIRST))
         self.register_buffer("rate", torch.tensor(FAST))
         self.register_buffer("start", torch.tensor(0.0))
-        self.register_buffer("recent", torch.full((2,), torch.nan))
+        self.register_buffer("recent", torch.zeros(2))
 
     @property
     def weight(self) -> Tensor:
@@ -92,9 +92,10 @@ class EntropyRule(nn.Module):
 
     def _of_stages(self, entropy: Tensor) -> Tensor:
         """Return the change of log alpha, and move on the stages."""
-        before = self.recent.nanmean().nan_to_num(0.0)
+        seen = self.stage - FIRST  # at most two count
+        before = self.recent.sum() / seen.clamp(1, 2)
         self.recent.copy_(torch.stack([self.recent[1], entropy]))
-        mean = self.recent.nanmean()
+        mean = self.recent.sum() / (seen + 1).clamp(max=2)
         falling, above = (mean < before).float(), mean > self.target
         measures = self.stage < INITIAL
         self.start.copy_(torch.where(measures, torch.minimum(0.8 * mean, mean / 0.8), self.start))

@@ -78,6 +78,8 @@ def test_a_region_that_no_step_leaves_changes_nothing():
 
 def test_the_stages_of_the_weight_by_hand():
     rule, changes = EntropyRule(EntropyRuleConfig(rule="stages"), 1.0), []
+    # a checkpoint with other numbers would be refused
+    assert all(number.isfinite().all() for number in rule.buffers())
     # The means of two are 2, 2, 1.5 (below 0.8 of the first), 0.7 (below the target), 0.9, 1.3 and 1.2.
     for entropy in (2.0, 2.0, 1.0, 0.4, 1.4, 1.2, 1.2):
         before = rule.log_weight.item()
