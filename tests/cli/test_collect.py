@@ -147,9 +147,9 @@ def test_a_policy_records_its_own_episodes(call, tmp_path):
     path = tiny_checkpoint(
         tmp_path / "p.pth", "flow_policy", env=env, obs={"flat": 3}, shapes=BOUNDS, **train
     )
-    printed = call(f"collect --agent {path} --num 3 --seed 5 --out own.hdf5").stdout
+    printed = call("collect --agent p.pth --num 3 --seed 5 --out own.hdf5").stdout
     assert "3 demonstrations (policy 3), 0 solve the task" in printed
-    call(f"collect --agent {path} --num 3 --seed 5 --workers 2 --out again.hdf5")
+    call("collect --agent p.pth --num 3 --seed 5 --workers 2 --out again.hdf5")
     policy, _ = policy_from_checkpoint(ckpt_path=path)
     with DatasetFile("own.hdf5") as file, DatasetFile("again.hdf5") as again:
         assert [file.length(demo) for demo in file.demos()] == [6, 6, 6]

@@ -8,7 +8,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from imitate.data.quality.report.svg import histogram, share_bar
 from imitate.errors import DatasetError
 from imitate.functional.statistics import Rate, rate_of
 from imitate.system.text import counted
+from imitate.system.version import __version__
 
 _FRAME: dict[str, Any] = {"width": 460, "height": 210}
 _MAX_NAMES = 200
@@ -329,7 +329,7 @@ def page(subject: ReportInput) -> str:
         name=subject.file.path.name,
         path=subject.file.path.resolve(),
         file=subject.file.path,
-        version=version("imitate"),
+        version=__version__,
         tiles=_tiles(subject),
         facts=[(name, value) for name, value in _facts(subject) if value],
         reading=_reading(subject),
