@@ -105,6 +105,7 @@ CASES = {
         f"taac_{form}_pendulum": Case("taac/taac_pendulum", -200.0, settings=(f"algo.form={form}",))
         for form in ("action", "linear", "quadratic")
     },
+    "mdq_pendulum": Case("mdq/mdq_pendulum", -200.0),
     "tqc_pendulum": Case("tqc/tqc_pendulum", -200.0),
     "qr_sac_pendulum": Case("tqc/qr_sac_pendulum", -200.0),
     "td3_pendulum": Case("td3/td3_pendulum", -200.0),

@@ -76,6 +76,7 @@ FAST = (
         "reinflow/reinflow",
         "sqil/sqil_pendulum",
         "taac/taac_pendulum",
+        "mdq/mdq_pendulum",
     ),
     *("tdmpc2/tdmpc2", "tdmpc2/tdmpc2_pendulum"),
     *("muzero/muzero_cartpole", "muzero/muzero_pendulum"),
