@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +55,6 @@ class DatasetFile(DemoFile):
     def fingerprint(self) -> dict[str, Any]:
         """Return digests that distinguish this file's content from others: see :mod:`imitate.data.file.fingerprint`."""
         return fingerprint(self)
-
-
-_CHUNK_BYTES = 64 * 2**20
 
 
 def check_dataset(
@@ -124,16 +120,7 @@ def no_demos(file: DatasetFile, filter_key: str | None) -> DatasetError:
 
 
 def _check_values(file: DatasetFile, demo: str, key: str, *, bounded: bool) -> None:
-    for start, stop in _chunks(file, demo, key):
-        values = file.read(demo, key, start, stop)
+    for start, values in file.pieces(demo, key):
         check_finite(values, file, demo, key, start)
         if bounded:
             check_bounded(values, file, demo, key, start)
-
-
-def _chunks(file: DatasetFile, demo: str, key: str) -> Iterator[tuple[int, int]]:
-    shape = file.shape(demo, key)
-    step_bytes = math.prod(shape[1:]) * file.dtype(demo, key).itemsize
-    rows = max(1, _CHUNK_BYTES // max(1, step_bytes))
-    for start in range(0, shape[0], rows):
-        yield start, min(shape[0], start + rows)

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from imitate.config.from_data import action_normalization, num_epochs
@@ -189,7 +188,7 @@ def _contents(path: Path, skip_incomplete: bool) -> _Contents:
         found = observed([(file, chosen[0])])
         lengths = [file.length(demo) for demo in chosen]
         _check_shapes(file, chosen[:ACTION_DEMOS], found.keys("low_dim"))
-        actions = np.concatenate([file.read(demo, "actions") for demo in chosen[:ACTION_DEMOS]])
+        low, high = _action_range(file, chosen[:ACTION_DEMOS])
         success = [file.success(demo) for demo in chosen]
         return _Contents(
             path=path,
@@ -204,11 +203,20 @@ def _contents(path: Path, skip_incomplete: bool) -> _Contents:
             useless=useless_observations(file, chosen[:ACTION_DEMOS], found.keys("low_dim")),
             other_names=_other_names(file),
             incomplete=str(file.file_attrs.get(INCOMPLETE, "")),
-            actions_low=float(actions.min()),
-            actions_high=float(actions.max()),
-            action_dim=int(actions.shape[-1]),
+            actions_low=low,
+            actions_high=high,
+            action_dim=math.prod(file.shape(chosen[0], "actions")[1:]),
             found=found,
         )
+
+
+def _action_range(file: DatasetFile, demos: Sequence[str]) -> tuple[float, float]:
+    """Return the smallest and the largest number in the actions."""
+    pieces = (actions for demo in demos for _, actions in file.pieces(demo, "actions"))
+    ranges = [(float(actions.min()), float(actions.max())) for actions in pieces if actions.size]
+    if not ranges:
+        raise DatasetError(f"{file.path}: no demo has an action: record some steps first")
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def _check_shapes(file: DatasetFile, demos: Sequence[str], keys: Sequence[str]) -> None:

@@ -15,13 +15,17 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import h5py
 import msgpack
 import numpy as np
 import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.data.file import hdf5_format
+from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.language import Instructions
+from imitate.data.quality.doctor import useless
 from imitate.data.shards.folder import shards_at
 from imitate.deploy.server import server as server_module
 from imitate.deploy.server.server import PolicyServer
@@ -41,6 +45,7 @@ from imitate.system.recognition import diagnosis
 from imitate.system.run_folder import open_run_folder
 from imitate.train.online.batches import read_whole
 from imitate.train.sweep.curves import read_curves
+from tests.calling import call
 from tests.tiny import tiny_algo
 
 # ---- messages ----------------------------------------------------------------------------------------
@@ -399,3 +404,32 @@ def test_connections_before_the_token_are_bounded_and_others_are_still_answered(
         sock.close()
     while threading.active_count() > before:
         time.sleep(0.01)
+
+
+# ---- demonstration files whose arrays are much larger than their compressed bytes ----------------------------------
+
+
+def test_commands_that_describe_a_dataset_never_read_a_whole_array(tmp_path, monkeypatch):
+    path = tmp_path / "zeros.hdf5"
+    with h5py.File(path, "w") as file:
+        demo = file.create_group("data/demo_0")
+        for name, width in {"obs/flat": 3, "actions": 2, "rewards": 1, "dones": 1}.items():
+            demo.create_dataset(name, (4000, width), "f4", compression="gzip")
+        demo["actions"][1234] = (-0.5, 0.25)
+        demo["rewards"][3999] = 1
+        file["mask/train"] = np.array([b"demo_0"])
+    read, largest = DemoFile.read, [0]
+
+    def measured(*args, **options):
+        values = read(*args, **options)
+        largest[0] = max(largest[0], values.nbytes)
+        return values
+
+    monkeypatch.setattr(DemoFile, "read", measured)
+    for module in (hdf5_format, useless):
+        monkeypatch.setattr(module, "PIECE_BYTES", 2048)
+    printed = call(f"info {path}").output
+    assert "1 of 1" in printed and "-0.500" in printed and "+0.250" in printed
+    printed = call(f"config init {path} --no-forecast --out {tmp_path / 'c.json'}").output
+    assert "2 numbers from -0.5 to 0.25" in printed
+    assert 0 < largest[0] <= 2048

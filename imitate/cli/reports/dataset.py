@@ -75,17 +75,21 @@ def _keys(file: DatasetFile, demos: Sequence[str]) -> list[Report]:
 def _action_range(file: DatasetFile, demos: Sequence[str]) -> Report | None:
     if not demos:
         return None
-    arrays = [file.read(demo, "actions") for demo in demos]
-    widths = {array.shape[1:] for array in arrays}
-    numeric = all(array.dtype.kind in "fiub" for array in arrays)
-    if len(widths) > 1 or not numeric or not any(array.size for array in arrays):
+    widths = {file.shape(demo, "actions")[1:] for demo in demos}
+    if len(widths) > 1 or any(file.dtype(demo, "actions").kind not in "fiub" for demo in demos):
         return None
-    actions = np.concatenate(arrays)
-    low, high = actions.min(axis=0), actions.max(axis=0)
+    pieces = (actions for demo in demos for _, actions in file.pieces(demo, "actions"))
+    ranges = [(piece.min(axis=0), piece.max(axis=0)) for piece in pieces if piece.size]
+    if not ranges:
+        return None
+    low, high = (
+        np.min([low for low, _ in ranges], axis=0),
+        np.max([high for _, high in ranges], axis=0),
+    )
     return {
         "low": np.atleast_1d(low).tolist(),
         "high": np.atleast_1d(high).tolist(),
-        "within_1": bool(np.abs(actions).max() <= 1.0),
+        "within_1": bool(np.abs(np.array([low, high], dtype=np.float64)).max() <= 1.0),
     }
 
 

@@ -146,7 +146,8 @@ def _digests(sources: Sequence[DataSource], files: DataFiles) -> Iterator[tuple[
     for source in sources:
         file = files.open(source.path)
         for demo in source.chosen(file):
-            actions = np.ascontiguousarray(file.read(demo, "actions"))
-            digest = hashlib.blake2b(f"{actions.shape} {actions.dtype}".encode())
-            digest.update(actions.data)
+            form = f"{file.shape(demo, 'actions')} {file.dtype(demo, 'actions')}"
+            digest = hashlib.blake2b(form.encode())
+            for _, actions in file.pieces(demo, "actions"):
+                digest.update(np.ascontiguousarray(actions).data)
             yield digest.digest(), f"demo '{demo}' of {source.path}"

@@ -400,10 +400,10 @@ def _action_range(sources: list[DataSource], key: str, files: DataFiles) -> tupl
     for source in sources:
         file = files.open(source.path)
         for demo in source.chosen(file):
-            values = file.read(demo, key).astype(np.float64)
-            values = values.reshape(len(values), -1)
-            lows.append(values.min(axis=0))
-            highs.append(values.max(axis=0))
+            for _, piece in file.pieces(demo, key):
+                values = piece.astype(np.float64).reshape(len(piece), -1)
+                lows.append(values.min(axis=0))
+                highs.append(values.max(axis=0))
     return np.min(lows, axis=0), np.max(highs, axis=0)
 
 

@@ -92,7 +92,7 @@ def _fits(file: DemoFile, demo: str, selection: Selection) -> bool:
             return False
     if (selection.min_return, selection.max_return) == (None, None):
         return True
-    gained = float(file.read(demo, "rewards").sum(dtype=np.float64))
+    gained = sum(float(r.sum(dtype=np.float64)) for _, r in file.pieces(demo, "rewards"))
     return _between(gained, selection.min_return, selection.max_return)
 
 

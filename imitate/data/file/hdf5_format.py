@@ -36,6 +36,7 @@ from imitate.system.recognition import diagnosis
 
 _RECORDS_BYTES = 2**17
 _MOST_NAMES = 4
+PIECE_BYTES = 2**25
 _ALWAYS_BYTES, _MOST_RATIO = 2**26, 1100
 """Size in bytes up to which an array's claimed size is accepted; largest ratio of claimed to stored size above it."""
 DAMAGED = "it is cut short or damaged; copy or collect it again"
@@ -236,6 +237,17 @@ class DemoFile:
             f"{self.path}: demo '{demo}': '{key}' at step {start + damaged.frame} cannot be decoded ({damaged}): "
             "write the frame again, or leave the demo out with a filter key"
         ) from damaged
+
+    def pieces(self, demo: str, key: str) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Read an array in pieces of at most 32 MB, so that a long demo that compresses well takes no more memory.
+
+        Yields:
+            the step at which each piece begins, and its values; nothing for an array without steps.
+        """
+        length, *step = self.shape(demo, key)
+        rows = max(1, PIECE_BYTES // max(1, math.prod(step) * self.dtype(demo, key).itemsize))
+        for start in range(0, length, rows):
+            yield start, self.read(demo, key, start, min(start + rows, length))
 
     # ---- metadata --------------------------------------------------------------------------------
 

@@ -26,5 +26,9 @@ def outcomes(file: DemoFile, demos: Sequence[str]) -> dict[str, bool | None]:
 
 def _is_rewarded(file: DemoFile, demo: str) -> bool | None:
     """Return true if a demo has a reward of 1, None if it has other rewards than 0 and 1."""
-    rewards = file.read(demo, "rewards")
-    return bool((rewards == 1).any()) if np.isin(rewards, (0, 1)).all() else None
+    is_rewarded = False
+    for _, rewards in file.pieces(demo, "rewards"):
+        if not np.isin(rewards, (0, 1)).all():
+            return None
+        is_rewarded = is_rewarded or bool((rewards == 1).any())
+    return is_rewarded

@@ -92,7 +92,9 @@ def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
         for key, kind in kinds.items():
             having = [demo for demo in demos if file.has(demo, f"obs/{key}")]
             if kind == "low_dim" and having:
-                ranges[key] = range_of([file.read(demo, f"obs/{key}") for demo in having])
+                ranges[key] = range_of(
+                    piece for demo in having for _, piece in file.pieces(demo, f"obs/{key}")
+                )
             elif kind == "rgb" and having:
                 ranges[key] = image_range(_frames(file, having, key))
     return ranges
@@ -117,7 +119,7 @@ def image_range(chunks: Iterable[NDArray[Any]]) -> Range:
     return Range(stats.mean, stats.std, stats.min, stats.max)
 
 
-def range_of(chunks: Sequence[NDArray[Any]]) -> Range:
+def range_of(chunks: Iterable[NDArray[Any]]) -> Range:
     """Compute statistics over the first axis of (n, ...) arrays."""
     stats = statistics_of(chunk.reshape(len(chunk), -1) for chunk in chunks if len(chunk))
     return Range(stats.mean, stats.std, stats.min, stats.max)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from imitate.data.file.hdf5_format import DemoFile
+from imitate.data.file.hdf5_format import PIECE_BYTES, DemoFile
 from imitate.data.quality.doctor.actions import Ranges
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy
 from imitate.data.quality.doctor.survey import Array, DemoSteps
@@ -86,10 +87,9 @@ def useless_observations(
     """
     ranges, copies = Ranges(), ActionCopies()
     for demo in demos:
-        small = {name: file.read(demo, name) for name in ("actions", *(f"obs/{k}" for k in keys))}
-        piece = DemoSteps(demo, 0, small)
-        ranges.see(piece)
-        copies.see(piece)
+        for piece in _pieces(file, demo, ["actions", *(f"obs/{key}" for key in keys)]):
+            ranges.see(piece)
+            copies.see(piece)
     found = {key: f"{value} in all steps" for key, value in ranges.constants().items()}
     found |= {
         key: f"it is {_SHIFTS[shift]}"
@@ -97,3 +97,16 @@ def useless_observations(
         if not _is_harmless(key, shift)
     }
     return {key: found[f"obs/{key}"] for key in keys if f"obs/{key}" in found}
+
+
+def _pieces(file: DemoFile, demo: str, names: Sequence[str]) -> Iterator[DemoSteps]:
+    """Yield consecutive steps of several arrays of a demo."""
+    shapes = [file.shape(demo, name) for name in names]
+    row = sum(
+        math.prod(shape[1:]) * file.dtype(demo, name).itemsize
+        for name, shape in zip(names, shapes, strict=True)
+    )
+    length, rows = max(shape[0] for shape in shapes), max(1, PIECE_BYTES // max(1, row))
+    for start in range(0, length, rows):
+        small = {name: file.read(demo, name, start, min(start + rows, length)) for name in names}
+        yield DemoSteps(demo, start, small, is_last=start + rows >= length)
