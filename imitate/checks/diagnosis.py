@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.checks import causes, left_out, response, views
+from imitate.checks import causes, left_out, response
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause
 from imitate.data.dataset_file import DatasetFile
@@ -433,8 +433,8 @@ def _inputs(
             found = [*recorded.of_images(key, images, range_, theirs)]
             yield from found
             if not found and shown and images[0].shape[1:] == theirs[0].shape[1:]:
-                here, there = (views.Views(part, key, vectors) for part in (episodes, shown))
-                yield from views.of_views(key, here, there)
+                here, there = (recorded.Views(part, key, vectors) for part in (episodes, shown))
+                yield from recorded.of_views(key, here, there)
         elif kind == "low_dim" and range_ is not None:
             flat, theirs = _flat(episodes, key), _flat(shown, key)
             if flat[0].shape[1] == range_.mean.size:

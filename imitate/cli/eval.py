@@ -249,7 +249,7 @@ def command(
         on=on,
     )
     if fqe:
-        from imitate.cli.eval_fqe import rank
+        from imitate.cli.eval_offline import rank
 
         rank(
             agent,
@@ -263,7 +263,7 @@ def command(
         return
 
     if uncertainty is not None:
-        from imitate.cli.eval_uncertainty import measure
+        from imitate.cli.eval_offline import measure
 
         checkpoints = _checkpoints(agent, quiet=quiet)
         measure(checkpoints, uncertainty, data, device=device, json_file=json_)

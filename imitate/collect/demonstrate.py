@@ -1,6 +1,6 @@
-"""Recording of a demonstration: an expert acts in an environment.
+"""Recording of a demonstration: an expert, or a checkpoint's policy in its place, acts in an environment.
 
-Runs in worker processes, so it imports neither torch nor the file format.
+Runs in worker processes, so it imports neither the file format nor, without a policy, torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from imitate.errors import EnvError, UserError, nearest
 from imitate.system.processes import Beat
 from imitate.system.text import INFO
 from imitate.system.user_code import error_words
+
+if TYPE_CHECKING:
+    from imitate.policy.rollout_policy import RolloutPolicy
 
 MAX_ATTEMPTS = 25
 OWN = "policy"
@@ -281,8 +284,6 @@ def _worker_env(env_meta: str) -> Env:
 @functools.cache
 def _policy(agent: str, env_name: str, horizon: int) -> ExpertKind:
     """Return the policy of this process, loaded at the first episode."""
-    from imitate.collect.policy_kind import PolicyKind  # imports torch
-
     return PolicyKind(agent, env_name, horizon)
 
 
@@ -364,3 +365,53 @@ def _signal(info: Mapping[str, Any], name: str) -> float:
         lacks = "has no such number" if found is None else f"is {found}"
         raise UserError(f"--signals {name}: the info of a step {lacks}; {nearest(name, known)}")
     return found
+
+
+class PolicyKind:
+    """Kind of expert whose action is that of a checkpoint's policy, without noise.
+
+    Args:
+        agent: file of the checkpoint.
+        env_name: name of the environment.
+        horizon: steps after which an episode has failed.
+    """
+
+    motion_axes = 0
+    instruction: str | None = None
+    env_kwargs: Mapping[str, Any] = {}
+    dense_kwargs: Mapping[str, Any] | None = None
+    acts_as_person = False
+
+    def __init__(self, agent: str, env_name: str, horizon: int) -> None:
+        from imitate.policy.loading import policy_from_checkpoint  # imports torch
+
+        self.env_name, self.horizon = env_name, horizon
+        self._policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=agent)
+
+    def __call__(self, style: Style) -> ActingPolicy:
+        """Return the policy at the beginning of an episode."""
+        return ActingPolicy(self._policy)
+
+
+class ActingPolicy:
+    """A policy in one episode."""
+
+    def __init__(self, policy: RolloutPolicy) -> None:
+        self._policy = policy
+        self._env: Env | None = None
+        self._goal: Any = None
+
+    def attach(self, env: Env) -> None:
+        """Set the environment of the episode."""
+        self._env = env
+
+    def act(self, obs: Obs) -> Array:
+        """Return the action (A,)."""
+        if self._env is not None:
+            from imitate.evaluate.episodes import check_fit, goal_of  # imports torch
+
+            check_fit(self._policy, self._env, obs)
+            self._goal = goal_of(self._policy, self._env)
+            self._policy.start_episode()
+            self._env = None
+        return self._policy(obs, self._goal)

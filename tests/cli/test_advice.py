@@ -63,7 +63,7 @@ cli/collect | collect
 cli/dagger | dagger
 cli/diagnose | diagnose
 cli/export | export
-cli/eval cli/eval_fqe cli/eval_jobs cli/eval_uncertainty | eval
+cli/eval cli/eval_offline cli/eval_jobs | eval
 cli/sweep | sweep
 cli/train | train
 cli/config | config init
@@ -78,11 +78,11 @@ cli/robot/robots | run, compare, record, replay
 """modules, or folders | the commands that print their messages"""
 EXCEPTIONS = {
     ("cli/dataset/curate", "--undo"): "normalize-actions",
-    ("cli/dataset/shard", "--overwrite"): "index",
     (
         "data/download/catalogue",
         "--dataset",
     ): "train, of a configuration whose public file is missing",
+    ("cli/robot/policies", "--skill"): "run",
     ("data/quality/doctor/actions", "--set"): "for a configuration",
     ("data/quality/doctor/structure", "--video"): "imitate dataset playback",
     ("cli/dataset/curate", "--keys"): "imitate dataset stats has it",

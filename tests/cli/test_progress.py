@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from imitate.cli import collect
-from imitate.cli.dataset import dataset, render, shard
+from imitate.cli.dataset import dataset, render
 from imitate.cli.progress import Progress
 from imitate.collect.collect import CollectionReport
 
@@ -69,7 +69,7 @@ def test_without_a_total_the_time_so_far():
         ("dataset render a --out b", render, "imitate.cli.dataset.render.draw",
          lambda on_start, **_: on_start(20), "render: 0/20 steps"),
         ("dataset playback a --video a.mp4", dataset, "imitate.cli.dataset.dataset.play", None, "playback: 0 demos"),
-        ("dataset shard a --out b", shard, "imitate.data.edit.shard.shard_files", None, "shard: 0 demos"),
+        ("dataset shard a --out b", dataset, "imitate.data.edit.shard.shard_files", None, "shard: 0 demos"),
     ],
     ids=["collect", "render", "playback", "shard"],
 )  # fmt: skip

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.cli.robot.policies import SkilledPolicy
 from imitate.config.online import WrapperConfig
 from imitate.deploy.schema import ObservedKey, Schema
-from imitate.deploy.skill import SkilledPolicy
 from imitate.envs import make_env
 from imitate.envs.wrappers import Repeated
 from imitate.errors import ConfigError, EnvError, UserError

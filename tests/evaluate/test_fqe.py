@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from imitate import policy_from_checkpoint
-from imitate.cli.eval_fqe import checkpoints_of
+from imitate.cli.eval_offline import checkpoints_of
 from imitate.data import DatasetWriter, Episode
 from imitate.errors import CheckpointError, DatasetError
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint

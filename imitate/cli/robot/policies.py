@@ -14,16 +14,17 @@ import numpy as np
 import typer
 
 from imitate.cli.options import tell_saved_names
+from imitate.deploy.schema import Schema
 from imitate.errors import UserError
 from imitate.policy.renaming import parse_rename
 from imitate.system.extras import missing
 from imitate.system.missing import no_such
+from imitate.system.text import SKILL
 
 if TYPE_CHECKING:
     from imitate.algo.base.algo import Algo
     from imitate.algo.slots.planner import Planner
     from imitate.deploy.robot.robot import Robot
-    from imitate.deploy.schema import Schema
     from imitate.policy.loading import Precision
 
 _WAITED_S, _BACKGROUND_S = 0.3, 1.0
@@ -158,7 +159,6 @@ class PolicyOpener:
         found = self._opened(text, stack)
         if self.skill is None:
             return found
-        from imitate.deploy.skill import SkilledPolicy
 
         actor = SkilledPolicy(found.actor, found.schema, self.skill)
         return replace(found, actor=actor, schema=actor.schema)
@@ -464,3 +464,47 @@ def read_token(path: Path | None) -> str | None:
     if not token or len(token.split()) != 1 or not token.isascii():
         raise UserError(f"--token-file {path}: expected one word of ASCII characters")
     return token
+
+
+class SkilledPolicy:
+    """A policy whose observation ``skill`` is one skill, one-hot; its other attributes are forwarded.
+
+    Args:
+        policy: policy with the interface of :class:`imitate.RolloutPolicy`.
+        schema: its observations.
+        skill: number of the skill, from 0.
+
+    Attributes:
+        schema: the observations that remain to be given.
+
+    Raises:
+        UserError: the policy has no such skill.
+    """
+
+    def __init__(self, policy: Any, schema: Schema | None, skill: int) -> None:
+        known = {} if schema is None else schema.observations
+        if schema is None or SKILL not in known:
+            raise UserError(
+                f"--skill {skill}: the policy has no observation '{SKILL}': leave it out"
+            )
+        size = known[SKILL].shape[0]
+        if not 0 <= skill < size:
+            raise UserError(f"--skill {skill}: the policy has skills 0 to {size - 1}")
+        rest = {key: seen for key, seen in known.items() if key != SKILL}
+        self._policy, self._skill = policy, np.eye(size, dtype=np.float32)[skill]
+        self.schema = replace(schema, observations=rest)
+        self.obs_keys = tuple(rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def _with_skill(self, ob: Mapping[str, Any]) -> dict[str, Any]:
+        return {**ob, SKILL: self._skill}
+
+    def __call__(self, ob: Mapping[str, Any], *rest: Any, **named: Any) -> Any:
+        """Return the action for an observation."""
+        return self._policy(self._with_skill(ob), *rest, **named)
+
+    def predict_chunk(self, history: Sequence[Mapping[str, Any]], **rest: Any) -> Any:
+        """Predict the chunk for a history, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
+        return self._policy.predict_chunk([self._with_skill(ob) for ob in history], **rest)

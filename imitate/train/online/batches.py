@@ -24,10 +24,9 @@ from imitate.train.console import Console
 from imitate.train.loss_guard import BadLoss
 from imitate.train.online.collector import Collector
 from imitate.train.online.curriculum import Curriculum
-from imitate.train.online.metrics import Metrics
 from imitate.train.online.parts import make_collector, make_learner
 from imitate.train.online.setup import OnlineSetup
-from imitate.train.online.steps import Collected, EpisodeRecord
+from imitate.train.online.steps import Collected, EpisodeRecord, Metrics
 from imitate.train.resume import resuming
 from imitate.train.setup import Setup
 from imitate.train.state import TrainState

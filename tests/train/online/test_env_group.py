@@ -5,8 +5,7 @@ import pytest
 
 from imitate.errors import EnvError, RewardError
 from imitate.train.online.env_group import EnvGroup
-from imitate.train.online.metrics import Metrics
-from imitate.train.online.steps import Collected, EpisodeRecord, Step
+from imitate.train.online.steps import Collected, EpisodeRecord, Metrics, Step
 
 from .worlds import Faulty, Line
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.checks.views import Views, of_views
+from imitate.checks.recording_causes import Views, of_views
 from imitate.deploy.check.deploy_check import CheckedDemo
 
 TURNS = {
