@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from imitate.algo.base.own_networks import own_object
 from imitate.algo.base.policy_state import InnerState
 from imitate.config import AlgoSection, load_config
 from imitate.config.algorithms import FUNCTION
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, UserError
 
 SCRIPTED, RANDOM = "scripted", "random"
 Expert = Callable[[dict[str, NDArray[Any]]], Any]
@@ -98,17 +99,41 @@ class Scripted(Algo[ScriptedConfig]):
 
     def _action(self, number: int, obs: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         try:
-            found = self._experts[number](obs)
-        except KeyError as error:
+            found = self._experts[number](_Seen(obs))
+        except _NotSeenError as error:
             raise ConfigError(
                 f"the expert reads the observation {error}, but sees {', '.join(obs)}: list it under "
                 "observation.modalities"
+            ) from error
+        except UserError:
+            raise
+        except Exception as error:  # of the user's function
+            raise ConfigError(
+                f"the expert failed{_place(error)}: {type(error).__name__}: {error}"
             ) from error
         with suppress(TypeError, ValueError):
             action = np.asarray(found, dtype=np.float32).reshape(-1)
             if len(action) == self.ac_dim and np.isfinite(action).all():
                 return action
         raise ConfigError(f"the expert returned {found!r}: wanted {self.ac_dim} finite numbers")
+
+
+class _NotSeenError(KeyError):
+    """Error: an expert reads an observation that the policy does not see."""
+
+
+class _Seen(dict[str, NDArray[Any]]):
+    """Observations of an expert, whose missing keys are told apart from those of the expert's own dictionaries."""
+
+    def __missing__(self, key: str) -> NDArray[Any]:
+        raise _NotSeenError(key)
+
+
+def _place(error: Exception) -> str:
+    """Return the file and line of the expert at which an error occurred; '' for a function without Python code."""
+    frames = extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f" at {own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:

@@ -110,7 +110,8 @@ def _fits(undone: float, now: Grid, before: Grid) -> bool:
 
 
 def _difference(a: Grid, b: Grid) -> float:
-    return float(np.abs(a - b).mean())
+    with np.errstate(invalid="ignore"):  # of values that are not finite
+        return float(np.abs(a - b).mean())
 
 
 def _is_blank(grid: Grid) -> bool:

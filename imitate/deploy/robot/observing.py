@@ -525,10 +525,10 @@ class Observer:
 
 
 def not_finite(observation: Observation, keys: tuple[str, ...]) -> str:
-    """Describe a vector among the keys that is not finite, or return ''; without keys check all vectors."""
+    """Describe an array among the keys that is not finite, or return ''; without keys check all of them."""
     values = observation.values
     for key in keys or values:
-        if key in values and np.ndim(values[key]) <= 1 and not np.isfinite(values[key]).all():
+        if key in values and not np.isfinite(values[key]).all():
             return f"observation '{key}' is not finite"
     return ""
 

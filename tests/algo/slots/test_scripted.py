@@ -175,3 +175,17 @@ def test_an_evaluation_of_a_random_policy():
         app, ["eval", "--agent", "random", "--env", "CartPole-v1", "-n", "4", "-w", "1"]
     )
     assert said.exit_code == 0 and "random " in said.output
+
+
+def test_an_error_of_the_users_function_is_told_apart_from_a_missing_observation(
+    tmp_path, monkeypatch
+):
+    words = "TABLE = {}\ndef look(obs):\n    return TABLE['left']\ndef act(obs):\n    return look(obs)\n"
+    (tmp_path / "failing_expert.py").write_text(words)
+    monkeypatch.syspath_prepend(tmp_path)
+    trust("failing_expert:act")
+    algo = scripted_algo("failing_expert:act", "", SHAPES, 1)
+    with pytest.raises(
+        ConfigError, match=r"failed at .*failing_expert.py, line 3: KeyError: 'left'"
+    ):
+        algo._action(algo._number(0), {"s": np.zeros(2)})

@@ -160,11 +160,14 @@ def test_a_pause_between_old_observations_starts_the_time_anew():
     assert report.held["the observation is old"] == 12
 
 
-def test_a_person_does_not_act_on_numbers_that_are_not_finite():
+@pytest.mark.parametrize("key", ["state", "camera"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_person_does_not_act_on_numbers_that_are_not_finite(key, value):
     robot = FakeRobot()
-    robot.nan = True
+    robot.values = {"state": np.zeros(2), "camera": np.zeros((4, 4, 3), np.float32)}
+    robot.values[key] = np.full_like(robot.values[key], value)
     made = ControlLoop(robot, None, RATE, teleoperator=Pushing((0.3, 0.0)), safety=CALM)
-    assert made.run(3).held == {"observation 'state' is not finite": 3}
+    assert made.run(3).held == {f"observation '{key}' is not finite": 3}
     assert len(robot.sent) == 0
 
 
