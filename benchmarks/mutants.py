@@ -242,6 +242,24 @@ def _writes_names(node: Any) -> bool:
     return all(isinstance(target, (ast.Name, ast.Tuple)) for target in targets)
 
 
+def called_at_import(source: str) -> set[str]:
+    """Return the names of functions and classes that a module's code outside of functions calls, or decorates with."""
+    found, left = set(), [*ast.parse(source).body]
+    while left:
+        node: Any = left.pop()
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            plain = (d for d in node.decorator_list if not isinstance(d, ast.Call))
+            left += [*node.decorator_list, *(ast.Call(decorator, [], []) for decorator in plain)]
+        if isinstance(node, ast.FunctionDef):
+            left += _defaults(node)
+            continue
+        if isinstance(node, ast.Call):
+            found.add(ast.unparse(node.func).rpartition(".")[2])
+        if not isinstance(node, ast.Lambda):
+            left += ast.iter_child_nodes(node)
+    return found
+
+
 _EDITS: tuple[tuple[Any, Callable[[Any], Iterator[Edit]]], ...] = (
     (ast.Compare, _comparison),
     ((ast.BinOp, ast.AugAssign), _arithmetic),

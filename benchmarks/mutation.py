@@ -22,6 +22,7 @@ killed before.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import mutation_map
-from benchmarks.mutants import Mutant, mutants
+from benchmarks.mutants import Mutant, called_at_import, mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.json")
@@ -380,7 +381,11 @@ def _try(
     equivalent: dict[str, str],
     args: argparse.Namespace,
 ) -> list[Verdict]:
-    """Return verdicts in the order of the mutants. Survivors of the warm trial get a cold one."""
+    """Return verdicts in the order of the mutants, after a warm trial of those in functions, or else a cold one.
+
+    A survivor of the warm trial gets a cold one only if an import may call its function: a cold trial imports the
+    package and collects the tests again, and finds nothing in a function that only tests call.
+    """
     verdicts = {
         mutant.name: Verdict(module.group, module.name, mutant.name, mutant.lines[0], "")
         for mutant in chosen
@@ -392,18 +397,31 @@ def _try(
     left = [mutant for mutant in chosen if not verdicts[mutant.name].status]
     if not any(trial.tests_of(mutant) for mutant in left):
         print(f"{module.name}: the map has no test that executes it; use --record")
+    at_import = _called_at_import()
     for way in (trial.warm, trial.cold):
         here = [m for m in left if m.function] if way == trial.warm else left
         for name, (status, seconds, killer) in way(here).items():
             verdict = verdicts[name]
             verdict.status, verdict.killer = status, killer if status != "survived" else ""
             verdict.seconds += seconds
-        left = [m for m in left if verdicts[m.name].status not in ("killed", "timeout")]
-    for mutant in left:
-        verdicts[mutant.name].status = "survived"
-        if not trial.tests_of(mutant):
-            verdicts[mutant.name].reason = "no test executes it"
+        left = [
+            mutant
+            for mutant in left
+            if (found := verdicts[mutant.name].status) not in ("killed", "timeout")
+            and not (found and at_import.isdisjoint(mutant.function))
+        ]
+    for mutant in chosen:
+        verdict = verdicts[mutant.name]
+        verdict.status = verdict.status or "survived"
+        if verdict.status == "survived" and not trial.tests_of(mutant):
+            verdict.reason = "no test executes it"
     return list(verdicts.values())
+
+
+@functools.cache
+def _called_at_import() -> set[str]:
+    files = [path for folder in ("imitate", "tests") for path in (ROOT / folder).rglob("*.py")]
+    return {name for path in files for name in called_at_import(path.read_text(encoding="utf-8"))}
 
 
 def _arguments() -> argparse.Namespace:

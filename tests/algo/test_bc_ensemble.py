@@ -7,7 +7,7 @@ import torch
 
 from imitate.algo.bc_ensemble import disagreement
 from imitate.functional.particles import PENALTY
-from tests.algo.conftest import make_algo
+from tests.algo.conftest import gradients, make_algo
 from tests.tiny import tiny_algo
 
 PAIR = {"members": 2}
@@ -128,7 +128,7 @@ def test_the_shared_encoder_descends_on_the_losses_where_rules_move_weights():
     algo = make_algo("bc_ensemble", {**PAIR, "particles": particles})
     set_members(algo, 0.5, -0.25)
     encoder = algo.nets["policy"].encoder = Scaled()
-    algo._loss(batch_of([1.0], [[0.0]]))[0].backward()
+    gradients(algo, batch_of([1.0], [[0.0]]))
     # losses o^2 of o = tanh(slope * scale * s): 2 o (1 - o^2) slope
     each = [2 * math.tanh(x) * (1 - math.tanh(x) ** 2) * x for x in (0.5, -0.25)]
     assert encoder.scale.grad.item() == pytest.approx(sum(each), rel=1e-5)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import mutation_map
-from benchmarks.mutants import mutants
+from benchmarks.mutants import called_at_import, mutants
 from benchmarks.mutation import ROOMS, Module, Verdict, draw, files_of, newly_alive, report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,3 +201,16 @@ def test_the_command(tmp_path):
     done = run(ROOT, *words, *out, "--again", tmp_path / "out.json")
     assert "3 of     3 killed" in done.stdout, done.stdout + done.stderr
     assert "known are functional.losses" in run(ROOT, *words, "functional.loses").stderr
+
+
+def test_functions_that_an_import_calls():
+    source = """
+@first.of(second())
+class A(third(), key=lambda: fourth()):
+    x: int = fifth()
+    @sixth
+    def f(self, y=seventh()):
+        eighth()
+"""
+    names = {"of", "second", "third", "fifth", "sixth", "seventh"}
+    assert called_at_import(source) == names

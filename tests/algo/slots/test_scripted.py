@@ -72,15 +72,18 @@ def test_refused(name, error, words):
         algo.act({"s": torch.zeros(1, 2)}, algo.initial_state(1))
 
 
+class Counts:
+    """An expert whose action is the number of its step."""
+
+    def __init__(self, style):
+        self.steps = 0
+
+    def act(self, obs):
+        self.steps += 1
+        return np.array([self.steps])
+
+
 def test_each_episode_has_an_expert_of_its_own(monkeypatch):
-    class Counts:
-        def __init__(self, style):
-            self.steps = 0
-
-        def act(self, obs):
-            self.steps += 1
-            return np.array([self.steps])
-
     monkeypatch.setattr("imitate.envs.experts.find_expert", lambda task: Counts)
     algo = scripted_algo("scripted", "counts", SHAPES, 1)
     obs, state = {"s": torch.zeros(2, 2)}, algo.initial_state(2)
@@ -153,6 +156,18 @@ def test_it_takes_the_steps_before_the_first_update(needs_act):
     assert [step.actions[:, 0].tolist() for step in steps] == [[x, x] for x in (0, 0.5, 1, 0, 0.5)]
     (policy,) = collector.collect(1).steps
     assert policy.actions[0, 0] != 1.0
+
+
+def test_an_ended_episode_of_the_warm_up_gets_a_new_expert(monkeypatch):
+    monkeypatch.setattr("imitate.envs.experts.find_expert", lambda task: Counts)
+    warmup = WarmUp("scripted", "counts", SHAPES, np.array([-9.0]), np.array([3.0]))
+    obs = {"s": np.zeros((2, 2), np.float32), "image": np.zeros((2, 8, 8, 3), np.uint8)}
+    warmup.end(np.array([True, True]))  # before the first action nothing has begun
+    given = []
+    for ends in ([False, False], [False, True], [False, False], [False, False]):
+        given.append(warmup.actions(obs, 2)[:, 0].tolist())
+        warmup.end(np.array(ends))
+    assert given == [[1, 1], [2, 2], [3, 1], [3, 2]]  # the limit is 3
 
 
 def test_programs_of_one_name_in_two_modules_are_two_policies():

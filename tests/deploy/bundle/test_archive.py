@@ -183,6 +183,51 @@ def test_limits_and_rates_that_make_no_sense(good, name, value, words):
         BundleSpec.from_dict(saved)
 
 
+SMALL = {"action_dim": 1, "action_low": [0.5], "action_high": [0.5], "rate_hz": 0.5}
+EXECUTION = {"size": 1, "execute": 1, "temporal_ensemble": None, "latency": 0}
+MOST = 10**8
+
+
+def described(good, schema=(), **changes):
+    """The specification of a bundle for one number, with changes."""
+    saved = read_bundle(good).description
+    schema = {**saved["schema"], **SMALL, **dict(schema)}
+    return BundleSpec.from_dict({**saved, "schema": schema, "execution": EXECUTION, **changes})
+
+
+def test_the_least_and_the_largest_sizes_are_taken(good):
+    spec = described(good, frames=1, noise={"normal": 0, "exponential": MOST})
+    assert (spec.execution.size, spec.schema.rate_hz, spec.noise.exponential) == (1, 0.5, MOST)
+    whole = {**EXECUTION, "size": 5, "execute": 2, "latency": 3, "temporal_ensemble": -0.5}
+    assert described(good, execution=whole).execution.temporal_ensemble == -0.5
+    open_ended = described(good, {"action_low": [None], "action_high": [None]})
+    assert open_ended.schema.action_low == (-math.inf,)
+    assert open_ended.to_dict()["schema"]["action_high"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"frames": 0}, "frames in its description is 0"),
+        ({"noise": {"normal": MOST + 1, "exponential": 0}}, "normal in its description is 1"),
+        ({"noise": {"normal": 0, "exponential": -1}}, "exponential in its description is -1"),
+        *(
+            (
+                {"execution": {**EXECUTION, key: least - 1}},
+                f"{key} in its description is {least - 1}",
+            )
+            for key, least in (("size", 1), ("execute", 1), ("latency", 0))
+        ),
+        ({"schema": {"action_dim": 0}}, "action_dim in its description is 0"),
+        ({"schema": {"action_low": [0.5, 0.5]}}, "2 limits, but actions of 1 numbers"),
+        ({"schema": {"action_high": []}}, "0 limits, but actions of 1 numbers"),
+    ],
+)
+def test_sizes_beyond_them_are_refused(good, changes, words):
+    with pytest.raises(BundleError, match=words):
+        described(good, **changes)
+
+
 @pytest.mark.parametrize("field", ["shape", "offset"])
 def test_an_infinite_place_of_an_array(field):
     place = {"dtype": "float32", "shape": [1], "offset": 0}

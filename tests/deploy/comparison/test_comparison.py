@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imitate.deploy.comparison.comparison import Comparison, blend
+from imitate.deploy.comparison.comparison import Comparison, blend, images_of, save_images
 from imitate.deploy.comparison.judges import RobotJudge, Verdict
 from imitate.deploy.comparison.outcome import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import TrialFile
 from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.robot import Observation
 from imitate.errors import RobotError, UserError
 from tests.deploy.comparison_world import Coin
 from tests.deploy.fake_robot import Constant
@@ -103,7 +104,12 @@ def test_a_redo_repeats_the_same_policy_at_the_same_beginning(world):
         (1, False, 4, "missed"),
     ]
     assert [(r.pair, r.position, r.reason) for r in file.redos] == [(0, 1, "the cube fell")]
-    assert lines[1] == "pair 1 of at most 50, second policy: repeated, reason: the cube fell"
+    assert lines[1:3] == [
+        "pair 1 of at most 50, second policy: repeated, reason: the cube fell",
+        "pair 1 of at most 50, second policy: failure, progress 4 of 9",
+    ]
+    names = [trial.pictures["camera"] for trial in file.trials]
+    assert names == [f"c_starts/pair001_{x}_camera.png" for x in ("first", "second_redo1")]
 
 
 def test_the_person_sees_the_first_start_beside_the_second(world, tmp_path):
@@ -121,7 +127,24 @@ def test_the_person_sees_the_first_start_beside_the_second(world, tmp_path):
     np.testing.assert_array_equal(sheet[:, 12:], blend(first, sheet[:, 6:12]))
     second = file.trials[1].pictures["camera"]
     assert second == "c_starts/pair001_second_camera.png"
+    assert [trial.steps for trial in file.trials] == [4, 4]
     assert (tmp_path / second).is_file()
+
+
+def test_only_colour_images_are_pictures_and_their_folder_is_made(tmp_path):
+    values = {
+        "arm/camera": np.full((4, 6, 3), 7, np.uint8),
+        "depth": np.zeros((4, 6, 1), np.uint8),
+        "floats": np.zeros((4, 6, 3)),
+        "pose": np.zeros(3, np.uint8),
+        "name": "left",
+    }
+    images = images_of(Observation(values, 0.0))
+    assert list(images) == ["arm/camera"]
+    for _ in range(2):  # the second time they are replaced
+        paths = save_images(images, tmp_path / "a" / "b", "x")
+    assert paths == {"arm/camera": tmp_path / "a" / "b" / "x_arm_camera.png"}
+    np.testing.assert_array_equal(np.asarray(Image.open(paths["arm/camera"])), images["arm/camera"])
 
 
 def test_half_of_each():

@@ -83,6 +83,47 @@ def test_a_device_with_events_leaves_the_terminal_alone(terminal):
     assert device.guide(None).events == frozenset()
 
 
+def test_keys_that_are_wanted_are_read_beside_the_devices_events(terminal):
+    gamepad = Gamepad()
+    device = connected(gamepad, FakeRobot(BOX), keys=True)
+    terminal.press("x")
+    gamepad.pressed = {"success", "is_intervention"}
+    assert device.guide(None).events == {"failure", "success"}
+    gamepad.pressed = {"failure"}
+    guidance = device.guide(None)  # without is_intervention the person does not act
+    assert (guidance.action, guidance.events) == (None, {"failure"})
+    device.close()
+
+
+def test_the_space_bar_does_not_end_a_persons_acting_where_it_always_acts(terminal):
+    device = connected(Leader())
+    terminal.press(" ")
+    np.testing.assert_array_equal(device.guide(None).action, [1.0, 2.0, 3.0])
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"follow_speed": 0}, "follow_speed is 0; expected a number above 0"),
+        ({"follow_speed": float("nan")}, "follow_speed is nan"),
+        ({"acts": "never"}, "acts is 'never'; expected always or key"),
+    ],
+)
+def test_arguments_that_make_no_sense(options, words):
+    with refused(words, error=UserError):
+        LeRobotTeleoperator(Leader(), **options)
+
+
+def test_a_leader_follows_no_faster_after_a_pause(terminal):
+    device = connected(leader := Leader(), acts="key", follow_speed=100.0)
+    for _ in range(2):
+        device.follow(np.array([-99.0, 2.0, 3.0]))
+        clock.sleep(5.0)
+    assert leader.calls[-1][1]["shoulder.pos"] == pytest.approx(1.0 - 100.0 * 0.2)
+    device.close()
+
+
 def test_taking_over_by_a_key_needs_a_terminal(no_terminal):
     leader = Leader()
     with refused("needs a terminal", error=UserError):

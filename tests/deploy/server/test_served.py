@@ -114,3 +114,36 @@ def test_the_schema_tells_shapes_limits_and_chunks():
     assert (schema.action_low, schema.action_high) == ((-0.9,) * 7, (0.9,) * 7)
     assert schema.chunk > 1 and schema.algorithm == "act"
     assert all(spec.kind == "low_dim" for spec in schema.observations.values())
+
+
+def test_chunks_come_in_the_order_of_the_requests_and_planned_ones_with_their_instruction(
+    monkeypatch,
+):
+    policy, asked = instructed(), []
+    served, ob = ServedPolicy(policy), {"object": np.ones(10, np.float32)}
+
+    def predict(history, planned=None, delay=0, guidance="", *, batched_ob=False):
+        asked.append((history[0]["lang_emb"].tolist(), delay, guidance))
+        return np.zeros((2, 1, 7)) + [[[1.0]], [[2.0]]] if batched_ob else np.full((1, 7), 9.0)
+
+    monkeypatch.setattr(policy, "predict_chunk", predict)
+    pick, place = (served.begin(lang) for lang in ("pick", "place"))
+    planned = ChunkAsk(place, [ob], planned=np.zeros((2, 7)), delay=1)
+    chunks = served.predict_chunks([ChunkAsk(pick, [ob]), planned, ChunkAsk(place, [ob])])
+    assert [chunk[0, 0] for chunk in chunks] == [1.0, 9.0, 2.0]
+    assert asked == [([0.0, 1.0], 1, "identity"), ([[1.0, 0.0], [0.0, 1.0]], 0, "")]
+
+
+def test_the_only_instruction_need_not_be_named_and_one_of_two_must():
+    assert ServedPolicy(instructed(("pick",))).begin(None).vector.tolist() == [1.0]
+    served, ob = ServedPolicy(instructed()), {"object": np.ones(10, np.float32)}
+    unnamed, pick = served.begin(None), served.begin("pick")
+    assert unnamed.vector is None
+    with refused("an episode has no instruction", error=UserError):
+        served.predict([Ask(state, ob, {}, None) for state in (pick, unnamed)])
+
+
+@pytest.mark.parametrize(("name", "chunk", "execute"), [("bc/bc", 1, 1), ("act/act", 16, 8)])
+def test_the_schema_tells_how_many_actions_are_predicted_and_executed(name, chunk, execute):
+    schema = schema_of(policy_of(name))
+    assert (schema.chunk, schema.execute) == (chunk, execute)

@@ -4,6 +4,7 @@ import torch
 
 from imitate.data.batches.rewards import RewardTransform
 from imitate.models.preprocess import Preprocess
+from imitate.system.ranks import Ranks
 from imitate.train.online.learners import ReplayLearner
 from imitate.train.online.normalization import ObsNormalizer, RewardScaler, RunningMoments
 from imitate.train.online.replay import ReplayBuffer
@@ -49,6 +50,41 @@ def test_rewards_are_divided_by_the_spread_of_running_returns():
     assert scaled[:, 0].tolist() == pytest.approx((rewards[:, 0] / spread).tolist())
     following = scaler(np.zeros((1, 1), np.float32), np.array([[False]]), np.array([1]))
     assert following.item() == 0 and scaler.state_dict()["returns"] == [0.0, 2.0]
+
+
+def test_a_resumed_scaler_goes_on_with_the_returns_and_their_spread():
+    first, again = (RewardScaler(RewardTransform(), 2, discount=0.5) for _ in range(2))
+    none, lanes = np.zeros((1, 2), bool), np.arange(2)
+    first(np.array([[4.0, 8.0]], np.float32), none, lanes)
+    again.load_state_dict(first.state_dict())
+    # Returns are 4, 8 and then 1 + 2, 1 + 4.
+    scaled = again(np.ones((1, 2), np.float32), none, lanes)
+    assert scaled[0].tolist() == pytest.approx([1 / np.std([4.0, 8.0, 3.0, 5.0])] * 2)
+
+
+class OfThree(Ranks):
+    """The first of three processes; the second has seen two rows of 5 and 9, the third nothing."""
+
+    def table(self, values):
+        (one,) = np.asarray(values)[None]
+        return np.array([one, [2.0, 7.0, 8.0], [0.0, 0.0, 0.0]])
+
+
+def test_what_other_processes_have_seen_counts_too():
+    normalizer = ObsNormalizer({"s": (1,)}, ranks=OfThree(world=3))
+    normalizer.add({"s": np.array([[1.0], [1.0]])})
+    moments = normalizer.state_dict()["moments"]["s"]
+    assert (moments["count"], moments["mean"]) == (4, [4.0])
+    assert moments["squares"] == [9.0 + 9.0 + 1.0 + 25.0]
+    assert normalizer.has_grown and normalizer.count == 4
+
+
+def test_two_rows_have_a_deviation_and_one_has_not():
+    moments = RunningMoments((1,))
+    moments.add(np.array([[3.0]]))
+    assert moments.std.tolist() == [1.0]
+    moments.add(np.array([[7.0]]))
+    assert moments.std.tolist() == [2.0]
 
 
 def test_returns_of_what_is_no_experience_do_not_count():

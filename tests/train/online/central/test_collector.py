@@ -4,18 +4,22 @@ import functools
 import os
 import signal
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from imitate.crew.backend import Answer, Lost, Unprepared
 from imitate.crew.local import LocalBackend
-from imitate.errors import EnvError
+from imitate.errors import ConfigError, EnvError, UserError
 from imitate.functional.sampling import RowGenerator
-from imitate.train.online.central.collector import CentralCollector
+from imitate.train.online.central.collector import CentralCollector, EnvSeat
+from imitate.train.online.central.env_worker import Stalled, Steps, StepsWanted
 from imitate.train.online.central.policy_worker import PolicyWork, noise_seeds
 from imitate.train.online.collector import LocalCollector
 from imitate.train.online.env_group import EnvGroup
+from imitate.train.online.workers import MAX_REPLACEMENTS
 
 from ..worlds import Line, learner_of, make_algo
 from .bare import Bare
@@ -185,6 +189,41 @@ def test_a_worker_without_a_place_holds_up_neither_steps_nor_updates(collectors)
         assert collector.collect(1).lanes.tolist() == [0]
 
 
+class Later(LocalBackend):
+    """The last environment worker answers after the first has been heard."""
+
+    def start(self, prepare):
+        self.first, self.last = getattr(self, "last", None), super().start(prepare)
+        self.heard_first = False
+        return self.last
+
+    def heard(self, members, limits):
+        if not self.heard_first:
+            members = [member for member in members if member is not self.last]
+        found = super().heard(members, limits)
+        self.heard_first = self.heard_first or self.first in found
+        return found
+
+
+@pytest.mark.parametrize(("start_is_over", "lanes"), [(False, [0, 1]), (True, [0])])
+def test_steps_wait_for_a_worker_without_a_place_only_at_the_start(
+    collectors, monkeypatch, start_is_over, lanes
+):
+    collector = collectors(Line, Line, place=nullcontext(backend := Later()))
+    backend.last.waits = lambda: True
+    if start_is_over:
+        monkeypatch.setattr(collector, "_all_by_s", 0.0)
+    assert collector.collect(1).lanes.tolist() == lanes
+
+
+def test_the_oldest_weights_in_use_limit_the_updates(collectors, monkeypatch):
+    collector = collectors(Line, max_staleness=4)
+    assert collector.progress == 0.0
+    collector.version = 6
+    monkeypatch.setattr(collector, "_versions_out", lambda: [3, 5])
+    assert collector.updates_allowed() == 3 + 4 - 6
+
+
 def test_a_policy_that_fails_is_told_in_one_line(collectors):
     with pytest.raises(EnvError, match="the policy worker cannot act: .*place") as caught:
         collectors(Wide).collect(2)
@@ -205,3 +244,109 @@ def test_random_warm_up_asks_only_policies_whose_state_or_extras_are_learned_fro
         collector.collect(1)
         assert len(asked) == wanted + 1
         asked.clear()
+
+
+def test_a_collection_leaves_the_algorithm_in_its_mode_and_begins_with_version_0():
+    algo = make_algo()
+    group = EnvGroup(Line, np.arange(2), seed=0, horizon=5)
+    collector = LocalCollector(group, algo, Line.action_low, Line.action_high)
+    for switch, training in ((algo.set_train, True), (algo.set_eval, False)):
+        switch()
+        assert collector.collect(1).version == 0
+        assert algo.nets.training is training
+
+
+def test_a_resumed_collector_begins_the_next_episodes(collectors):
+    first, again = collectors(Line, lanes=2), collectors(Line, lanes=2)
+    first.collect(7)  # the second episodes are running
+    (state,) = first.state_dict()["workers"]
+    again.load_state_dict(first.state_dict())
+    again.collect(1)
+    (after,) = again.state_dict()["workers"]
+    assert np.subtract(after["begun"], state["begun"]).tolist() == [1, 1]
+
+
+class Fake:
+    """A back end, and each of its workers, whose answers are given."""
+
+    def __init__(self):
+        self.started, self.given, self.answers, self.stopped = [], [], [], False
+        self.pack, self.give = (lambda request: request), self.given.append
+
+    def start(self, prepare):
+        self.started.append(Fake())
+        return self.started[-1]
+
+    def answer(self):
+        return self.answers.pop(0)
+
+    def stop(self):
+        self.stopped = True
+
+
+def policy_worker(version):
+    status = SimpleNamespace(address=("host", version))
+    has = SimpleNamespace(version=version)
+    return SimpleNamespace(status=status, has=has, is_suspect=False)
+
+
+@pytest.fixture
+def seat():
+    return EnvSeat(SimpleNamespace(lanes=np.array([[4], [5]])), Fake())
+
+
+def test_a_request_that_lost_its_policy_worker_goes_on_with_another(seat):
+    one, other, steps = policy_worker(7), policy_worker(8), Steps([], {"begun": [3]})
+    seat.send(StepsWanted(3, False), one)
+    assert seat.member.given == [StepsWanted(3, False, address=("host", 7))]
+    assert (seat.version, seat.is_stalled) == (7, False)
+    seat.member.answers += [Answer(Stalled("gone")), Answer(steps)]
+    assert seat.receive() is None
+    assert seat.is_stalled and one.is_suspect and seat.request is not None
+    seat.resume(other)
+    assert seat.member.given[1:] == [StepsWanted(3, False, address=("host", 8), resumes=True)]
+    assert not seat.is_stalled
+    assert seat.receive() is steps and seat.request is None and seat.state == {"begun": [3]}
+    seat.resume(other)  # nothing is asked for
+    assert len(seat.member.given) == 2
+
+
+def test_only_losses_in_a_row_are_too_many(seat):
+    answers = [Answer(Stalled("gone"))] * (MAX_REPLACEMENTS - 1)
+    seat.send(StepsWanted(3, False), policy_worker(7))
+    seat.member.answers += [*answers, Answer(Steps([], {})), *answers, Answer(Stalled("gone"))]
+    for _ in range(2 * MAX_REPLACEMENTS - 1):
+        seat.receive()
+    with pytest.raises(
+        EnvError, match=rf"environments \[4, 5\] get no actions: gone; {MAX_REPLACEMENTS} "
+    ):
+        seat.receive()
+
+
+def test_another_worker_takes_the_place_at_episodes_with_other_seeds(seat):
+    dead = Lost("killed", died=True)
+    seat.send(StepsWanted(3, False), policy_worker(7))
+    seat.member.answers += [Answer(Steps([], {"begun": [3, 4], "x": 1})), dead]
+    seat.receive()
+    assert seat.receive() is dead
+    first = seat.member
+    seat.start_anew()
+    assert first.stopped and seat.member is not first and seat.request is None
+    for _ in range(2):
+        seat.send(StepsWanted(3, False), policy_worker(8))
+    states = [request.state for request in seat.member.given]
+    assert states == [{"begun": [1_000_003, 1_000_004], "x": 1}, None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (Unprepared(UserError("no such task")), UserError, "^no such task$"),
+        (Lost("it raised", error=ConfigError("wrong key")), ConfigError, "^wrong key$"),
+        (Lost("it raised"), EnvError, r"environments \[4, 5\] failed: it raised"),
+    ],
+)
+def test_an_error_of_an_environment_is_raised(seat, answer, error, words):
+    seat.member.answers.append(answer)
+    with pytest.raises(error, match=words):
+        seat.receive()
