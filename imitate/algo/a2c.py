@@ -5,20 +5,32 @@ synchronously. With generalized advantages A and their returns R = A + V:
 
     L = -E[ A log pi(a | s) ] + value_weight E[ (V(s) - R)^2 ] - entropy_weight E[ H(pi(. | s)) ]      -> A2C._loss
 
+With ``algo.vtrace``, before each pass over a rollout after the first, returns and advantages are computed again by
+V-trace (Espeholt et al. 2018, arXiv:1802.01561), which corrects them for the change of the policy since:
+
+    R = v, A = min(1, pi / pi_old) (r + g (V' + trace (v' - V')) - V)  -> functional.policy_gradient.vtrace
+
 Departures: Adam instead of RMSprop. With ``trace`` 1, returns are the paper's, over up to
 ``train.online.collect_steps`` steps.
 """
 
 from __future__ import annotations
 
+from typing import cast
+
+import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.on_policy import OnPolicy
+from imitate.algo.base.on_policy import OnPolicy, Rewards
 from imitate.algo.base.on_policy_sections import OnPolicyConfig
-from imitate.functional.policy_gradient import explained_variance
+from imitate.algo.base.rows import by_parts
+from imitate.config import BaseConfig
+from imitate.functional.policy_gradient import explained_variance, vtrace
+from imitate.models.actor import Obs
 
 
 class A2CConfig(OnPolicyConfig):
@@ -48,10 +60,54 @@ class A2CConfig(OnPolicyConfig):
         description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
     )
 
+    vtrace: bool = Field(
+        False,
+        description="correct returns and advantages before each pass over a rollout for the change of the policy since "
+        "it was collected; for rollout_epochs above 1",
+    )
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """List combinations that cannot be trained."""
+        found = {
+            "algo.rnn.enabled is true, whose states are those of the old policy": self.rnn.enabled,
+            f"algo.popart is {self.popart}, whose scale follows each rollout once": self.popart,
+            "algo.rewards have returns of their own": self.rewards,
+        }
+        problems = [
+            f"algo.vtrace is true, but {words}: set it to false"
+            for words, holds in found.items()
+            if self.vtrace and holds
+        ]
+        return super().conflicts(config) + problems
+
 
 @register("a2c", A2CConfig)
 class A2C(OnPolicy[A2CConfig]):
     """Policy gradient with a value function as baseline."""
+
+    @property
+    def prepares_each_pass(self) -> bool:
+        """True with ``vtrace``."""
+        return self.config.vtrace
+
+    def _advantages_of(
+        self, rollout: Batch, obs: Obs, values: Rewards, next_values: Rewards
+    ) -> tuple[Rewards, Rewards]:
+        config = self.config
+        if not config.vtrace:
+            return super()._advantages_of(rollout, obs, values, next_values)
+        taken = torch.from_numpy(rollout["policy_action"]).flatten(0, 1).to(self.device)
+
+        def log_prob(part: Batch) -> Tensor:
+            policy = self.action_mask.policy(self.net.actor(part["obs"]), part["obs"])
+            return policy.log_prob(part["actions"])
+
+        now = cast(Tensor, by_parts(log_prob, {"obs": obs, "actions": taken})).cpu().numpy()
+        ratios = np.exp(now.reshape(rollout["log_prob"].shape) - rollout["log_prob"])
+        ends = rollout["terminals"], rollout["timeouts"]
+        numbers = (rollout["rewards"], values, next_values, ratios)
+        returns, advantages = vtrace(*numbers, *ends, config.discount, config.trace)
+        return advantages, returns
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         config = self.config

@@ -123,3 +123,49 @@ def generalized_advantages(
         running = errors[step] + factors[step] * running
         advantages[step] = running
     return advantages
+
+
+def vtrace(
+    rewards: Numbers,
+    values: Numbers,
+    next_values: Numbers,
+    ratios: Numbers,
+    terminals: Flags,
+    timeouts: Flags,
+    discount: float,
+    trace: float,
+) -> tuple[Numbers, Numbers]:
+    """V-trace: targets v of the values, and advantages, from steps of an older policy.
+
+    With c[t] = min(1, ratio) and d[t] = c[t] (r[t] + discount V(s[t+1]) - V(s[t])):
+
+        v[t] = V(s[t]) + d[t] + discount trace c[t] (v[t+1] - V(s[t+1]))
+        A[t] = c[t] (r[t] + discount (V(s[t+1]) + trace (v[t+1] - V(s[t+1]))) - V(s[t]))
+
+    Espeholt et al., "IMPALA", ICML 2018, arXiv:1802.01561, with both thresholds 1, whose ``trace`` is 1. With ratios 1,
+    advantages are those of :func:`generalized_advantages`, and v those plus the values.
+
+    Args:
+        rewards: (T, N).
+        values: (T, N).
+        next_values: (T, N).
+        ratios: (T, N) probability of the action by the current policy over that when it was taken.
+        terminals: (T, N), true where the task ended.
+        timeouts: (T, N), true where the episode was truncated by its time limit.
+        discount: in [0, 1].
+        trace: lambda, in [0, 1].
+
+    Returns:
+        (T, N) targets, (T, N) advantages.
+    """
+    clipped = np.minimum(ratios, np.float32(1.0))
+    goes_on = ~terminals
+    errors = clipped * (rewards + discount * next_values * goes_on - values)
+    factors = (discount * trace * clipped * ~(terminals | timeouts)).astype(np.float32)
+    excess, after = np.empty_like(errors), next_values.copy()
+    running = np.zeros_like(errors[0])
+    for step in range(len(errors) - 1, -1, -1):
+        after[step] += trace * running * ~timeouts[step]
+        running = errors[step] + factors[step] * running
+        excess[step] = running
+    return values + excess, clipped * (rewards + discount * after * goes_on - values)

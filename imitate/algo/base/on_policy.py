@@ -214,7 +214,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         values = now.reshape(rollout["rewards"].shape)
         next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
         next_values.reshape(now.shape)[rollout["end_rows"]] = at_ends
-        each = self._advantages_of(rollout, values, next_values)
+        each, returns = self._advantages_of(rollout, prepared, values, next_values)
         weights = reward_weights_in(self.nets)
         total = (
             weights.total(torch.from_numpy(each).to(self.device)) if weights is not None else None
@@ -223,7 +223,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             "actions": rollout["policy_action"],
             "log_prob": rollout["log_prob"],
             "advantages": each if total is None else total.cpu().numpy(),
-            "returns": each + values,
+            "returns": returns,
             "values": values,
         }
         batch: Batch = {
@@ -258,15 +258,30 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             errors = errors / cast(PopArt, self.net.value_head).std.square()
         return errors.mean()
 
-    def _advantages_of(self, rollout: Batch, values: Rewards, next_values: Rewards) -> Rewards:
-        """Return the generalized advantages of a rollout, in the shape of its rewards."""
+    @property
+    def prepares_each_pass(self) -> bool:
+        """True if a rollout is prepared again before each pass over it, by the policy and value of that time."""
+        return False
+
+    def _advantages_of(
+        self, rollout: Batch, obs: Obs, values: Rewards, next_values: Rewards
+    ) -> tuple[Rewards, Rewards]:
+        """Return the generalized advantages of a rollout, and its returns, in the shape of its rewards.
+
+        Args:
+            rollout: raw, see :meth:`prepare_rollout`.
+            obs: its prepared observations (T N, ...).
+            values: values of the states, in the shape of the rewards.
+            next_values: values of the states after the steps.
+        """
         config, weights, trace = self.config, reward_weights_in(self.nets), self._trace(rollout)
         ends = rollout["terminals"], rollout["timeouts"]
         rewards = rollout["rewards"]
         if weights is None:
-            return generalized_advantages(
+            each = generalized_advantages(
                 rewards, values, next_values, *ends, config.discount, trace
             )
+            return each, each + values
         discounts = [config.discount if own is None else own for own in (*weights.discounts, None)]
         columns = [
             generalized_advantages(
@@ -274,7 +289,8 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             )
             for k, discount in enumerate(discounts)
         ]
-        return np.stack(columns, axis=-1)
+        each = np.stack(columns, axis=-1)
+        return each, each + values
 
     def _trace(self, rollout: Batch) -> float | Rewards:
         """Return lambda of the advantages, or that of each step (T, N)."""

@@ -287,7 +287,7 @@ class RolloutLearner(Learner):
             rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes, rollout["mask"]
         )
         batch = self.algo.prepare_rollout(rollout)
-        yield from self._passes(batch)
+        yield from self._passes(rollout, batch)
         for further in self.algo.after_rollout(rollout, batch, self._batch_size):
             self.updates += 1
             yield further
@@ -296,9 +296,11 @@ class RolloutLearner(Learner):
             self.obs_normalizer.add({key: seen[mask] for key, seen in rollout["obs"].items()})
             self.obs_normalizer.apply(self.algo.preprocess)
 
-    def _passes(self, batch: Batch) -> Iterator[Batch]:
+    def _passes(self, rollout: Batch, batch: Batch) -> Iterator[Batch]:
         algo, self._leaves = self.algo, False
         for number in range(algo.config.rollout_epochs):
+            if number and algo.prepares_each_pass:
+                batch = algo.prepare_rollout(rollout)
             for minibatch in self._minibatches(batch):
                 self.updates += 1
                 if number < algo.expert_passes:
