@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from imitate.cli.options import AsJson
-from imitate.config.data_paths import INDEX_NAME, url_of
+from imitate.config.data_paths import url_of
 from imitate.data.file.journal import unfinished_words
 from imitate.deploy.bundle.archive import is_bundle
 from imitate.errors import UserError, printable
 from imitate.system.missing import no_such
-from imitate.system.recognition import diagnosis, lerobot_policy, recognise
+from imitate.system.recognition import INDEX_NAME, diagnosis, lerobot_policy, recognise
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZIP_SIGNATURE = b"PK\x03\x04"

@@ -352,7 +352,7 @@ def prepare_folder(
     Raises:
         DatasetError: the path is a file, or the folder has files that are neither replaced nor continued.
     """
-    from imitate.config.data_paths import INDEX_NAME
+    from imitate.system.recognition import INDEX_NAME
 
     if folder.exists() and not folder.is_dir():
         raise DatasetError(f"{folder}: is a file: name a folder with --out for --shard-demos")
@@ -374,8 +374,8 @@ def prepare_folder(
 
 def finish_folder(folder: Path, pieces: Sequence[CollectedFile]) -> None:
     """Write the index of the existing shards; a shard without any recorded episode does not exist."""
-    from imitate.config.data_paths import INDEX_NAME
     from imitate.data.shards.index import write_index
+    from imitate.system.recognition import INDEX_NAME
 
     if not (folder / INDEX_NAME).exists():
         write_index(folder, [piece.path for piece in pieces if piece.path.exists()])

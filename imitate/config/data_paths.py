@@ -8,10 +8,8 @@ from pathlib import Path
 from imitate.config.config import Config
 from imitate.config.train import DatasetConfig
 from imitate.errors import ConfigError
-from imitate.system.recognition import diagnosis
+from imitate.system.recognition import INDEX_NAME, diagnosis
 
-INDEX_NAME = "index.json"
-"""Name of the index of a folder of shards."""
 _RANGE = re.compile(r"\{([0-9]+)\.\.([0-9]+)\}")
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
 _MAX_FILES = 10_000

@@ -9,13 +9,10 @@ from typing_extensions import Self
 
 from imitate.config.section import OpenSection, Section
 from imitate.errors import nearest
+from imitate.system.text import MASK
 
 AUTO = "auto"
 """Value used instead of a list of keys: all keys of the modality in the training data."""
-MASK = "mask"
-"""Modality of the observation (C,) that marks the allowed choices of a discrete action. It is not encoded."""
-ACTION_MASK = "action_mask"
-"""Name of the action mask among the observations of environments."""
 
 
 def _auto_is_a_list(value: object) -> object:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import Array, Obs
 from imitate.errors import EnvError, nearest, offered
 from imitate.functional.images import image_layout, in_layout, nested_name
+from imitate.system.text import ACTION_MASK
 
 FLAT, IMAGE = "flat", "image"
 

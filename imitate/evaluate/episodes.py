@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.config.observation import ACTION_MASK
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
 from imitate.envs.env import Lanes, ever, has_team, of_all, random_actions, success_in, watched
@@ -36,6 +35,7 @@ from imitate.policy.chunks import ChunkCounts, ChunkPlayer, Ticket
 from imitate.policy.rollout_policy import RolloutPolicy, not_trained
 from imitate.system.processes import Beat, cpu_model
 from imitate.system.seeding import seeded
+from imitate.system.text import ACTION_MASK
 from imitate.system.user_code import error_words
 
 Vector = NDArray[np.float64]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imitate.config.observation import MASK
 from imitate.errors import ConfigError, nearest
+from imitate.system.text import MASK
 
 Shape = tuple[int, ...]
 

@@ -35,6 +35,8 @@ _OF_IMITATION = frozenset({"obs", "acts", "terminal", "indices"})
 _NOT_OGBENCH = frozenset({"rewards", "next_observations", "timeouts", "dones"})
 _OF_STEPS = _OF_OGBENCH | _NOT_OGBENCH | {"obs", "acts", "next_obs", "action", "reward", "done"}
 _MOST_SHOWN = 8
+INDEX_NAME = "index.json"
+"""Name of the index of a folder of shards."""
 LEROBOT_WEIGHTS = "model.safetensors"
 LEROBOT_ALGOS = {"act": "act", "diffusion": "diffusion_policy"}
 """Types of LeRobot's policies that are read here, and the algorithm of each."""
@@ -171,7 +173,7 @@ def _lerobot_dataset(folder: Path) -> Found | None:
 
 
 def _shards(folder: Path) -> Found | None:
-    if b'"imitate-shards"' not in _begin(folder / "index.json", 200):
+    if b'"imitate-shards"' not in _begin(folder / INDEX_NAME, 200):
         return None
     return Found(
         "shards",

@@ -19,6 +19,10 @@ INFO, PART, SIGNALS = "info:", "reward:", "signals/"
 number of one of a vector of rewards; and of the array with such numbers in a demo."""
 SKILL, PREVIOUS_ACTION, DURATION = "skill", "previous_action", "duration"
 """Observations that wrappers of environments add."""
+MASK = "mask"
+"""Modality of the observation (C,) that marks the allowed choices of a discrete action. It is not encoded."""
+ACTION_MASK = "action_mask"
+"""Name of the action mask among the observations of environments."""
 
 
 def counted(count: int, noun: str) -> str:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from imitate.algo.base.execution import ChunkExecution
 from imitate.algo.base.own_networks import OwnNetworks
-from imitate.config.observation import MASK
 from imitate.errors import ConfigError
 from imitate.functional.transfer import to_device
 from imitate.models.actor import GroupEncoder
 from imitate.models.observation import CONDITION_KEY, GOOD, ObservationEncoder
 from imitate.models.optim import averaging
 from imitate.models.preprocess import Preprocess
+from imitate.system.text import MASK
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -38,10 +38,10 @@ from imitate.config.auxiliary import (
     AuxiliaryConfig,
     SharingAuxiliaryConfig,
 )
-from imitate.config.observation import MASK
 from imitate.errors import ConfigError, nearest
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.observation import LANGUAGE_KEY, ObservationEncoder
+from imitate.system.text import MASK
 
 __all__ = [
     "Auxiliary",

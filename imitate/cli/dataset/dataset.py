@@ -20,7 +20,7 @@ from imitate.cli.progress import Progress
 from imitate.cli.reports.layout import SOLVED, table
 from imitate.collect.playback import PlaybackReport
 from imitate.collect.playback import playback as play
-from imitate.config.data_paths import INDEX_NAME, url_of
+from imitate.config.data_paths import url_of
 from imitate.data import DatasetFile
 from imitate.data.download.catalogue import (
     Downloaded,
@@ -37,6 +37,7 @@ from imitate.data.shards.index import ShardIndex, write_index
 from imitate.errors import DatasetError, UserError
 from imitate.system.missing import no_such
 from imitate.system.plain_files import fresh, replaced
+from imitate.system.recognition import INDEX_NAME
 from imitate.system.text import DownloadBar, counted
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import h5py
 
-from imitate.config.data_paths import INDEX_NAME, url_of
+from imitate.config.data_paths import url_of
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.download.download import filesystem
 from imitate.data.edit.merge import check_alike, new_names
@@ -27,6 +27,7 @@ from imitate.data.file.confined import ConfinedFile
 from imitate.data.shards.index import DescribedShard, ShardIndex, describe_shard, index_of
 from imitate.errors import DatasetError
 from imitate.system.plain_files import cleared, give_name, read_text, write_text
+from imitate.system.recognition import INDEX_NAME
 
 
 class ShardPlace(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from imitate.config.data_paths import INDEX_NAME, url_of
+from imitate.config.data_paths import url_of
 from imitate.data.download.fetch import (
     cached_path,
     fetch,
@@ -25,6 +25,7 @@ from imitate.data.file.fingerprint import CONTENT_VERSION
 from imitate.data.shards.index import FORMAT, MAX_BYTES, Shard, ShardIndex
 from imitate.errors import DatasetError
 from imitate.system.plain_files import read_bytes
+from imitate.system.recognition import INDEX_NAME
 from imitate.system.text import DownloadBar
 
 _CONNECTIONS = 4

@@ -30,7 +30,6 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from imitate.config.data_paths import INDEX_NAME
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.download.download import sha256_of
 from imitate.data.file.extents import Extents
@@ -39,6 +38,7 @@ from imitate.data.file.hdf5_format import wrong_env_args
 from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.errors import DatasetError, nearest
 from imitate.system.plain_files import check_depth, write_text
+from imitate.system.recognition import INDEX_NAME
 
 Values = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ what                      reason                                                
                           has too, at nearly all of it
 :mod:`.short_convolution` oneDNN reorders a large kernel at each call, which     a pass of the default U-Net takes 0.75
                           takes longer than a convolution over few steps         (AVX-512) or 0.45 (AVX2) of the time
-:mod:`.layers`            linear layers that use the products in training, and   a layer of 1024 x 1024 weights acts in
+``pack_linears``          linear layers that use the products in training, and   a layer of 1024 x 1024 weights acts in
                           weights packed in blocks for the few rows of acting    0.4 of the time in int8
 :mod:`.activations`       torch's Mish and softmax of few numbers do not         a plan of TD-MPC2 takes 0.85 of the
                           vectorize                                              time

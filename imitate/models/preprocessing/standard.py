@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imitate.config.observation import MASK
 from imitate.errors import ConfigError, UserError
 from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.functional.normalization import is_constant
@@ -19,6 +18,7 @@ from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
 from imitate.models.layout import Shape, processed_shape
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
+from imitate.system.text import MASK
 
 _OVERSHOOT = 0.1
 """Largest amount by which resized images may exceed black and white."""

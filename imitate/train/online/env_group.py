@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import (
     Env,
     Outcome,
@@ -27,7 +26,7 @@ from imitate.envs.env import (
     success_in,
 )
 from imitate.errors import EnvError, RewardError, RobotError, nearest
-from imitate.system.text import INFO
+from imitate.system.text import ACTION_MASK, INFO
 from imitate.system.user_code import error_words
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
 

@@ -16,7 +16,6 @@ from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.relative import check_relative
 from imitate.algo.slots.reward_weights import sources_of
 from imitate.config import Config
-from imitate.config.observation import ACTION_MASK, MASK
 from imitate.data.batches.build import training_sources
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.envs import make_env
@@ -28,7 +27,7 @@ from imitate.errors import ConfigError, EnvError
 from imitate.evaluate.environments import GYMNASIUM, laid_over, named_robot
 from imitate.functional.images import image_type
 from imitate.models.preprocess import Preprocess
-from imitate.system.text import PART
+from imitate.system.text import ACTION_MASK, MASK, PART
 from imitate.train.devices import with_precision
 from imitate.train.online.curriculum import stage_metas
 from imitate.train.online.goals import check_hindsight, stored_keys, subgoals
