@@ -123,7 +123,7 @@ class _NotSeenError(KeyError):
 
 
 class _Seen(dict[str, NDArray[Any]]):
-    """Observations of an expert, whose missing keys are told apart from those of the expert's own dictionaries."""
+    """Observations of an expert; a missing key raises an error that the expert's own dictionaries do not raise."""
 
     def __missing__(self, key: str) -> NDArray[Any]:
         raise _NotSeenError(key)
