@@ -60,7 +60,18 @@ AUXILIARIES: Kinds[Any, AuxiliaryConfig] = Kinds(
     "imitate.algo.slots",
     "imitate.auxiliaries",
     AuxiliaryConfig,
-    ("decoder", "diayn", "icm", "inverse", "mutual_information", "predictive", "rnd", "vae", "vq"),
+    (
+        "decoder",
+        "diayn",
+        "icm",
+        "inverse",
+        "monet",
+        "mutual_information",
+        "predictive",
+        "rnd",
+        "vae",
+        "vq",
+    ),
 )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from imitate.errors import ConfigError
 from imitate.models.layout import Shape
+from imitate.models.monet import SlotCore
 from imitate.models.options import chosen, chosen_or_installed, relevant, supplied
 from imitate.models.randomizers import (
     ColorRandomizer,
@@ -56,6 +57,7 @@ CORES: dict[str, Any] = {
     "VisualCore": VisualCore,
     "VisualCoreLanguageConditioned": VisualCoreLanguageConditioned,
     "ScanCore": ScanCore,
+    "SlotCore": SlotCore,
     "TokenCore": TokenCore,
 }
 RANDOMIZERS: dict[str, Any] = {

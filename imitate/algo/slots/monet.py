@@ -1,0 +1,83 @@
+"""MONet: an auxiliary loss for which the slots of an encoder of images show one object each.
+
+Burgess et al., "MONet: Unsupervised Scene Decomposition and Representation", 2019 (arXiv:1901.11390); equations in
+:mod:`imitate.models.monet`. The encoder's images have the core ``SlotCore``; here are its decoder and loss:
+
+    loss    (-log likelihood + beta KL + gamma KL of masks) / numbers of an image       -> MONetAuxiliary.loss
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.slots.auxiliary import (
+    Auxiliary,
+    AuxiliaryContext,
+    Batch,
+    SharingAuxiliaryConfig,
+    newest_frame,
+    register,
+)
+from imitate.config import Section
+from imitate.errors import ConfigError
+from imitate.models.key_encoder import KeyEncoder
+from imitate.models.monet import SlotCore, SlotDecoder, drawn, slot_losses
+
+
+class MONetConfig(SharingAuxiliaryConfig):
+    """Entry of type ``monet``."""
+
+    model_config = {**Section.model_config}
+
+    beta: float = Field(0.5, ge=0, description="weight of the divergence of the slots")
+    gamma: float = Field(0.5, ge=0, description="weight of the divergence of decoded masks")
+    sigmas: tuple[float, float] = Field(
+        (0.09, 0.11),
+        description="standard deviation of the first slot's pixels, and of the others', in images of 0 to 1",
+    )
+    channels: int = Field(32, ge=1, description="channels of the decoder")
+
+
+@register("monet", MONetConfig)
+class MONetAuxiliary(Auxiliary):
+    """Decoders of the slots of all images that an encoder sees by a ``SlotCore``."""
+
+    def __init__(self, config: MONetConfig, context: AuxiliaryContext) -> None:
+        super().__init__(config, context)
+        self.features, self.frames = self.features_of(context), context.frames
+        self.keys = list(self._cores())
+        if not self.keys:
+            raise ConfigError(
+                "algo.auxiliary: monet needs images whose encoder is a SlotCore without a randomizer: set "
+                "observation.encoder.rgb.core_class to SlotCore and obs_randomizer_class to null"
+            )
+        self.decoders = nn.ModuleList(
+            SlotDecoder(core, config.channels) for core in self._cores().values()
+        )
+
+    def _cores(self) -> dict[str, SlotCore]:
+        """Return the core of each image, by its key."""
+        found: dict[str, SlotCore] = {}
+        for name, net in self.features.encoder.obs.nets.items():
+            if isinstance(net, KeyEncoder) and isinstance(net.core, SlotCore):
+                keys = name.replace("/", ".").split("+")
+                found |= {key: net.core for key in keys if not net.randomizers}
+        return found
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean loss over the images, of the newest frame."""
+        shown, config = newest_frame(batch["obs"], self.frames), self.config
+        parts = []
+        for (key, core), decoder in zip(self._cores().items(), self.decoders, strict=True):
+            x = shown[key].float()
+            log_masks = core.log_masks(x)
+            posterior = core.posterior(x, log_masks)
+            made = decoder(drawn(*posterior))
+            losses = slot_losses(x, log_masks, posterior, made, config.sigmas)
+            parts.append(torch.stack([each.mean() for each in losses]) / x[0].numel())
+        error, kl, mask_kl = torch.stack(parts).mean(0)
+        loss = error + config.beta * kl + config.gamma * mask_kl
+        info = {"Loss": loss, "Reconstruction_Loss": error, "KL_Loss": kl, "Mask_Loss": mask_kl}
+        return loss, info
