@@ -275,7 +275,7 @@ def record(files: Sequence[str], folder: Path = FOLDER) -> None:
     for start in range(0, len(left), AT_ONCE):
         part = left[start : start + AT_ONCE]
         print(f"recording {start + 1} to {start + len(part)} of {len(left)} files", flush=True)
-        with tempfile.TemporaryDirectory() as children:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as children:
 
             def work(part: Sequence[str] = part, children: str = children) -> int:
                 recorder = line_recorder(str(ROOT / "imitate"))
