@@ -495,14 +495,14 @@ class TDMPC2(Algo[TDMPC2Config]):
         self.counters["updates"] += 1
         with torch.no_grad():
             model.spread.value.copy_(scale)
-            model.near.fill_(self._near())
+            model.near.fill_(self.near_share())
         if self.optimization.share_weights is not None:  # each rank has seen other values
             self.optimization.share_weights(model.spread)
         follow_auxiliaries(self, batch)
         info["Loss"] = loss + policy
         return {name: value.detach() for name, value in info.items()} | more
 
-    def _near(self) -> float:
+    def near_share(self) -> float:
         """Return the share of the policy's plans at the start of a search after the updates so far."""
         near, train = self.config.near, self.global_config.train
         if near.until is None or near.share == 0:

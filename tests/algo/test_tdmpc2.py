@@ -269,7 +269,7 @@ def test_updates_before_the_first_episode_keep_the_search_near_the_policy():
     found = []
     for updates in (4, 10, 13, 25, 99):  # of 30 after the ten
         algo.counters["updates"] = updates
-        found.append(algo._near())
+        found.append(algo.near_share())
     assert found == pytest.approx([0.8, 0.8, 0.8 * (1 - 3 / 15), 0.0, 0.0])
 
 

@@ -203,4 +203,4 @@ def test_an_error_of_the_users_function_is_told_apart_from_a_missing_observation
     with pytest.raises(
         ConfigError, match=r"failed at .*failing_expert.py, line 3: KeyError: 'left'"
     ):
-        algo._action(algo._number(0), {"s": np.zeros(2)})
+        algo.act({"s": torch.zeros(1, 2)}, algo.initial_state(1))
