@@ -132,6 +132,8 @@ CASES = {
     },
     "ppg_cartpole": Case("ppg/ppg_cartpole", 475.0),
     "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
+    "muzero_cartpole": Case("muzero/muzero_cartpole", 450.0),
+    "muzero_pendulum": Case("muzero/muzero_pendulum", -300.0),
     "dqn_cartpole": Case("dqn/dqn_cartpole", 450.0),
     "sac_cartpole": Case("sac/sac_cartpole", 450.0),
     "sac_inverted_pendulum": Case("sac/sac_inverted_pendulum", 950.0),
