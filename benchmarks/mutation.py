@@ -41,7 +41,7 @@ from benchmarks.mutants import Mutant, called_at_import, mutants
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.json")
 CORE = (
-    *("functional.", "data.batches.windows", "models.preprocess", "online.ring"),
+    *("functional.", "data.batches.windows", "models.preprocess", "train.online.ring"),
     *("algo.iql", "algo.sac", "algo.flow_policy"),
 )
 """Modules that are tried if none are named; a name that ends with a dot is a package."""
