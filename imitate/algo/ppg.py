@@ -36,11 +36,9 @@ from imitate.algo.slots.reward_weights import num_values
 from imitate.config import BaseConfig
 from imitate.functional.losses import categorical_kl, gaussian_kl
 from imitate.functional.policy_gradient import (
-    clipped_share,
     clipped_surrogate,
     clipped_value_error,
-    divergence_of_ratios,
-    explained_variance,
+    surrogate_figures,
 )
 from imitate.models.actor import Obs, StochasticPolicy
 from imitate.models.categorical import Categorical
@@ -105,18 +103,13 @@ class PPG(OnPolicy[PPGConfig]):
         auxiliary = self._auxiliary_error(hidden.detach(), batch["returns"])
         loss = policy_loss + config.value_weight * value_loss + auxiliary
         loss, entropy = self._with_entropy(loss, policy)
-        with torch.no_grad():
-            divergence = divergence_of_ratios(log_ratio).mean()
-            clip_fraction = clipped_share(log_ratio, config.clip)
-            explained = explained_variance(batch["values"], batch["returns"])
+        figures = surrogate_figures(log_ratio, config.clip, batch["values"], batch["returns"])
         return loss, {
             "Loss": loss,
             "Policy_Loss": policy_loss,
             "Value_Loss": value_loss,
             "Entropy": entropy,
-            "KL": divergence,
-            "Clip_Fraction": clip_fraction,
-            "Explained_Variance": explained,
+            **figures,
         }
 
     def _auxiliary_error(self, hidden: Tensor, returns: Tensor) -> Tensor:

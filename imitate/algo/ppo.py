@@ -13,7 +13,6 @@ normalized per minibatch; values are clipped only with ``value_clip``.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info
@@ -21,11 +20,9 @@ from imitate.algo.base.factory import register
 from imitate.algo.base.on_policy import OnPolicy
 from imitate.algo.base.on_policy_sections import PPOConfig
 from imitate.functional.policy_gradient import (
-    clipped_share,
     clipped_surrogate,
     clipped_value_error,
-    divergence_of_ratios,
-    explained_variance,
+    surrogate_figures,
 )
 
 
@@ -41,16 +38,11 @@ class PPO(OnPolicy[PPOConfig]):
         errors = clipped_value_error(values, batch["returns"], batch["values"], config.value_clip)
         value_loss = self._mean_error(errors)
         loss, entropy = self._with_entropy(policy_loss + config.value_weight * value_loss, policy)
-        with torch.no_grad():
-            divergence = divergence_of_ratios(log_ratio).mean()
-            clip_fraction = clipped_share(log_ratio, config.clip)
-            explained = explained_variance(batch["values"], batch["returns"])
+        figures = surrogate_figures(log_ratio, config.clip, batch["values"], batch["returns"])
         return loss, {
             "Loss": loss,
             "Policy_Loss": policy_loss,
             "Value_Loss": value_loss,
             "Entropy": entropy,
-            "KL": divergence,
-            "Clip_Fraction": clip_fraction,
-            "Explained_Variance": explained,
+            **figures,
         }

@@ -38,11 +38,9 @@ from imitate.algo.slots.density import moments_of
 from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.config import Section
 from imitate.functional.policy_gradient import (
-    clipped_share,
     clipped_surrogate,
     clipped_value_error,
-    divergence_of_ratios,
-    explained_variance,
+    surrogate_figures,
 )
 from imitate.models.actor import StochasticPolicy
 from imitate.models.categorical import Categorical
@@ -175,18 +173,13 @@ class PPOBC(OnPolicy[PPOBCConfig]):
             found = self.cross_entropy(policy, batch["base_mean"], batch["base_variance"])
             loss = loss + config.imitation.kl_weight * self.imitation_decay * found
             more["Imitation_KL"] = found
-        with torch.no_grad():
-            divergence = divergence_of_ratios(log_ratio).mean()
-            clip_fraction = clipped_share(log_ratio, config.clip)
-            explained = explained_variance(batch["values"], batch["returns"])
+        figures = surrogate_figures(log_ratio, config.clip, batch["values"], batch["returns"])
         return loss, {
             "Loss": loss,
             "Policy_Loss": policy_loss,
             "Value_Loss": value_loss,
             "Entropy": entropy,
-            "KL": divergence,
-            "Clip_Fraction": clip_fraction,
-            "Explained_Variance": explained,
+            **figures,
             "Imitation_Loss": distance,
             "Imitation_Weight": torch.full((), weight, device=self.device),
             **more,

@@ -169,3 +169,22 @@ def vtrace(
         running = errors[step] + factors[step] * running
         excess[step] = running
     return values + excess, clipped * (rewards + discount * after * goes_on - values)
+
+
+@torch.no_grad()
+def surrogate_figures(
+    log_ratio: Tensor, clip: float, values: Tensor, returns: Tensor
+) -> dict[str, Tensor]:
+    """Return what algorithms with a clipped surrogate log of a minibatch, each ().
+
+    Args:
+        log_ratio: (B,) log pi(a) - log pi_old(a).
+        clip: limit of the ratio's distance from 1.
+        values: (B,) or (B, S) values of the rollout.
+        returns: like ``values``.
+    """
+    return {
+        "KL": divergence_of_ratios(log_ratio).mean(),
+        "Clip_Fraction": clipped_share(log_ratio, clip),
+        "Explained_Variance": explained_variance(values, returns),
+    }
