@@ -61,6 +61,7 @@ FAST = (
     *("dt/dt", "gail/gail_cartpole", "hbc/hbc", "iql/iql", "mbrl/mbrl", "mbrl/mbrl_pendulum"),
     *(
         "metaworld/bc_frozen_image",
+        "merlin/merlin_recall",
         "ppg/ppg_cartpole",
         "ppo_bc/ppo_bc",
         "rebrac/rebrac",

@@ -429,6 +429,7 @@ def test_a_mask_of_another_size_than_the_choices_is_refused(tmp_path):
 
 ROLLOUTS = "experiment.rollout.enabled=false"
 PPO, SAC = "ppo/ppo_recurrent", "sac/sac_recurrent"
+MERLIN = "merlin/merlin_recall"
 
 
 def learn(name, tmp_path, *overrides):
@@ -470,7 +471,7 @@ def test_who_remembers_answers_and_who_forgets_guesses(tmp_path, name, epochs, c
 
 def small(name, *overrides):
     """Trainings whose epochs are over with an episode, of 8 steps."""
-    epoch = 64 if name.startswith("ppo") else 80
+    epoch = 80 if name == SAC else 64
     sac = ["num_envs=1", "warmup_steps=40", "update_ratio=0.2"]
     online = sac if name == SAC else ["num_envs=2", "collect_steps=16"]
     settings = [f"train.online.{words}" for words in online]
@@ -482,7 +483,10 @@ def small(name, *overrides):
     ("name", "rnn_type"),
     [
         *((PPO, "GRU"), (SAC, "LSTM")),
-        *(pytest.param(*case, marks=NIGHTLY) for case in ((PPO, "LSTM"), (SAC, "GRU"))),
+        *(
+            pytest.param(*case, marks=NIGHTLY)
+            for case in ((PPO, "LSTM"), (SAC, "GRU"), (MERLIN, "LSTM"))
+        ),
     ],
 )
 def test_a_resumed_run_with_a_memory_ends_bit_equal(tmp_path, name, rnn_type):
