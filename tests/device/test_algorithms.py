@@ -53,7 +53,8 @@ WAITS_OF_UPDATE = {
 """Times that an update may wait for the device; none where a configuration's name begins with none of these."""
 WAITS_OF_BATCH = {
     "iql_recurrent": 1,  # torch wants the lengths of sequences on the CPU
-    "ppo_recurrent": 1,  # steps of padding are left out
+    "merlin": 1,  # steps of padding are left out
+    "ppo_recurrent": 1,
     "sac_recurrent": 1,
 }
 """Times that the preparation of a batch may wait."""
