@@ -43,6 +43,7 @@ WAITS_OF_UPDATE = {
     "gail": 1,
     # The number of steps that are learned from is in the data.
     "iql_recurrent": 1,
+    "merlin": 1,
     # The tree is in arrays of the processor: two copies per simulation, and those of the roots.
     "muzero": 22,
     "ppo_recurrent": 1,
