@@ -150,16 +150,13 @@ def main(argv: Sequence[str]) -> int:
         peers = _Peers(args, device, Path(folder), stack)
         report |= {"data": words(peers.data), "peers": peers.words}
         variants = {name: VARIANTS[name] for name in args.variants}
-        found = [
-            _measured(name, peers, device, args.rounds, args.dry, variants) for name in args.cases
-        ]
-    report["cases"] = {figures.case: figures.to_dict() for figures in found}
-    text = markdown(report, found)
+        found: list[Figures] = []
+        for name in args.cases:
+            found.append(_measured(name, peers, device, args.rounds, args.dry, variants))
+            report["cases"] = {figures.case: figures.to_dict() for figures in found}
+            text = markdown(report, found)
+            _write(args, report, text)  # after each case: a later one may end the process
     print(text)
-    for path, content in ((args.json, json.dumps(report, indent=2)), (args.markdown, text)):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content + "\n")
     return int(any(figures.errors or figures.met is False for figures in found))
 
 
@@ -252,13 +249,28 @@ def _measured(
             ours = _to_the_end(iterate, device)
             ours(1)
         except Exception as error:  # the other figures are still measured
-            figures.errors[variant] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+            figures.errors[variant] = _message(error)
         else:
             contestants[variant] = ours
     steps = 1 if dry else case.steps
-    spent = all_rounds(contestants, dict.fromkeys(contestants, steps), 1 if dry else rounds)
+    try:
+        spent = all_rounds(contestants, dict.fromkeys(contestants, steps), 1 if dry else rounds)
+    except Exception as error:
+        figures.errors["rounds"] = _message(error)
+        return figures
     figures.per_s = {k: [case.per_step / s.wall_s for s in costs] for k, costs in spent.items()}
     return figures
+
+
+def _message(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+
+
+def _write(args: argparse.Namespace, report: dict[str, Any], text: str) -> None:
+    for path, content in ((args.json, json.dumps(report, indent=2)), (args.markdown, text)):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content + "\n")
 
 
 def _iterate(

@@ -182,3 +182,27 @@ def test_a_copy_updates_itself():
     for key, value in algo.nets.state_dict().items():
         assert torch.equal(value, before[key])
     assert not all(torch.equal(v, before[k]) for k, v in other.nets.state_dict().items())
+
+
+def test_a_graph_owns_the_memory_in_which_cublas_works(monkeypatch):
+    algo, events = make("bc"), []
+    tapes = recorded(monkeypatch, algo)
+    clear = "_cuda_clearCublasWorkspaces"
+    monkeypatch.setattr(torch._C, clear, lambda: events.append(len(tapes)), raising=False)
+    trained(algo)
+    assert events == [0] and len(tapes) == 1
+
+
+@pytest.mark.cuda
+def test_on_cuda_a_graph_works_on_after_another_policy_is_compiled():
+    """torch.compile returns the memory in which cuBLAS works to the driver."""
+    results = []
+    for use_graph in ("true", "false"):
+        algo = make("bc", "cuda", f"train.cuda_graph={use_graph}")
+        trained(algo)
+        if use_graph == "true":
+            trained(make("bc", "cuda", "train.compile=true"))
+            torch.cuda.empty_cache()
+        results.append(trained(algo)[0])
+    for key, value in results[1].items():
+        torch.testing.assert_close(results[0][key], value, atol=1e-5, rtol=1e-3, msg=key)

@@ -216,6 +216,9 @@ def _record(
     inputs = [leaf.clone() for _, leaf in tensors_in(batch)]
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     graph = torch.cuda.CUDAGraph()
+    # The memory in which cuBLAS works is made anew inside the graph's own: torch.compile returns that outside to the
+    # driver, and a graph that works there would then read and write memory that is no longer its own.
+    torch._C._cuda_clearCublasWorkspaces()
     # errors of other threads, such as that which pins memory, do not concern this graph
     with (
         torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
