@@ -24,6 +24,14 @@ def test_the_noise_scale_of_two_gradients_by_hand():
     assert scale.value() is None
 
 
+def test_each_value_begins_anew():
+    scale = NoiseScale(8)
+    for _ in range(2):
+        scale.add(torch.tensor([3.0, 1.0]))
+        scale.add(torch.tensor([1.0, 1.0]))
+        assert scale.value() == 4.0
+
+
 def test_the_scale_does_not_depend_on_the_size_of_the_batches():
     """Samples have gradients of mean 1 and variance 9 in each of 4 numbers: the scale is 36 / 4 = 9 samples."""
     generator = torch.Generator().manual_seed(0)
@@ -81,3 +89,9 @@ def test_debug_needs_tensorboard():
     tree["experiment"]["logging"] |= {"debug": True, "log_tb": False}
     with pytest.raises(ConfigError, match="debug is written to TensorBoard alone"):
         load_config(tree)
+
+
+def test_without_observations_or_with_goals_no_deviation_is_shown():
+    assert policy_stds(tiny_algo("sac"), {}) is None
+    goal = tiny_algo("gciql", goal={"s": 3})
+    assert policy_stds(goal, {"s": torch.zeros(5, 3)}) is None

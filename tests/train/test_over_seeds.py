@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from imitate.errors import ConfigError
 from imitate.train.sweep.curves import Curve, Setting, read_curves
-from imitate.train.sweep.over_seeds import MEASURES, band, estimate_of, settings_of
+from imitate.train.sweep.over_seeds import MEASURES, band, each_run, estimate_of, settings_of
 from imitate.train.sweep.plot import default_panels, draw_settings
 from imitate.train.sweep.results_table import as_json, cells, csv_text, latex_text, markdown_text
 from imitate.train.sweep.sweep import Sweep, SweepRun, table_rows
@@ -193,6 +193,14 @@ def curve(seed, rates):
         for epoch, rate in rates.items()
     ]
     return Curve(str(seed), (), tuple(records), {"train": {"seed": seed}})
+
+
+def test_equal_names_are_preceded_by_their_sweeps_or_numbered():
+    runs = [Curve(name, (), (), sweep=sweep) for name, sweep in zip("aaabb", "xy z ", strict=True)]
+    runs[2] = Curve("a", (), ())
+    runs[4] = Curve("c", (), (), sweep="z")
+    assert [found.label for found in each_run(runs)] == ["x a", "y a", "a", "b", "c"]
+    assert [found.label for found in each_run([runs[2], runs[2]])] == ["a #1", "a #2"]
 
 
 def test_a_name_that_cannot_be_drawn_is_escaped():

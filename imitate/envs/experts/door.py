@@ -19,7 +19,9 @@ from imitate.envs.experts.expert import (
     turned,
 )
 
-_PIVOT = np.array([-0.175, -0.10, -0.025])  # position of the handle, in the door's frame, in m
+_PIVOT = np.array(
+    [-0.175, -0.10]
+)  # position of the handle seen from above, in the door's frame, in m
 _LEVER_M = 0.125  # vector from the pivot to the observed point of the handle
 _TOUCHING_M = 0.065
 _HELD_M = 0.055
@@ -76,7 +78,7 @@ class DoorExpert(Expert):
     def _look(self, obs: Obs) -> _View:
         door, handle = obs["object"][0:3], obs["object"][3:6]
         opened, turn = float(obs["object"][6]), float(obs["object"][13])
-        own = _PIVOT + _LEVER_M * np.array([math.cos(turn), 0.0, -math.sin(turn)])
+        own = _PIVOT + np.array([_LEVER_M * math.cos(turn), 0.0])
         seen = handle - door
         yaw = math.atan2(seen[1], seen[0]) - math.atan2(own[1], own[0])
         along = turned(np.array([1.0, 0.0, 0.0]), yaw)

@@ -351,8 +351,7 @@ class EnvGroup:
         if not self._shapes:
             self._shapes = {key: np.shape(value) for key, value in obs.items()}
         for key, shape in self._shapes.items():
-            value = obs[key]
-            found = value.shape if isinstance(value, np.ndarray) else np.shape(value)
+            found = np.shape(obs[key])
             if found != shape:
                 raise ValueError(f"observation '{key}' has shape {found}, but {shape} before")
 

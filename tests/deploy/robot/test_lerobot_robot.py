@@ -256,6 +256,14 @@ def test_stop_does_not_wait_for_a_call_that_hangs(virtual_time):
     hanging.join()
 
 
+def test_closing_leaves_the_lock_free(virtual_time):
+    robot, _ = connected()
+    began = clock.now()
+    robot.close()
+    robot.close()
+    assert clock.now() == began
+
+
 def test_torque_is_switched_off_only_where_it_is_asked_for():
     robot, arm = connected()
     robot.stop()

@@ -11,12 +11,12 @@ from .hands import PLAIN
 DOOR = np.array([-0.2, -0.35, 1.1])
 
 
-def holding(turn=0.0, opened=0.0, width=0.055, below=0.0):
+def holding(turn=0.0, opened=0.0, width=0.055, below=0.0, aside=0.0):
     """The gripper at the handle of a door that opens towards +y; the end of its handle points along -x."""
     pivot = DOOR + np.array([0.175, 0.10, -0.025])
     handle = pivot + 0.125 * np.array([-math.cos(turn), 0.0, -math.sin(turn)])
     return {
-        "robot0_eef_pos": handle - np.array([0.0, 0.0, 0.012 + below]),
+        "robot0_eef_pos": handle - np.array([aside, 0.0, 0.012 + below]),
         "robot0_eef_quat": tilted(gripper_down(0.0), np.array([-0.45, 0.0, 0.0])),
         "robot0_gripper_qpos": np.array([width / 2, -width / 2]),
         "object": np.array([*DOOR, *handle, opened, *np.zeros(6), turn]),
@@ -53,3 +53,32 @@ def test_fingers_that_slipped_off_open_and_draw_back_from_below():
     action = act(width=0.001, below=0.03)
     assert action[6] == OPEN and action[1] > 0.5
     assert abs(action[2]) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("where", "held"),
+    [
+        ({"aside": 0.02}, True),  # fingers about something may have slid along the handle
+        ({"aside": 0.02, "width": 0.08}, False),
+        ({"aside": 0.02, "width": 0.08, "opened": 0.04}, True),
+        ({"aside": 0.036}, False),
+        ({"aside": 0.011, "width": 0.08}, True),
+    ],
+)
+def test_the_handle_is_held_or_approached(where, held):
+    assert act(**where)[6] == (CLOSE if held else OPEN)
+
+
+def test_a_hand_just_above_the_handle_comes_closer_and_does_not_draw_back():
+    assert abs(act(aside=0.02, width=0.08, below=-0.015)[1]) < 0.01
+    assert abs(act(aside=0.02, width=0.08, below=0.015)[1]) < 0.01
+    assert act(aside=0.02, width=0.08, below=0.025)[1] > 0.5
+
+
+def test_near_the_free_latch_the_handle_turns_slower_while_the_door_is_pulled():
+    action = act(turn=1.2)
+    # half of the turn's 0.06 m along (sin 1.2, -cos 1.2) in x and z, and 0.08 m outward
+    assert action[2] / action[1] == pytest.approx(-0.03 * math.cos(1.2) / 0.08, rel=1e-6)
+    # at 1.0 a quarter of the pull: (1.0 - 1.15 + 0.2) / 0.2
+    action = act(turn=1.0)
+    assert action[2] / action[1] == pytest.approx(-0.06 * math.cos(1.0) / 0.02, rel=1e-6)

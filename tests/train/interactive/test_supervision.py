@@ -9,6 +9,7 @@ from imitate.policy.checkpoint import checkpoint_dict
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.train.interactive.supervision import (
     Labels,
+    LabelsOf,
     PolicyExpert,
     ScriptedExpert,
     TakesOver,
@@ -117,6 +118,21 @@ def test_labels_that_are_not_executed_are_what_is_learned():
     assert episode.steps["interventions"].sum() == 0
     np.testing.assert_array_equal(episode.steps["round"], [3] * 8)
     assert episode.attrs["round"] == 3
+
+
+def test_a_person_at_the_robot_cuts_the_plan_and_the_executed_action_is_the_label():
+    class Touched(Counter):
+        def step(self, action):
+            *outcome, info = super().step(action)
+            word = {"intervened": True, "executed_action": [-5.0]} if len(self.taken) == 2 else {}
+            return *outcome, {**info, **word}
+
+    policy, episode = run(Touched(), {}, horizon=4)
+    # the plan of step 0 ends with the person's step 1
+    np.testing.assert_array_equal(episode.actions[:, 0], [0, -5, 20, 21])
+    np.testing.assert_array_equal(episode.steps["policy_actions"][:, 0], [0, 1, 20, 21])
+    np.testing.assert_array_equal(episode.steps["interventions"], [0, 1, 0, 0])
+    np.testing.assert_array_equal(episode.steps["labelled"], [0, 1, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -327,6 +343,17 @@ def test_the_scripted_expert_is_made_anew_for_each_episode_and_keeps_its_own_lim
         labels.start_episode(0)
         taken = [labels.watch({}, np.zeros(2)).label.tolist() for _ in range(2)]
         assert taken == [[2.0, 1.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize(("number", "acts"), [(0, [True] * 2), (1, [False] * 2)])
+def test_by_default_each_step_is_labelled_and_beta_falls_with_the_rounds(monkeypatch, number, acts):
+    expert = lambda name, env_name: lambda obs: [7.0]  # noqa: E731
+    monkeypatch.setattr("imitate.train.interactive.supervision.named_expert", expert)
+    labels = LabelsOf("scripted", "Lift", beta=0.0)(number)
+    labels.start_episode(0)
+    words = [labels.watch({}, np.zeros(1)) for _ in range(2)]
+    assert [word.label.tolist() for word in words] == [[7.0]] * 2
+    assert [word.takes_over for word in words] == acts
 
 
 def test_the_scripted_expert_depends_on_what_it_sees_alone():

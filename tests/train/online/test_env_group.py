@@ -139,6 +139,7 @@ def test_a_failing_environment_is_replaced_and_its_episode_void(how):
     assert envs.step(np.zeros((2, 1))).lost is None
     step = envs.step(np.zeros((2, 1)))
     assert step.lost.tolist() == [False, True]
+    assert step.rewards[1] == 0.0
     assert not step.terminals.any() and not step.timeouts.any()
     assert made[1].closed and envs.envs[1] is made[2] is not made[1]
     assert "environment 1 failed" in envs.messages[0]
@@ -189,3 +190,22 @@ def test_a_stage_is_set_in_running_environments_that_can():
     assert not set(envs.envs) & set(before) and {env.length for env in envs.envs} == {9.0}
     assert "no such length" in envs.messages[0]
     assert not group(Line).begin_stage(Line, {"length": 2.0})
+
+
+def test_a_lost_step_has_neither_the_reward_nor_the_words_of_its_environment():
+    class Wild(Line):
+        def step(self, action):
+            obs, _, terminated, truncated, info = super().step(action)
+            return (
+                {**obs, "place": obs["place"] * np.nan},
+                5.0,
+                terminated,
+                truncated,
+                {**info, "intervened": True, "executed_action": np.array([9.0])},
+            )
+
+    step = group(Wild, lanes=1).step(np.zeros((1, 1)))
+    assert step.lost.tolist() == [True]
+    assert step.rewards.tolist() == [0.0]
+    assert step.actions.tolist() == [[0.0]]
+    assert step.intervened is None

@@ -1,0 +1,85 @@
+"""Values of the file that a report reads."""
+
+from contextlib import ExitStack
+
+import h5py
+import numpy as np
+import pytest
+
+from imitate.data import DatasetFile
+from imitate.data.file.extents import Extents
+from imitate.data.quality.report.subject import spread, subject_of
+from tests.demo_files import ENV_META, episode, write_demos
+
+
+@pytest.fixture
+def subject(tmp_path):
+    """Makes the input of a report on demos whose actions count the steps; steps of ``broken`` are not finite."""
+    with ExitStack() as stack:
+
+        def make(lengths, env_meta=ENV_META, filter_key=None, broken=(), most=200):
+            counted = [
+                episode(n, {"s": np.zeros((n, 1))}, actions=np.arange(n)[:, None] / 100.0)
+                for n in lengths
+            ]
+            path = write_demos(tmp_path / "a.hdf5", counted, env_meta, {"last": [-1]})
+            with h5py.File(path, "r+") as file:
+                for step in broken:
+                    file["data/demo_0/actions"][step] = np.nan
+            extents = stack.enter_context(Extents(stack.enter_context(DatasetFile(path))))
+            return subject_of(extents, filter_key=filter_key, max_demos=most)
+
+        yield make
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most", "steps"),
+    [
+        ([6], 6, [[0, 1, 2, 3, 4, 5]]),
+        ([6], 3, [[0, 2, 4]]),
+        ([6], 5, [[0, 2, 4]]),
+        ([3, 3], 6, [[0, 1, 2], [0, 1, 2]]),
+        ([3, 3], 2, [[0], [0]]),
+        ([3, 3], 1, [[0], [0]]),  # at least one of each demo
+    ],
+)
+def test_values_are_evenly_spread(subject, lengths, most, steps):
+    found = subject(lengths).pooled("actions", most)
+    np.testing.assert_allclose(100 * found[:, 0], np.concatenate(steps))
+
+
+def test_steps_that_are_not_finite_and_missing_arrays_are_left_out(subject):
+    found = subject([3], broken=[1])
+    (demo,) = found.demos
+    np.testing.assert_allclose(100 * found.values(demo, "actions", 9)[:, 0], [0, 2])
+    assert found.values(demo, "states", 9) is None
+    assert found.pooled("states", 9) is None
+    found = subject([2], broken=[0, 1])
+    assert found.values(found.demos[0], "actions", 9) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "found"),
+    [(20, 20.0), (0.5, 0.5), (0, None), (-1, None), ("fast", None), (None, None), ([1], None)],
+)
+def test_the_rate_of_the_environment(subject, rate, found):
+    meta = {**ENV_META, "env_kwargs": {"control_freq": rate}}
+    assert subject([2], meta).control_freq == found
+
+
+def test_demos_of_a_filter_key(subject):
+    found = subject([2, 3, 4], filter_key="last")
+    assert [demo.name for demo in found.demos] == ["demo_2"]
+    assert found.is_whole
+    found = subject([2, 3, 4], most=2)
+    assert [demo.name for demo in found.sample] == ["demo_0", "demo_2"]
+    assert not found.is_whole
+    assert found.returns == {"demo_0": 0.0, "demo_2": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "kept"),
+    [(3, 3, [0, 1, 2]), (3, 2, [0, 2]), (5, 3, [0, 2, 4]), (3, 1, [0]), (3, 0, [0]), (0, 2, [])],
+)
+def test_spread(count, most, kept):
+    assert spread(range(count), most) == kept
