@@ -64,7 +64,9 @@ def recorded_scale(file: DemoFile) -> ActionScale | None:
     if OFFSET not in attrs and SCALE not in attrs:
         return None
     try:
-        offset, scale = (np.atleast_1d(np.float64(attrs[key])) for key in (OFFSET, SCALE))
+        offset, scale = (
+            np.atleast_1d(np.asarray(attrs[key], dtype=np.float64)) for key in (OFFSET, SCALE)
+        )
     except (KeyError, TypeError, ValueError):
         offset = scale = np.zeros(0)
     finite = np.isfinite(offset).all() and np.isfinite(scale).all()

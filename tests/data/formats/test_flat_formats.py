@@ -9,6 +9,7 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.data.formats.convert import convert
+from imitate.data.formats.registry import find
 from imitate.errors import DatasetError
 from tests.data.formats import samples
 
@@ -203,6 +204,40 @@ def test_terminal_episodes_are_whole_and_others_lose_their_last_row(converted, t
     whole, cut = ([[number, t] for t in range(4)] for number in (0, 1))
     assert_holds(file, 0, obs=whole[:3], next_obs=[*whole[1:3], whole[2]], terminals=[0, 0, 1])
     assert_holds(file, 1, obs=cut[:3], next_obs=cut[1:], timeouts=[0, 0, 1], rewards=[0, 1, 2])
+
+
+def test_an_episode_of_one_row_is_kept_at_a_terminal_and_dropped_at_a_timeout(converted, tmp_path):
+    report, file = converted(d3rlpy(tmp_path / "d.h5", [1, 1], [True, False]))
+    assert file.demos() == ["demo_0"]
+    assert_holds(file, 0, obs=[[0, 0]], next_obs=[[0, 0]], terminals=[1], timeouts=[0])
+    assert "1 steps, of which none has a next observation" in report.dropped["episode 1"]
+
+
+def test_a_missing_array_of_observations(converted, tmp_path):
+    source = d3rlpy(tmp_path / "d.h5", [2, 2], [True, True])
+    with h5py.File(source, "a") as file:
+        del file["observations_1"]
+        file["observations_1_x"] = 0.0
+    with pytest.raises(DatasetError, match="episode 1: has no array 'observations_1'"):
+        converted(source)
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_ours"),
+    [
+        (["observations", "episode_terminals"], True),
+        (["observations", "discrete_action"], True),
+        (["num_episodes", "columns"], True),
+        (["observations", "columns"], False),
+        (["observations", "num_episodes"], False),
+        (["episode_terminals"], False),
+    ],
+)
+def test_marks_of_a_buffer_of_d3rlpy(tmp_path, keys, is_ours):
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        for key in keys:
+            file[key] = np.zeros(2)
+    assert find("d3rlpy").recognises(tmp_path / "d.h5") == is_ours
 
 
 def test_discrete_actions_count_over_all_episodes(converted, tmp_path):

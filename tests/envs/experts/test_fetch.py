@@ -3,7 +3,8 @@ import pytest
 
 from imitate.collect.demonstrate import Plan, demonstrate
 from imitate.envs.experts import find_expert
-from imitate.envs.experts.fetch import pick_and_place, push
+from imitate.envs.experts.fetch import expert_of, pick_and_place, push, reach
+from imitate.errors import EnvError
 
 PACKAGE = "gymnasium_robotics"
 
@@ -50,3 +51,56 @@ def test_the_block_is_pushed_from_behind_and_gone_around_from_ahead():
     assert ahead[0] < -0.5
     assert ahead[2] > 0.5  # over the block
     assert push(seen((0.05, 0.0, 0.0), (0.005, 0.0, 0.0))).tolist() == [0.0, 0.0, 0.0, -1.0]
+
+
+def test_reaching_is_12_per_metre_within_the_limits():
+    obs = {"observation": np.full(25, 0.1), "desired_goal": np.array([0.15, -0.1, 0.1])}
+    np.testing.assert_allclose(reach(obs), [0.6, -1.0, 0.0, 0.0], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("to_block", "width", "action"),
+    [
+        # descends inside a funnel: 4 (0.02 - 0.008) above the block
+        ((0.02, 0.0, -0.05), 0.1, [0.24, 0.0, 12 * (-0.05 + 0.048), 1.0]),
+        ((0.006, 0.0, -0.02), 0.1, [0.072, 0.0, -0.24, 1.0]),  # straight down, but not below
+        ((0.019, 0.0, -0.019), 0.1, [0.228, 0.0, -0.228, -1.0]),
+        ((0.0, 0.5, -0.05), 0.1, [0.0, 1.0, 12 * (-0.05 + 0.08), 1.0]),
+        ((0.0, 0.0, 0.01), 0.052, [0.0, 0.0, 0.12, -1.0]),  # not yet held
+        ((0.0, 0.0, 0.01), 0.0519, [0.0, 0.6, 0.0, -1.0]),
+    ],
+)
+def test_a_grasp_by_hand(to_block, width, action):
+    found = pick_and_place(seen(to_block, (0.0, 0.05, 0.0), width))
+    np.testing.assert_allclose(found, action, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("to_block", "way", "action"),
+    [
+        # at least 0.02, at most 0.08 m ahead, half of the way between, and twice what it is beside
+        ((0.05, 0.0, 0.01), (0.04, 0.0), [0.48, 0.0, 0.12, -1.0]),
+        ((0.05, 0.01, 0.0), (0.2, 0.0), [0.96, 0.24, 0.0, -1.0]),
+        ((0.05, 0.0, 0.024), (0.04, 0.0), [0.48, 0.0, 0.288, -1.0]),
+        # not behind it, too far beside, too high: to 0.075 m behind, above until it is near
+        ((0.02, 0.0, 0.0), (0.2, 0.0), [-0.66, 0.0, 0.96, -1.0]),
+        ((0.06, 0.015, 0.0), (0.2, 0.0), [-0.18, 0.18, 0.96, -1.0]),
+        ((0.06, 0.0, -0.025), (0.2, 0.0), [-0.18, 0.0, 0.66, -1.0]),
+        ((0.07, 0.0, -0.025), (0.2, 0.0), [-0.06, 0.0, -0.3, -1.0]),
+        # seen from the other side
+        ((0.0, -0.05, 0.0), (0.0, -0.04), [0.0, -0.48, 0.0, -1.0]),
+        ((0.05, 0.0, 0.0), (0.0, 0.01), [0.6, -0.9, 0.96, -1.0]),
+        ((0.05, 0.0, 0.0), (0.0099, 0.0), [0.0, 0.0, 0.0, -1.0]),
+    ],
+)
+def test_a_push_by_hand(to_block, way, action):
+    np.testing.assert_allclose(push(seen(to_block, (*way, 0.0))), action, atol=1e-9)
+
+
+def test_experts_by_name():
+    task = expert_of(f"{PACKAGE}:FetchPushDense-v2")
+    assert (task.rule, task.horizon, task.motion_axes) == (push, 50, 3)
+    assert not task.acts_as_person
+    assert expert_of("FetchReach-v4").rule is reach
+    with pytest.raises(EnvError, match="no scripted expert for 'FetchSlide-v4'"):
+        expert_of("FetchSlide-v4")
