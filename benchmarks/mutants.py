@@ -85,6 +85,14 @@ class Mutant:
         self.edit(next(islice(ast.walk(changed), self.number, None)))
         return ast.fix_missing_locations(changed)
 
+    @property
+    def is_flipped_sign(self) -> bool:
+        """Return true if the fault exchanges plus and minus, or omits a minus that is not part of a number."""
+        node: Any = next(islice(ast.walk(self.source), self.number, None))
+        if isinstance(node, ast.UnaryOp):
+            return isinstance(node.op, ast.USub) and not isinstance(node.operand, ast.Constant)
+        return isinstance(getattr(node, "op", None), (ast.Add, ast.Sub))
+
 
 def mutants(source: str) -> list[Mutant]:
     """Return all mutants of a module, in the order of its lines."""

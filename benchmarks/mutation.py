@@ -4,6 +4,7 @@
     python -m benchmarks.mutation --modules functional algo.sac        modules by prefix
     python -m benchmarks.mutation --draw 10 --seed 3 --record          modules drawn at random from six rooms
     python -m benchmarks.mutation --sample 100 --seed 3                100 random mutants per module
+    python -m benchmarks.mutation --modules algo.fql --signs           only flipped signs
     python -m benchmarks.mutation --json out.json                      keep the figures
     python -m benchmarks.mutation --again out.json --json out.json     only the survivors, after tests were added
     python -m benchmarks.mutation --same out.json                      the same mutants: killed ones must not survive
@@ -112,7 +113,8 @@ def main() -> int:
         elif args.same:
             made = _named(module, _as_before(module, earlier, "killed", "timeout", "survived"))
         else:
-            made = _sample(module.mutants(), args.sample, f"{args.seed} {module.name}")
+            made = [x for x in module.mutants() if x.is_flipped_sign or not args.signs]
+            made = _sample(made, args.sample, f"{args.seed} {module.name}")
         verdicts += _try(module, made, equivalent, args) if made else []
         for name in equivalent.keys() - {mutant.name for mutant in module.mutants()}:
             print(f"{module.name}: a mutant listed as equivalent does not exist: {name}")
@@ -436,6 +438,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--record", nargs="*", metavar="TESTS", help="add tests to the map")
     parser.add_argument("--map", type=Path, default=mutation_map.FOLDER, help="folder of the map")
     parser.add_argument("--sample", type=int, help="number of mutants per module, drawn at random")
+    parser.add_argument(
+        "--signs", action="store_true", help="only exchanges of plus and minus, and omitted minuses"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
     parser.add_argument("--workers", type=int, default=1, help="number of mutants at a time")
     parser.add_argument(

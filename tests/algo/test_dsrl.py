@@ -110,6 +110,11 @@ def test_gradients_of_actor_and_temperature(make, worlds):
     assert found["Entropy"] < 2.0 and found["Temperature"] == pytest.approx(0.5)
 
 
+def test_the_target_of_the_entropy_is_minus_the_size_of_the_noise(make):
+    algo = make(steps=2, temperature={"target_entropy": None})
+    assert algo.entropy.target.item() == -2.0  # two steps of one number
+
+
 def test_errors_of_cut_chunks_do_not_count(make, worlds):
     algo = make()
     batch = {

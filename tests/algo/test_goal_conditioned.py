@@ -151,6 +151,11 @@ def test_settings_without_meaning_are_refused(algo_name, change, words):
         tiny_config(algo_name, change, goal=("s",))
 
 
+def test_shares_of_goals_may_sum_to_one():
+    shares = ["algo.value_goals.random=0.7", "algo.value_goals.current=0.3"]
+    assert tiny_config("gcivl", *shares, goal=("s",)).algo.value_goals.random == 0.7
+
+
 def test_an_empty_goal_is_refused_before_a_training():
     with refused("observation.modalities.goal: is empty, but gcivl", error=ConfigError):
         check_trainable(tiny_config("gcivl"))

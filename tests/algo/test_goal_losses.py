@@ -110,3 +110,11 @@ def test_targets_follow_a_little(case, below):
     after = list(algo.nets[target].parameters())
     for old, new, online in zip(before, after, followed.parameters(), strict=True):
         torch.testing.assert_close(new, old + 0.005 * (online - old))
+
+
+def test_logged_errors_of_actions_are_differences(below):
+    algo, batch = made("gcbc", below)
+    info = algo.train_on_batch(batch, 1, validate=True)
+    off = algo.actor(batch["obs"], batch["goal_obs"]).detach() - batch["actions"]
+    assert info["Action_MSE"] == pytest.approx(off.square().mean().item())
+    assert info["Action_Error"] == pytest.approx(off.abs().mean().item())

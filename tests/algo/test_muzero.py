@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from imitate.algo.muzero import halved, n_step_values
+from imitate.algo.muzero import ModelTree, halved, n_step_values
 from imitate.errors import ConfigError, DatasetError
 from imitate.functional.sampling import draw_dirichlet
 from tests.refusals import refused
@@ -66,6 +67,30 @@ def test_losses_of_a_window_by_hand():
     weights = {"Value": 0.25, "Reward": 1, "Policy": 1, "Entropy": 0.5, "Ends": 1, "Consistency": 2}
     total = sum(weight * parts[name] for name, weight in weights.items())
     assert info["Loss"].item() == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize(("end", "discount"), [(-1.0, 0.5), (1.0, 0.0)])
+def test_an_edge_of_the_models_tree_by_hand(end, discount):
+    """Reward 2, value 3, probabilities 3/4 and 1/4 in every state; the episode ends, or goes on."""
+    algo = make()
+    model, z = algo.model, torch.full((1, 8), 0.25)
+    biases = {
+        model.reward: (model.atoms.two_hot(torch.tensor(2.0)) + 1e-30).log(),
+        model.value: (model.atoms.two_hot(torch.tensor(3.0)) + 1e-30).log(),
+        model.policy: torch.tensor([math.log(3.0), 0.0]),
+        model.ends: torch.tensor([end]),
+    }
+    for head, bias in biases.items():
+        torch.nn.init.zeros_(head[-1].weight)
+        head[-1].bias.data = bias
+    tree = ModelTree(model, algo.config, 2, z, 1, None)
+    with torch.no_grad():
+        leaves = tree.root(z), tree(1, np.array([0]), np.array([1]))
+        after = model.dynamics(torch.cat([z, row(0, 1)], -1))
+    for leaf, reward, factor in zip(leaves, (0.0, 2.0), (1.0, discount), strict=True):
+        found = [*leaf.priors[0], *leaf.values, *leaf.rewards, *leaf.discounts]
+        assert found == pytest.approx([0.75, 0.25, 3.0, reward, factor], rel=1e-3)
+    torch.testing.assert_close(tree.states[1], after)
 
 
 def test_half_of_a_gradient_passes():

@@ -7,9 +7,15 @@ import pytest
 import torch
 
 from imitate.algo.ppg import AUXILIARY, divergence_from, numbers_of
+from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
 from imitate.models.categorical import Categorical
+from imitate.train.online.collector import LocalCollector
+from imitate.train.online.env_group import EnvGroup
+from imitate.train.online.learners import RolloutLearner
+from imitate.train.online.normalization import RewardScaler
 from tests.tiny import tiny_algo, tiny_config
+from tests.train.online.worlds import Line
 
 
 def make(*overrides, hidden=(), **section):
@@ -106,6 +112,21 @@ def test_a_phase_sees_all_rollouts_since_the_last_and_the_policy_before_it():
         assert torch.equal(torch.cat([each["returns"] for each in rows]), 10 * states)
         means = torch.cat([each["phase_policy"][:, 0] for each in rows])
         torch.testing.assert_close(means, states.tanh())
+
+
+def test_a_learner_yields_the_phases_after_the_minibatches():
+    """Two rollouts of 8 steps, in minibatches of 4; after the second one a phase with one pass over both."""
+    algo = tiny_algo("ppg", obs={"place": 1}, algo={"interval": 2, "auxiliary_epochs": 1})
+    scaler = RewardScaler(RewardTransform(), 2)
+    learner = RolloutLearner(algo, rollout_steps=4, batch_size=4, reward_scaler=scaler)
+    group = EnvGroup(Line, np.arange(2), seed=0, horizon=8)
+    collector = LocalCollector(group, algo, Line.action_low, Line.action_high)
+    phases = []
+    for _ in range(2):
+        learner.take(collector.collect(4))
+        phases += ["phase_policy" in batch for batch in learner.batches_due()]
+    first = 2 * 2 * algo.config.rollout_epochs
+    assert phases == [False] * first + [True] * 4 and learner.updates == first + 4
 
 
 def test_it_learns_the_better_action_and_keeps_it_through_the_phases():

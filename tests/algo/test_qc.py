@@ -46,6 +46,13 @@ def test_targets_are_means_of_target_critics_at_the_policys_chunks(worlds, valid
     assert found["Critic_Loss"] == pytest.approx(wanted)
 
 
+def test_the_error_of_a_validation_counts_actions_that_were_taken(worlds):
+    algo = make(worlds)
+    worlds.set_net(algo.nets["flow"], bias=5.0)  # every chunk ends at (1, 1)
+    info = algo.train_on_batch(transitions(worlds), 1, validate=True)
+    assert info["Action_Error"].item() == pytest.approx((0 + 0.5 + 2) / 3)
+
+
 def test_the_flow_learns_only_actions_that_were_taken(worlds):
     algo = make(worlds)
     worlds.set_net(algo.nets["flow"], x=2.0, time=1.0)

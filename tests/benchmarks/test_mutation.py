@@ -71,6 +71,16 @@ def f(x, y: int = 1) -> int:
     ]
 
 
+def test_flipped_signs():
+    made = mutants("def f(x):\n    x -= 2\n    return -x + x.sum(-1) * 3 - min(x)\n")
+    assert [mutant.name for mutant in made if mutant.is_flipped_sign] == [
+        "f: x -= 2 -> x += 2",
+        "f: -x + x.sum(-1) * 3 - min(x) -> -x + x.sum(-1) * 3 + min(x)",
+        "f: -x + x.sum(-1) * 3 -> -x - x.sum(-1) * 3",
+        "f: -x -> x",
+    ]
+
+
 def test_faults_outside_of_a_body_have_no_function_and_annotations_and_fields_have_none():
     source = "class A:\n    LIMIT = 3\n    def f(self, x=1):\n        return 2\n"
     assert [mutant.function for mutant in mutants(source)] == [(), (), ("A", "f"), ("A", "f")]

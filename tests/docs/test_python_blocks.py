@@ -314,6 +314,11 @@ def test_an_encoder():
     assert core(torch.zeros(2, 4, 4)).shape == (2, *core.output_shape)
 
 
+def test_a_network_of_named_steps():
+    trunk = run("docs/encoders.md", 1)["trunk"]({"position": (2,), "goal": (2,)}, 2)
+    assert trunk({"position": torch.zeros(5, 2), "goal": torch.ones(5, 2)}).shape == (5, 64)
+
+
 def test_an_algorithm_of_two_slots(folder):
     """In a process of its own, since an algorithm is registered for good."""
 
@@ -370,7 +375,7 @@ RUN = {
     "docs/cluster.md": 1,
     "docs/data.md": 2,
     "docs/deployment.md": 3,
-    "docs/encoders.md": 1,
+    "docs/encoders.md": 2,
     "docs/environments.md": 2,
     "docs/from_lerobot.md": 1,
     "docs/from_other_rl.md": 2,

@@ -14,7 +14,12 @@ import torch
 from imitate import policy_from_checkpoint
 from imitate.errors import CheckpointError
 from imitate.policy import checkpoint as checkpoints
-from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
+from imitate.policy.checkpoint import (
+    algo_from_checkpoint,
+    checkpoint_dict,
+    load_checkpoint,
+    save_checkpoint,
+)
 from tests.forked import Forked
 from tests.policy import fuzz
 from tests.tiny import tiny_algo
@@ -48,6 +53,11 @@ def test_round_trip_keeps_plain_values(file):
         ckpt["model"]["nets"]["policy.mlp.layers.0.weight"],
         make_checkpoint()["model"]["nets"]["policy.mlp.layers.0.weight"],
     )
+
+
+def test_a_policy_is_built_with_the_shapes_of_its_checkpoint():
+    algo = algo_from_checkpoint(make_checkpoint())
+    assert (algo.obs_shapes, algo.ac_dim) == ({"state": (3,)}, 2)
 
 
 def test_missing_file_is_named(tmp_path):

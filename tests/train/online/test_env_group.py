@@ -149,6 +149,12 @@ def test_a_failing_environment_is_replaced_and_its_episode_void(how):
     assert np.isfinite(envs.obs["place"]).all()
 
 
+def test_a_closed_group_frees_all_simulators():
+    envs = group(Line)
+    envs.close()
+    assert [env.closed for env in envs.envs] == [True, True]
+
+
 def test_an_environment_that_always_fails_ends_the_training():
     with pytest.raises(EnvError, match="10 failures without a complete episode.*check-env"):
         envs = group(functools.partial(Faulty, "crash", 1))
