@@ -97,7 +97,7 @@ def test_without_a_terminal_a_line_is_written_every_half_minute(clock, tmp_path)
     assert (tmp_path / "log.txt").read_text() == "at 30\nat 60\n"
     made.start_bar(10, 0)
     made.advance(5)
-    made.close_bar()  # there is none
+    made.close_bar()  # without a bar
     assert stream.getvalue() == "at 30\nat 60\n"
 
 

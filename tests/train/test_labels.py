@@ -51,6 +51,25 @@ def test_eight_colours_and_a_map_for_more():
     assert many[0] == matplotlib.colormaps["turbo"](0.5 / 9)
 
 
+def test_the_style_of_pictures():
+    """Two panels side by side are as wide as a page of a paper, and their letters as large as its notes."""
+    assert labels.PANEL_INCHES == (3.4, 2.4)
+    sizes = {key: value for key, value in labels.STYLE.items() if type(value) in (int, float)}
+    assert sizes == {
+        **{"font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "errorbar.capsize": 2},
+        **{"grid.alpha": 0.25, "grid.linewidth": 0.5, "lines.linewidth": 1.3, "lines.markersize": 3},
+        **{"pdf.fonttype": 42, "ps.fonttype": 42},
+    }  # fmt: skip
+    frames = (
+        "axes.spines.top",
+        "axes.spines.right",
+        "axes.grid",
+        "axes.axisbelow",
+        "legend.frameon",
+    )
+    assert [labels.STYLE[key] for key in frames] == [False, False, True, True, False]
+
+
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
