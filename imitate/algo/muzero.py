@@ -12,12 +12,13 @@ z_0 = h(o_0), z_{k+1} = d(z_k, a_k) for K steps, and h', v' of a copy that follo
     reward, end  CE(r(z_k, a_k), r_k); binary cross-entropy of the end from z_{k+1}     -> MuZero._loss
     consistency  -cos(P(z_k), h(o_k) projected, without gradient)                       -> MuZero._loss
 
-The loss of step 0 has the weight 1, that of each later one 1 / K; the gradient into d is halved at each step. Numbers,
-as actions, are C candidates per state: a quarter of them uniform, the others drawn from p; the search has equal priors.
+The loss of step 0 has the weight 1, that of each later one 1 / K; the gradient into d is halved at each step. States
+after an end are absorbing: y and r are 0, and there is no policy to learn. Numbers, as actions, are C candidates per
+state: a quarter of them uniform, the others drawn from p; the search has equal priors.
 
 Departures: all targets are searched anew, none is stored; latent states are products of simplices, not scaled to
-[0, 1]; rewards and values are distributions over atoms in symlog units; an end is predicted instead of an absorbing
-state; the values of other steps in a target are the network's, not a search's.
+[0, 1]; rewards and values are distributions over atoms in symlog units; a search ends where an end is predicted; the
+values of other steps in a target are the network's, not a search's.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def n_step_values(
         discount: factor per step.
 
     Returns:
-        (B, L - n + 1).
+        (B, L - n + 1); 0 of states after an end.
     """
     count = rewards.shape[1] - n + 1
     real = torch.maximum(mask, ends)
@@ -184,7 +185,12 @@ def n_step_values(
         stays = (1.0 - real[:, now]) * factor
         total = total + stays * after
         factor, after = known, values[:, step + 1 : step + 1 + count]
-    return total + factor * after
+    return (total + factor * after) * (1.0 - after_ends(ends)[:, :count])
+
+
+def after_ends(ends: Tensor) -> Tensor:
+    """Return, for the L + 1 states of windows with terminal steps ``ends`` (B, L), 1 where an episode has ended."""
+    return F.pad(ends.cumsum(1).clamp(max=1.0), (1, 0))
 
 
 def halved(x: Tensor) -> Tensor:
@@ -400,7 +406,11 @@ class MuZero(Algo[MuZeroConfig]):
         returns, policies, candidates = self.targets_of(window, goal)
         mask, ends = window["mask"].to(returns), window["ends"]
         known = torch.cat([torch.ones_like(mask[:, :1]), mask], 1)
-        real = torch.maximum(mask, ends)
+        over = after_ends(ends)[:, : steps + 1]
+        runs = 1.0 - over
+        valued, chosen = torch.maximum(known[:, : steps + 1], over), known[:, : steps + 1] * runs
+        real = torch.maximum(torch.maximum(mask, ends)[:, :steps], over[:, :steps])
+        rewards = window["rewards"][:, :steps] * runs[:, :steps]
         obs = {key: value[:, : steps + 1] for key, value in window["obs"].items()}
         encoded = self._encoded(model, obs, goal)
         z = encoded[:, 0]
@@ -417,22 +427,22 @@ class MuZero(Algo[MuZeroConfig]):
         for step in range(steps + 1):
             logits = model.value(z)
             wanted = model.atoms.two_hot(returns[:, step])
-            add("value", categorical_cross_entropy(logits, wanted), known[:, step], step)
+            add("value", categorical_cross_entropy(logits, wanted), valued[:, step], step)
             of_step = None if candidates is None else candidates[:, step]
             error, entropy = self.policy_loss(z, policies[:, step], of_step)
-            add("policy", error, known[:, step], step)
-            add("entropy", -entropy, known[:, step], step)
+            add("policy", error, chosen[:, step], step)
+            add("entropy", -entropy, chosen[:, step], step)
             if step == steps:
                 break
             inputs = torch.cat([halved(z) if step else z, window["actions"][:, step]], -1)
-            wanted = model.atoms.two_hot(window["rewards"][:, step])
+            wanted = model.atoms.two_hot(rewards[:, step])
             error = categorical_cross_entropy(model.reward(inputs), wanted)
             add("reward", error, real[:, step], step + 1)
             z = model.dynamics(inputs)
             if model.ends is not None:
                 guess = model.ends(z).squeeze(-1)
                 error = F.binary_cross_entropy_with_logits(guess, ends[:, step], reduction="none")
-                add("ends", error, real[:, step], step + 1)
+                add("ends", error, real[:, step] * runs[:, step], step + 1)
             seen = model.projection(encoded[:, step + 1]).detach()
             near = F.cosine_similarity(model.prediction(model.projection(z)), seen, dim=-1)
             add("consistency", -near, known[:, step + 1], step + 1)

@@ -93,6 +93,32 @@ def test_an_edge_of_the_models_tree_by_hand(end, discount):
     torch.testing.assert_close(tree.states[1], after)
 
 
+def test_states_after_an_end_are_absorbing():
+    """The first of three steps ends the episode; its state is known in a replay buffer, but not in a file.
+
+    Values, rewards and policies of zero heads cost log 101, log 101 and log 2: at step 0 with the weight 1, later with
+    1/3. There is no policy after the end, no reward or value but 0, whatever the networks of the targets say.
+    """
+    algo = make(unroll_steps=3)
+    algo.set_eval()
+    torch.nn.init.zeros_(algo.model.policy[-1].weight)
+    atoms, choices = math.log(101), math.log(2)
+    nothing, window = torch.zeros(4, 5), {"ends": row(1, 0, 0, 0, 0).expand(4, 5)}
+    window |= {"obs": {"s": torch.zeros(4, 5, 1)}, "actions": torch.zeros(4, 5, 2)}
+    for seen in (True, False):
+        mask = torch.tensor([[seen, False, False, False, False]]).expand(4, 5)
+        following = {**window, "rewards": nothing + 5.0, "mask": mask}
+        batch = tiny_batch(algo, size=4, actions=torch.zeros(4, 1, 2), following=following)
+        batch = algo.process_batch_for_training(batch)
+        algo.nets["target"].value[-1].bias.data[-1] = 50.0  # 1,096 everywhere
+        returns = algo.targets_of(batch["experience"]["window"], None)[0]
+        torch.testing.assert_close(returns, row(5, 0, 0, 0).expand(4, 4))
+        info = algo.train_on_batch(batch, 1, validate=True)
+        assert info["Value_Loss"].item() == pytest.approx(2 * atoms, rel=1e-4)
+        assert info["Reward_Loss"].item() == pytest.approx(atoms, rel=1e-4)
+        assert info["Policy_Loss"].item() == pytest.approx(choices, rel=1e-4)
+
+
 def test_half_of_a_gradient_passes():
     x = torch.tensor(3.0, requires_grad=True)
     halved(x).backward()
