@@ -28,9 +28,8 @@ class Carry(ParallelEnv[str, Obs, int]):  # type: ignore[misc]
         self.render_mode = render_mode
         self.possible_agents = ["left", "right"]
         self.agents: list[str] = []
-        self._heights = dict.fromkeys(self.possible_agents, 0)
+        self._heights: dict[str, int] = {}
         self._rng = np.random.default_rng()
-        self._step = 0
         height = spaces.Box(0.0, 1.0, (1,), np.float32)
         self._obs_space = spaces.Dict({"own": height, "other": height})
         self._action_space = spaces.Discrete(2)

@@ -30,7 +30,8 @@ def lift(env, left, right):
 
 def test_the_numbers_of_the_task():
     assert (TOP, SLIP, STEPS, PATIENCE) == (8, 0.35, 80, 0.02)
-    env = Carry()
+    env = Carry("human")
+    assert env.render_mode == "human"
     assert env.observation_space("left")["own"].high == 1.0
     assert env.observation_space("left")["other"].low == 0.0
     assert env.action_space("right").n == 2

@@ -1,0 +1,57 @@
+"""Files of datasets, each opened once."""
+
+import numpy as np
+import pytest
+
+from imitate.data.shards import data_files
+from imitate.data.shards.data_files import DataFiles, Outline
+from imitate.data.shards.data_files import data_files as files_of
+from tests.demo_files import ENV_META, data_config, episode, write_demos
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """Three files: one with instructions and a mask."""
+    obs = {"s": np.zeros((2, 1))}
+    told = [episode(2, obs, attrs={"language": word} if word else {}) for word in ("a", "", "b")]
+    meta = {**ENV_META, "env_kwargs": {"control_freq": 10}}
+    first = write_demos(tmp_path / "0.hdf5", told, meta, {"m": [0]})
+    others = [write_demos(tmp_path / f"{n}.hdf5", [episode(2, obs)]) for n in (1, 2)]
+    return [first, *others]
+
+
+def test_a_file_is_opened_once_until_too_many_are_open(paths, monkeypatch):
+    with DataFiles() as files:
+        first = files.open(paths[0])
+        assert files.open(str(paths[0])) is first
+        monkeypatch.setattr(data_files, "MOST_OPEN", 2)
+        second = files.open(paths[1])
+        assert files.open(paths[0]) is first  # now the second is the oldest
+        files.open(paths[2])
+        assert files.open(paths[0]) is first
+        assert files.open(paths[1]) is not second
+    with DataFiles() as files:
+        assert files.open(paths[0]) is not first
+    assert data_files.MOST_OPEN == 2
+
+
+def test_the_outline_and_the_instructions(paths):
+    with DataFiles() as files:
+        found = files.outline(paths[0])
+        assert found == Outline(files.open(paths[0]).env_meta, 10.0, frozenset({"m"}))
+        assert files.instructions(paths[0]) == {"a", "b", None}
+        assert files.instructions(paths[0], " all ") == {"all"}
+        assert files.instructions(paths[0], "  ") == {"a", "b", None}
+        assert files.fingerprint(paths[0]) == files.open(paths[0]).fingerprint()
+
+
+def test_given_files_stay_open(paths):
+    config = data_config(paths[0], ["s"])
+    with DataFiles() as given:
+        opened = given.open(paths[0])
+        with files_of(config, given) as files:
+            assert files is given
+        assert given.open(paths[0]) is opened
+    with files_of(config) as files:
+        assert files.swmr == config.train.hdf5_use_swmr
+        assert files.open(paths[0]) is not opened
