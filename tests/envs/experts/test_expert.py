@@ -6,14 +6,22 @@ import pytest
 
 from imitate.envs.experts import QUALITIES, Style
 from imitate.envs.experts.expert import (
+    ExpertLayout,
+    expert_of_package,
     gripper_down,
     gripper_yaw,
+    nearest_turn,
     opening,
+    quat_product,
+    rotated,
     rotation_error,
     square_yaw,
+    tilted,
+    turned,
     yaw_of,
 )
 from imitate.envs.experts.pick_and_place import LiftExpert, PickPlaceCanExpert
+from imitate.errors import EnvError
 
 from .hands import PLAIN, observation
 
@@ -103,3 +111,122 @@ def test_demonstrators_differ_in_speed_and_exactness():
     assert speed["better"] > speed["worse"] > speed["okay"]
     assert offset[0] < offset[1] < offset[2]
     assert draws["better"][0] != draws["better"][1]
+
+
+@pytest.mark.parametrize(
+    ("quality", "speed", "offset", "detour", "hesitation"),
+    [
+        ("better", (0.5, 0.8), 0.003, 0.01, 0.0),
+        ("okay", (0.35, 0.55), 0.006, 0.08, 0.02),
+        ("worse", (0.4, 0.8), 0.008, 0.03, 0.01),
+        ("noise", (0.5, 0.8), 0.003, 0.01, 0.0),
+    ],
+)
+def test_ranges_of_the_styles(quality, speed, offset, detour, hesitation):
+    rng = np.random.default_rng(0)
+    styles = [Style.sample(rng, quality) for _ in range(2000)]
+    assert {style.hesitation for style in styles} == {hesitation}
+    assert {style.margin_m for style in styles} == {0.0}
+    for values, low, high in (
+        ([style.speed for style in styles], *speed),
+        ([style.hover_m for style in styles], 0.06, 0.09),
+        ([style.grasp_offset_m for style in styles], -offset, offset),
+        ([style.detour_m for style in styles], -detour, detour),
+    ):
+        edge = 0.01 * (high - low)
+        assert low <= np.min(values) < low + edge and high - edge < np.max(values) <= high
+    assert (styles[0].grasp_offset_m.shape, styles[0].detour_m.shape) == ((3,), (2,))
+    assert Style.sample(np.random.default_rng(1)) != Style.sample(np.random.default_rng(2))
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "motion", "gripper"),
+    [
+        (ExpertLayout(), 7, [[0, 1, 2, 3, 4, 5]], [6]),
+        (ExpertLayout(2), 7, [[0, 1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12]], [6, 13]),
+        (ExpertLayout(2, grippers=False), 6, [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]], []),
+    ],
+)
+def test_places_of_numbers_in_an_action(layout, size, motion, gripper):
+    assert layout.arm_size == size
+    assert layout.motion.tolist() == motion and layout.gripper.tolist() == gripper
+
+
+def test_rotations_turn_vectors_and_each_other():
+    about_x, about_z = np.array([HALF, 0, 0, HALF]), np.array([0, 0, HALF, HALF])
+    y = np.array([0.0, 1.0, 0.0])
+    np.testing.assert_allclose(rotated(about_x, y), [0, 0, 1], atol=1e-12)
+    np.testing.assert_allclose(rotated(about_z, y), [-1, 0, 0], atol=1e-12)
+    # first about x, then about z: y -> z -> z; z -> -y -> x
+    both = quat_product(about_z, about_x)
+    np.testing.assert_allclose(rotated(both, y), [0, 0, 1], atol=1e-12)
+    np.testing.assert_allclose(rotated(both, np.array([0.0, 0.0, 1.0])), [1, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(both, [0.5, 0.5, 0.5, 0.5], atol=1e-12)
+    general = quat_product(np.array([0.1, 0.2, 0.3, 0.9]), np.array([0.4, -0.5, 0.6, 0.7]))
+    by_hand = [
+        0.9 * 0.4 + 0.1 * 0.7 + 0.2 * 0.6 + 0.3 * 0.5,
+        0.9 * -0.5 - 0.1 * 0.6 + 0.2 * 0.7 + 0.3 * 0.4,
+        0.9 * 0.6 - 0.1 * 0.5 - 0.2 * 0.4 + 0.3 * 0.7,
+        0.9 * 0.7 - 0.1 * 0.4 + 0.2 * 0.5 - 0.3 * 0.6,
+    ]
+    np.testing.assert_allclose(general, by_hand, atol=1e-12)
+    identity = np.array([0.0, 0.0, 0.0, 1.0])
+    np.testing.assert_allclose(tilted(identity, np.array([math.pi / 2, 0, 0])), about_x, atol=1e-12)
+    np.testing.assert_allclose(tilted(about_z, np.zeros(3)), about_z, atol=1e-12)
+    np.testing.assert_allclose(turned(y, math.pi / 2), [-1, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(turned(np.eye(3), 0.0), np.eye(3), atol=1e-12)
+    tilt = np.array([0.0, 0.0, math.sin(1.9), math.cos(1.9)])  # 3.8 rad, or back by the rest
+    found = rotation_error(tilt, identity)
+    np.testing.assert_allclose(found, [0, 0, 3.8 - 2 * math.pi], atol=1e-12)
+    tiny = np.array([1e-12, 0.0, 0.0, 1.0])
+    np.testing.assert_allclose(rotation_error(tiny, identity), [2e-12, 0, 0], atol=1e-15)
+    leaning = np.array([math.sin(0.2), 0, 0, math.cos(0.2)])
+    assert yaw_of(quat_product(np.array([0, 0, math.sin(0.3), math.cos(0.3)]), leaning)) == (
+        pytest.approx(0.6)
+    )
+
+
+@pytest.mark.parametrize(
+    ("angle", "period", "near", "found"),
+    [(2.0, 3.0, 0.0, -1.0), (-2.0, 3.0, 0.0, 1.0), (2.0, 3.0, 2.5, 2.0), (7.0, 3.0, 0.0, 1.0)],
+)
+def test_the_nearest_turn(angle, period, near, found):
+    assert nearest_turn(angle, period, near) == pytest.approx(found)
+
+
+def test_turns_are_commanded_and_limited():
+    expert = LiftExpert(PLAIN)
+    down = observation(quat=gripper_down(0.0))
+    assert expert.move(down, np.zeros(3), 1.0, yaw=0.2)[5] == pytest.approx(0.4)  # 0.5 rad per unit
+    assert expert.move(down, np.zeros(3), 1.0, yaw=1.0)[5] == 1.0
+    assert expert.move(down, np.zeros(3), 1.0, yaw=-1.0)[5] == -1.0
+    posture = tilted(gripper_down(0.0), np.array([0.1, 0.0, 0.0]))
+    found = expert.move(down, np.zeros(3), 1.0, yaw=9.0, posture=posture)
+    np.testing.assert_allclose(found[3:6], [0.2, 0, 0], atol=1e-9)
+    np.testing.assert_allclose(found[:3], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("sideways", "height", "bend"),
+    [
+        (0.005, 0.0, 0.0),
+        (0.02, 0.02, 0.0),  # twice what is beyond 1 cm
+        (0.04, 0.06, 0.2),
+        (0.08, 0.08, 1.0),  # as high as the style wants
+        (0.2, 0.08, 1.0),
+    ],
+)
+def test_an_approach_descends_in_a_funnel_and_bends_aside(sideways, height, bend):
+    expert = LiftExpert(replace(PLAIN, detour_m=np.array([0.0, 0.01])))
+    action = expert.approach(observation(), np.array([sideways, 0.0, -0.1]))
+    wanted = np.array([sideways, 0.01 * bend, height - 0.1])
+    scale = 30.0 * min(1.0, 0.6 / (30.0 * np.linalg.norm(wanted)))
+    np.testing.assert_allclose(action[:3], scale * wanted, atol=1e-9)
+    assert action[6] == -1.0
+
+
+def test_an_environment_without_an_expert():
+    with pytest.raises(EnvError, match="entry point 'gym_x' in the group imitate.experts"):
+        expert_of_package("gym_x:Task-v0", {"Lift": None})
+    with pytest.raises(EnvError, match="did you mean 'Lift'.*entry point 'your_package'"):
+        expert_of_package("Lif", {"Lift": None})

@@ -91,3 +91,111 @@ def test_it_lets_go_and_rises_from_among_the_pegs_before_it_goes_back():
     assert away[0] < -0.1  # straight up, the elbow would stay stretched
     obs["robot0_eef_pos"][2] = 1.0
     assert expert.act(obs)[0] < -0.3
+
+
+def command(displacement, speed=0.6 * 1.4):
+    """Commands of a displacement: 30 per metre, shortened to the speed."""
+    command = 30.0 * np.asarray(displacement)
+    return command * min(1.0, speed / np.linalg.norm(command))
+
+
+@pytest.mark.parametrize(
+    ("where", "width", "grip", "free", "height"),
+    [
+        ((0.0, 0.2, 0.9), 0.036, 1.0, 0.0, 1.015),  # rises first
+        ((0.0, 0.2, 0.98), 0.036, 1.0, 0.5, 1.015),
+        ((0.0, 0.2, 1.0), 0.036, 1.0, 1.0, 1.015),
+        ((0.0, 0.2, 0.98), 0.041, 0.5, 0.5, 1.015),  # half closed
+        ((0.0, 0.2, 0.98), 0.046, 0.0, 0.5, 1.015),
+        ((0.225, 0.1, 1.0), 0.036, 1.0, 1.0, 0.838),  # the hole fits
+        ((0.223, 0.1, 1.0), 0.036, 1.0, 1.0, 1.015),
+        ((0.219, 0.1, 0.949), 0.036, 1.0, 1.0, 0.838),  # around the peg's top
+        ((0.217, 0.1, 0.949), 0.036, 1.0, 0.0, 1.015),
+    ],
+)
+def test_the_way_of_a_held_nut_by_hand(where, width, grip, free, height):
+    fits = math.pi / 2
+    nut = pose(*where, fits)
+    action = find_expert("NutAssemblySquare")(PLAIN).act(held(nut, fits, width))
+    goal = [*(free * (PEG - nut[:2])), height - nut[2]]
+    np.testing.assert_allclose(action[:3], command(grip * np.array(goal) + 1e-15), atol=1e-6)
+    assert action[6] == CLOSE
+
+
+@pytest.mark.parametrize(("misfit", "lowers"), [(0.049, True), (0.051, False), (-0.049, True)])
+def test_the_hole_fits_within_a_twentieth_of_a_radian(misfit, lowers):
+    angle = math.pi / 2 - misfit
+    action = find_expert("NutAssemblySquare")(PLAIN).act(held(pose(*PEG, 1.0, angle), angle))
+    assert (action[2] < 0) == lowers
+    assert action[5] == pytest.approx(2 * misfit, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("offset", "width", "closes"),
+    [
+        ((0.0, 0.009, 0.0), 0.08, True),
+        ((0.0, 0.011, 0.0), 0.08, False),
+        ((0.0, 0.0, 0.011), 0.08, False),
+        ((0.0, 0.024, 0.0), 0.07, True),
+        ((0.0, 0.026, 0.0), 0.07, False),
+        ((0.0, 0.0, 0.024), 0.07, True),
+        ((0.0, 0.0, 0.026), 0.07, False),
+        ((0.0, 0.0, 0.009), 0.08, True),
+    ],
+)
+def test_the_handle_is_reached_or_approached(offset, width, closes):
+    obs = held(pose(-0.1, 0.2, 0.83, 0.0), 0.0, width)
+    obs["robot0_eef_pos"] = obs["robot0_eef_pos"] + offset
+    action = find_expert("NutAssemblySquare")(PLAIN).act(obs)
+    assert action[6] == (CLOSE if closes else OPEN)
+
+
+@pytest.mark.parametrize(("turn", "closes"), [(0.14, True), (0.16, False), (-0.14, True)])
+def test_open_fingers_are_turned_across_the_handle_first(turn, closes):
+    obs = held(pose(-0.1, 0.2, 0.83, 0.0), 0.0, 0.08)
+    obs["robot0_eef_quat"] = gripper_down(turn)
+    action = find_expert("NutAssemblySquare")(PLAIN).act(obs)
+    assert action[6] == (CLOSE if closes else OPEN)
+
+
+@pytest.mark.parametrize(
+    ("apart", "height", "width", "released"),
+    [
+        (0.029, 0.867, 0.05, True),
+        (0.031, 0.867, 0.05, False),
+        (0.029, 0.869, 0.05, False),
+        (0.029, 0.867, 0.08, True),
+    ],
+)
+def test_a_nut_on_its_peg_is_released(apart, height, width, released):
+    fits = math.pi / 2
+    nut = pose(PEG[0] + apart, PEG[1], height, fits)
+    action = find_expert("NutAssemblySquare")(PLAIN).act(held(nut, fits, width))
+    assert action[6] == (OPEN if released else CLOSE)
+    if released:
+        rise = min(1.0, (width - 0.04) / 0.02)
+        np.testing.assert_allclose(
+            action[:3], command(rise * np.array([-0.06, 0, 0.15])), atol=1e-6
+        )
+
+
+def test_both_nuts_are_put_on_their_pegs_the_square_one_first():
+    expert = find_expert("NutAssembly")(PLAIN)
+    assert expert.horizon == 800
+    on, off = pose(0.23, 0.1, 0.86, 1.0), pose(0.0, 0.2, 0.83, 1.0)
+    round_ = pose(0.0, -0.2, 0.83, 0.0)
+    for square, handle in (
+        (off, off[:3] + 0.06 * np.array([math.cos(1.0), math.sin(1.0), 0])),
+        (on, round_[:3] + [0.066, 0, 0]),
+    ):
+        obs = {
+            "robot0_eef_pos": handle,
+            "robot0_eef_quat": gripper_down(1.0 if square is off else 0.0),
+            "robot0_gripper_qpos": np.array([0.04, -0.04]),
+            "object": np.array([*np.zeros(7), *square, *np.zeros(7), *round_]),
+        }
+        action = expert.act(obs)
+        assert action[6] == CLOSE
+        np.testing.assert_allclose(action[:3], 0.0, atol=1e-9)
+    alone = find_expert("NutAssemblyRound")(PLAIN)
+    assert alone.act({**obs, "object": np.array([*np.zeros(7), *round_])})[6] == CLOSE
