@@ -56,7 +56,7 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
     if selection.success is not None:
         names = with_outcome(file, names, selection.success)
     names = [name for name in names if _fits(file, name, selection)]
-    if selection.first is None or selection.first >= len(names):
+    if selection.first is None:
         return names
     if selection.seed is None:
         return names[: selection.first]

@@ -41,6 +41,7 @@ def file(tmp_path_factory):
         ({"first": 2}, [0, 1]),
         ({"first": 5, "seed": 0}, [0, 1, 2, 3, 4]),
         ({"first": 9}, [0, 1, 2, 3, 4]),
+        ({"first": 9, "seed": 1}, [0, 1, 2, 3, 4]),
         ({"first": 0}, []),
         ({"filter_key": "odd", "demos": ["demo_0-demo_2"], "first": 1}, [1]),
     ],
@@ -62,6 +63,7 @@ def test_a_random_selection_depends_on_the_seed_and_is_in_order(file):
         ("demo_9", "there is no demo 'demo_9'; did you mean"),
         ("3", "; --first 3 takes the first 3"),
         ("demo_1-demo_9", "no demo 'demo_9'"),
+        ("demo_1-demo_2-demo_3", "no demo 'demo_2-demo_3'"),
     ],
 )
 def test_a_demo_that_does_not_exist(file, name, words):
