@@ -81,9 +81,11 @@ def reach(source: str, folder: Path = FOLDER) -> Reach:
             recorded = folder / "sources" / entry["sources"][source]
             found.lines[test] = _as_it_is_now(int(executed, 16), recorded, source)
         if names(ROOT / file, source):
+            # Constants and defaults outside of functions are read without executing a line.
+            found.lines = dict.fromkeys(entry["seconds"], 0) | found.lines
             # A killed process has not reported its lines, so it may have executed any.
             found.lines |= dict.fromkeys(entry["started"], -1)
-            found.near |= {*lines, *entry["started"]}
+            found.near |= entry["seconds"].keys()
         found.seconds |= entry["seconds"]
     return found
 

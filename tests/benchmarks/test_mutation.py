@@ -134,7 +134,8 @@ def test_lines_are_those_of_the_name_that_was_entered(tmp_path):
 def test_lines_of_a_source_that_has_changed_since(tmp_path, monkeypatch):
     monkeypatch.setattr(mutation_map, "ROOT", tmp_path)
     lines = {"a": f"{0b10:x}", "b": f"{0b11100:x}"}
-    entry = {"digest": "other", "seconds": {"a": 0.1, "b": 0.2, "c": 0.3}, "started": ["c"]}
+    seconds = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4}
+    entry = {"digest": "other", "seconds": seconds, "started": ["c"]}
     entry |= {"sources": {"imitate/b.py": "old"}, "lines": {"imitate/b.py": lines}}
     for name, text in {
         "tests/test_a.py": "from imitate import b",
@@ -146,9 +147,10 @@ def test_lines_of_a_source_that_has_changed_since(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     found = mutation_map.reach("imitate/b.py", tmp_path / "map")
     # Line 1 is line 2 now, with the new one before it; of lines 2 to 4 the third has become two.
-    # The third test has started a process, whose lines may be any.
-    assert found.lines == {"a": 0b110, "b": 0b1111000, "c": -1}
-    assert found.near == {"a", "b", "c"}
+    # The third test has started a process, whose lines may be any; the fourth may read a constant.
+    assert found.lines == {"a": 0b110, "b": 0b1111000, "c": -1, "d": 0}
+    assert found.near == {"a", "b", "c", "d"}
+    assert "d" in found.tests(0, 5, 10) and "d" not in found.tests(0b10, 5, 10)
     assert mutation_map.outdated(tmp_path / "map") == ["tests/test_a.py"]
 
 

@@ -17,7 +17,7 @@ def outcomes(file: DemoFile, demos: Sequence[str]) -> dict[str, bool | None]:
     """
     said = {demo: file.success(demo) for demo in demos}
     silent = [demo for demo, success in said.items() if success is None]
-    if silent and all(file.has(demo, "rewards") for demo in silent):
+    if all(file.has(demo, "rewards") for demo in silent):
         rewarded = {demo: _is_rewarded(file, demo) for demo in silent}
         if None not in rewarded.values() and any(rewarded.values()):
             said |= rewarded

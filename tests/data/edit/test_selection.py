@@ -1,5 +1,6 @@
 """Selection of demos by number, name, length, return and success."""
 
+import h5py
 import numpy as np
 import pytest
 
@@ -100,3 +101,14 @@ def test_outcomes_are_said_or_follow_from_rewards_of_0_and_1(tmp_path, rewards, 
         if None in found:
             with pytest.raises(DatasetError, match="demo_[01]' has neither"):
                 select(opened, Selection(success=True))
+
+
+def test_a_demo_without_rewards_and_words_is_unknown(tmp_path):
+    episodes = [episode(2, {"s": np.zeros((2, 1))}, rewards=np.array([0.0, 1.0]))] * 2
+    path = write_demos(tmp_path / "a.hdf5", episodes)
+    with h5py.File(path, "r+") as changed:
+        del changed["data/demo_1/rewards"]
+    with DatasetFile(path) as opened:
+        assert outcomes(opened, ["demo_0", "demo_1"]) == {"demo_0": None, "demo_1": None}
+        assert outcomes(opened, ["demo_0"]) == {"demo_0": True}
+        assert outcomes(opened, []) == {}
