@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from imitate.functional.statistics import wilson_interval
+from imitate.system.statistics import wilson_interval
 
 TASKS = ("lift", "stack", "pick_place_can")
 VARIANTS = (

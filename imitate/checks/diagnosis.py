@@ -20,7 +20,6 @@ from imitate.checks import causes, left_out, response
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.data.quality.doctor.motion import is_position
 from imitate.deploy.check.deploy_check import (
     ActionErrors,
@@ -36,6 +35,7 @@ from imitate.errors import DatasetError, UserError
 from imitate.policy.checkpoint import config_of
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.system.instructions import TASK_ATTRS, instruction_of
 from imitate.system.run_folder import RunFolder, find_checkpoint
 from imitate.train.metrics import MetricsFile
 

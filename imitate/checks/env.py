@@ -20,7 +20,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check
 from imitate.checks.contracts import CheckFinding, ContractError, Trials
 from imitate.envs.env import Env, Lanes, Outcome, has_team, lanes_of, success_in
 from imitate.errors import EnvError
-from imitate.functional.statistics import rate_of
+from imitate.system.statistics import rate_of
 from imitate.system.text import counted
 from imitate.system.user_code import error_words
 

@@ -24,8 +24,8 @@ from imitate.config import Config
 from imitate.config.loading import Source
 from imitate.envs import make_env
 from imitate.envs.env import Env
-from imitate.envs.trust import trust_env
 from imitate.evaluate.environments import named_env, trust_named
+from imitate.system.trust import trust_env
 from imitate.train.setup import load_resolved
 
 __all__ = [

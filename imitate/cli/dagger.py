@@ -319,7 +319,7 @@ def _with_device(
     from imitate.cli.robot.robots import options_of
     from imitate.deploy.robot.robot import TELEOPERATORS, Teleoperator, names_of
     from imitate.envs.make import is_robot
-    from imitate.envs.trust import trust
+    from imitate.system.trust import trust
 
     is_device = take_over is not None and (
         take_over in names_of(TELEOPERATORS)
@@ -344,7 +344,7 @@ def _with_device(
 
 
 def _is_class_of(name: str, base: type) -> bool:
-    from imitate.envs.trust import typed_object
+    from imitate.system.trust import typed_object
 
     try:
         found = typed_object(name)

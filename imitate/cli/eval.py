@@ -385,7 +385,7 @@ def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path]
         raise ConfigError(
             "--agent: a policy that is a program needs one environment: name it with --env"
         )
-    from imitate.evaluate.scripted import write_scripted
+    from imitate.cli.eval_jobs import write_scripted
 
     temporary = TemporaryDirectory(prefix=PROGRAMS)
     atexit.register(temporary.cleanup)

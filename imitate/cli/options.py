@@ -90,7 +90,7 @@ def _option() -> Any:
 def _trust(modules: list[str] | None) -> None:
     if not modules:
         return
-    from imitate.envs.trust import trust
+    from imitate.system.trust import trust
 
     trust(*modules)
 
@@ -99,7 +99,7 @@ def _trust_env(ctx: Any, parameter: Any, given: Any) -> Any:
     """Trust the modules of ``--env``: one name, or several if the option may be repeated."""
     for env in [given] if isinstance(given, str) else given or ():
         if ":" in env:
-            from imitate.envs.trust import trust_env
+            from imitate.system.trust import trust_env
 
             trust_env(env)
     return given

@@ -11,8 +11,8 @@ import typer
 
 from imitate.cli.options import AsJson, Dataset, Epochs, On, OutputDir, Quiet, SetKeys, TrainDevice
 from imitate.cli.reports.layout import table
-from imitate.functional.statistics import Statistic
 from imitate.system.processes import LOCAL
+from imitate.system.statistics import Statistic
 
 if TYPE_CHECKING:
     from imitate.train.sweep.sweep import SweepResult

@@ -21,11 +21,11 @@ from imitate.data.edit.selection import Selection, select
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array, ever, watched
 from imitate.envs.make import check_description, is_real, is_robot
-from imitate.envs.trust import check_trusted
 from imitate.errors import DatasetError, EnvError, nearest
 from imitate.evaluate.video import FrameFolder, FrameSender, read_frames
 from imitate.system.plain_files import cleared, replaced
 from imitate.system.processes import STEP_TIMEOUT_S
+from imitate.system.trust import check_trusted
 
 SOURCES = ("states", "actions", "obs-images")
 DEFAULT_RATE_HZ = 20.0

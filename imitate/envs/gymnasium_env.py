@@ -33,10 +33,10 @@ from gymnasium.envs.registration import load_env_creator
 from imitate.envs.env import Array, Obs, one_reward, success_in
 from imitate.envs.rendering import load_triton, prepare_gl, telling_gl_faults
 from imitate.envs.spaces import ActionSpace, ObservationSpace
-from imitate.envs.trust import EXTRAS, module_of_env
 from imitate.errors import EnvError, nearest
 from imitate.system.extras import install_command
 from imitate.system.text import PART
+from imitate.system.trust import EXTRAS, module_of_env
 
 ENV_TYPE = 2
 ADAPTERS = {

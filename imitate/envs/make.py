@@ -10,9 +10,9 @@ from typing import Any, cast
 from imitate.envs.cameras import Size
 from imitate.envs.env import Env
 from imitate.envs.migration import ROBOSUITE, fitted
-from imitate.envs.trust import PETTINGZOO, ROBOT, check_trusted
 from imitate.envs.wrappers import wrapped
 from imitate.errors import EnvError
+from imitate.system.trust import PETTINGZOO, ROBOT, check_trusted
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4
@@ -89,7 +89,7 @@ def make_env(
         team: true if the caller can handle several agents, by :func:`imitate.envs.env.lanes_of`.
 
     Raises:
-        EnvError: the description cannot be used, names what is not trusted (:mod:`imitate.envs.trust`), or its
+        EnvError: the description cannot be used, names what is not trusted (:mod:`imitate.system.trust`), or its
             simulator is not installed.
     """
     if env_meta.get("wrappers"):

@@ -22,9 +22,9 @@ import numpy as np
 from imitate.envs.env import Array, Obs, Outcome, of_all, success_in
 from imitate.envs.rendering import load_triton
 from imitate.envs.spaces import ActionSpace, ObservationSpace
-from imitate.envs.trust import PARALLEL, PETTINGZOO, module_of_env
 from imitate.errors import EnvError
 from imitate.system.extras import missing
+from imitate.system.trust import PARALLEL, PETTINGZOO, module_of_env
 
 ENV_TYPE = 2
 AGENT_ID = "agent_id"

@@ -11,8 +11,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from imitate.envs.trust import check_paths
 from imitate.errors import EnvError
+from imitate.system.trust import check_paths
 
 _FOREIGN = frozenset(
     {

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from imitate.envs.env import Array, Obs
 from imitate.errors import EnvError, nearest, offered
-from imitate.functional.images import image_layout, in_layout, nested_name
+from imitate.system.images import image_layout, in_layout, nested_name
 from imitate.system.text import ACTION_MASK
 
 FLAT, IMAGE = "flat", "image"

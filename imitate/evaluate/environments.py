@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from imitate.data.language import LANGUAGE_KEY
 from imitate.envs.cameras import sizes_of
 from imitate.envs.env import Array, Obs, lanes_of, watched
 from imitate.envs.experts import EXPERTS
 from imitate.envs.make import REAL_ROBOT, can_be_made, is_robot, make_env
 from imitate.envs.migration import ROBOSUITE, fitted
-from imitate.envs.trust import (
+from imitate.errors import ConfigError, EnvError, UserError
+from imitate.system.instructions import LANGUAGE_KEY
+from imitate.system.plain_files import read_json
+from imitate.system.processes import Beat
+from imitate.system.recognition import recognise
+from imitate.system.trust import (
     RANDOM,
     ROBOT,
     SIMULATED,
@@ -36,14 +40,9 @@ from imitate.envs.trust import (
     unknown,
     untrusted,
 )
-from imitate.errors import ConfigError, EnvError, UserError
-from imitate.system.plain_files import read_json
-from imitate.system.processes import Beat
-from imitate.system.recognition import recognise
 from imitate.system.user_code import error_words
 
 if TYPE_CHECKING:
-    from imitate.algo.base.algo import Algo
     from imitate.config import Config, DatasetConfig
     from imitate.data.shards.data_files import DataFiles
     from imitate.envs.pettingzoo_env import Opponent
@@ -387,34 +386,33 @@ class EnvTrial:
 
 
 def trials(
-    algo: Algo, env_metas: Sequence[Mapping[str, Any]], *, serves_language: bool
+    shapes: Mapping[str, tuple[int, ...]],
+    action_dim: int,
+    env_metas: Sequence[Mapping[str, Any]],
+    *,
+    serves_language: bool,
 ) -> list[EnvTrial]:
     """Make a trial for each environment that a training is evaluated in.
 
     Args:
-        algo: the policy that will act in them.
+        shapes: shapes of the observations of the policy that will act in them, as recorded.
+        action_dim: numbers of an action, as sent to the environment.
         env_metas: env_args of each task; tasks that differ only in ``key`` and ``lang`` share a trial.
         serves_language: true if the policy's instruction comes with the task, not from the environment.
     """
-    shapes = _recorded_shapes(algo, serves_language)
-    sent = int(algo.preprocess.actions.sent_dim)
+    given = {
+        key: shape for key, shape in shapes.items() if not (serves_language and key == LANGUAGE_KEY)
+    }
     metas = {
         repr({key: value for key, value in meta.items() if key not in ("key", "lang")}): meta
         for meta in env_metas
     }
-    return [EnvTrial(dict(meta), shapes, sent) for meta in metas.values()]
+    return [EnvTrial(dict(meta), given, action_dim) for meta in metas.values()]
 
 
 def simulated(env_metas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the env_args of the environments that can be made here."""
     return [meta for meta in env_metas if can_be_made(meta)]
-
-
-def _recorded_shapes(algo: Algo, served: bool) -> dict[str, tuple[int, ...]]:
-    recorded = algo.preprocess.raw_shapes
-    return {
-        key: tuple(recorded[key]) for key in algo.obs_shapes if not (served and key == LANGUAGE_KEY)
-    }
 
 
 def opponent_of(policy: str, space: ActionSpace) -> Opponent:

@@ -15,7 +15,6 @@ from imitate.config.experiment import DEFAULT_HORIZON
 from imitate.data.download.download import sha256_of
 from imitate.envs.make import check_description, is_real, is_robot, is_team
 from imitate.envs.migration import fitted
-from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluate.environments import GYMNASIUM, label
 from imitate.evaluate.named_rewards import RewardSpec, named_rewards
@@ -28,6 +27,7 @@ from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.policy.source import CheckpointFile
 from imitate.system.processes import STEP_TIMEOUT_S, available_cores
 from imitate.system.run_folder import find_checkpoint, to_json
+from imitate.system.trust import check_trusted
 
 # Number of weights from which batched calls are faster than a policy in each process.
 LARGE_POLICY = 50_000_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from imitate.envs.env import named_reward
-from imitate.functional.statistics import Estimate, estimate
+from imitate.system.statistics import Estimate, estimate
 from imitate.system.text import mean_text
 
 

@@ -24,10 +24,10 @@ from imitate.errors import ConfigError, EvaluationError
 from imitate.evaluate.environments import label
 from imitate.evaluate.named_rewards import RewardMeans, RewardSpec, reward_means
 from imitate.evaluate.settings import EpisodePlan, Lateness
-from imitate.functional.statistics import Estimate, Rate, estimate, rate_of
 from imitate.system.locks import lock
 from imitate.system.plain_files import appended, read_json
 from imitate.system.run_folder import to_json, write_text
+from imitate.system.statistics import Estimate, Rate, estimate, rate_of
 
 LONG_DEMO = 0.6
 """Demonstrations longer than this share of the horizon count as long as it."""

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data import DatasetFile
-from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.errors import DatasetError, UserError
-from imitate.functional.statistics import Estimate, auroc
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.policy.uncertainty import UNCERTAIN
+from imitate.system.instructions import TASK_ATTRS, instruction_of
+from imitate.system.statistics import Estimate, auroc
 
 MEASURES = ("uncertainty", "entropy")
 """Extras of a policy's action that are uncertainties, (B,)."""

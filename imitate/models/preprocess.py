@@ -385,7 +385,7 @@ class Preprocess(nn.Module):
 
     @property
     def image_types(self) -> Mapping[str, str]:
-        """Type of each image's recorded values, if known; see :func:`~imitate.functional.images.image_type`."""
+        """Type of each image's recorded values, if known; see :func:`~imitate.system.images.image_type`."""
         return self._layout.image_types
 
     @property

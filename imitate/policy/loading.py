@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 import torch
 
 from imitate.algo.base.algo import Algo
-from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
 from imitate.functional.kernels import has_int8, pack_linears
 from imitate.models.precision import has_fast_bf16
@@ -24,6 +23,7 @@ from imitate.policy.checks import refuse_not_finite
 from imitate.policy.renaming import Rename, joined
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.policy.uncertainty import Calibration
+from imitate.system.instructions import Instructions
 from imitate.system.torch_archive import first_line
 
 _logger = logging.getLogger(__name__)

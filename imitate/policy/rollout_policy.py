@@ -19,14 +19,14 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.policy_state import PolicyState, remembered, rows_of
-from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError, nearest
 from imitate.functional.realtime import Guidance, Prefix, prefix_weights
-from imitate.models.language import TransformersText
 from imitate.models.observation import ObservationEncoder
 from imitate.policy.checks import newest_frames, refuse_action, refuse_missing, refuse_not_finite
+from imitate.policy.language import TransformersText
 from imitate.policy.renaming import Rename, given_names
 from imitate.policy.uncertainty import Calibration
+from imitate.system.instructions import LANGUAGE_KEY, Instructions
 
 _SAME = 0.01
 """Largest relative distance at which a stored and a newly computed embedding count as equal."""

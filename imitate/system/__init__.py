@@ -1,1 +1,1 @@
-"""Files and processes of the operating system, time, seeds, text and progress, for all layers."""
+"""Files, processes, time, seeds, text, images, statistics and trusted names, for all layers."""

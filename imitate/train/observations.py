@@ -16,10 +16,10 @@ from imitate.config.observation import AUTO, ObservationConfig, Observations
 from imitate.data.batches.build import training_filter_key, training_sources
 from imitate.data.dataset_file import no_demos
 from imitate.data.file.hdf5_format import DemoFile
-from imitate.data.language import LANGUAGE_KEY
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.data.shards.folder import shards_at
 from imitate.errors import ConfigError, DatasetError, nearest
+from imitate.system.instructions import LANGUAGE_KEY
 
 Shape = tuple[int, ...]
 Form = tuple[Shape, np.dtype[Any]]

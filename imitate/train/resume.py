@@ -11,12 +11,12 @@ from typing import Any
 from imitate.algo.base.acting import OMITTED, REMEDY
 from imitate.config import Config, load_config
 from imitate.config.data_paths import MissingFileError, located_data
-from imitate.envs.trust import trust_options
 from imitate.errors import CheckpointError, ConfigError, UserError
 from imitate.evaluate.environments import check_cluster, untrusted_in
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.run_folder import RunFolder
 from imitate.system.text import counted
+from imitate.system.trust import trust_options
 
 # Keys that may differ from the run's configuration. Changing any other key would make it another run. A new num_epochs
 # also changes a learning-rate schedule that depends on it.

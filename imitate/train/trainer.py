@@ -173,9 +173,15 @@ def train(
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = threads_of(config, device, run.rollouts.shared_workers)
+            prepare = setup.algo.preprocess
             with torch_threads(threads), _failure_is_written(run):
                 run.rollouts.try_environments(
-                    trials(setup.algo, setup.env_metas, serves_language=setup.language is not None),
+                    trials(
+                        {key: prepare.raw_shapes[key] for key in setup.algo.obs_shapes},
+                        prepare.actions.sent_dim,
+                        setup.env_metas,
+                        serves_language=setup.language is not None,
+                    ),
                     lambda: interrupt.signal is not None,
                 )
                 bf16 = ", precision bf16" if config.train.precision == "bf16" else ""

@@ -9,9 +9,9 @@ from torch import nn
 
 from imitate import policy_from_checkpoint
 from imitate.algo.base.own_networks import OwnCritics, OwnEncoder
-from imitate.envs.trust import VARIABLE, trust
 from imitate.errors import ConfigError, EnvError, UserError
 from imitate.evaluate.environments import check_named, trust_named, untrusted_in
+from imitate.system.trust import VARIABLE, trust
 from tests.tiny import tiny_algo, tiny_batch, tiny_checkpoint, tiny_config
 
 NAMES = ("own_nets:trunk", "own_nets:critic", "own_nets:shape", "own_nets:number")

@@ -23,8 +23,8 @@ def test_lines_after_the_change(hunks, lines):
 
 def test_without_a_map_those_that_name_the_module_are_reached(monkeypatch, capsys):
     monkeypatch.setattr(reached.mutation_map.reach, "__defaults__", (Path("/nowhere"),))
-    found = reached.reached("imitate/functional/images.py", 1 << 10)
-    assert "tests/functional/test_pixels.py" in found
+    found = reached.reached("imitate/system/images.py", 1 << 10)
+    assert "tests/system/test_pixels.py" in found
     assert "not in the map of tests" in capsys.readouterr().err
 
 

@@ -259,7 +259,7 @@ def test_several_environments_by_name(play):
 
 
 def test_modules_of_each_environment_that_is_named_are_trusted(call, monkeypatch):
-    monkeypatch.setattr("imitate.envs.trust.trust_env", (trusted := []).append)
+    monkeypatch.setattr("imitate.system.trust.trust_env", (trusted := []).append)
     call("eval --agent none.pth --env first:A-v0 --env Lift --env second:B-v0", code=2)
     call("eval --agent none.pth --env third:C-v0", code=2)
     assert trusted == ["first:A-v0", "second:B-v0", "third:C-v0"]

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from imitate.cli.main import app
 from imitate.data import DatasetFile
-from imitate.data.language import Instructions
-from imitate.models import language
+from imitate.policy import language
+from imitate.system.instructions import Instructions
 from tests.demo_files import make_demo_file
 
 DATA = Path(__file__).parents[1] / "data"

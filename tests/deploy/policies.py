@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from imitate import RolloutPolicy, algo_factory, load_config
-from imitate.data.language import Instructions
+from imitate.system.instructions import Instructions
 from tests.tiny import tiny_algo
 
 CONFIGS = Path(__file__).parents[2] / "configs"

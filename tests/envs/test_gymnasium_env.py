@@ -10,8 +10,8 @@ from imitate.envs import make_env
 from imitate.envs.env import random_actions
 from imitate.envs.gymnasium_env import GymnasiumEnv
 from imitate.envs.spaces import ObservationSpace
-from imitate.envs.trust import trust
 from imitate.errors import EnvError
+from imitate.system.trust import trust
 
 
 class Goal(gymnasium.Env):

@@ -10,8 +10,8 @@ from imitate.envs import Env
 from imitate.envs import robosuite_env as module
 from imitate.envs.robosuite_env import RobosuiteEnv
 from imitate.envs.scene_check import check_scene
-from imitate.envs.trust import VARIABLE, trust
 from imitate.errors import EnvError, UserError
+from imitate.system.trust import VARIABLE, trust
 
 pytestmark = pytest.mark.robosuite
 

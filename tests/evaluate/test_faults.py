@@ -4,11 +4,11 @@ import multiprocessing
 
 import pytest
 
-from imitate.envs.trust import trust_env
 from imitate.errors import EnvError, EvaluationError
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.worker import EpisodePool
 from imitate.policy.loading import policy_from_checkpoint
+from imitate.system.trust import trust_env
 from imitate.train.trainer import train
 from tests.train.conftest import config_dict, env_meta, write_demos, write_expert
 

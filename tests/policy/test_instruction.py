@@ -5,10 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from imitate.data.language import Instructions
 from imitate.errors import ConfigError, UserError
 from imitate.policy import rollout_policy
 from imitate.policy.rollout_policy import vector_of
+from imitate.system.instructions import Instructions
 
 KNOWN = Instructions(("lift", "push it"), np.array([[4.0, 1], [7, 1]], np.float32), encoder="own")
 

@@ -9,12 +9,12 @@ import torch
 
 import imitate
 from imitate import RolloutPolicy, policy_from_checkpoint
-from imitate.data.language import Instructions
 from imitate.errors import NotFiniteError, UserError
 from imitate.functional.kernels.products import PackedLinear
 from imitate.models.precision import CPU_COMPUTES_BF16
 from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict
+from imitate.system.instructions import Instructions
 from tests.tiny import tiny_algo, tiny_checkpoint
 
 PACKAGE = f"{Path(imitate.__file__).parent}/"

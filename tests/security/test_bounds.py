@@ -24,7 +24,6 @@ import torch
 from imitate import algo_factory, load_config
 from imitate.data.file import hdf5_format
 from imitate.data.file.hdf5_format import DemoFile
-from imitate.data.language import Instructions
 from imitate.data.quality.doctor import useless
 from imitate.data.shards.folder import shards_at
 from imitate.deploy.server import server as server_module
@@ -40,6 +39,7 @@ from imitate.policy.checkpoint import (
 from imitate.policy.structure import check_extent, stored_numbers
 from imitate.system import memory
 from imitate.system.channel.messages import MAX_OBJECTS, Jpeg, decode, encode
+from imitate.system.instructions import Instructions
 from imitate.system.plain_files import MAX_DEPTH, read_json
 from imitate.system.recognition import diagnosis
 from imitate.system.run_folder import open_run_folder

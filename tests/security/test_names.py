@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from imitate.envs import make_env
-from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, untrusted
 from imitate.errors import EnvError, UserError
+from imitate.system.trust import VARIABLE, check_trusted, trust, trust_env, untrusted
 
 ROOT = Path(__file__).parents[2]
 SIM = {"env_name": "robot:sim", "type": 4}

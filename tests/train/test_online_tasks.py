@@ -11,10 +11,10 @@ from imitate.checks.env import check_env
 from imitate.config.loading import bundled
 from imitate.config.online import CurriculumConfig
 from imitate.envs import make_env
-from imitate.envs.trust import trust, trust_env
 from imitate.envs.worlds.tasks import Recall
 from imitate.errors import ConfigError, EnvError
 from imitate.evaluate.evaluate import EvalSettings, evaluate
+from imitate.system.trust import trust, trust_env
 from imitate.train.online.batches import OnlineBatches
 from imitate.train.online.curriculum import Curriculum
 from imitate.train.online.parts import make_learner

@@ -8,11 +8,11 @@ from imitate import load_config
 from imitate.deploy.robot import robot_env
 from imitate.deploy.robot.robot import Guidance, Teleoperator
 from imitate.envs import make_env
-from imitate.envs.trust import trust
 from imitate.errors import EnvError, RobotError, RobotStoppedError, UserError
 from imitate.evaluate.environments import named_env
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.policy.checkpoint import control_freq_of
+from imitate.system.trust import trust
 from imitate.train.interactive.dagger import DaggerPlan, dagger
 from imitate.train.interactive.supervision import TakesOver
 from imitate.train.online.learners import Corrected

@@ -18,10 +18,10 @@ from imitate.algo.base.factory import algo_factory
 from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.envs import make_env
-from imitate.envs.trust import trust_env
 from imitate.interop.lerobot.exporting import export
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from imitate.system.trust import trust_env
 
 SMALL_ACT = {
     "algo.chunk.size": 8,

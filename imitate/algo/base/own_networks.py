@@ -8,7 +8,7 @@ module, a new one at each call:
     critic    {key: (N, ...)}, actions (N, A) -> values (N,); the function is called for each member of the ensemble
 
 Observations are prepared: float, normalized, images (C, H, W). Names in a configuration are code that runs, so a name
-in a checkpoint or run folder passes the door of :mod:`imitate.envs.trust` first.
+in a checkpoint or run folder passes the door of :mod:`imitate.system.trust` first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OwnNetworks:
         self._names = {role: name for role, name in (names or {}).items() if name is not None}
         if self._names:
             # imported here, because the package of environments imports gymnasium, which acting does not need
-            from imitate.envs.trust import in_networks, refuse, unknown
+            from imitate.system.trust import in_networks, refuse, unknown
 
             refuse("algo", unknown(in_networks({"networks": self._names})))
         self._ac_dim = ac_dim
@@ -83,7 +83,7 @@ def own_object(key: str, name: str) -> Any:
         ConfigError: it cannot be imported.
         EnvError: the name is not trusted.
     """
-    from imitate.envs.trust import Named, refuse, typed_object, unknown
+    from imitate.system.trust import Named, refuse, typed_object, unknown
 
     refuse("algo", unknown([Named(name, "network", key)]))
     try:

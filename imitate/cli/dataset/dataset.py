@@ -32,9 +32,9 @@ from imitate.data.download.catalogue import (
 from imitate.data.download.download import RETRIES
 from imitate.data.file.journal import is_being_written, journal_of, roll_back, unfinished_words
 from imitate.data.file.writer import finish_partial
-from imitate.data.language import instruction_of
 from imitate.data.shards.index import ShardIndex, write_index
 from imitate.errors import DatasetError, UserError
+from imitate.system.instructions import instruction_of
 from imitate.system.missing import no_such
 from imitate.system.plain_files import fresh, replaced
 from imitate.system.recognition import INDEX_NAME
@@ -196,7 +196,7 @@ def embed(
     Training, and acting with instructions in the table, then need no text model.
     Needs `pip install 'transformers>=4.40'`.
     """
-    from imitate.models.language import TransformersText  # imported late: it imports torch
+    from imitate.policy.language import TransformersText  # imported late: it imports torch
 
     if out.exists() and not overwrite:
         raise UserError(f"{out}: exists; choose another --out, or --overwrite")

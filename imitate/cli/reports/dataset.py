@@ -19,7 +19,7 @@ from imitate.cli.reports.layout import (
 from imitate.data import DatasetFile
 from imitate.data.file.features import dimension_words, names_in
 from imitate.data.file.outcomes import outcomes
-from imitate.functional.statistics import rate_of
+from imitate.system.statistics import rate_of
 from imitate.system.text import counted
 
 

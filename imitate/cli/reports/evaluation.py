@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imitate.cli.reports import layout
-from imitate.functional.statistics import (
+from imitate.system.statistics import (
     Estimate,
     PairedComparison,
     Rate,

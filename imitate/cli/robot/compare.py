@@ -41,8 +41,8 @@ from imitate.data.download.download import sha256_of
 from imitate.deploy.comparison.outcome import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import POLICIES
 from imitate.errors import UserError
-from imitate.functional.statistics import share_interval
 from imitate.system.plain_files import read_json
+from imitate.system.statistics import share_interval
 
 if TYPE_CHECKING:
     from imitate.cli.robot.robots import Interrupts

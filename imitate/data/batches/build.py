@@ -23,10 +23,10 @@ from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.file.faults import ACTION_LIMIT, check_modality
 from imitate.data.file.features import features_of, number_names
 from imitate.data.file.fields import Field, read_steps
-from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.data.shards.folder import local_file, shards_at
 from imitate.errors import ConfigError, DatasetError
+from imitate.system.instructions import LANGUAGE_KEY, Instructions
 
 _REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
 

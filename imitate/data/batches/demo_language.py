@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from imitate.data.batches.file_rows import DemoOrigin
 from imitate.data.batches.statistics import QUANTILES, KeyStats
 from imitate.data.batches.store import DataSource
-from imitate.data.language import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.functional.transfer import to_device
+from imitate.system.instructions import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
 
 
 class DemoLanguage:

@@ -40,11 +40,11 @@ from imitate.data.batches.store import DataSource, Store
 from imitate.data.batches.windows import Gatherer, Windows
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import check_step_key
-from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import ConfigError, DatasetError, nearest
-from imitate.functional.images import image_type
 from imitate.functional.transfer import to_device
+from imitate.system.images import image_type
+from imitate.system.instructions import LANGUAGE_KEY, Instructions
 from imitate.system.text import counted
 
 MAX_IMAGES = 1000

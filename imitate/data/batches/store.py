@@ -42,8 +42,8 @@ from imitate.data.file.fields import (
 from imitate.data.formats.cached import held
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
-from imitate.functional.images import image_type
 from imitate.functional.transfer import to_device
+from imitate.system.images import image_type
 from imitate.system.memory import free_memory
 from imitate.system.text import counted
 

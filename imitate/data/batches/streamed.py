@@ -26,11 +26,11 @@ from imitate.data.batches.statistics import KeyStats
 from imitate.data.batches.store import DataSource
 from imitate.data.batches.windows import Windows
 from imitate.data.file.cache import limit_bytes
-from imitate.data.language import LANGUAGE_KEY
 from imitate.data.shards.data_files import DataFiles
 from imitate.data.shards.folder import ShardFolder, shards_at
 from imitate.data.shards.index import Moments
 from imitate.errors import ConfigError, DatasetError
+from imitate.system.instructions import LANGUAGE_KEY
 
 WINDOW_BYTES = 4e9
 """Size of the window in bytes for a dataset behind a URL, if ``train.shard_window`` is null."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
-from imitate.functional.images import IMAGE_MODALITIES
+from imitate.system.images import IMAGE_MODALITIES
 from imitate.system.text import counted
 
 ACTION_LIMIT = 1.0 + 1e-5

@@ -17,8 +17,8 @@ import numpy as np
 
 from imitate.data.file.extents import Extent, Extents
 from imitate.data.file.hdf5_format import DemoFile
-from imitate.data.language import TASK_ATTRS
 from imitate.errors import DatasetError
+from imitate.system.instructions import TASK_ATTRS
 
 CONTENT_VERSION = 1
 """Version of ``content_sha256``; digests of different versions cannot be compared."""

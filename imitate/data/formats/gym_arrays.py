@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from imitate.data.formats.base import ConversionReport
 from imitate.errors import DatasetError
-from imitate.functional.images import image_layout, in_layout
+from imitate.system.images import image_layout, in_layout
 
 _MOST_CHOICES = 10_000
 

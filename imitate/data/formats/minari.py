@@ -45,7 +45,7 @@ from imitate.data.formats.hdf5_tree import leaves as leaves_of
 from imitate.data.formats.hdf5_tree import opened
 from imitate.data.formats.sidecar import NAME, Sidecar, SidecarWriter, arrays_to_write, beside
 from imitate.errors import DatasetError
-from imitate.functional.images import image_layout, nested_name
+from imitate.system.images import image_layout, nested_name
 from imitate.system.memory import check_claim
 from imitate.system.plain_files import read_json
 

@@ -11,8 +11,8 @@ from typing_extensions import Self
 
 from imitate.config import Config
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.data.shards.folder import local_file, shards_at
+from imitate.system.instructions import TASK_ATTRS, instruction_of
 
 MOST_OPEN = 500
 """Largest number of files that are open at a time; beyond it they are closed and opened again."""

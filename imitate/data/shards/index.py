@@ -35,8 +35,8 @@ from imitate.data.download.download import sha256_of
 from imitate.data.file.extents import Extents
 from imitate.data.file.faults import check_finite, check_length
 from imitate.data.file.hdf5_format import wrong_env_args
-from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.errors import DatasetError, nearest
+from imitate.system.instructions import TASK_ATTRS, instruction_of
 from imitate.system.plain_files import check_depth, write_text
 from imitate.system.recognition import INDEX_NAME
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.bundle.network import TOLERANCE, NoiseSource
 from imitate.deploy.bundle.policy import BundlePolicy
 from imitate.deploy.bundle.spec import BundleSpec, Noise
 from imitate.deploy.bundle.tracing import Draws, Numbers
 from imitate.errors import BundleError, DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.system.instructions import LANGUAGE_KEY
 
 Raw = dict[str, NDArray[Any]]
 _COMPARED_STEPS = 24

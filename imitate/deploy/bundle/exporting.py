@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 from torch import Tensor
 
 from imitate import __version__
 from imitate.algo.base.algo import Algo
+from imitate.algo.base.looped_denoising import DOMAIN, OPERATOR, OPSETS, looped_denoising
 from imitate.algo.base.policy_state import PolicyState
 from imitate.deploy.bundle.archive import ArrayStore, Bundle, write_bundle
 from imitate.deploy.bundle.comparison import (
@@ -24,16 +27,15 @@ from imitate.deploy.bundle.comparison import (
     demonstrated_observations,
     random_observations,
 )
-from imitate.deploy.bundle.denoising import OPSETS, looped_denoising, with_loop
 from imitate.deploy.bundle.network import FEWEST_CHECKS, NoiseSource
 from imitate.deploy.bundle.policy import BundlePolicy
 from imitate.deploy.bundle.spec import BundleSpec, Execution, Noise
 from imitate.deploy.bundle.tracing import OPSET, Flat, Numbers, Predictor, exported
 from imitate.deploy.server.served import schema_of
 from imitate.errors import BundleError
-from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.policy.renaming import rename_words
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.system.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.system.plain_files import give_name
 
 
@@ -147,7 +149,7 @@ def _bundled(
     for loop in loops:
         names = ["chunk", *(f"row{number}" for number in range(1, len(loop.inputs)))]
         body = exported(loop.step, dict(zip(names, loop.inputs, strict=True)), ["after"])
-        network = with_loop(network, body, loop.num_steps)
+        network = _with_loop(network, body, loop.num_steps)
     known = policy.instructions
     vectors = None if known is None else store.add(known.vectors)
     train = algo.global_config.train
@@ -316,3 +318,60 @@ def _traced(
     }
     outputs = ["actions", *(f"next/{name}" for name in predictor.memory)]
     return exported(Flat(predictor, tuple(values)), values, outputs, opsets)
+
+
+def _with_loop(model: bytes, body: bytes, num_steps: int) -> bytes:
+    """Replace the operator by a loop.
+
+    Args:
+        model: ONNX model with the operator.
+        body: ONNX model of a step.
+        num_steps: number of steps of the loop.
+    """
+    outer, step = onnx.load_from_string(model), onnx.load_from_string(body)
+    nodes = outer.graph.node
+    place = next(i for i, node in enumerate(nodes) if node.domain == DOMAIN)
+    operator = nodes[place]
+    counter = helper.make_tensor(f"{OPERATOR}/steps", TensorProto.INT64, [], [num_steps])
+    always = helper.make_tensor(f"{OPERATOR}/always", TensorProto.BOOL, [], [True])
+    graph = _body(step.graph, list(operator.input[1:]))
+    loop = helper.make_node(
+        "Loop", [counter.name, always.name, operator.input[0]], list(operator.output), body=graph
+    )
+    nodes.remove(operator)
+    nodes.insert(place, loop)
+    outer.graph.initializer.extend([counter, always])
+    kept = [entry for entry in outer.opset_import if entry.domain != DOMAIN]
+    del outer.opset_import[:]
+    outer.opset_import.extend(kept)
+    data: bytes = outer.SerializeToString()
+    return data
+
+
+def _body(step: Any, per_step: list[str]) -> Any:
+    """Return the graph of one iteration: it selects its rows from tensors of the outer graph, then runs the step."""
+    renamed = {name: f"{OPERATOR}/{name}" for node in step.node for name in node.output if name}
+    renamed |= {x.name: f"{OPERATOR}/{x.name}" for x in (*step.initializer, *step.input)}
+    for node in step.node:
+        for names in (node.input, node.output):
+            names[:] = [renamed.get(name, name) for name in names]
+    for weight in step.initializer:
+        weight.name = renamed[weight.name]
+    turn = helper.make_tensor_value_info("turn", TensorProto.INT64, [])
+    running = helper.make_tensor_value_info("running", TensorProto.BOOL, [])
+    goes_on = helper.make_tensor_value_info("goes_on", TensorProto.BOOL, [])
+    chunk, *rows = step.input
+    picks = [
+        helper.make_node("Gather", [outside, turn.name], [renamed[row.name]], axis=0)
+        for outside, row in zip(per_step, rows, strict=True)
+    ]
+    (after,) = step.output
+    chunk.name, after.name = renamed[chunk.name], renamed[after.name]
+    same = helper.make_node("Identity", [running.name], [goes_on.name])
+    return helper.make_graph(
+        [*picks, *step.node, same],
+        "step",
+        [turn, running, chunk],
+        [goes_on, after],
+        list(step.initializer),
+    )

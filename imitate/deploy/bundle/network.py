@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.deploy.bundle.archive import Bundle
 from imitate.deploy.bundle.spec import Actions, BundleSpec, Noise
 from imitate.deploy.schema import ObservedKey
 from imitate.errors import BundleError, MissingPackageError, UserError
-from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.policy.checks import newest_frames, refuse_missing, refuse_not_finite
 from imitate.system.extras import missing
+from imitate.system.images import IMAGE_MODALITIES, image_divisor, image_type
+from imitate.system.instructions import LANGUAGE_KEY, Instructions
 
 _DOMAINS = frozenset({"", "ai.onnx"})
 # Fields of ONNX's messages (onnx.proto) that lead to tensors, by the kind of message.

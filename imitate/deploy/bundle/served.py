@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.bundle.policy import BundlePolicy, BundleState
 from imitate.deploy.bundle.spec import Actions
 from imitate.deploy.server.session import Ask, ChunkAsk, Prediction
+from imitate.system.instructions import LANGUAGE_KEY
 
 
 class ServedBundle:

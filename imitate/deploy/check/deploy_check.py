@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.features import dimension_words, names_in
-from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.deploy.check.inputs import (
     DeployFinding,
     Severity,
@@ -30,6 +29,7 @@ from imitate.deploy.resizing import IMAGE_KINDS
 from imitate.deploy.robot.loop import LoopPolicy, Safety
 from imitate.deploy.schema import ObservedKey, Schema
 from imitate.errors import DatasetError, UserError
+from imitate.system.instructions import TASK_ATTRS, instruction_of
 from imitate.system.text import counted
 
 MARKS = {"p50": 50, "p95": 95, "p99": 99, "max": 100}

@@ -2,7 +2,7 @@
 
 A pair consists of a trial of each policy from the same initial scene. The robot restores it
 (:meth:`~imitate.deploy.Robot.reset_to`), or a person restores it with the help of a picture of the first start. After
-each pair the test of :mod:`imitate.functional.statistics` may end the comparison. Trials go through the same control
+each pair the test of :mod:`imitate.system.statistics` may end the comparison. Trials go through the same control
 loop as those of ``imitate run``, within the same limits.
 
 The module also draws pictures of the initial scenes of trials, and overlays of two of them.

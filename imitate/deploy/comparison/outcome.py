@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from imitate.deploy.comparison.trial_file import POLICIES, Trial, TrialFile
-from imitate.functional.statistics import (
+from imitate.system.statistics import (
     PairedComparison,
     anytime_p_value,
     compare_paired,

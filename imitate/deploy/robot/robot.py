@@ -32,9 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.robot.limits import ActionLimits
-from imitate.envs.trust import typed_object
 from imitate.errors import RobotError, UserError, nearest
 from imitate.system.extras import installed_points
+from imitate.system.trust import typed_object
 from imitate.system.user_code import error_words
 
 ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"

@@ -16,8 +16,8 @@ from imitate.deploy.robot.loop import Safety
 from imitate.deploy.robot.robot import make_robot, make_teleoperator
 from imitate.deploy.robot.robot_env import Reward, RobotEnv
 from imitate.envs.cameras import cameras_in
-from imitate.envs.trust import ROBOT, SIMULATED, check_trusted, is_simulated, typed_object
 from imitate.errors import EnvError, UserError, nearest
+from imitate.system.trust import ROBOT, SIMULATED, check_trusted, is_simulated, typed_object
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.algo.base.policy_state import PolicyState, joined_states, state_row
-from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.check.statistics import recorded_ranges
 from imitate.deploy.schema import ObservedKey, Schema
 from imitate.deploy.server.session import Ask, ChunkAsk, Prediction
 from imitate.errors import UserError
 from imitate.policy.rollout_policy import RolloutPolicy, vector_of
+from imitate.system.instructions import LANGUAGE_KEY
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from imitate.algo.base.algo import Algo
-from imitate.envs.trust import in_networks
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot import act, diffusion
 from imitate.interop.lerobot.features import ACTION, CameraEncoder, Feature, encoders_of
 from imitate.models.observation import LANGUAGE_KEY
 from imitate.system.plain_files import fresh, give_name, sync
 from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS
+from imitate.system.trust import in_networks
 
 CHECKPOINT = "policy.pth"
 """Name of our checkpoint in a folder for the package ``lerobot_policy_imitate``."""

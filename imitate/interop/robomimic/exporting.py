@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.hierarchy import Hierarchy
-from imitate.envs.trust import in_networks
 from imitate.errors import CheckpointError, nearest
 from imitate.interop.names import names_of, to_theirs
 from imitate.interop.robomimic.networks import constants_of, rules_of
@@ -31,6 +30,7 @@ from imitate.models.resnet import ResNet, ResNet18Conv, ResNet50Conv
 from imitate.models.visual import ShallowConv
 from imitate.models.vit import ViT
 from imitate.system.plain_files import read_json
+from imitate.system.trust import in_networks
 
 Keys = str | dict[str, Any]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
-from imitate.functional.images import IMAGE_MODALITIES
 from imitate.models.fitting import MeasuredStats, PartlyMeasured, Statistics
 from imitate.models.preprocessing.step import PreprocessStep, Spec
+from imitate.system.images import IMAGE_MODALITIES
 
 
 class Sample(NamedTuple):

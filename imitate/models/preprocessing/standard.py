@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError, UserError
-from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.functional.normalization import is_constant
 from imitate.functional.transfer import to_device
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
 from imitate.models.layout import Shape, processed_shape
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
+from imitate.system.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.system.text import MASK
 
 _OVERSHOOT = 0.1
@@ -39,7 +39,7 @@ class Layout(PreprocessStep):
         self.beyond_unit_range: frozenset[str] = frozenset()
         """Images that were recorded with values outside [0, 1]; the range of their values is not checked."""
         self.image_types: Mapping[str, str] = {}
-        """Known types of the recorded values, see :func:`~imitate.functional.images.image_type`."""
+        """Known types of the recorded values, see :func:`~imitate.system.images.image_type`."""
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def bind(self, spec: Spec) -> Spec:

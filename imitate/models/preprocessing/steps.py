@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from imitate.errors import ConfigError
-from imitate.functional.images import IMAGE_MODALITIES
 from imitate.models.fitting import Statistics
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec, columns
+from imitate.system.images import IMAGE_MODALITIES
 
 _TOLERANCE = 0.02
 """Largest fraction of the variance of two-valued data that may be missing."""

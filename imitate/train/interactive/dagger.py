@@ -23,12 +23,12 @@ from imitate.algo.base.factory import algo_class_of
 from imitate.config import Config
 from imitate.crew.places import open_backend
 from imitate.data import Episode
-from imitate.data.language import LANGUAGE_KEY
 from imitate.envs.env import first_observation
 from imitate.envs.make import is_robot
 from imitate.errors import ConfigError, EnvError, TrainingError, UserError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.uncertainty import UNCERTAIN
+from imitate.system.instructions import LANGUAGE_KEY
 from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
 from imitate.system.run_folder import find_checkpoint
 from imitate.system.text import counted

@@ -18,9 +18,9 @@ from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.shards.data_files import data_files
 from imitate.envs.make import is_robot
 from imitate.errors import ConfigError
-from imitate.functional.statistics import rate_of
 from imitate.system.plain_files import check_not_linked, read_json
 from imitate.system.run_folder import write_text
+from imitate.system.statistics import rate_of
 from imitate.train.training_data import with_filter_key
 
 LABELLED = "labelled"

@@ -23,10 +23,10 @@ from imitate.data.file.episode import Episode
 from imitate.envs import Env
 from imitate.envs.env import Obs, ever, success_in
 from imitate.envs.experts import Style, find_expert
-from imitate.envs.trust import typed_object
 from imitate.errors import ConfigError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.system.trust import typed_object
 
 Action = NDArray[np.float64]
 

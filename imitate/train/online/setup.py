@@ -22,12 +22,12 @@ from imitate.envs import make_env
 from imitate.envs.env import Env, first_observation, num_agents
 from imitate.envs.make import is_robot
 from imitate.envs.migration import fitted
-from imitate.envs.trust import ROBOT, check_trusted
 from imitate.errors import ConfigError, EnvError
 from imitate.evaluate.environments import GYMNASIUM, laid_over, named_robot
-from imitate.functional.images import image_type
 from imitate.models.preprocess import Preprocess
+from imitate.system.images import image_type
 from imitate.system.text import ACTION_MASK, MASK, PART
+from imitate.system.trust import ROBOT, check_trusted
 from imitate.train.devices import with_precision
 from imitate.train.online.curriculum import stage_metas
 from imitate.train.online.goals import check_hindsight, stored_keys, subgoals

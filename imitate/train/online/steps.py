@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.functional.statistics import rate_of
+from imitate.system.statistics import rate_of
 
 Array = NDArray[Any]
 Obs = dict[str, Array]

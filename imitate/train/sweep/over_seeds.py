@@ -13,7 +13,7 @@ import numpy as np
 
 from imitate.config.axes import CONFIG, leaves_of
 from imitate.errors import UserError
-from imitate.functional.statistics import (
+from imitate.system.statistics import (
     FEWEST_SEEDS,
     Estimate,
     Statistic,
@@ -219,7 +219,7 @@ def band(
         setting: setting whose runs are used.
         tag: metric such as ``Train/Loss`` or ``Rollout/Success_Rate``.
         over: 'step', 'epoch' or 'cpu' (mean CPU seconds of the seeds at that epoch).
-        statistic: see :func:`imitate.functional.statistics.estimate`.
+        statistic: see :func:`imitate.system.statistics.estimate`.
     """
     tracks = [list(_track(curve, tag, over)) for curve in setting.curves]
     if not all(tracks):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imitate.errors import UserError, nearest
-from imitate.functional.statistics import Statistic
 from imitate.system.plain_files import cleared, replaced
+from imitate.system.statistics import Statistic
 from imitate.train.sweep.curves import Curve, Setting
 from imitate.train.sweep.labels import PANEL_INCHES, STYLE, color
 from imitate.train.sweep.over_seeds import Band, band
@@ -73,7 +73,7 @@ def draw_settings(
         settings: the settings, in the order of the legend.
         paths: image files to write; the suffix gives the format (.png, .pdf, .svg).
         over: 'step', 'epoch' or 'cpu'.
-        statistic: see :func:`imitate.functional.statistics.estimate`.
+        statistic: see :func:`imitate.system.statistics.estimate`.
         panels: names of `PANELS`; by default those of `default_panels`.
 
     Raises:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from imitate.errors import UserError, nearest
-from imitate.functional.statistics import Estimate, Statistic
 from imitate.system.run_folder import to_json, write_text
+from imitate.system.statistics import Estimate, Statistic
 from imitate.system.text import mean_text, rate_text, significant
 from imitate.train.sweep.curves import Setting
 from imitate.train.sweep.labels import LONGEST, algorithm_name, words

@@ -14,10 +14,10 @@ from imitate.config.axes import CONFIG, expand_all
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
 from imitate.evaluate.environments import trust_named
-from imitate.functional.statistics import FEWEST_SEEDS, Statistic
 from imitate.system.plain_files import read_json
 from imitate.system.processes import available_cores
 from imitate.system.run_folder import RunFolder, runs_in, to_json, write_text
+from imitate.system.statistics import FEWEST_SEEDS, Statistic
 from imitate.train.setup import load_resolved
 from imitate.train.sweep.curves import SEED, Setting, read_curves
 from imitate.train.sweep.order import Halving, InTurn, Order, halving_of

@@ -25,11 +25,11 @@ from typing import Any
 from imitate.config import Config
 from imitate.crew import CancelledError, Crew, Limits, Lost, Reports
 from imitate.crew.places import open_backend
-from imitate.envs.trust import trust_given
 from imitate.errors import ConfigError, TrainingError
 from imitate.system.plain_files import appended
 from imitate.system.processes import LOCAL
 from imitate.system.run_folder import RunFolder, runs_in, write_text
+from imitate.system.trust import trust_given
 from imitate.train.interrupts import ended_by_signals
 from imitate.train.sweep.order import Order
 from imitate.train.sweep.run_copy import FolderChanges, Sender, content_to_resume, lay_out, received

@@ -13,11 +13,11 @@ from imitate.algo.slots.scripted import is_scripted, scripted_algo
 from imitate.cli.eval import _made
 from imitate.cli.main import app
 from imitate.cli.reports.evaluation import short_name
-from imitate.envs.trust import VARIABLE, trust
 from imitate.errors import ConfigError, EnvError
 from imitate.evaluate.environments import check_named, trust_named, untrusted_in
 from imitate.policy.checkpoint import checkpoint_dict
 from imitate.policy.loading import policy_from_checkpoint
+from imitate.system.trust import VARIABLE, trust
 from imitate.train.online.collector import LocalCollector, WarmUp
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.start import adopt_frozen

@@ -14,10 +14,10 @@ from imitate.deploy.robot.loop import Safety
 from imitate.deploy.robot.robot import Guidance, Observation, Robot
 from imitate.deploy.robot.robot_env import RobotEnv
 from imitate.envs import Env, make_env
-from imitate.envs.trust import trust, trust_env
 from imitate.errors import EnvError, RobotError, UserError
 from imitate.evaluate.environments import named_env
 from imitate.system import clock
+from imitate.system.trust import trust, trust_env
 from tests.deploy.fake_robot import FakeRobot, Pushing, Scripted
 from tests.refusals import refused
 

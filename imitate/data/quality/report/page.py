@@ -34,7 +34,7 @@ from imitate.data.quality.report.section import (
 from imitate.data.quality.report.subject import Array, Progress, ReportInput, subject_of
 from imitate.data.quality.report.svg import histogram, share_bar
 from imitate.errors import DatasetError
-from imitate.functional.statistics import Rate, rate_of
+from imitate.system.statistics import Rate, rate_of
 from imitate.system.text import counted
 from imitate.system.version import __version__
 

@@ -10,8 +10,8 @@ import torch
 from imitate.algo.slots.dynamics import Dynamics, PredictedStep
 from imitate.algo.slots.imagination import ImaginationConfig, imagined
 from imitate.algo.slots.outcomes import outcomes_of
-from imitate.envs.trust import VARIABLE, trust
 from imitate.errors import ConfigError, EnvError
+from imitate.system.trust import VARIABLE, trust
 from tests.tiny import tiny_algo, tiny_batch, tiny_config
 
 PLAIN = SimpleNamespace(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from imitate.errors import UserError
-from imitate.functional.images import image_divisor, image_type
+from imitate.system.images import image_divisor, image_type
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 
 from imitate import SequenceDataset
 from imitate.data import DataSource
-from imitate.data.language import Instructions, instruction_of
 from imitate.errors import ConfigError, DatasetError, UserError
+from imitate.system.instructions import Instructions, instruction_of
 from tests.refusals import refused
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from imitate.functional.statistics import Estimate, estimate, mean_over_seeds, student_t_quantile
+from imitate.system.statistics import Estimate, estimate, mean_over_seeds, student_t_quantile
 
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 4, 5, 6, 9, 20, 101])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from imitate.functional.statistics import anytime_p_value, e_value, log_e_value, share_interval
+from imitate.system.statistics import anytime_p_value, e_value, log_e_value, share_interval
 
 # B(1/2 + w, 1/2 + l) / B(1/2, 1/2) is (1/2)(3/2)...(w - 1/2) (1/2)...(l - 1/2) / (w + l)!, times 2^(w + l).
 BY_HAND = [

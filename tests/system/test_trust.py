@@ -9,9 +9,9 @@ import pytest
 
 from imitate import load_config
 from imitate.envs import make_env
-from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
 from imitate.errors import EnvError
 from imitate.evaluate.evaluate import EvalSettings, evaluate
+from imitate.system.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
 from tests.calling import call
 from tests.tiny import tiny_checkpoint, tiny_demos
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from imitate.errors import ConfigError
-from imitate.models.language import TransformersText, mean_over_tokens
+from imitate.policy.language import TransformersText, mean_over_tokens
 
 
 def tokenizer(texts, padding, truncation, return_tensors):

@@ -1,7 +1,7 @@
-"""Export of the denoising of diffusion policies as a loop, so that the model does not grow with their number of steps.
+"""Denoising of diffusion policies that an exporter can write as a loop, so that a model does not grow with its steps.
 
-The exporter traces one run of Python code, which unrolls loops. So all steps are traced as one empty operator, and a
-single step separately; afterwards the operator is replaced by ONNX's ``Loop`` around the step.
+An exporter traces one run of Python code, which unrolls loops. So all steps are traced as one empty operator, and a
+single step separately; :mod:`imitate.deploy.bundle.exporting` replaces the operator by ONNX's ``Loop`` around the step.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-import onnx
 import torch
-from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from imitate.algo.base.algo import Algo
 from imitate.functional.diffusion import Sampler, predicted_data, predicted_noise
 from imitate.models.denoiser import AtSteps
 
-_DOMAIN, _OPERATOR = "imitate", "Denoise"
-OPSETS = {_DOMAIN: 1}
+DOMAIN, OPERATOR = "imitate", "Denoise"
+"""Name of the operator that stands for all steps."""
+OPSETS = {DOMAIN: 1}
 """Custom operators, in the form of the exporter; they are replaced before a bundle is written."""
 _COEFFICIENTS = ("alpha", "sigma", "data_factor", "noisy_factor", "noise_factor", "std")
 
@@ -139,63 +138,6 @@ def _operator(step: Callable[..., Tensor]) -> Any:
 
         @staticmethod
         def symbolic(g: Any, x: Any, *per_step: Any) -> Any:
-            return g.op(f"{_DOMAIN}::{_OPERATOR}", x, *per_step).setType(x.type())
+            return g.op(f"{DOMAIN}::{OPERATOR}", x, *per_step).setType(x.type())
 
     return Denoise
-
-
-def with_loop(model: bytes, body: bytes, num_steps: int) -> bytes:
-    """Replace the operator by a loop.
-
-    Args:
-        model: ONNX model with the operator.
-        body: ONNX model of a step.
-        num_steps: number of steps of the loop.
-    """
-    outer, step = onnx.load_from_string(model), onnx.load_from_string(body)
-    nodes = outer.graph.node
-    place = next(i for i, node in enumerate(nodes) if node.domain == _DOMAIN)
-    operator = nodes[place]
-    counter = helper.make_tensor(f"{_OPERATOR}/steps", TensorProto.INT64, [], [num_steps])
-    always = helper.make_tensor(f"{_OPERATOR}/always", TensorProto.BOOL, [], [True])
-    graph = _body(step.graph, list(operator.input[1:]))
-    loop = helper.make_node(
-        "Loop", [counter.name, always.name, operator.input[0]], list(operator.output), body=graph
-    )
-    nodes.remove(operator)
-    nodes.insert(place, loop)
-    outer.graph.initializer.extend([counter, always])
-    kept = [entry for entry in outer.opset_import if entry.domain != _DOMAIN]
-    del outer.opset_import[:]
-    outer.opset_import.extend(kept)
-    data: bytes = outer.SerializeToString()
-    return data
-
-
-def _body(step: Any, per_step: list[str]) -> Any:
-    """Return the graph of one iteration: it selects its rows from tensors of the outer graph, then runs the step."""
-    renamed = {name: f"{_OPERATOR}/{name}" for node in step.node for name in node.output if name}
-    renamed |= {x.name: f"{_OPERATOR}/{x.name}" for x in (*step.initializer, *step.input)}
-    for node in step.node:
-        for names in (node.input, node.output):
-            names[:] = [renamed.get(name, name) for name in names]
-    for weight in step.initializer:
-        weight.name = renamed[weight.name]
-    turn = helper.make_tensor_value_info("turn", TensorProto.INT64, [])
-    running = helper.make_tensor_value_info("running", TensorProto.BOOL, [])
-    goes_on = helper.make_tensor_value_info("goes_on", TensorProto.BOOL, [])
-    chunk, *rows = step.input
-    picks = [
-        helper.make_node("Gather", [outside, turn.name], [renamed[row.name]], axis=0)
-        for outside, row in zip(per_step, rows, strict=True)
-    ]
-    (after,) = step.output
-    chunk.name, after.name = renamed[chunk.name], renamed[after.name]
-    same = helper.make_node("Identity", [running.name], [goes_on.name])
-    return helper.make_graph(
-        [*picks, *step.node, same],
-        "step",
-        [turn, running, chunk],
-        [goes_on, after],
-        list(step.initializer),
-    )

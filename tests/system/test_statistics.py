@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from imitate.functional.statistics import (
+from imitate.system.statistics import (
     auroc,
     compare_paired,
     mcnemar_p_value,
