@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from imitate.envs.trust import VARIABLE, trust
 from imitate.models.containers import Sequential
+from imitate.system.trust import VARIABLE, trust
 from tests.tiny import tiny_algo, tiny_batch
 
 
