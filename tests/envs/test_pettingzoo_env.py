@@ -9,8 +9,8 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from imitate.envs.pettingzoo_env import AGENT_ID, PettingZooEnv
-from imitate.envs.trust import VARIABLE, trust
 from imitate.errors import EnvError
+from imitate.system.trust import VARIABLE, trust
 
 MODULE = "walkers_of_tests"
 

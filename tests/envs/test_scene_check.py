@@ -3,8 +3,8 @@
 import pytest
 
 from imitate.envs.scene_check import MOST_VALUES, check_scene
-from imitate.envs.trust import VARIABLE
 from imitate.errors import EnvError
+from imitate.system.trust import VARIABLE
 
 
 @pytest.fixture
