@@ -30,7 +30,7 @@ def test_a_full_report():
         held=Counter(stale=3),
         interventions=4,
         latencies_ms=[float(n) for n in range(101)],
-        gaps=[1.0, 1.2, 1.25, 2.0],
+        gaps=[1.0, 1.1, 1.2, 1.25, 2.0],
         limits=LimitCounts(9, Counter(speed=5)),
         unstamped=True,
         ended_by="success",
