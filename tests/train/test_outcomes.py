@@ -5,7 +5,7 @@ import math
 import pytest
 
 from imitate.evaluate.result import EpisodeResult, EvalResult
-from imitate.functional.statistics import estimate, mean_over_seeds, wilson_interval
+from imitate.system.statistics import estimate, mean_over_seeds, wilson_interval
 from imitate.train.outcomes import describe, outcome_words, rollout_entry, rollout_numbers
 
 
