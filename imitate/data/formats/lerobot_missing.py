@@ -32,7 +32,7 @@ def absence(file: Path, root: Path) -> str:
     for part in file.relative_to(root).parts[:-1]:
         if not (folder / part).is_dir():
             others = [place.name for place in folder.iterdir() if place.is_dir()]
-            near = get_close_matches(part, others, n=1, cutoff=0.6)
+            near = get_close_matches(part, others)
             if near:
                 return (
                     f"{file}: is missing: there is no folder '{folder / part}', but there is '{near[0]}': rename it, "

@@ -16,7 +16,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
 
 @pytest.fixture
 def root(tmp_path):
-    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "chunk-00").mkdir(parents=True)
     for number in range(3):
         (tmp_path / "videos" / f"{number}.mp4").write_bytes(b"video")
     (tmp_path / "videos" / "lfs.mp4").write_text(POINTER)
@@ -36,6 +36,7 @@ def test_a_file_is_there_with_its_content(root):
         ("videos/9.mp4", "is missing: download it again"),
         ("video/0.mp4", "there is '.*videos': rename it|but there is 'videos': rename it"),
         ("data/a/0.mp4", "is missing: download it again"),
+        ("videos/chunk-000/0.mp4", "but there is 'chunk-00': rename it"),
         ("videos/lfs.mp4", "Git LFS"),
     ],
 )
