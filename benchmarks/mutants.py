@@ -91,7 +91,9 @@ class Mutant:
         node: Any = next(islice(ast.walk(self.source), self.number, None))
         if isinstance(node, ast.UnaryOp):
             return isinstance(node.op, ast.USub) and not isinstance(node.operand, ast.Constant)
-        return isinstance(getattr(node, "op", None), (ast.Add, ast.Sub))
+        changed = copy.deepcopy(node)
+        self.edit(changed)  # omits the whole statement, or changes its sign
+        return all(isinstance(getattr(x, "op", None), (ast.Add, ast.Sub)) for x in (node, changed))
 
 
 def mutants(source: str) -> list[Mutant]:

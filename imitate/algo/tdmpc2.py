@@ -471,7 +471,8 @@ class TDMPC2(Algo[TDMPC2Config]):
         """Return the sum of the losses of model and policy."""
         loss, info, zs = self.model_loss(batch)
         policy, more, _ = self.policy_loss(batch, zs)
-        return loss + policy, {**info, **more, "Loss": loss + policy}
+        total = loss + policy
+        return total, {**info, **more, "Loss": total}
 
     def _validation_info(self, batch: Batch) -> Info:
         """Mean absolute difference between the policy's and the data's actions, in normalized units."""

@@ -135,6 +135,15 @@ def test_acting_takes_the_first_critics_best():
     torch.testing.assert_close(step.extras["value"], torch.tensor([0.7, -0.1]))
 
 
+def test_the_error_of_a_validation_is_the_distance_of_the_best_action(worlds):
+    algo = make(ac_dim=1)
+    algo.nets["critic"] = Fixed([1.0, -5.0])
+    fix_samples(algo, torch.tensor([[[0.1], [0.75], [-0.9]]]))
+    batch = worlds.only({**prepared(algo), "actions": torch.full((6, 1), 0.25)}, 0)
+    info = algo.train_on_batch(batch, 1, validate=True)
+    assert info["Action_Error"].item() == pytest.approx(0.5)
+
+
 def test_as_many_actions_are_drawn_as_asked(worlds):
     algo, asked = make(), []
     sample = algo.sampler.sample

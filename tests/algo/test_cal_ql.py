@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from tests.tiny import tiny_algo, tiny_batch
+
 from .test_cql import Fixed, make, prepared
 
 
@@ -19,6 +21,13 @@ def test_calibrated_values_of_the_policy_are_at_least_the_return_and_random_ones
     # A return of 2 stands in for the 8 values of the policy that are 0, not for those of 5; one of -3 for none.
     assert gaps[0] == pytest.approx(math.log((4 + 8 * math.exp(2)) / 12) / 2, abs=1e-5)
     assert gaps[1] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_the_return_is_that_of_the_samples_own_step():
+    algo = tiny_algo("cal_ql", "train.frame_stack=3")
+    raw = tiny_batch(algo)
+    found = algo.process_batch_for_training(raw)["returns"]
+    torch.testing.assert_close(found, raw["returns"][:, 2])
 
 
 def test_calibration_enters_the_critics_loss_and_its_gradient(worlds):

@@ -10,19 +10,19 @@ from tests.algo.conftest import losses, losses_that_see
 
 @pytest.fixture
 def algo(worlds):
-    """Targets 2 s + a and s + 3 a, target actor tanh(s); critics s and a, actor tanh(0); no noise."""
+    """Targets 2 s + a and s + 3 a, target actor tanh(s); critics s + 1/2 and a + 1/2, actor tanh(0); no noise."""
     algo = worlds.make_algo("td3_bc", {"actor": {"noise_std": 0.0}})
     worlds.set_critic(algo.nets["critic_target"], (2, 1), (1, 3))
-    worlds.set_critic(algo.nets["critic"], (1, 0), (0, 1))
+    worlds.set_critic(algo.nets["critic"], (1, 0, 0.5), (0, 1, 0.5))
     worlds.set_actor(algo.nets["actor_target"], 1.0)
     worlds.set_actor(algo.nets["actor"], 0.0)
     return algo
 
 
 def critic_loss(target):
-    """Critics say (1, 2) and (1, -1)."""
+    """Critics estimate (1.5, 2.5) and (1.5, -0.5)."""
     first, second = target
-    return ((1 - first) ** 2 + (2 - second) ** 2 + (1 - first) ** 2 + (-1 - second) ** 2) / 2
+    return (2 * (1.5 - first) ** 2 + (2.5 - second) ** 2 + (-0.5 - second) ** 2) / 2
 
 
 def test_critics_learn_from_the_least_target_critic_of_the_target_actor(algo, worlds):
@@ -66,10 +66,12 @@ def test_target_actions_are_smoothed_within_both_bounds(worlds):
 
 
 def test_the_actors_loss_is_scaled_by_the_first_critics_magnitude(algo, worlds):
-    # first critic (1, 2) whatever the action: lambda 2.5 / 1.5; distance to the data's 1 and -1 is 1
-    found = losses(algo, worlds.two_transitions())
-    assert found["Actor_Loss"] == pytest.approx(1.0 - 2.5 / 1.5 * 1.5)
-    assert found["BC_Distance"] == pytest.approx(1.0)
+    # first critic (1.5, 2.5) whatever the action: lambda 2.5 / 2; the actor's 1/4 is 3/4 and 1/4 from the data
+    worlds.set_actor(algo.nets["actor"], 0.0, math.atanh(0.25))
+    batch = worlds.two_transitions(actions=torch.tensor([[1.0], [0.5]]))
+    found = losses(algo, batch)
+    assert found["Actor_Loss"] == pytest.approx(0.3125 - 2.5 / 2 * 2)
+    assert found["BC_Distance"] == pytest.approx((0.75**2 + 0.25**2) / 2)
 
 
 def test_the_actors_gradient_by_hand(algo, worlds):

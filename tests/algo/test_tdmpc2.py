@@ -287,7 +287,7 @@ def test_without_planning_the_policy_acts():
 
 
 def test_all_networks_see_the_task():
-    algo = make(obs={"s": 1, "task": 2}, task="task", task_dim=3)
+    algo = make(obs={"s": 1, "task": 2}, task="task", task_dim=3, ends=True)
     assert algo.model.encoder.obs.output_dim == 1  # without the task, whose embedding follows
     algo.model.task.weight.data = torch.tensor([[3.0, 0.3], [4.0, 0.4], [0.0, 0.0]])
     embedded = algo.model.embedded(torch.eye(2))
@@ -309,7 +309,9 @@ def test_images_frames_and_goals(words):
     observation = {"encoder": {"rgb": {**encoder, "obs_randomizer_class": None}}}
     section = {"algo": {**SIZES, "planner": planner}, "observation": observation}
     algo = tiny_algo("tdmpc2", obs=obs, hidden=(8,), **section, **words)
-    batch = algo.process_batch_for_training(tiny_batch(algo, size=3))
+    weight = torch.rand(3, algo.frame_stack)
+    batch = algo.process_batch_for_training(tiny_batch(algo, size=3, weight=weight))
+    torch.testing.assert_close(batch["weight"], weight[:, -1:])  # of the sample's own step
     before = [p.detach().clone() for p in algo.model.encoder.obs.parameters()]
     assert torch.isfinite(algo.train_on_batch(batch, 1)["Loss"])
     after = list(algo.model.encoder.obs.parameters())

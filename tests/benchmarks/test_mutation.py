@@ -72,9 +72,9 @@ def f(x, y: int = 1) -> int:
 
 
 def test_flipped_signs():
-    made = mutants("def f(x):\n    x -= 2\n    return -x + x.sum(-1) * 3 - min(x)\n")
+    made = mutants("def f(x):\n    x.y -= 2\n    return -x + x.sum(-1) * 3 - min(x)\n")
     assert [mutant.name for mutant in made if mutant.is_flipped_sign] == [
-        "f: x -= 2 -> x += 2",
+        "f: x.y -= 2 -> x.y += 2",
         "f: -x + x.sum(-1) * 3 - min(x) -> -x + x.sum(-1) * 3 + min(x)",
         "f: -x + x.sum(-1) * 3 -> -x - x.sum(-1) * 3",
         "f: -x -> x",

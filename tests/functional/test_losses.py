@@ -112,3 +112,8 @@ def test_batches_of_several_axes_are_batches_of_one():
 def test_cosine_loss_of_vectors_shorter_than_a_millionth():
     loss = losses.cosine_loss(torch.tensor([[1e-6, 0.0]]), torch.tensor([[3.0, 0.0]]))
     assert loss.item() == pytest.approx(0.0, abs=1e-5)
+
+
+def test_expectiles_weigh_errors_by_their_sign():
+    found = losses.expectile_loss(torch.tensor([2.0, -2.0, 0.0]), 0.75)
+    assert found.tolist() == [0.75 * 4, 0.25 * 4, 0.0]

@@ -7,8 +7,10 @@ import torch
 from imitate.algo.slots.advantage import (
     Advantage,
     Thresholds,
+    conditioned,
     guided,
     outcome_value,
+    with_outcome,
     without_condition,
 )
 from imitate.data import DatasetWriter, Episode, build_datasets
@@ -76,6 +78,23 @@ def test_conditions_by_threshold_correction_and_dropout():
         torch.ones(4000), torch.zeros(4000, dtype=torch.long), torch.zeros(4000, 3)
     )
     assert float(drawn.sum(-1).mean()) == pytest.approx(0.75, abs=0.03)
+
+
+def test_tasks_are_counted_from_one_and_unknown_ones_are_zero():
+    batch = {"obs": {"s": torch.zeros(2, 1, 3)}, "outcome": torch.zeros(2, 3)}
+    assert with_outcome({}, batch, 1)["advantage"]["task"].tolist() == [0, 0]
+    batch["task_id"] = torch.tensor([0, 4])
+    assert with_outcome({}, batch, 1)["advantage"]["task"].tolist() == [1, 5]
+
+
+def test_each_frame_has_the_condition_of_its_sample():
+    algo = tiny_algo("flow_policy", ON, *SIZES)
+    obs = {"s": torch.randn(3, 2, 3)}
+    now = {"s": obs["s"][:, -1]}
+    seen = {"obs": now, "later": None, "outcome": torch.zeros(3, 3), "task": torch.zeros(3).long()}
+    found, _ = conditioned(algo, {"obs": obs, "advantage": seen}, learn=False)
+    condition = found["obs"][CONDITION_KEY]
+    assert condition.shape == (3, 2, 2) and torch.equal(condition[:, 0], condition[:, 1])
 
 
 def test_guidance_goes_beyond_the_condition():
