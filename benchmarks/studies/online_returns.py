@@ -81,10 +81,9 @@ RANDOM_PENDULUM = (
     *(f"train.data={RANDOM_FILE}", "train.online.enabled=false"),
     *("train.action_config.actions.normalization=auto", "experiment.epoch_every_n_steps=500"),
     *("train.num_epochs=4", "experiment.rollout.rate=1", "algo.target_tau=0.02"),
-    "algo.optim_params.model.learning_rate.initial=0.001",
-    "algo.optim_params.policy.learning_rate.initial=0.001",
+    "algo.near.evaluation=0",
 )
-"""2,000 updates from a file of 4,000 random steps, with higher learning rates than with an environment."""
+"""2,000 updates from a file of 4,000 random steps."""
 FROM_FEW_ON_LIFT = (
     'train.data=[{"path": "datasets/lift/scripted.hdf5", "demo_limit": 20}]',
     *("train.online.enabled=true", "train.online.demo_ratio=0.5", "train.online.horizon=150"),

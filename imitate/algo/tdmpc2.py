@@ -105,6 +105,9 @@ class NearConfig(Section):
         le=1,
         description="fraction of the training, after pretraining, at which the share has fallen to 0; null: never",
     )
+    evaluation: float = Field(
+        0.0, ge=0, le=1, description="least share where nothing is explored, as in evaluations"
+    )
 
 
 class TDMPC2Config(AlgoSection):
@@ -190,9 +193,15 @@ class TDMPC2Config(AlgoSection):
             f"algo.policy_plans is {self.policy_plans}, but the planner has {population} candidates: set it to less": (
                 population is not None and self.policy_plans >= population
             ),
-            f"algo.near.share is {self.near.share:g}, but algo.policy_plans is 0: set it to 24": (
-                self.near.share > 0 and not self.policy_plans
-            ),
+            **{
+                f"algo.near.{name} is {share:g}, but algo.policy_plans is 0: set it to 24": (
+                    share > 0 and not self.policy_plans
+                )
+                for name, share in (
+                    ("share", self.near.share),
+                    ("evaluation", self.near.evaluation),
+                )
+            },
             f"algo.weights.cloning is {self.weights.cloning:g}, but there are no demonstrations: set "
             "train.online.demo_ratio or pretrain_updates, or the weight to 0": (
                 self.weights.cloning > 0 and no_demos
@@ -515,6 +524,13 @@ class TDMPC2(Algo[TDMPC2Config]):
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
+    def _near(self, explore: bool) -> Tensor | None:
+        """Return the share, a scalar, of the policy's plans at the start of a search; None: always 0."""
+        near = self.config.near
+        if near.share == 0 and (explore or near.evaluation == 0):
+            return None
+        return self.model.near if explore else self.model.near.clamp(min=near.evaluation)
+
     def _proposals(
         self, z: Tensor, task: Tensor | None, generator: torch.Generator | None
     ) -> Tensor | None:
@@ -572,7 +588,7 @@ class TDMPC2(Algo[TDMPC2Config]):
             explore=explore,
             generator=generator,
             proposals=self._proposals(z, task, generator),
-            near=self.model.near if self.config.near.share > 0 else None,
+            near=self._near(explore),
         )
         return PolicyStep(action, {"plan": plan}, {})
 

@@ -149,6 +149,7 @@ REFUSED = [
     ("tdmpc2", "algo.latent_dim=12", "12 is no multiple of simplex_dim 8"),
     ("tdmpc2", "algo.policy_plans=512", "the planner has 512 candidates"),
     ("tdmpc2", "algo.policy_plans=0 algo.near.share=0.5", "policy_plans is 0"),
+    ("tdmpc2", "algo.policy_plans=0 algo.near.evaluation=1", "near.evaluation is 1"),
     ("tdmpc2", "algo.weights.cloning=10", "there are no demonstrations"),
     ("tdmpc2", 'algo.task="lang_emb"', "lang_emb', which is no observation"),
     ("tdmpc2", "train.online.hindsight.enabled=true", "goals of a window"),

@@ -262,6 +262,24 @@ def test_the_search_begins_near_the_policy_and_less_and_less():
     assert constant.model.near.item() == pytest.approx(0.8)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_evaluations_may_search_near_the_policy_where_rollouts_do_not(share):
+    """The policy's plans are 0.7, and a standard deviation of 0 becomes 0.05; else candidates are within -1 and 1."""
+    near = {"share": share, "until": None, "evaluation": 1.0}
+    algo = make(planner={"population": 200, "iterations": 1}, near=near)
+    seen = []
+    algo.score = lambda z, task, generator, plans: seen.append(plans) or plans.sum((2, 3))
+    for layer in algo.nets["policy"]:
+        for weight in layer.parameters():
+            torch.nn.init.zeros_(weight)
+    algo.nets["policy"][-1].bias.data = torch.tensor([math.atanh(0.7), -20.0])
+    for explore in (False, True):
+        algo.act({"s": torch.zeros(1, 1)}, algo.initial_state(1), explore=explore)
+    close, wide = ((plans[:, 4:] - 0.7).abs() for plans in seen)
+    assert close.max() < 0.3 and close.mean() == pytest.approx(0.05 * 0.798, rel=0.2)
+    assert wide.mean() > 0.5
+
+
 def test_updates_before_the_first_episode_keep_the_search_near_the_policy():
     online = {"enabled": True, "pretrain_updates": 10, "update_ratio": 1.0}
     section = {**SIZES, "planner": PLANNER, "near": {"share": 0.8, "until": 0.5}}
