@@ -198,3 +198,174 @@ def test_habits_are_the_same_in_each_version(task, horizon, mean):
     actions = np.array([expert.act(drawn(random, task)) for _ in range(400)])
     assert expert.horizon == horizon
     assert (actions * random.uniform(-1, 1, actions.shape)).mean() == pytest.approx(mean, abs=1e-9)
+
+
+def world(action, arm, size=7):
+    """The translation of an arm's action in the world's axes."""
+    own = action[size * arm : size * arm + 3]
+    return turned(own, (QUARTER, -QUARTER)[arm])
+
+
+def command(displacement, pace=1.2):
+    """30 per metre, shortened to the speed."""
+    found = 30.0 * np.asarray(displacement)
+    return found * min(1.0, 0.6 * pace / max(np.linalg.norm(found), 1e-9))
+
+
+POT = [0.0, -0.16, 0.93], [0.0, 0.16, 0.93]
+
+
+def pot(offset=(0.0, 0.0, 0.0), widths=(0.08, 0.08), lower=0.0):
+    """The first hand misses its handle by an offset; the second one is lower, with its handle."""
+    handles = np.array(POT[0]), np.array(POT[1]) - lower * Z
+    obs = hands((handles[0] - offset, handles[1]), widths)
+    obs["object"] = np.array([0.0, 0.0, 0.87, 0, 0, 0, 1, *handles[0], *handles[1]])
+    return find_expert("TwoArmLift")(PLAIN).act(obs)
+
+
+@pytest.mark.parametrize(
+    ("offset", "width", "closes"),
+    [
+        ((0.0095, 0, 0), 0.08, True),
+        ((0.0105, 0, 0), 0.08, False),
+        ((0, 0, 0.0115), 0.08, True),
+        ((0, 0, -0.0125), 0.08, False),
+        ((0, 0.024, 0), 0.074, True),
+        ((0, 0.024, 0), 0.076, False),
+        ((0, 0.026, 0), 0.074, False),
+        ((0, 0, 0.024), 0.074, True),
+        ((0, 0, 0.026), 0.074, False),
+    ],
+)
+def test_a_handle_is_reached(offset, width, closes):
+    action = pot(offset, (width, 0.08))
+    assert action[6] == (CLOSE if closes else OPEN) and action[13] == CLOSE
+
+
+@pytest.mark.parametrize(
+    ("widths", "grips"),
+    [((0.02, 0.02), (1, 1)), ((0.025, 0.03), (1, 0.5)), ((0.035, 0.02), (0, 1)), ((0.03, 0.03), (0.5, 0.5))],
+)  # fmt: skip
+def test_the_pot_rises_with_the_weaker_grip(widths, grips):
+    offset, lower = np.array([0.004, 0.0, -0.004]), 0.01
+    action = pot(offset, widths, lower)
+    heights = POT[0][2] - offset[2], POT[1][2] - lower
+    for arm, missed in ((0, offset), (1, np.zeros(3))):
+        rise = 0.03 * min(grips) + sum(heights) / 2 - heights[arm]
+        wanted = (1 - grips[arm]) * missed + min(grips) * rise * Z
+        np.testing.assert_allclose(world(action, arm), command(wanted), atol=1e-9)
+
+
+def test_a_hand_that_is_not_there_yet_keeps_the_pot_down():
+    action = pot((0.03, 0.0, 0.0), (0.02, 0.02))
+    assert action[6] == OPEN
+    np.testing.assert_allclose(world(action, 1), 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "aside", "turn", "enters", "clear"),
+    [
+        (0.2, 0.0, 0.0, 1.0, 1.0),
+        (0.2, 0.03, 0.0, 0.5, 1.0),
+        (0.185, 0.03, 0.0, 0.5, 0.5),
+        (0.178, 0.03, 0.0, 0.5, 0.5),  # as much as it enters
+        (0.17, 0.05, 0.0, 0.0, 0.0),
+        (0.26, 0.05, 0.0, 0.0, 1.0),
+        (0.26, 0.0, 0.225, 0.5, 1.0),
+        (0.26, 0.0, 0.4, 0.0, 1.0),
+    ],
+)
+def test_the_way_of_the_peg_by_hand(ahead, aside, turn, enters, clear):
+    obs = hands(([0, 0, 1], [0, 0.1, 1]))
+    axis = np.array([math.cos(turn), math.sin(turn), 0.0])
+    to_hole = ahead * axis + aside * np.cross(Z, axis)
+    plate = np.array([0.0, -math.sin(QUARTER / 2), 0.0, math.cos(QUARTER / 2)])
+    peg = quat_product(
+        np.array([0, 0, math.sin(turn / 2), math.cos(turn / 2)]),
+        np.array([0.0, math.sin(QUARTER / 2), 0.0, math.cos(QUARTER / 2)]),
+    )
+    np.testing.assert_allclose(rotated(peg, Z), axis, atol=1e-12)
+    hole = np.array([0.02, 0.05, 0.9])
+    obs["object"] = np.array([*hole, *plate, *(to_hole - 0.1 * Z), *peg])
+    action = find_expert("TwoArmPegInHole")(PLAIN).act(obs)
+    goal = enters * 0.05 + (1 - enters) * 0.22
+    course = max(clear, enters) * aside * np.cross(Z, axis) + (ahead - goal) * axis
+    np.testing.assert_allclose(world(action, 0, 6), command(course), atol=1e-6)
+    to_place = np.array([0.05, 0.08, 0.95]) - hole - 0.1 * Z
+    np.testing.assert_allclose(world(action, 1, 6), command(to_place), atol=1e-9)
+
+
+def handle(middle, ways=((0, 0, 0), (0, 0, 0)), widths=(0.043, 0.08), turn=0.0):
+    """A handle along y, turned about z; each hand misses its place by a way."""
+    axis = np.array([-math.sin(turn), math.cos(turn), 0.0])
+    places = [np.array(middle) + side * 0.04 * axis for side in (-1, 1)]
+    obs = hands([place - way for place, way in zip(places, ways, strict=True)], widths)
+    quat = tilted(np.array([-math.sin(QUARTER / 2), 0, 0, math.cos(QUARTER / 2)]), turn * Z)
+    np.testing.assert_allclose(rotated(quat, Z), axis, atol=1e-12)
+    obs["object"] = np.array([0, 0, 0, *quat, *middle])
+    return find_expert("TwoArmHandover")(PLAIN).act(obs)
+
+
+AWAY = (0.0, 0.3, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "grip", "free"),
+    [
+        (0.85, 0.043, 1.0, 0.0),
+        (0.90, 0.043, 1.0, 0.5),
+        (0.92, 0.043, 1.0, 1.0),
+        (0.90, 0.0465, 0.5, 0.5),
+        (0.90, 0.05, 0.0, 0.5),
+    ],
+)
+def test_the_hammer_is_carried_to_the_other_hand(height, width, grip, free):
+    middle, way = (0.1, -0.2, height), np.array([0.002, 0.0, -0.002])
+    action = handle(middle, (way, AWAY), (width, 0.08))
+    course = np.array([-0.1 * free, 0.2 * free, 1.05 - height])
+    wanted = command((1 - grip) * way + grip * course, 1.3)
+    np.testing.assert_allclose(world(action, 0), wanted, atol=1e-9)
+    assert action[6] == CLOSE
+
+
+@pytest.mark.parametrize(
+    ("turn", "height", "wanted"), [(0.1, 1.0, -0.2), (0.1, 0.9, -0.1), (0.1, 0.85, 0.0)]
+)
+def test_a_raised_hammer_is_turned_towards_the_other_hand(turn, height, wanted):
+    action = handle((0.0, -0.2, height), ((0, 0, 0), AWAY), turn=turn)
+    assert action[5] == pytest.approx(wanted, abs=1e-9)  # 0.5 rad per unit
+
+
+@pytest.mark.parametrize(
+    ("way", "width", "closes"),
+    [(0.0135, 0.08, True), (0.0145, 0.08, False), (0.039, 0.074, True), (0.039, 0.076, False), (0.041, 0.074, False)],
+)  # fmt: skip
+def test_each_hand_closes_about_its_end(way, width, closes):
+    action = handle((0.0, 0.0, 1.05), ((way, 0, 0), AWAY), (width, 0.08))
+    assert action[6] == (CLOSE if closes else OPEN)
+    action = handle((0.0, 0.0, 1.05), ((0, 0, 0), (way, 0, 0)), (0.043, width))
+    assert action[13] == (CLOSE if closes else OPEN)
+
+
+@pytest.mark.parametrize(("width", "rise"), [(0.043, 0.0), (0.06, 0.5), (0.07, 1.0), (0.08, 1.0)])
+def test_the_first_hand_lets_go_and_draws_back(width, rise):
+    action = handle((0.0, 0.0, 1.05), widths=(width, 0.043))
+    np.testing.assert_allclose(
+        world(action, 0), command(rise * np.array([0, -0.1, 0.1]), 1.3), atol=1e-9
+    )
+    assert action[6] == OPEN and action[13] == CLOSE
+    assert handle((0.0, 0.0, 1.05), widths=(0.043, 0.0435))[6] == CLOSE  # not held firmly yet
+
+
+@pytest.mark.parametrize(
+    ("off", "width", "comes"),
+    [(0.0, 0.043, True), (0.059, 0.043, True), (0.061, 0.043, False), (0.0, 0.0464, True), (0.0, 0.0466, False)],
+)  # fmt: skip
+def test_the_second_hand_comes_where_the_hammer_is_held_at_the_meeting_place(off, width, comes):
+    way = np.array([0.0, 0.0, -0.2])
+    action = handle((off, 0.0, 1.05), ((0, 0, 0), way), (width, 0.08))
+    place = np.array([off, 0.04, 1.05])
+    waiting = np.array([0.0, 0.10, 1.17]) - (place - way)
+    wanted = way if comes else waiting
+    np.testing.assert_allclose(world(action, 1), command(wanted, 1.3), atol=1e-9)
+    assert action[13] == OPEN
