@@ -67,24 +67,24 @@ def test_targets_are_of_the_better_proposal(ibrl, worlds, slope, share):
 
 def test_a_soft_choice_follows_the_values(ibrl, worlds):
     algo = ibrl(slope=0.0, offset=1.0, beta=4.0)
-    worlds.set_actor(algo.actor, slope=0.0, offset=0.0)
+    worlds.set_actor(algo.actor, slope=0.0, offset=math.atanh(0.2))
     worlds.set_critic(algo.nets["critic_target"], (0, 0.5), (0, 0.5))
     imitated = math.tanh(1.0)
-    share = 1 / (1 + math.exp(-4 * 0.5 * imitated))
+    share = 1 / (1 + math.exp(-4 * 0.5 * (imitated - 0.2)))
     obs, generator = {"s": torch.ones(20000, 1)}, torch.Generator().manual_seed(0)
     actions = algo.act(obs, algo.initial_state(20000), generator=generator).action[:, 0]
     assert set(actions.round(decimals=4).tolist()) == set(
-        torch.tensor([0.0, imitated]).round(decimals=4).tolist()
+        torch.tensor([0.2, imitated]).round(decimals=4).tolist()
     )
     # Four standard deviations of a binomial share.
-    assert (actions > 0.1).float().mean().item() == pytest.approx(share, abs=4 * 0.5 / 141)
+    assert (actions > 0.3).float().mean().item() == pytest.approx(share, abs=4 * 0.5 / 141)
     torch.manual_seed(0)
-    worlds.set_actor(algo.nets["actor_target"], slope=0.0, offset=0.0)
+    worlds.set_actor(algo.nets["actor_target"], slope=0.0, offset=math.atanh(0.2))
     batch = worlds.only(worlds.two_transitions(), 0)
     found = [worlds.losses(algo, batch) for _ in range(400)]
     assert {round(info["Q_Targets"], 3) for info in found} == {
         round(1 + 0.5 * 0.5 * imitated, 3),
-        1.0,
+        1.05,
     }
     assert all((info["Q_Targets"] > 1.1) == (info["Imitation_Share"] == 1.0) for info in found)
     drawn = sum(info["Imitation_Share"] for info in found) / 400

@@ -73,6 +73,14 @@ def test_the_distance_is_half_the_square_of_the_mean_s(ppo_bc):
     assert (info["Loss"] - rest).item() == pytest.approx(3 * 0.0625, abs=1e-6)
 
 
+def test_the_entropy_lowers_the_loss(ppo_bc):
+    algo = ppo_bc(entropy_weight=0.5, imitation={"weight": 0.0})
+    info = algo.train_on_batch(batch([1.0, 2.0], [0.0, 0.0]), 1, validate=True)
+    assert info["Entropy"].item() == pytest.approx(0.5 * math.log(2 * math.pi * math.e))
+    rest = info["Policy_Loss"] + 0.5 * info["Value_Loss"]
+    assert (info["Loss"] - rest).item() == pytest.approx(-0.5 * info["Entropy"].item(), abs=1e-6)
+
+
 def test_of_choices_it_is_the_likelihood():
     algo = tiny_algo("ppo_bc", "algo.num_choices=2", obs={"s": 1}, action=2, hidden=())
     logits = algo.nets["policy"].head.logits

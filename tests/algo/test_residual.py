@@ -78,6 +78,13 @@ def test_noise_is_annealed_with_training_progress(residual):
     )
 
 
+def test_the_error_of_a_validation_is_that_of_the_corrected_actions(residual, worlds):
+    algo = residual(slope=0.0, offset=math.atanh(0.5), reach=0.5)
+    set_correction(algo.nets["actor"], 0, 0, math.atanh(0.5))
+    batch = worlds.two_transitions(actions=torch.tensor([[1.0], [0.5]]))
+    assert worlds.losses(algo, batch)["Action_Error"] == pytest.approx(0.25)  # of 0.75
+
+
 def test_targets_correct_the_frozen_policy_in_the_next_state(residual, worlds):
     algo = residual(slope=0.1, reach=0.5, actor={"noise_std": 0.0})
     set_correction(algo.nets["actor"], 0, 0, 9.0)

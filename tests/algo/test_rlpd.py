@@ -64,6 +64,9 @@ def test_the_actor_climbs_the_mean_of_all_critics(rlpd, worlds):
     assert info["Actor_Loss"] == pytest.approx(-1.5, abs=1e-4)
     assert algo.actor.head.mean.bias.grad.item() == pytest.approx(2.0, abs=1e-3)
     assert info["Temperature"] == pytest.approx(1e-9)
+    # of a Gaussian of std 1e-6, from one draw for each of two states
+    entropy = math.log(1e-6 * math.sqrt(2 * math.pi * math.e))
+    assert info["Entropy"] == pytest.approx(entropy, abs=5)
 
 
 def moves(algo, batch, name):
