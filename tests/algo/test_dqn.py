@@ -53,7 +53,9 @@ def test_quantiles_of_the_taken_action_follow_those_of_the_best_next_one(worlds)
     # Targets 3 and 7; 0.5 and 0.5.
     targets = [worlds.losses(algo, worlds.only(batch, row))["Q_Targets"] for row in (0, 1)]
     assert targets == [5.0, 0.5]
+    algo.keeps_errors = True
     info = worlds.losses(algo, batch)
+    assert algo.sample_errors.tolist() == [5.0 - 1.0, 4.0 - 0.5]  # of the means
     # First sample: quantiles 0, 2 at 1/4, 3/4 against 3, 7: errors 3, 7 and 1, 5, all above, Huber 2.5, 6.5, 0.5, 4.5.
     first = 0.25 * (2.5 + 6.5) / 2 + 0.75 * (0.5 + 4.5) / 2
     # Second: quantiles 2, 6 against 0.5 twice: errors -1.5 and -5.5, below, Huber 1 and 5.

@@ -54,6 +54,18 @@ def test_the_loss_by_hand():
     assert losses(algo, batch)["Loss"] == pytest.approx((error.sum() / (5 * K - 2)).item())
 
 
+def test_tokens_are_return_observation_and_action_plus_the_steps_embedding():
+    algo, seen = make(), []
+    net, batch = algo.policy, algo.process_batch_for_training(raw_batch(size=1))
+    net.norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    losses(algo, batch)
+    at = net.embed_step.weight[2]
+    wanted = [net.embed_return(batch["returns"][0, 2:3]) + at]
+    wanted += [net.embed_obs(batch["obs"]["state"][0, 2]) + at]
+    wanted += [net.embed_action(batch["actions"][0, 2]) + at]
+    torch.testing.assert_close(seen[0][0, 6:9], torch.stack(wanted))
+
+
 def test_steps_count_by_their_weight():
     algo = make()
     weight = torch.rand(5, K)

@@ -85,6 +85,15 @@ def test_subgoals_are_those_of_the_batch_or_of_its_window():
         )
 
 
+def test_the_weight_is_that_of_the_samples_own_step():
+    algo = make(train={"frame_stack": 2, "seq_length": 3}, subgoal_horizon=3)
+    window = {key: torch.zeros(2, 4, *shape) for key, shape in SHAPES.items()}
+    raw = {"obs": {"a": torch.zeros(2, 4, 1)}, "actions": torch.zeros(2, 4, 1)}
+    weight = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8]])
+    found = algo.process_batch_for_training({**raw, "next_obs": window, "weight": weight})
+    assert found["weight"].tolist() == [2.0, 6.0]
+
+
 def test_they_are_normalized_like_observations():
     algo = make()
     for key, size in (("a", 1), ("b", 2)):

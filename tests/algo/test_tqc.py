@@ -78,6 +78,7 @@ def test_the_actor_climbs_the_mean_of_all_atoms(tqc, worlds):
     set_atoms(algo.nets["critic"], (1, 2, 30), (3, 4, 5))
     info = worlds.gradients(algo, worlds.two_transitions())
     assert info["Actor_Loss"] == pytest.approx(-45 / 6, abs=1e-3)
+    assert info["Entropy"] < -8.0  # of a Gaussian of std 1e-6, from one draw
     # One atom of three rises by the action.
     assert algo.actor.head.mean.bias.grad.item() == pytest.approx(-1 / 3, abs=1e-3)
 
