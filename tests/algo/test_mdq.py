@@ -88,6 +88,8 @@ def test_targets_and_losses_by_hand():
     value = 20 + LOG_2
     assert loss.item() == pytest.approx(((value - 1.5) ** 2 + (value - 2.5) ** 2) / 2, rel=1e-5)
     assert info["Entropy"].item() == pytest.approx(0.0, abs=1e-6)
+    seen = {**batch(), "actions": torch.tensor([[0.5], [1.0]])}
+    assert algo.train_on_batch(seen, 1, validate=True)["Action_Error"].item() == 0.25
     set_bins(algo, (3.0, 3.0))
     assert algo.distillation(batch())[1]["Entropy"].item() == pytest.approx(LOG_2)
     assert algo.entropy.target.item() == pytest.approx(-1.0)  # -1 + log(2 / 2)
