@@ -221,14 +221,13 @@ def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Deploy
     means = f"means {_shown(seen)}, in training {_shown(trained)}"
     if len(seen) == 3:
         swapped = float(np.abs(seen[::-1] - trained).sum())
-        difference = abs(trained[0] - trained[2])
-        if difference < _COLOURED:
+        if abs(trained[0] - trained[2]) < _COLOURED:
             words = f"'{key}': red and blue were equally bright in training: so their order cannot be checked"
             return [
                 DeployFinding(Severity.note, "channels", key, words),
                 *_brightness(key, seen, trained),
             ]
-        if straight > difference and swapped < straight / 2:
+        if swapped < straight / 2:
             words = f"'{key}': red and blue seem to be swapped (BGR instead of RGB): {means}"
             return [DeployFinding(Severity.problem, "channels", key, words)]
     return _brightness(key, seen, trained)
