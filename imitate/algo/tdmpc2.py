@@ -400,12 +400,8 @@ class TDMPC2(Algo[TDMPC2Config]):
         """Return the model's loss, scalars to log, and the latent states (B, H + 1, D) of the windows."""
         model, weights = self.model, self.config.weights
         window = window_of(batch["experience"], self.config.planner.horizon)
-        obs, actions, ends, goal = (
-            window["obs"],
-            window["actions"],
-            window["ends"],
-            batch["goal_obs"],
-        )
+        obs, actions, ends = window["obs"], window["actions"], window["ends"]
+        goal = batch["goal_obs"]
         task = self.task_of({key: value[:, 0] for key, value in obs.items()})
         with torch.no_grad():
             after = self._encoded({key: x[:, 1:] for key, x in obs.items()}, goal, task)
@@ -480,8 +476,7 @@ class TDMPC2(Algo[TDMPC2Config]):
         """Return the sum of the losses of model and policy."""
         loss, info, zs = self.model_loss(batch)
         policy, more, _ = self.policy_loss(batch, zs)
-        total = loss + policy
-        return total, {**info, **more, "Loss": total}
+        return (total := loss + policy), {**info, **more, "Loss": total}
 
     def _validation_info(self, batch: Batch) -> Info:
         """Mean absolute difference between the policy's and the data's actions, in normalized units."""
