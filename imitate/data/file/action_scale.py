@@ -68,7 +68,7 @@ def recorded_scale(file: DemoFile) -> ActionScale | None:
             np.atleast_1d(np.asarray(attrs[key], dtype=np.float64)) for key in (OFFSET, SCALE)
         )
     except (KeyError, TypeError, ValueError):
-        offset = scale = np.zeros(0)
+        offset = scale = np.array([])
     finite = np.isfinite(offset).all() and np.isfinite(scale).all()
     if (
         offset.ndim != 1

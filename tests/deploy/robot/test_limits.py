@@ -132,8 +132,9 @@ def test_slow_motion_scales_motion_and_not_the_box():
     motion = (slow.speed, slow.step, slow.acceleration, slow.jerk)
     np.testing.assert_allclose(motion, [(0.1, 0.1), (0.05, 0.05), (0.2, 0.2), (6.0, 3.0)])
     np.testing.assert_allclose(slow.high, [1.0, 2.0])
-    with pytest.raises(UserError, match="slow motion"):
-        slow.scaled(0.0)
+    for factor in (0.0, 1.01):
+        with pytest.raises(UserError, match="slow motion"):
+            slow.scaled(factor)
     assert box().scaled(1.0).step is None
     with pytest.raises(UserError, match="none of step, speed, acceleration"):
         box().scaled(0.1)
@@ -208,6 +209,8 @@ OWN = {"low": [-1.0, -1.0], "high": [1.0, 1.0], "margin": 0.1, "speed": 2.0}
         ({"low": [-0.8, -0.8], "high": 0.8, "margin": 0.0}, []),  # stricter edges than 0.9
         ({"low": [-1.0, -2.0]}, ["low [-1., -2.] (the robot's own: [-1., -1.])"]),
         ({"high": 3.0}, ["high [3., 3.] (the robot's own: [1., 1.])"]),
+        ({"low": -0.8, "margin": 0.0}, ["margin [0., 0.] (the robot's own: [0.1, 0.1])"]),
+        ({"high": 0.8, "margin": 0.0}, ["margin [0., 0.] (the robot's own: [0.1, 0.1])"]),
         ({"margin": 0.05}, ["margin [0.05, 0.05] (the robot's own: [0.1, 0.1])"]),
         ({"speed": [2.0, 2.5]}, ["speed [2. , 2.5] (the robot's own: [2., 2.])"]),
         ({"speed": None}, ["speed none (the robot's own: [2., 2.])"]),
