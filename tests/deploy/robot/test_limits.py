@@ -209,7 +209,7 @@ OWN = {"low": [-1.0, -1.0], "high": [1.0, 1.0], "margin": 0.1, "speed": 2.0}
         ({"low": [-0.8, -0.8], "high": 0.8, "margin": 0.0}, []),  # stricter edges than 0.9
         ({"low": [-1.0, -2.0]}, ["low [-1., -2.] (the robot's own: [-1., -1.])"]),
         ({"high": 3.0}, ["high [3., 3.] (the robot's own: [1., 1.])"]),
-        ({"low": -0.8, "margin": 0.0}, ["margin [0., 0.] (the robot's own: [0.1, 0.1])"]),
+        ({"low": [-0.8, -0.8], "margin": 0.0}, ["margin [0., 0.] (the robot's own: [0.1, 0.1])"]),
         ({"high": 0.8, "margin": 0.0}, ["margin [0., 0.] (the robot's own: [0.1, 0.1])"]),
         ({"margin": 0.05}, ["margin [0.05, 0.05] (the robot's own: [0.1, 0.1])"]),
         ({"speed": [2.0, 2.5]}, ["speed [2. , 2.5] (the robot's own: [2., 2.])"]),
