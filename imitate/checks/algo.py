@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from imitate.algo.base.algo import Info
-from imitate.checks.acting import ActingCheck
 from imitate.checks.contracts import ContractError, Trials
 from imitate.checks.env import CheckFinding, check_env
-from imitate.checks.update import NetworkRecord
+from imitate.checks.learning_and_acting import ActingCheck, NetworkRecord
 from imitate.config import Config
 from imitate.data import dataset_metadata
 from imitate.envs import make_env

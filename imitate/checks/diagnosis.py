@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.checks import causes, left_out, response
+from imitate.checks import causes, fitted
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause
 from imitate.data.dataset_file import DatasetFile
@@ -295,7 +295,7 @@ def _of_training(
         yield from _some(causes.of_units(key, _flat(shown, key)))
     lengths = [data.length(name) for name in data.demos()]
     yield from _some(causes.of_horizon(subject.horizon, lengths))
-    yield from _some(response.of_shift(_motions(data, shown)))
+    yield from _some(fitted.of_shift(_motions(data, shown)))
     if policy.goal_keys:
         report.notes.append(
             "the policy has goals: its actions on the demonstrations were not examined"
@@ -342,8 +342,8 @@ def _of_left_out(policy: RolloutPolicy, data: DatasetFile, error: float) -> Iter
     names = data.demos()
     names = [names[n] for n in np.unique(np.linspace(0, len(names) - 1, _LEFT_OUT).astype(int))]
     demos = episodes_of(data, names, policy)
-    known = left_out.LeftOut(demos, policy.obs_keys)
-    yield left_out.of_number(known, error)
+    known = fitted.LeftOut(demos, policy.obs_keys)
+    yield fitted.of_number(known, error)
     others = {}
     for key in data.obs_keys(names[0]):
         if key in policy.obs_keys or not all(data.has(name, f"obs/{key}") for name in names):
@@ -352,7 +352,7 @@ def _of_left_out(policy: RolloutPolicy, data: DatasetFile, error: float) -> Iter
         sizes = {first.size for first in firsts}
         if firsts[0].dtype.kind in "fiu" and len(sizes) == 1 and max(sizes) <= _LARGEST:
             others[key] = np.stack(firsts).astype(np.float64)
-    yield from left_out.of_unobserved(known, others)
+    yield from fitted.of_unobserved(known, others)
 
 
 _LARGEST = 32
@@ -388,10 +388,10 @@ def _of_recording(
     yield from _some(recorded.of_rate(recording.control_freq, rate))
     if data is not None and shown:
         here, there = _motions(recording, episodes, rename), _motions(data, shown)
-        yield from _some(response.of_order(here, there))
-        yield from _some(response.of_gain(here, there))
+        yield from _some(fitted.of_order(here, there))
+        yield from _some(fitted.of_gain(here, there))
         yield from _some(recorded.of_reach(here, there))
-        yield from _some(response.of_delay(here, there))
+        yield from _some(fitted.of_delay(here, there))
         vectors = _of_kind(policy, ("low_dim",))
         if vectors:
             neighbours = causes.Neighbours(shown, vectors)

@@ -1,16 +1,28 @@
-"""Recorded demos as plain values, which workers without access to this machine's files can play."""
+"""Recorded demos as plain values, which workers without access to this machine's files can play and render.
+
+It imports no torch, because workers import it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
-from imitate.data import DatasetFile
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import recorded_scale
-from imitate.envs.env import Array
-from imitate.errors import DatasetError
+from imitate.envs import make_env
+from imitate.envs.cameras import Camera, camera_kwargs
+from imitate.envs.env import Array, Obs, watched
+from imitate.envs.migration import installed_robosuite, migrate_env_args
+from imitate.envs.robosuite_env import ENV_TYPE, RobosuiteEnv
+from imitate.errors import DatasetError, EnvError, UserError
+from imitate.system.processes import Beat
 
 EXECUTED = "executed_actions"
 
@@ -83,3 +95,178 @@ def read(file: DatasetFile, demo: str, key: str, remedy: str) -> Array:
         if not remedy:
             raise
         raise DatasetError(f"{error}; {remedy}") from error
+
+
+UNRESTORED = "joint_acc"
+"""Suffixes of observations that a state does not determine: accelerations follow from torques too."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Settings of a rendering, the same for all demos; picklable.
+
+    Attributes:
+        path: the demonstration file, for messages.
+        env_meta: its env_args.
+        cameras: cameras to render.
+        next_obs: true to also render the state after each action.
+    """
+
+    path: Path
+    env_meta: dict[str, Any]
+    cameras: tuple[Camera, ...]
+    next_obs: bool = False
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of the observations of the cameras."""
+        return [key for camera in self.cameras for key in camera.keys]
+
+    def recorded(self, file: DatasetFile, demo: str) -> RecordedDemo:
+        """Read the data of a demo that are needed to render it.
+
+        Raises:
+            DatasetError: the demo has no states, or fewer states than actions.
+        """
+        if not file.has(demo, "states"):
+            raise DatasetError("it has no 'states', from which observations are drawn")
+        states, length = np.asarray(file.read(demo, "states")), file.length(demo)
+        if len(states) < length:
+            raise DatasetError(
+                f"it has {length} actions, but {len(states)} states; both are needed at each step"
+            )
+        actions = commands(file, demo) if self.next_obs else None
+        return RecordedDemo(demo, states, scene_of(file, demo), length, actions)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Observations of a demo of T steps from the simulator.
+
+    Attributes:
+        obs: observations by key, (T, ...), of cameras and all others.
+        next_obs: the observations after each action, or None if they are not requested.
+        camera_info: see :func:`imitate.envs.cameras.camera_info`.
+    """
+
+    obs: dict[str, Array]
+    next_obs: dict[str, Array] | None
+    camera_info: dict[str, Any]
+
+
+class Artist:
+    """Renderer of recorded states in a simulator; call it with a demo. It opens no file.
+
+    Args:
+        drawing: what to draw.
+        beat: receives each call of the environment that begins.
+
+    Raises:
+        EnvError: the environment cannot be made, or lacks a camera.
+    """
+
+    def __init__(self, drawing: Drawing, beat: Beat | None = None) -> None:
+        self._drawing, self._beat = drawing, beat
+        self._env: RobosuiteEnv | None = self._make()
+        self._scene: dict[str, Any] | None = None
+
+    def _make(self) -> RobosuiteEnv:
+        meta, cameras = self._drawing.env_meta, self._drawing.cameras
+        if meta.get("type") != ENV_TYPE:
+            raise EnvError(
+                f"{self._drawing.path}: {meta.get('env_name')} is no robosuite environment (env_args['type'] is "
+                f"{meta.get('type')}): only robosuite's cameras are observed; see its states with "
+                "`imitate dataset playback`"
+            )
+        names = [camera.name for camera in cameras]
+        try:
+            meta, _ = migrate_env_args(meta)
+            kwargs = {**(meta.get("env_kwargs") or {}), **camera_kwargs(cameras)}
+            make = partial(make_env, {**meta, "env_kwargs": kwargs}, camera_names=names)
+            env = watched(make, self._beat)
+        except EnvError as error:
+            raise EnvError(f"{error}{self._version_hint()}") from error
+        return cast(RobosuiteEnv, env)
+
+    def __call__(self, demo: RecordedDemo) -> Drawn:
+        """Draw a demo.
+
+        Raises:
+            UserError: the demo's states cannot be restored.
+        """
+        try:
+            obs = _stacked(self._look(demo), demo.length)
+            env = self._ready()
+            info = env.camera_info()
+            following = None
+            if demo.commands is not None:
+                if len(demo.states) > demo.length:
+                    last = env.reset_to({"states": demo.states[demo.length]})
+                else:
+                    last = env.step(demo.commands[-1])[0]
+                following = {k: np.concatenate([v[1:], last[k][None]]) for k, v in obs.items()}
+        except UserError as error:
+            raise type(error)(f"{error}{self._version_hint()}") from error
+        except Exception as error:
+            with suppress(Exception):  # the simulator's condition is unknown
+                self._ready().close()
+            self._env = self._scene = None
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise EnvError(
+                f"its states cannot be restored ({reason}){self._version_hint()}"
+            ) from error
+        return Drawn(obs, following, info)
+
+    def _ready(self) -> RobosuiteEnv:
+        if self._env is None:
+            self._env = self._make()
+        return self._env
+
+    def _look(self, demo: RecordedDemo) -> Iterator[Obs]:
+        env, start = self._ready(), demo.start
+        # A scene takes long to build. But a step after the last state needs a fresh controller.
+        if demo.scene == self._scene and not self._drawing.next_obs:
+            start = {"states": demo.states[0]}
+        self._scene = None
+        yield env.reset_to(start)
+        self._scene = demo.scene
+        for state in demo.states[1 : demo.length]:
+            yield env.reset_to({"states": state})
+
+    def _version_hint(self) -> str:
+        recorded, installed = self._drawing.env_meta.get("env_version"), installed_robosuite()
+        if recorded is None or recorded == installed:
+            return ""
+        return (
+            f"; it was recorded with robosuite {recorded}, installed is {installed}: try "
+            f"`imitate dataset migrate-env {self._drawing.path}` first"
+        )
+
+
+def differences(file: DatasetFile, demo: str, drawn: Drawn, cameras: list[str]) -> dict[str, float]:
+    """Return, per recorded observation, the largest difference from what the simulator shows in the same state.
+
+    Args:
+        file: demonstration file with the demo.
+        demo: name of the demo.
+        drawn: the simulator's observations.
+        cameras: names of camera observations, which are not compared.
+    """
+    found = {}
+    for key in file.obs_keys(demo):
+        if key in drawn.obs and key not in cameras and not key.endswith(UNRESTORED):
+            recorded = file.read(demo, f"obs/{key}")
+            if recorded.shape == drawn.obs[key].shape:
+                found[key] = float(np.abs(recorded - drawn.obs[key]).max())
+    return found
+
+
+def _stacked(frames: Iterator[Obs], length: int) -> dict[str, Array]:
+    """Stack frames to (length, ...) arrays, without a second copy of all of them."""
+    arrays: dict[str, Array] = {}
+    for step, obs in enumerate(frames):
+        for key, value in obs.items():
+            if step == 0:
+                arrays[key] = np.empty((length, *value.shape), dtype=value.dtype)
+            arrays[key][step] = value
+    return arrays

@@ -18,8 +18,7 @@ from typing import Any
 import h5py
 from typing_extensions import Self
 
-from imitate.collect.drawing import Artist, Drawing, Drawn, differences
-from imitate.collect.recorded import RecordedDemo
+from imitate.collect.recorded import Artist, Drawing, Drawn, RecordedDemo, differences
 from imitate.crew import Crew, Limits, Lost
 from imitate.crew.backend import Backend
 from imitate.data.dataset_file import DatasetFile

@@ -16,7 +16,7 @@ from imitate.system.trust import PETTINGZOO, ROBOT, check_trusted
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4
-ROBOTS_ROOM = "imitate.deploy.robot.robot_meta"
+ROBOTS_ROOM = "imitate.deploy.robot.robot_env"
 """Module with ``robot_env``. It belongs to a higher layer, so it is imported by name when a robot is requested."""
 
 

@@ -22,10 +22,9 @@ from imitate.system.text import counted
 from imitate.train.batch_source import BatchSource
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, Forecast, duration, images_on_cpu, rate
-from imitate.train.debug import Debug
 from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
-from imitate.train.metrics import EpochMeans, MetricsFile, RunLogger
+from imitate.train.metrics import Debug, EpochMeans, MetricsFile, RunLogger
 from imitate.train.outcomes import rollout_entry
 from imitate.train.resume import restored
 from imitate.train.rollouts import EvalRequest, Rollouts

@@ -14,7 +14,7 @@ from imitate.algo.base.factory import register_algo_factory_func
 from imitate.algo.sac import SAC
 from imitate.checks import algo as algo_checks
 from imitate.checks.algo import check_algo
-from imitate.checks.update import follows
+from imitate.checks.learning_and_acting import follows
 from imitate.train.setup import resolve
 from tests.tiny import tiny_tree
 

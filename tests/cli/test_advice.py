@@ -16,7 +16,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 FOREIGN = {"--address", "--head", "--local-dir", "--repo-type", "--nproc", "--strict"}
 """Options of Ray, the Hub's tool and torchrun."""
 PRINTED_BY = """
-checks/causes checks/diagnosis checks/recording_causes | diagnose
+checks/causes checks/diagnosis checks/fitted checks/recording_causes | diagnose
 checks/ | check-algo
 collect/action_file collect/actions | dataset actions
 collect/collect collect/collected_files collect/demonstrate | collect
@@ -28,10 +28,9 @@ config/loading | train, sweep, dagger, check-algo, config show
 config/data_paths config/ | train, sweep, dagger, check-algo
 config/base_config crew/ray_cluster system/processes | train, sweep, eval, collect, dagger, dataset render
 data/download/ | dataset download
-data/edit/edits | dataset normalize-actions
+data/edit/edits | dataset normalize-actions, dataset set-env
 data/edit/merge | dataset merge
 data/edit/shard data/shards/ | dataset shard
-data/edit/small_changes | dataset set-env
 data/edit/target | dataset split, dataset filter, dataset subset, dataset delete, dataset doctor, dataset set-env
 data/file/journal | dataset split, dataset filter, dataset subset, dataset delete, dataset doctor, dataset set-env
 data/formats/ | dataset convert

@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation
 
 from imitate.collect.action_file import arm_controllers
 from imitate.collect.actions import ActionOptions, convert_actions
-from imitate.collect.migrate import migrate_file
+from imitate.collect.replay import migrate_file
 from imitate.data import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.errors import DatasetError

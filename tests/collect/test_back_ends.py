@@ -27,7 +27,7 @@ from imitate.collect.collected_files import (
     shards_of,
 )
 from imitate.collect.demonstrate import DESCRIBE, Demonstration, Plan
-from imitate.collect.drawing import Drawn
+from imitate.collect.recorded import Drawn
 from imitate.collect.render import render
 from imitate.crew import open_backend
 from imitate.data import DatasetFile, DatasetWriter, Episode

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from imitate.collect.drawing import Drawn
+from imitate.collect.recorded import Drawn
 from imitate.collect.render import RenderedFile, RenderedLayout, finished_demos
 from imitate.data import DatasetFile
 from imitate.errors import DatasetError

@@ -26,9 +26,8 @@ from imitate.config.data_needs import (
 )
 from imitate.data.batches.demo_language import DemoLanguage, holds_language
 from imitate.data.batches.goals import goal_sampler
-from imitate.data.batches.outcome import demo_outcomes
 from imitate.data.batches.placement import CACHE_MODES
-from imitate.data.batches.rewards import ReturnTable, RewardTransform, StepNumbers
+from imitate.data.batches.rewards import ReturnTable, RewardTransform, StepNumbers, demo_outcomes
 from imitate.data.batches.statistics import (
     KeyStats,
     StatsOnDemand,

@@ -18,11 +18,19 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
 from imitate.data.file.confined import ConfinedFile, check_below
-from imitate.data.file.episode import Episode, arrays_of, attrs_of, stacked
+from imitate.data.file.episode import (
+    Episode,
+    StepForm,
+    StepForms,
+    arrays_of,
+    as_step,
+    attrs_of,
+    check_first,
+    stacked,
+)
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.file.image_codec import STORAGES, ImageStorage, storage_of, write_images
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
-from imitate.data.file.step_forms import StepForm, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.system.plain_files import edited, give_name
 from imitate.system.text import SIGNALS, counted

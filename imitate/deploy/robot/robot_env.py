@@ -1,12 +1,15 @@
-"""A robot as an environment at a fixed rate, for evaluation, DAgger and online RL.
+"""Robots as environments at a fixed rate, for evaluation, DAgger and online RL, by the name ``robot:NAME``.
+
+    {"env_name": "robot:my_robots:Arm", "type": 4, "env_kwargs": {"control_freq": 10, "take_over": "spacemouse"}}
+
+``robot:NAME`` accepts the names of ``imitate run --robot``; ``robot:sim`` is a simulated environment in real time,
+whose ``env_args`` are in ``options.env_meta``.
 
 ``step(action)`` passes the action to the control loop of :mod:`imitate.deploy.robot.loop`, which runs in its own
 thread, and returns the observation one control period later. So everything that the loop guarantees applies here:
 limits, age checks, the watchdog, a stop after any failure. If the next action does not come in time, for example during
 the updates of a learner, the robot holds its pose, and is stopped after ``Safety.hold_s``; it continues from its
 current pose with the next :meth:`RobotEnv.step`.
-
-An environment of this kind is named ``robot:NAME``; see :func:`robot_env`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTimeError
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import gymnasium
@@ -32,10 +35,18 @@ from imitate.deploy.robot.exchange import END, ControlThread, Exchange, StepOutc
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.report import Report
-from imitate.deploy.robot.robot import Robot, Teleoperator, check_declared
+from imitate.deploy.robot.robot import (
+    Robot,
+    Teleoperator,
+    check_declared,
+    make_robot,
+    make_teleoperator,
+)
 from imitate.deploy.robot.watchdog import AtExit, reset_robot, stop_robot
+from imitate.envs.cameras import cameras_in
 from imitate.envs.env import Array, Obs
-from imitate.errors import EnvError, RobotError, UserError
+from imitate.errors import EnvError, RobotError, UserError, nearest
+from imitate.system.trust import ROBOT, SIMULATED, check_trusted, is_simulated, typed_object
 
 Reward = Callable[[Mapping[str, Array], NDArray[np.float64]], float]
 """Function that returns the reward of an observation and the action (A,) that led to it."""
@@ -391,3 +402,102 @@ def _space(value: Array) -> spaces.Box:
     if value.dtype == np.uint8:
         return spaces.Box(0, 255, value.shape, np.uint8)
     return spaces.Box(-math.inf, math.inf, value.shape, np.float32)
+
+
+@dataclass(frozen=True)
+class RobotArgs:
+    """``env_kwargs`` of a robot.
+
+    Attributes:
+        control_freq: control steps per second, or None for the robot's own.
+        options: options of the robot's class.
+        take_over: device with which a person may override: ``keyboard``, ``expert:TASK``, an installed one, or
+            ``module:Class``.
+        take_over_options: options of the device's class.
+        reward: ``module:function`` of the observation and the executed action, or None for the robot's reward, which by
+            default is
+        1 at success.
+        limits: fields of ActionLimits that replace the robot's own; they must be stricter.
+        slow: factor in (0, 1] on the limits of step, speed and acceleration.
+        safety: fields of Safety.
+        horizon: steps after which an episode is truncated.
+        prepare: true to wait for a person to prepare the scene if the robot cannot reset itself.
+    """
+
+    control_freq: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    take_over: str | None = None
+    take_over_options: Mapping[str, Any] = field(default_factory=dict)
+    reward: str | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    slow: float = 1.0
+    safety: Mapping[str, Any] = field(default_factory=dict)
+    horizon: int | None = None
+    prepare: bool = True
+
+
+_DICTS = ("options", "take_over_options", "limits", "safety")
+
+
+def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> RobotEnv:
+    """Create the connected environment of ``robot:NAME``.
+
+    Raises:
+        EnvError: the arguments are unknown, or the robot cannot be connected.
+    """
+    check_trusted(env_meta)
+    text = str(env_meta["env_name"])
+    args = _robot_args(text, dict(env_meta.get("env_kwargs") or {}))
+    name, options, safety = text.removeprefix(ROBOT), dict(args.options), dict(args.safety)
+    if is_simulated(text):
+        name = SIMULATED.removeprefix(ROBOT)
+        if "env_meta" not in args.options:
+            raise EnvError(
+                f"{text}: no environment given: write its env_args as env_kwargs.options.env_meta, or give its name, "
+                "such as --env robot:sim:Lift"
+            )
+        if args.control_freq is not None:
+            options.setdefault("rate_hz", args.control_freq)
+        options.setdefault("cameras", cameras_in(obs_keys or ()))
+        for check in ("frozen", "frozen_pose"):  # a scene at rest repeats its images
+            safety.setdefault(check, 0)
+    device = None
+    if args.take_over is not None:
+        device = make_teleoperator(args.take_over, **args.take_over_options)
+    try:
+        return RobotEnv(
+            make_robot(name, **options),
+            args.control_freq,
+            name=text,
+            teleoperator=device,
+            reward=None if args.reward is None else _function(args.reward),
+            safety=Safety(**safety),
+            slow=args.slow,
+            limits=args.limits,
+            horizon=args.horizon,
+            obs_keys=obs_keys,
+            prepare=args.prepare,
+            meta=env_meta,
+        )
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"{text}: its env_kwargs do not fit: {error}") from error
+
+
+def _robot_args(text: str, kwargs: Mapping[str, Any]) -> RobotArgs:
+    known = [entry.name for entry in fields(RobotArgs)]
+    for key, value in kwargs.items():
+        if key not in known:
+            raise EnvError(f"{text}: env_kwargs has an unknown key '{key}'; {nearest(key, known)}")
+        if key in _DICTS and not isinstance(value, Mapping):
+            raise EnvError(f"{text}: env_kwargs['{key}'] is {value!r}; expected a dict")
+    return RobotArgs(**kwargs)
+
+
+def _function(name: str) -> Reward:
+    try:
+        found: Reward = typed_object(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"reward: '{name}' is not a module:function that can be imported: {error}"
+        ) from error
+    return found

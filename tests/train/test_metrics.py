@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from imitate import load_config
 from imitate.errors import ConfigError
-from imitate.train.debug import Debug, NoiseScale, policy_stds
+from imitate.train.metrics import Debug, NoiseScale, policy_stds
 from tests.tiny import tiny_algo, tiny_batch, tiny_config, tiny_run
 
 SMALL = {"actor": {"net": {"gaussian": {"init_std": 0.3, "fixed_std": True}}}}

@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from imitate.checks.response import of_delay, of_gain, of_order, of_shift, reach_of
+from imitate.checks.fitted import (
+    LeftOut,
+    of_delay,
+    of_gain,
+    of_number,
+    of_order,
+    of_shift,
+    of_unobserved,
+    reach_of,
+    standardized,
+)
+from imitate.deploy.check.deploy_check import CheckedDemo
 
 
 def moved(u, delay=0, pull=0.0, lag=0.0, rng=None):
@@ -89,3 +100,69 @@ def test_the_gain_of_a_recording(robot, gain):
         assert f"moves {gain:.2f} times as far" in found.words
         assert found.score == pytest.approx(np.log(2) / np.log(1.4), rel=0.1)
     assert of_gain(recorded, []) is None
+
+
+def reached(number, seen=("pos", "goal"), seed=0, steps=12):
+    """Demonstrations of a point that goes to its goal in the plane, and their goals."""
+    rng = np.random.default_rng(seed)
+    demos, goals = [], rng.uniform(-1, 1, (number, 2))
+    for n, goal in enumerate(goals):
+        pos, obs, actions = rng.uniform(-1, 1, 2), [], []
+        for _ in range(steps):
+            actions.append(0.5 * (goal - pos))
+            obs.append(np.concatenate([pos, goal]))
+            pos = pos + actions[-1]
+        both = {"pos": np.array(obs)[:, :2], "goal": np.array(obs)[:, 2:]}
+        demos.append(CheckedDemo(f"demo_{n}", {key: both[key] for key in seen}, np.array(actions)))
+    return demos, goals
+
+
+def left_out(number, seen=("pos", "goal")):
+    demos, goals = reached(number, seen)
+    return LeftOut(demos, seen), goals
+
+
+def test_three_demonstrations_are_few_and_thirty_are_not():
+    few, many = left_out(3)[0], left_out(30)[0]
+    assert of_number(few, 0.1).is_named and not of_number(many, 0.1).is_named
+    assert "of the 3 demonstrations" in of_number(few, 0.1).words
+    assert few.novelty() > 0.4 and many.novelty() < 1e-9
+    assert many.errors().max() < 0.2 < few.errors().min()
+    assert of_number(few, 2.0).score == 0  # a policy that errs more has another fault
+
+
+def test_a_goal_that_is_not_observed():
+    blind, goals = left_out(30, ("pos",))
+    rng = np.random.default_rng(1)
+    in_file = list(of_unobserved(blind, {"noise": rng.normal(size=(30, 2)), "goal": goals}))
+    assert [one.is_named for one in in_file] == [True] and "'goal'" in in_file[0].words
+    (by_its_end,) = of_unobserved(blind, {})
+    assert by_its_end.is_named and "goal as an observation" in by_its_end.advice
+    seeing, goals = left_out(30)
+    assert not any(one.is_named for one in of_unobserved(seeing, {"goal": goals}))
+    assert seeing.surprise() < 0.5 < blind.surprise()
+
+
+def test_left_out_errors_are_those_of_a_fit_without_the_demonstration():
+    demos, _ = reached(4, steps=3)
+    data = LeftOut(demos, ("pos", "goal"))
+    x, y, of = data.states, data.actions, data.of
+
+    def kernel(a, b, width):
+        squares = ((a[:, None] - b) ** 2).mean(axis=2)
+        return np.exp(-squares / (2 * width**2)) + 0.05 * a @ b.T / a.shape[1] + 1
+
+    errors = []
+    for width, ridge in ((1.5, 0.01), (1.5, 0.3), (1.5, 1.0), (5.0, 0.01), (5.0, 0.3)):
+        left = np.empty_like(y)
+        for number in range(4):
+            own, rest = of == number, of != number
+            gram = kernel(x[rest], x[rest], width) + ridge * np.eye(rest.sum())
+            left[own] = y[own] - kernel(x[own], x[rest], width) @ np.linalg.solve(gram, y[rest])
+        errors.append(np.abs(left).mean(axis=0) / np.abs(y).mean(axis=0))
+    assert data.errors() == pytest.approx(min(errors, key=np.sum), rel=1e-6)
+
+
+def test_numbers_that_do_not_vary_become_zero():
+    values = np.array([[1.0, 5.0], [3.0, 5.0]])
+    assert standardized(values).tolist() == [[-1.0, 0.0], [1.0, 0.0]]

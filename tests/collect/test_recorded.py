@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imitate.collect import drawing
-from imitate.collect.drawing import Artist, Drawing
-from imitate.collect.recorded import RecordedDemo
+from imitate.collect import recorded
+from imitate.collect.recorded import Artist, Drawing, RecordedDemo
 from imitate.envs.cameras import Camera
 from imitate.envs.migration import installed_robosuite
 from imitate.errors import EnvError
@@ -51,7 +50,7 @@ def made(monkeypatch):
         simulators.append(Simulator())
         return simulators[-1]
 
-    monkeypatch.setattr(drawing, "watched", make)
+    monkeypatch.setattr(recorded, "watched", make)
     return simulators
 
 
