@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from imitate.config.data_needs import Outcome
-from imitate.data.batches.outcome import demo_outcomes
+from imitate.data.batches.rewards import demo_outcomes
 from imitate.data.batches.store import DataSource, Store
 from imitate.data.shards.data_files import DataFiles
 from tests.demo_files import episode, write_demos
