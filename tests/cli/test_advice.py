@@ -28,9 +28,10 @@ config/loading | train, sweep, dagger, check-algo, config show
 config/data_paths config/ | train, sweep, dagger, check-algo
 config/base_config crew/ray_cluster system/processes | train, sweep, eval, collect, dagger, dataset render
 data/download/ | dataset download
-data/edit/edits | dataset normalize-actions, dataset set-env
+data/edit/edits | dataset normalize-actions
 data/edit/merge | dataset merge
 data/edit/shard data/shards/ | dataset shard
+data/edit/small_changes | dataset set-env
 data/edit/target | dataset split, dataset filter, dataset subset, dataset delete, dataset doctor, dataset set-env
 data/file/journal | dataset split, dataset filter, dataset subset, dataset delete, dataset doctor, dataset set-env
 data/formats/ | dataset convert

@@ -10,7 +10,7 @@ import typer
 from imitate.cli.dataset.actions import replay_line
 from imitate.cli.dataset.curate import File, InPlace, Out, progress, target_of
 from imitate.cli.options import AsJson, Overwrite
-from imitate.collect.replay import RECORDED_ENV_ARGS, MigrationReport, migrate_file
+from imitate.collect.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
 from imitate.errors import ConfigError
 from imitate.system.text import counted
 
@@ -53,7 +53,7 @@ def set_env(
     For example: imitate dataset set-env own.hdf5 --env myarm.envs:Reach-v0 --in-place
     """
     from imitate.data import DatasetFile
-    from imitate.data.edit.edits import set_env_args
+    from imitate.data.edit.small_changes import set_env_args
     from imitate.evaluate.environments import named_env
 
     target = target_of(file, out, in_place, overwrite, keeps_old=False)
