@@ -99,7 +99,7 @@ class BCConfig(CloningSection):
     ema: EMAConfig = Field(EMAConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames up to the action or the chunk; for policies with memory, of the whole window."""
+        """Images of the frames up to the action or the chunk, or of the whole window for policies with a memory."""
         memory = self.rnn.enabled or self.transformer.enabled
         steps = None if memory else config.train.frame_stack
         return DataNeeds(observed_steps=steps, outcome=self.advantage.outcome)

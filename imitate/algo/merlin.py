@@ -58,7 +58,7 @@ class SlotsConfig(Section):
         0.96,
         ge=0,
         lt=1,
-        description="share that is kept per step of the weights with which later latents are added to a row",
+        description="decay per step of the weights with which later latents are added to a row of the memory",
     )
 
 

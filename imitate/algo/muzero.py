@@ -68,7 +68,7 @@ class SearchConfig(Section):
     noise_share: float = Field(
         0.25, ge=0, le=1, description="share of noise in a rollout's root priors"
     )
-    noise_alpha: float = Field(0.3, gt=0, description="parameter of this Dirichlet noise")
+    noise_alpha: float = Field(0.3, gt=0, description="concentration of this Dirichlet noise")
 
 
 class MuZeroWeightsConfig(Section):
@@ -301,7 +301,7 @@ class ModelTree:
             own[:, : own.shape[1] // 4] = uniform[:, : own.shape[1] // 4]
             priors = torch.full_like(own[..., 0], 1.0 / own.shape[1])
         every = torch.cat([priors, torch.stack([values, rewards, discounts], 1)], 1)
-        found: Floats = every.float().cpu().numpy()  # one wait for a GPU
+        found: Floats = every.float().cpu().numpy()  # the only synchronization with a GPU
         return Leaf(found[:, -3], found[:, :-3], found[:, -2], found[:, -1])
 
 

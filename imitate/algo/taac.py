@@ -13,7 +13,7 @@ p is an action a, with ``linear`` also its change v, with ``quadratic`` also the
     actor       -P(new) min_e Q_e(s, new) + alpha_a log pi(a | s, p), no gradient of P(new)    -> TAAC.actor_loss
     alpha       each rises while the entropy of its part is below the target                   -> TAAC.temperature_loss
 
-So a target spans the steps for which the data and today's policy keep the same plan. Batches are windows of
+So a target spans the steps for which the data and the current policy keep the same plan. Batches are windows of
 ``train.seq_length`` steps with the plan before the first one; the later plans follow from the actions that were taken.
 
 Departures: a stored flag for new plans is not needed, because a plan is continued where the action is the continued

@@ -287,7 +287,7 @@ class WorldModel(nn.Module):
         self.register_buffer("near", torch.tensor(config.near.share))
 
     def embedded(self, task: Tensor | None) -> Tensor | None:
-        """Return the embedding (B, T), of norm 1 at most, of the task (B, ...), or None without tasks."""
+        """Return the embedding (B, T) of the task (B, ...), with a norm of at most 1, or None without tasks."""
         if self.task is None or task is None:
             return None
         found: Tensor = self.task(task.flatten(1))

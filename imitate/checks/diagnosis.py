@@ -159,7 +159,7 @@ def episodes_of(
     policy: RolloutPolicy,
     rename: Mapping[str, str] | None = None,
 ) -> list[CheckedDemo]:
-    """Read what the policy observes and what was done, of some episodes.
+    """Read the observations of the policy and the actions of some episodes.
 
     Args:
         file: open file.

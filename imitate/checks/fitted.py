@@ -375,7 +375,7 @@ def standardized(x: Array) -> Array:
 def _left_out(
     x: Array, y: Array, of: NDArray[np.intp], context: Array | None = None
 ) -> Iterator[Array]:
-    """Yield the errors of y (N, A), left out by their demonstration ``of`` (N,), of each kernel."""
+    """Yield the errors of y (N, A) for each kernel, when the demonstration ``of`` (N,) of each row is left out."""
     norms = (x**2).sum(axis=1)
     products = x @ x.T / max(x.shape[1], 1)
     squares = norms[:, None] / max(x.shape[1], 1) + norms / max(x.shape[1], 1) - 2 * products

@@ -224,7 +224,7 @@ def of_rate(recorded: float | None, trained: float | None) -> Cause | None:
 def of_exchange(
     here: Mapping[str, Array], there: Mapping[str, Array]
 ) -> Iterator[tuple[str, Cause]]:
-    """Compare the difference of two vectors of one size with the demonstrations': exchanged, it has the other sign.
+    """Find pairs of vectors that are exchanged: their difference has the opposite sign to that in the demonstrations.
 
     Args:
         here, there: (N, D) values of each vector in the recording, and in the demonstrations.

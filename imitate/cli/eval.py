@@ -187,8 +187,8 @@ def command(
         typer.Option(
             "--uncertainty",
             metavar="OTHER",
-            help="Play no episodes: AUROC with which the policy's uncertainty tells the training's held-out "
-            "demonstrations (or --data) from these others.",
+            help="Play no episodes, but compute the AUROC with which the policy's uncertainty distinguishes "
+            "the held-out demonstrations of the training (or --data) from those of this file.",
         ),
     ] = None,
     updates: Annotated[

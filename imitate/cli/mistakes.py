@@ -339,7 +339,7 @@ class Row:
 
     @property
     def options(self) -> set[str]:
-        """The options of the command here that replace them."""
+        """Options of this package's command that replace the other tool's."""
         return {word for word in self.words.split() if word.startswith("--")}
 
     @property

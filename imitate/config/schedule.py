@@ -201,7 +201,7 @@ class Schedules:
 
     @contextmanager
     def unread(self) -> Iterator[None]:
-        """Remove the values while something is made that keeps what it reads."""
+        """Remove the scheduled values while an object is made that would keep a copy of them."""
         for place in self._places:
             place.section.__dict__.pop(place.key)
         try:

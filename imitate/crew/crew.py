@@ -264,7 +264,9 @@ class Crew(Generic[Item, Result]):
         if isinstance(message, Unprepared):
             if not isinstance(message.error, WorkerError) or not self._has_answered:
                 raise message.error
-            return Lost(str(message.error), died=True)  # earlier workers could be prepared
+            return Lost(
+                str(message.error), died=True
+            )  # earlier workers were prepared, so it is a loss
         if isinstance(message, (Note, Lost, Ready)):
             return message
         self._has_answered = True

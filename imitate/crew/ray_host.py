@@ -69,7 +69,7 @@ class Prepare:
 
     def __call__(self, reports: Any) -> Any:
         """Match the signature of a factory; never called."""
-        raise TypeError("unpickle it first")
+        raise TypeError("the factory is packed: call unpickle on its data before it is used")
 
 
 class Host:

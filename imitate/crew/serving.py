@@ -1,4 +1,4 @@
-"""Main function of a worker process: it prepares its function and answers items until its parent hangs up.
+"""Main function of a worker process: it prepares its function and answers items until its parent closes the connection.
 
 The worker reports each call in memory that it shares with its parent, which detects calls that hang.
 """
@@ -98,7 +98,7 @@ END = pickle.dumps(None)
 
 
 def serve(prepare: Prepare, connection: Connection, pulse: Pulse) -> None:
-    """Answer items until the parent hangs up: the main function of a process."""
+    """Answer items until the parent closes the connection; this is the main function of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()

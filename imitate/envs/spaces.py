@@ -122,7 +122,7 @@ class ObservationSpace:
 
 
 def _action_parts(name: str, space: Any) -> list[Any]:
-    """Return the spaces Discrete and Box of which an action consists, the choice first."""
+    """Return the Discrete and Box spaces of an action; a choice (Discrete) comes first."""
     parts = [space]
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
         inside = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces

@@ -1,4 +1,4 @@
-"""Measurement of an uncertainty: does it tell demonstrations like those of the training from others?"""
+"""Measurement of how well an uncertainty distinguishes demonstrations like those of the training from others."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def matrix_to_euler(matrix: Tensor) -> Tensor:
 
 
 def _positive(quaternion: Tensor) -> Tensor:
-    """Return the quaternion with w >= 0, of the two that describe a rotation."""
+    """Return the one of a rotation's two quaternions that has w >= 0."""
     return torch.where(quaternion[..., 3:] < 0, -quaternion, quaternion)
 
 

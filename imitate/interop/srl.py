@@ -57,7 +57,7 @@ class NamedArray(dict[str, Any]):
         return NamedArray({name: None if x is None else x[key] for name, x in self.items()})
 
     def length(self, dim: int) -> int:
-        """Return the length of an axis, of the first array."""
+        """Return the length of an axis of the first array."""
         first = next(x for x in self.values() if x is not None)
         return first.length(dim) if isinstance(first, NamedArray) else int(first.shape[dim])
 

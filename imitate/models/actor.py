@@ -284,7 +284,7 @@ class TransformerActor(PolicyNetwork):
         return features, None
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """Select the context up to the newest frame, and the targets of all its steps, of the last, or from it on."""
+        """Select the context up to the newest frame, and targets at all steps, at the last one, or from there on."""
         now, length = self.frames, self.transformer.context_length
         context = slice(0, num_targets) if self.has_cache else slice(now - length, now)
         targets = context

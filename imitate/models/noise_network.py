@@ -79,7 +79,7 @@ class NoiseNetwork(PolicyNetwork):
     def actions(
         self, obs: Obs, goal: Obs | None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draw noise and return actions (B, A) in [-1, 1], of the one-step policy."""
+        """Draw noise and return actions (B, A) of the one-step policy, in [-1, 1]."""
         features = self.encoder(obs, goal)
         noise = fill_normal(features.new_empty(len(features), self.action_dim), generator)
         made: Tensor = self(features, noise)

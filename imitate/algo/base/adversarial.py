@@ -153,7 +153,7 @@ class AdversarialRewards(RewardSource):
         return logits
 
     def absorbing_logit(self) -> Tensor:
-        """Return L (), the logit of a step in the absorbing state."""
+        """Return the logit of a step in the absorbing state, a tensor without dimensions."""
         return self.discriminator.at_absorbing()
 
     @property

@@ -244,7 +244,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return batch
 
     def _normalize_values(self, returns: Tensor) -> None:
-        """Let the scale of the values follow the returns (B,), or (B, V), of all ranks."""
+        """Adapt the scale of the values to the returns (B,) or (B, V) of all ranks."""
         each = returns.reshape(len(returns), -1).double()
         sums = [float(len(each)), *each.sum(0).tolist(), *each.square().sum(0).tolist()]
         total = self.ranks.table(sums).sum(0)

@@ -50,7 +50,7 @@ class DecoderAuxiliary(Auxiliary):
         self.frames = context.frames
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the error of the reconstructed observations, of the newest frame."""
+        """Return the reconstruction error of the newest frame's observations."""
         x = self.features(batch["obs"], batch.get("goal_obs"))
         shown = newest_frame(batch["obs"], self.frames)
         errors = self.decoder.squared_errors(x.float(), shown)

@@ -243,7 +243,7 @@ class RecurrentEncoder(nn.Module):
     def burned_in(
         self, obs: Obs, steps: Tensor, state: RNNState, goal: Obs | None = None
     ) -> RNNState:
-        """Return the state after the first ``steps`` (B,), on the CPU, of the windows (B, U, ...)."""
+        """Return the state after the first ``steps`` (B,) steps of the windows (B, U, ...); ``steps`` is on the CPU."""
         if not int(steps.max()):
             return state
         return self.rnn.state_after(self.encoder(obs, goal), steps, state)

@@ -67,7 +67,7 @@ class MONetAuxiliary(Auxiliary):
         return found
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean loss over the images, of the newest frame."""
+        """Return the mean loss over the newest frame's images."""
         shown, config = newest_frame(batch["obs"], self.frames), self.config
         parts = []
         for (key, core), decoder in zip(self._cores().items(), self.decoders, strict=True):

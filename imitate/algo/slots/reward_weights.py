@@ -58,7 +58,7 @@ class NamedReward(Section):
     at_least: float | None = Field(None, description="lower bound of its mean per step")
     at_most: float | None = Field(None, description="upper bound of its mean per step")
     discount: float | None = Field(
-        None, ge=0, lt=1, description="its own discount per step; null: algo.discount"
+        None, ge=0, lt=1, description="discount per step of this reward; null: algo.discount"
     )
 
     @property

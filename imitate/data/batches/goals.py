@@ -81,9 +81,8 @@ class GoalSampler:
 
     def draw(self, now: Rows, last: Rows, generator: np.random.Generator) -> dict[str, GoalStates]:
         """Draw the states that become goals of samples at rows (B,), of demos whose last rows are (B,)."""
-        final = (
-            last + self._end_is_known
-        )  # number of the last state, one more than its row if it follows it
+        # The last state of a demo is the one after its last step, if the file contains it.
+        final = last + self._end_is_known
         goal, is_random = self._goals(now, final, self._wanted.value, generator)
         drawn = {"value_goals": self._states(goal, last, is_random)}
         steps = self._wanted.subgoal_steps
@@ -117,7 +116,7 @@ class GoalSampler:
 
     @staticmethod
     def _states(number: Rows, last: Rows, is_random: NDArray[np.bool_]) -> GoalStates:
-        """Return states by their numbers, of the sample's demo unless random."""
+        """Return states by their numbers, which count in the sample's demo unless they are random."""
         after = ~is_random & (number > last)
         return GoalStates(np.where(after, last, number), after)
 

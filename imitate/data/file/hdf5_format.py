@@ -201,7 +201,7 @@ class DemoFile:
         return self._array(demo, key).values
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        """Return the shape ``(T, ...)`` of an array; for compressed frames, of the decoded ones."""
+        """Return the shape ``(T, ...)`` of an array; compressed frames have the shape of the decoded ones."""
         return self._array(demo, key).shape
 
     def dtype(self, demo: str, key: str) -> np.dtype[Any]:

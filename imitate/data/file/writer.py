@@ -539,7 +539,7 @@ def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
     if path.exists():
         _check_same_rate(path, rate_hz)
         try:
-            edited(path).close()  # a link is refused while it has its own name
+            edited(path).close()  # refuses a link before the file is renamed
         except OSError as error:
             raise _unwritable(path, error) from error
         give_name(path, partial)

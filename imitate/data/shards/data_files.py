@@ -92,7 +92,7 @@ class DataFiles:
         return {instruction_of(file.attrs(demo, TASK_ATTRS)) for demo in file.demos()}
 
     def fingerprint(self, path: str | Path) -> dict[str, Any]:
-        """Return digests that tell a dataset's content from another's.
+        """Return digests that differ between datasets of different content.
 
         Raises:
             DatasetError: it cannot be read.

@@ -119,7 +119,7 @@ def _type_of_numpy(name: str) -> str:
         try:
             np.dtype(name)
         except (TypeError, ValueError, SyntaxError, OverflowError):
-            raise ValueError("is not a numpy type") from None
+            raise ValueError(f"'{name}' is not the name of a numpy type") from None
     return name
 
 

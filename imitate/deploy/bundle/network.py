@@ -63,7 +63,9 @@ class Graph:
         refuse_external(model)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = 4  # fatal: the log may quote the model
+        options.log_severity_level = (
+            4  # fatal errors only, because other messages may quote the model
+        )
         try:
             self._session: Any = onnxruntime.InferenceSession(
                 model, options, providers=["CPUExecutionProvider"]

@@ -200,7 +200,7 @@ class TrialFile:
             elif kind == "revealed":
                 self.revealed = int(record["pairs"])
             else:
-                raise ValueError(f"unknown kind '{kind}'")
+                raise ValueError(f"unknown kind '{kind}'; wanted trial, redo or revealed")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(
                 f"{self.path}, line {number + 1}: is not a line of a comparison ({error}); "

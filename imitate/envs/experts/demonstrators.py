@@ -76,7 +76,7 @@ class Clumsy(Demonstrator):
     """
 
     MISS, DROP = 0.65, 0.6
-    PATIENCE = (2, 6)  # tries
+    PATIENCE = (2, 6)  # smallest and largest number of attempts
     TRY_STEPS = 60
 
     def __init__(self, expert: Expert, rng: np.random.Generator) -> None:

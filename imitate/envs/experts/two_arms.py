@@ -55,7 +55,7 @@ def seen_by(obs: Obs, arm: int) -> Obs:
 
 _LIFT_TOUCHING_M = 0.035
 _LIFT_HELD_M = 0.025  # the handles are 2 cm thick
-_SLOW = 0.6  # fraction of the pace at which the pot is raised
+_SLOW = 0.6  # speed at which the pot is raised, as a fraction of the usual one
 
 
 class TwoArmLiftExpert(TwoArmExpert):

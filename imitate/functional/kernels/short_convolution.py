@@ -28,7 +28,7 @@ LARGE_KERNEL = 1024 * 1024
 LARGE_IMAGE_KERNEL = 256 * 512
 """Smallest product of input and output channels for which a matrix product is faster on few pixels."""
 FEW_PIXELS = 1024
-"""Largest number of results, of all images of a batch together, that counts as few pixels."""
+"""Largest number of output pixels of a whole batch that counts as few."""
 
 FEW_RESULTS = 16
 """With only AVX2: largest number of results of a batch per output channel for which the kernel's gradient is a product.

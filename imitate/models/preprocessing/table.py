@@ -173,7 +173,7 @@ def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
     version = saved.get("version", 1)
     if version > VERSION:
         raise CheckpointError(
-            f"preprocess: written in version {version}; this one reads up to {VERSION}: upgrade imitate"
+            f"preprocess: saved in version {version}, but this imitate reads versions up to {VERSION}: upgrade it"
         )
     obs, actions = saved["obs"], saved["actions"]
     return {

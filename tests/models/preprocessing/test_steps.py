@@ -130,7 +130,9 @@ def test_saved_and_loaded_it_is_the_same(steps):
 
 
 def test_a_later_version_is_refused():
-    with pytest.raises(UserError, match="written in version 3; this one reads up to 2"):
+    with pytest.raises(
+        UserError, match="saved in version 3, but this imitate reads versions up to 2"
+    ):
         Preprocess.from_dict({**pipeline().to_dict(), "version": 3})
 
 

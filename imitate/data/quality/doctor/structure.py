@@ -178,7 +178,7 @@ def check_lengths(layout: FileLayout) -> Iterator[Finding]:
 
 
 def check_dtypes(layout: FileLayout) -> Iterator[Finding]:
-    """Check that values are numbers, of the same type in all demos."""
+    """Check that values are numbers and have the same type in all demos."""
     for key, usual in layout.steps.items():
         having = [demo for demo in layout.demos if key in demo.arrays]
         if any(not demo.arrays[key].is_numeric for demo in having):
