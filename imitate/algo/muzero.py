@@ -33,6 +33,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
+from imitate.algo.base.encoding import weight_of_window
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.sections import LayerDims
@@ -41,7 +42,7 @@ from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transiti
 from imitate.config.auxiliary import joint_following
 from imitate.config.data_needs import FollowingSteps
 from imitate.config.optimizer import Networks, networks
-from imitate.errors import ConfigError, DatasetError
+from imitate.errors import ConfigError
 from imitate.functional.losses import categorical_cross_entropy
 from imitate.functional.sampling import draw_class, draw_dirichlet, draw_normal, fill_uniform
 from imitate.functional.search import Floats, Leaf, Numbers, Rule, regularized_policy, search
@@ -343,16 +344,7 @@ class MuZero(Algo[MuZeroConfig]):
 
     def _select_batch(self, batch: Batch) -> Batch:
         """Select the weight of each sample, and the goal; the window is added as ``experience``."""
-        if "ends" not in batch.get("following", {}):
-            raise DatasetError(
-                "muzero learns from windows with rewards and ends, which the batches lack: make the dataset by "
-                "build_datasets(config), or with SequenceDataset(..., following=config.algo.following(config))"
-            )
-        weight = batch.get("weight")
-        return {
-            "goal_obs": batch.get("goal_obs"),
-            "weight": None if weight is None else weight[:, self.frame_stack - 1 :][:, :1],
-        }
+        return weight_of_window(batch, self.frame_stack, "muzero")
 
     def _encoded(self, model: MuZeroModel, obs: Obs, goal: Obs | None) -> Tensor:
         """Return latent states (B, T, D) of windows of observations (B, T, [F,] ...)."""

@@ -39,6 +39,7 @@ from typing_extensions import Self
 
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
+from imitate.algo.base.encoding import weight_of_window
 from imitate.algo.base.factory import register
 from imitate.algo.base.optimization import updates_per_epoch
 from imitate.algo.base.policy_state import InnerState, PolicyState
@@ -49,7 +50,6 @@ from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transiti
 from imitate.config.auxiliary import joint_following
 from imitate.config.data_needs import FollowingSteps
 from imitate.config.optimizer import Networks, networks
-from imitate.errors import DatasetError
 from imitate.functional.losses import categorical_cross_entropy
 from imitate.functional.sampling import draw_normal, fill_uniform
 from imitate.models.actor import GroupEncoder, Obs
@@ -349,16 +349,7 @@ class TDMPC2(Algo[TDMPC2Config]):
 
     def _select_batch(self, batch: Batch) -> Batch:
         """Select the weight of each sample, and the goal; the window is added as ``experience``."""
-        if "ends" not in batch.get("following", {}):
-            raise DatasetError(
-                "tdmpc2 learns from windows with rewards and ends, which the batches lack: make the dataset by "
-                "build_datasets(config), or with SequenceDataset(..., following=config.algo.following(config))"
-            )
-        weight = batch.get("weight")
-        return {
-            "goal_obs": batch.get("goal_obs"),
-            "weight": None if weight is None else weight[:, self.frame_stack - 1 :][:, :1],
-        }
+        return weight_of_window(batch, self.frame_stack, "tdmpc2")
 
     def task_of(self, obs: Obs) -> Tensor | None:
         """Return the embedding (B, T) of the task in observations (B, [F,] ...)."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from imitate.algo.base.execution import ChunkExecution
 from imitate.algo.base.own_networks import OwnNetworks
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, DatasetError
 from imitate.functional.transfer import to_device
 from imitate.models.actor import GroupEncoder
 from imitate.models.observation import CONDITION_KEY, GOOD, ObservationEncoder
@@ -212,3 +212,21 @@ def _following(
     }
     actions = preprocess.normalize_actions(ready["actions"], references)
     return {**ready, "obs": later, "actions": actions}
+
+
+def weight_of_window(batch: Mapping[str, Any], frames: int, algo_name: str) -> dict[str, Any]:
+    """Select the weight (B, 1) of each sample and its goal, for algorithms that learn from the steps ``following``.
+
+    Raises:
+        DatasetError: the batch has no such steps with rewards and ends.
+    """
+    if "ends" not in batch.get("following", {}):
+        raise DatasetError(
+            f"{algo_name} learns from windows with rewards and ends, which the batches lack: make the dataset by "
+            "build_datasets(config), or with SequenceDataset(..., following=config.algo.following(config))"
+        )
+    weight = batch.get("weight")
+    return {
+        "goal_obs": batch.get("goal_obs"),
+        "weight": None if weight is None else weight[:, frames - 1 :][:, :1],
+    }
