@@ -10,7 +10,7 @@ import typer
 from imitate.cli.dataset.actions import replay_line
 from imitate.cli.dataset.curate import File, InPlace, Out, progress, target_of
 from imitate.cli.options import AsJson, Overwrite
-from imitate.collect.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
+from imitate.collect.replay import RECORDED_ENV_ARGS, MigrationReport, migrate_file
 from imitate.errors import ConfigError
 from imitate.system.text import counted
 

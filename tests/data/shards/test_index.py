@@ -129,7 +129,10 @@ def other(change):
             other(lambda _, shard: shard["filter_keys"].update(train=["demo_9"])),
             "that are not there",
         ),
-        (other(lambda tree, _: tree["arrays"]["actions"].update(dtype="../x")), "not the name of a numpy type"),
+        (
+            other(lambda tree, _: tree["arrays"]["actions"].update(dtype="../x")),
+            "not the name of a numpy type",
+        ),
         (other(lambda tree, _: tree["shards"].clear()), "shards"),
         (
             other(lambda _, shard: shard["statistics"][""]["actions"].update(mean=[1.0])),
