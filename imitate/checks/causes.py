@@ -324,25 +324,35 @@ def of_units(key: str, demos: Sequence[Array]) -> Cause | None:
         the cause, or None for fewer than four demonstrations that are not 0.
     """
     sizes = np.array([np.sqrt((demo**2).mean()) for demo in demos])
+    if (sizes > 0).sum() < 4:
+        return None
+    score, factor, large = split_of(sizes, _OTHER_UNIT)
+    words = f"'{key}' is {factor:.3g} times as large in {large} of {(sizes > 0).sum()} demonstrations as in the others"
+    return scored(
+        "units", score, 1.0, words, "convert all demonstrations to the same units and frames"
+    )
+
+
+def split_of(sizes: Array, least: float) -> tuple[float, float, int]:
+    """Divide sizes that are not 0 into small and large ones.
+
+    Args:
+        sizes: sizes; fewer than four are not divided.
+        least: factor from which on the two are different.
+
+    Returns:
+        the score, which is 1 or more if there are two kinds; the factor between their means; the number of large ones.
+    """
     logs = np.sort(np.log10(sizes[sizes > 0]))
     if len(logs) < 4:
-        return None
+        return 0.0, 1.0, 0
     parts = [(logs[:n], logs[n:]) for n in range(1, len(logs))]
     within = [np.sqrt((len(a) * a.var() + len(b) * b.var()) / len(logs)) for a, b in parts]
     best = int(np.argmin(within))
     small, large = (part.mean() for part in parts[best])
     apart = float(large - small)
-    words = (
-        f"'{key}' is {10**apart:.3g} times as large in {len(logs) - best - 1} of {len(logs)} demonstrations as in "
-        "the others"
-    )
-    return scored(
-        "units",
-        min(apart / np.log10(_OTHER_UNIT), apart / max(_APART * float(within[best]), 1e-9)),
-        1.0,
-        words,
-        "convert all demonstrations to the same units and frames",
-    )
+    score = min(apart / np.log10(least), apart / max(_APART * float(within[best]), 1e-9))
+    return score, 10**apart, len(parts[best][1])
 
 
 _OTHER_UNIT = 8.0
@@ -363,6 +373,38 @@ def of_horizon(horizon: int | None, lengths: Sequence[int]) -> Cause | None:
         words,
         f"imitate eval --agent RUN --horizon {10 * int(np.ceil(long / 5))}",
     )
+
+
+def of_failures(solved: Sequence[bool | None]) -> Cause | None:
+    """Judge the share of imitated demonstrations that fail; None if the file does not say which do.
+
+    Args:
+        solved: outcome of each demonstration of the training.
+    """
+    failed = sum(one is False for one in solved)
+    if not failed:
+        return None
+    return scored(
+        "failed demonstrations",
+        failed / len(solved),
+        0.15,
+        f"{failed} of {counted(len(solved), 'demonstration')} do not solve the task, and the policy imitates them too",
+        "imitate dataset filter FILE solved --success --in-place, then train with train.hdf5_filter_key=solved",
+    )
+
+
+def of_one_or_two(number: int, own: float) -> Cause:
+    """Judge a training on fewer than three demonstrations, of which no others predict one.
+
+    Args:
+        number: number of demonstrations.
+        own: error of the policy on them, in that of the best constant action.
+    """
+    words = (
+        f"the policy was trained on {counted(number, 'demonstration')} (its error on it: {own:.2f}, 1: as badly as a "
+        "constant action): other starts are new to it"
+    )
+    return Cause("few demonstrations", MOST / number, words, "record more, from other starts")
 
 
 def of_images_ignored(share: float, error: float, keys: Sequence[str]) -> Cause:

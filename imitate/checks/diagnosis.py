@@ -20,7 +20,8 @@ from imitate.checks import causes, fitted
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.quality.doctor.motion import is_position
+from imitate.data.file.outcomes import outcomes
+from imitate.data.quality.doctor.motion import is_motion
 from imitate.deploy.check.deploy_check import (
     ActionErrors,
     CheckedDemo,
@@ -41,6 +42,7 @@ from imitate.train.metrics import MetricsFile
 
 _FIRST = (
     "missing",
+    "not finite",
     "shape",
     "order",
     "sign",
@@ -52,7 +54,7 @@ _FIRST = (
     "rate",
 )
 """Causes that explain all others."""
-_LAST = ("outside", "coverage", "other policy", "undertrained", "inconsistent")
+_LAST = ("sensor", "outside", "coverage", "other policy", "undertrained", "inconsistent")
 """Causes that others may explain."""
 _SEVERAL_WAYS = ("flow_policy", "diffusion_policy", "vq_bet", "act")
 _SUCCEEDS = 0.8
@@ -70,6 +72,8 @@ class Subject:
         success: success rate of the last evaluations, or None.
         horizon: longest evaluation episode in steps, or None.
         several_ways: true if the policy can learn several ways of acting in one state.
+        part: filter key of the demonstrations of the training, and the largest number of them; None: all.
+        imitates_all: true if all demonstrations are imitated, bad ones too.
     """
 
     policy: RolloutPolicy
@@ -79,6 +83,14 @@ class Subject:
     success: float | None = None
     horizon: int | None = None
     several_ways: bool = False
+    part: tuple[str | None, int | None] = (None, None)
+    imitates_all: bool = False
+
+    def demos_of(self, data: DatasetFile) -> list[str]:
+        """Return the names of the demonstrations of a file with which the policy was trained."""
+        filter_key, limit = self.part
+        known = filter_key is not None and filter_key in data.filter_keys()
+        return data.demos(filter_key if known else None)[:limit]
 
 
 @dataclass
@@ -133,7 +145,9 @@ def subject_of(run: Path, device: str | None = None) -> tuple[Subject, Path | No
     records = MetricsFile(RunFolder(path.parent.parent).metrics).read()
     losses = [r["Train/Loss"] for r in records if r.get("kind") == "epoch" and "Train/Loss" in r]
     rates = [r["Rollout/Success_Rate"] for r in records if "Rollout/Success_Rate" in r]
-    files = [Path(str(entry.get("path"))) for entry in ckpt["provenance"].get("datasets", ())]
+    sources = ckpt["provenance"].get("datasets", ())
+    files = [Path(str(entry.get("path"))) for entry in sources]
+    first: Mapping[str, Any] = next(iter(sources), {})
     normalization = {
         key: (entry["offset"].double().numpy().ravel(), entry["scale"].double().numpy().ravel())
         for key, entry in ckpt["preprocess"]["obs"].items()
@@ -141,6 +155,9 @@ def subject_of(run: Path, device: str | None = None) -> tuple[Subject, Path | No
     ways = config.algo_name in _SEVERAL_WAYS or bool(
         getattr(getattr(config.algo, "gmm", None), "enabled", False)
     )
+    chosen = config.train.sample_weight.kind, config.train.filter_best
+    from_rewards = config.algo.data_needs(config).transitions is not None
+    weighs = bool(getattr(getattr(config.algo, "advantage", None), "enabled", False))
     subject = Subject(
         policy,
         training_of(ckpt, None, kinds, reads_files=False),
@@ -149,6 +166,8 @@ def subject_of(run: Path, device: str | None = None) -> tuple[Subject, Path | No
         max(rates) if rates else None,
         config.experiment.rollout.horizon if config.experiment.rollout.enabled else None,
         ways,
+        (first.get("filter_key") or config.train.hdf5_filter_key, first.get("demo_limit")),
+        chosen == (None, None) and not from_rewards and not weighs,
     )
     return subject, next((file for file in files if file.is_file()), None)
 
@@ -237,8 +256,7 @@ def diagnose(
     data: DatasetFile | None,
     recording: DatasetFile | None,
     *,
-    demos: Sequence[str] = (),
-    failures: Sequence[str] = (),
+    most: int = 20,
     rename: Mapping[str, str] | None = None,
 ) -> Diagnosis:
     """Measure all causes that can be measured, and rank them.
@@ -247,8 +265,7 @@ def diagnose(
         subject: policy and run.
         data: demonstrations of the training, or None.
         recording: recorded episodes in which the policy failed, or None.
-        demos: names of demonstrations in ``data``.
-        failures: names of episodes in ``recording``.
+        most: largest number of demonstrations, and of recorded episodes, on which the policy acts.
         rename: from names of the recording's observations to the policy's.
 
     Raises:
@@ -256,13 +273,16 @@ def diagnose(
         DatasetError: a file is damaged.
     """
     report = Diagnosis(success=subject.success)
-    shown = episodes_of(data, demos, subject.policy) if data is not None and demos else []
-    if data is None or not shown:
+    failures = [] if recording is None else spread(recording.demos(), most)
+    names = [] if data is None else subject.demos_of(data)
+    shown: list[CheckedDemo] = []
+    if data is None or not names:
         report.notes.append(
             "without the demonstrations (--dataset) only the recording was examined"
         )
     else:
-        report.causes += _of_training(subject, data, shown, report)
+        shown = episodes_of(data, spread(names, most), subject.policy)
+        report.causes += _of_training(subject, data, names, shown, report)
     if recording is None or not failures:
         report.notes.append(
             "without a recording of failures (--recording) only the training was examined"
@@ -271,6 +291,12 @@ def diagnose(
         report.causes += _of_recording(subject, data, shown, recording, failures, rename, report)
     report.causes = ranked(report.causes)
     return report
+
+
+def spread(names: Sequence[str], most: int) -> list[str]:
+    """Return at most ``most`` names, evenly spread."""
+    count = min(most, len(names))
+    return [names[round(i * (len(names) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def ranked(found: Sequence[Cause]) -> list[Cause]:
@@ -284,18 +310,26 @@ def ranked(found: Sequence[Cause]) -> list[Cause]:
 
 
 def _of_training(
-    subject: Subject, data: DatasetFile, shown: list[CheckedDemo], report: Diagnosis
+    subject: Subject,
+    data: DatasetFile,
+    names: Sequence[str],
+    shown: list[CheckedDemo],
+    report: Diagnosis,
 ) -> Iterator[Cause]:
-    """Measure what the demonstrations and the policy's actions on them show."""
+    """Measure what the demonstrations (``names``, some of them ``shown``) and the policy's actions on them show."""
     policy = subject.policy
     vectors = _of_kind(policy, ("low_dim",))
     measured = {key: range_of([demo.obs[key] for demo in shown]) for key in vectors}
     yield from causes.of_normalization(subject.normalization, measured)
     for key in vectors:
         yield from _some(causes.of_units(key, _flat(shown, key)))
-    lengths = [data.length(name) for name in data.demos()]
+    lengths = [data.length(name) for name in names]
     yield from _some(causes.of_horizon(subject.horizon, lengths))
-    yield from _some(fitted.of_shift(_motions(data, shown)))
+    if subject.imitates_all:
+        yield from _some(causes.of_failures(list(outcomes(data, names).values())))
+    motions = _motions(data, shown)
+    yield from _some(fitted.of_shift(motions))
+    yield from fitted.of_parts(motions)
     if policy.goal_keys:
         report.notes.append(
             "the policy has goals: its actions on the demonstrations were not examined"
@@ -310,7 +344,8 @@ def _of_training(
     yield causes.of_limits(predictions, low, high)
     yield from _some(causes.of_copying(predictions))
     yield from _some(causes.of_training(subject.losses, error) if subject.losses else None)
-    if len(shown) < 2:
+    if len(names) < 3:
+        yield causes.of_one_or_two(len(names), error)
         return
     copied = causes.copied_columns(shown, vectors)
     if copied:
@@ -329,18 +364,18 @@ def _of_training(
             "no two demonstrations come close: whether they are alike was not measured"
         )
     yield from _some(alike)
-    if len(data.demos()) > 2:
-        yield from _of_left_out(policy, data, error)
+    yield from _of_left_out(policy, data, names, error)
 
 
 _LEFT_OUT = 100
 """Largest number of demonstrations of which each is predicted from the others."""
 
 
-def _of_left_out(policy: RolloutPolicy, data: DatasetFile, error: float) -> Iterator[Cause]:
+def _of_left_out(
+    policy: RolloutPolicy, data: DatasetFile, names: Sequence[str], error: float
+) -> Iterator[Cause]:
     """Measure what the demonstrations show of each other, and what other vectors of the file add."""
-    names = data.demos()
-    names = [names[n] for n in np.unique(np.linspace(0, len(names) - 1, _LEFT_OUT).astype(int))]
+    names = spread(names, _LEFT_OUT)
     demos = episodes_of(data, names, policy)
     known = fitted.LeftOut(demos, policy.obs_keys)
     yield fitted.of_number(known, error)
@@ -383,13 +418,19 @@ def _of_recording(
         )
         return
     episodes = episodes_of(recording, failures, policy, rename)
+    broken = [*recorded.of_finite(episodes)]
+    yield from broken
+    if broken:
+        report.notes.append("the policy cannot act on such values: its actions were not compared")
+        return
     yield from _inputs(episodes, shown, kinds, subject.known)
     rate = policy.control_freq or (data.control_freq if data is not None else None)
     yield from _some(recorded.of_rate(recording.control_freq, rate))
     if data is not None and shown:
         here, there = _motions(recording, episodes, rename), _motions(data, shown)
         yield from _some(fitted.of_order(here, there))
-        yield from _some(fitted.of_gain(here, there))
+        same = bool(rate and recording.control_freq)
+        yield from _some(fitted.of_effects(here, there, same))
         yield from _some(recorded.of_reach(here, there))
         yield from _some(fitted.of_delay(here, there))
         vectors = _of_kind(policy, ("low_dim",))
@@ -455,7 +496,7 @@ def _motions(
     new = rename or {}
     for episode in episodes:
         own = {new.get(key, key): key for key in file.obs_keys(episode.name)}
-        keys = [own[key] for key in sorted(own) if is_position(f"obs/{key}")]
+        keys = [own[key] for key in sorted(own) if is_motion(f"obs/{key}")]
         if keys:
             parts = [file.read(episode.name, f"obs/{key}") for key in keys]
             flat = [part.reshape(len(part), -1).astype(np.float64) for part in parts]

@@ -1,6 +1,6 @@
 """Causes that models fitted to demonstrations show: a robot's response to actions, and actions that states predict.
 
-Delay, order and size of motions after actions come from a linear model of the response. The motion of each position is
+Delay, order, sign and size of motions after actions come from linear models of the response. The motion of each position is
 q(t+1) - q(t) = b + sum over k < 3 of W_k u(t-k) + V q(t), with actions u. V is the pull towards a target, and the three
 W_k are a lag of the controller, so velocities, displacements and position targets are all of this form. The model has
 no rate, and needs no long episodes.
@@ -19,7 +19,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.checks.causes import MOST, Array, Cause, scored
+from imitate.checks.causes import MOST, Array, Cause, scored, split_of
 from imitate.deploy.check.deploy_check import CheckedDemo
 
 Pairs = Sequence[tuple[Array, Array]]
@@ -72,30 +72,6 @@ class Response:
         """
         x, y = _rows(pairs, delay, reach)
         return self._left(x, y, np.abs(y) > _STILL * self._size)
-
-    def gain(self, pairs: Pairs) -> tuple[Array, Array]:
-        """Return the factors (D,) of the motions in other episodes, and the fraction of the errors that they explain.
-
-        The factor is 1 if a position moves as far after its actions as in the episodes of the fit. It is of the whole
-        motion, as in a controller with other gains, or of the actions alone, whichever explains more.
-        """
-        x, y = _rows(pairs, 0, 0)
-        moves = np.abs(y) > _STILL * self._size
-        number = _TAPS * pairs[0][0].shape[1]
-        expected = y - self._errors(x, y)
-        by_actions = x[:, :number] / self._width[:number] @ self._weights[:number]
-        size = np.maximum((y**2).sum(axis=0, where=moves), 1e-12)
-        as_it_is = np.maximum(((y - expected) ** 2).sum(axis=0, where=moves), 1e-12)
-        found = []
-        for part in (expected, by_actions):
-            rest = expected - part
-            power = np.maximum((part**2).sum(axis=0, where=moves), 1e-12)
-            factor = (part * (y - rest)).sum(axis=0, where=moves) / power
-            left = ((y - rest - factor * part) ** 2).sum(axis=0, where=moves)
-            found.append((factor, np.where(left < _EXPLAINED * size, 1 - left / as_it_is, 0.0)))
-        (whole, of_whole), (alone, of_alone) = found
-        best = of_alone > of_whole + 0.1
-        return np.where(best, alone, whole), np.maximum(np.where(best, of_alone, of_whole), 0.0)
 
     def _errors(self, x: Array, y: Array) -> Array:
         found: Array = y - self._motion - (x - self._middle) / self._width @ self._weights
@@ -220,28 +196,147 @@ def _negated(way: _Way) -> Iterator[_Way]:
         yield order, [-sign if i == at else sign for at, sign in enumerate(signs)]
 
 
-def of_gain(recorded: Pairs, trained: Pairs) -> Cause | None:
-    """Compare how far positions move after their actions in a recording and in the demonstrations.
+class Effects:
+    """Effect of each action on the motion of one position: the one that shows it best in the demonstrations.
+
+    Each position has a regression of its own, motion = b + sum over k < 3 of w_k u(t-k) + v q, with its own value q: so
+    it also holds where a policy has left the states of the demonstrations. The effect is the sum of w_k. Few steps have
+    one w for all k.
+
+    Args:
+        pairs: episodes.
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        x, y = _rows(pairs, 0, 0)
+        number = pairs[0][0].shape[1]
+        lagged = x[:, : _TAPS * number]
+        mean = lagged.reshape(len(x), _TAPS, number).mean(axis=1)
+        changes = mean.std(axis=0) > 1e-3 * np.abs(mean).max(axis=0, initial=1e-9)
+        self.size = np.zeros((number, y.shape[1]))
+        """Motion (A, D) of each position after one unit of each action."""
+        self.certain = np.zeros_like(self.size)
+        """Effects (A, D) in standard errors; 0 where an action or a position does not change."""
+        factors, taps = (lagged, _TAPS) if len(x) > 2 * lagged.shape[1] + 10 else (mean, 1)
+        if len(x) < number + 5:
+            return
+        sums = np.tile(np.eye(number), taps)
+        for d in np.flatnonzero(y.std(axis=0) > 1e-9):
+            z = np.concatenate([factors, x[:, _TAPS * number + d, None]], axis=1)
+            z, motion = z - z.mean(axis=0), y[:, d] - y[:, d].mean()
+            width = np.maximum(z.std(axis=0), 1e-9)
+            z /= width
+            inverse = np.linalg.inv(z.T @ z + 1e-3 * len(z) * np.eye(z.shape[1]))
+            weights = inverse @ z.T @ motion
+            squares = ((motion - z @ weights) ** 2).sum() / (len(z) - z.shape[1] - 1)
+            effect = np.append(sums, np.zeros((number, 1)), axis=1) / width
+            error = np.sqrt(
+                ((effect @ inverse) * effect).sum(axis=1) * (squares + 1e-12 * motion.var())
+            )
+            self.size[:, d] = np.where(changes, effect @ weights, 0.0)
+            self.certain[:, d] = self.size[:, d] / np.maximum(error, 1e-12)
+
+
+_CERTAIN = 8.0
+"""Standard errors from which on an effect in all demonstrations is certain."""
+_SEEN = 6.0
+"""The same in a recording."""
+
+
+def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause | None:
+    """Compare the effects of actions in a recording and in the demonstrations: sign, size, or the rate of all.
 
     Args:
         recorded: episodes of the recording.
         trained: demonstrations.
+        same_rate: true if both have the same rate; false if it is not known.
     """
-    model = _model_of(recorded, trained)
-    if model is None:
+    if _model_of(recorded, trained) is None:
         return None
-    factor, explained = model.gain(recorded)
-    ratio = np.abs(np.log(np.clip(factor, 0.05, 20.0)))
-    scores = np.where(model.follows, ratio * explained, 0.0)
-    worst = int(scores.argmax())
-    words = f"after the same actions position {worst} moves {factor[worst]:.2f} times as far as in the demonstrations"
-    return scored(
-        "gain",
-        float(scores[worst]),
-        np.log(1.4),
-        words,
-        "compare the scale of actions, the controller and its gains with those of the demonstrations",
+    there, here = Effects(trained), Effects(recorded)
+    best = np.abs(there.certain).argmax(axis=1)
+    place = np.arange(len(best)), best
+    sure = np.abs(there.certain[place]) >= _CERTAIN
+    certain = np.abs(here.certain[place])
+    ratio = here.size[place] / np.where(sure, there.size[place], np.inf)
+    logs = np.log(np.maximum(ratio, 1e-3))
+    known = sure & (ratio > 0) & (certain >= _SEEN)
+    reverse = np.where(sure, np.minimum(-ratio / _REVERSED, certain / _SEEN), 0.0)
+    size = np.where(known, np.abs(logs) * (1 - 2 / np.maximum(certain, 2.0)), 0.0)
+    worst = int((reverse if reverse.max() >= 1 else size).argmax())
+    words = (
+        f"after the same actions[{worst}] position {best[worst]} moves {ratio[worst]:.2f} times as far as in the "
+        "demonstrations"
     )
+    if reverse[worst] >= 1:
+        return scored("sign", float(reverse[worst]), 1.0, words + ", to the other side", _SIGN)
+    changes = logs[known] * np.sign(logs[known].sum())
+    if not same_rate and len(changes) >= _MANY and changes.min() > 0.3 * _RATE:
+        words = (
+            f"after the same actions all positions move {np.exp(np.median(logs[known])):.2f} times as far in a step as "
+            "in the demonstrations, as at another control rate"
+        )
+        return scored("rate", float(np.median(changes)), _RATE, words, _SCALE)
+    return scored("gain", float(size[worst]), _GAIN, words, _SCALE)
+
+
+_REVERSED = 0.3
+"""Fraction of the demonstrations' effect, to the other side, from which on an action has the other sign."""
+_GAIN = float(np.log(1.85))
+"""Logarithm of the factor of one action's effect that healthy recordings do not reach."""
+_RATE = float(np.log(1.4))
+"""Logarithm of the factor of all actions' effects, of which each is at least 0.3 of it and to the same side."""
+_MANY = 4
+"""Least number of actions whose effects all differ in one direction at another control rate."""
+_SCALE = "compare the control rate, the scale of actions, the controller and its gains with those of the demonstrations"
+
+
+def of_parts(trained: Pairs) -> Iterator[Cause]:
+    """Compare the effects of actions in each demonstration with those in the others: other signs, other sizes.
+
+    Args:
+        trained: demonstrations.
+    """
+    every = [Effects([pair]) for pair in trained if len(pair[0]) > _FEWEST]
+    if len(every) < _SEVERAL:
+        return
+    size, certain = (
+        np.stack([getattr(one, name) for one in every]) for name in ("size", "certain")
+    )
+    best = (certain**2).mean(axis=0).argmax(axis=1)
+    signs, sizes = [], []
+    for a, d in enumerate(best):
+        own = size[np.abs(certain[:, a, d]) > _SURE, a, d]
+        own = own[np.abs(own) > 0.3 * np.median(np.abs(own))] if len(own) else own
+        others = int(min((own > 0).sum(), (own < 0).sum()))
+        if len(own) >= _SEVERAL:
+            signs.append((others / len(own) if others > 1 else 0.0, others, len(own), a, d))
+        sizes.append((a, d, size[np.abs(certain[:, a, d]) > _SURE, a, d]))
+    if signs:
+        share, others, number, a, d = max(signs)
+        words = (
+            f"after actions[{a}] position {d} moves to the other side in {others} of {number} demonstrations: their "
+            "signs differ"
+        )
+        yield scored("sign", share, 0.08, words, _PART)
+    parts = [(split_of(np.abs(own), _OTHER_SIZE), a, d, len(own)) for a, d, own in sizes]
+    if parts:
+        (score, factor, large), a, d, number = max(parts)
+        words = (
+            f"after the same actions[{a}] position {d} moves {factor:.3g} times as far in {large} of {number} "
+            "demonstrations as in the others"
+        )
+        yield scored("gain", score, 1.0, words, _PART)
+
+
+_SURE = 4.0
+"""Standard errors from which on an effect in one demonstration is certain."""
+_SEVERAL = 4
+"""Least number of demonstrations with a certain effect."""
+_OTHER_SIZE = 2.5
+"""Factor between the effects in two groups of demonstrations that healthy ones do not reach."""
+_SIGN = "compare the signs of joints and actions in the robot's observe() and in its driver"
+_PART = "convert the actions of all demonstrations to the same signs and units: imitate dataset playback FILE"
 
 
 def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:

@@ -44,7 +44,10 @@ def of_vectors(
     every = np.concatenate(demos)
     findings = {found.kind: found for found in vector_findings(key, every, known)}
     far, outside, first = _beyond(demos, known)
-    if "units" in findings:
+    from_begin = _beyond([demo[:1] for demo in demos], known)[0] > SHARE
+    if "constant" in findings:
+        yield Cause("constant", 3.0, findings["constant"].words, _CONSTANT_ADVICE)
+    if "units" in findings and from_begin:
         yield scored(
             "units",
             far,
@@ -98,6 +101,9 @@ def _of_offset(key: str, demos: Sequence[Array], known: Range, shown: Sequence[A
     )
 
 
+_CONSTANT_ADVICE = (
+    "record demonstrations in which it varies, or leave it out of observation.modalities"
+)
 _SHIFTED = 6.0
 """Standard errors of a shift of the first values that healthy recordings do not reach."""
 
@@ -205,6 +211,20 @@ def of_structure(found: DeployFinding) -> Cause:
     return Cause(
         found.kind, MOST, found.words, "record and train with the same names, sizes and order"
     )
+
+
+def of_finite(episodes: Sequence[CheckedDemo]) -> Iterator[Cause]:
+    """Find observations that are not finite."""
+    for key in episodes[0].obs:
+        parts = [episode.obs[key] for episode in episodes]
+        if parts[0].dtype.kind != "f":
+            continue
+        bad = np.concatenate(
+            [~np.isfinite(part.reshape(len(part), -1)).all(axis=1) for part in parts]
+        )
+        if bad.any():
+            words = f"'{key}' is NaN or inf in {bad.mean():.0%} of the steps, first in step {int(bad.argmax())}"
+            yield Cause("not finite", MOST, words, "check its sensor and driver")
 
 
 def of_rate(recorded: float | None, trained: float | None) -> Cause | None:

@@ -79,8 +79,7 @@ def command(
             subject,
             data,
             failed,
-            demos=() if data is None else _spread(data.demos(), max_demos),
-            failures=() if failed is None else _spread(failed.demos(), max_demos),
+            most=max_demos,
             rename=parse_rename(rename or ()),
         )
     report.causes = [_with_paths(cause, run, dataset) for cause in report.causes]
@@ -96,12 +95,6 @@ def _with_paths(cause: Cause, run: Path, dataset: Path | None) -> Cause:
     if dataset is not None:
         advice = re.sub(r"\bFILE\b", lambda _: shlex.quote(str(dataset)), advice)
     return replace(cause, advice=advice)
-
-
-def _spread(names: list[str], most: int) -> list[str]:
-    """Return at most ``most`` names, evenly spread."""
-    count = min(most, len(names))
-    return [names[round(i * (len(names) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def _lines(report: Diagnosis) -> list[str]:

@@ -277,8 +277,11 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
 
 @functools.cache
 def _worker_env(env_meta: str) -> Env:
-    """Return the environment of this process, created at the first episode."""
-    return make_env(json.loads(env_meta))
+    """Return the environment of this process, created at the first episode, with the cameras of its description."""
+    meta = json.loads(env_meta)
+    kwargs = meta.get("env_kwargs") or {}
+    names = kwargs.get("camera_names") if kwargs.get("use_camera_obs") else None
+    return make_env(meta, camera_names=[names] if isinstance(names, str) else names)
 
 
 @functools.cache

@@ -50,7 +50,7 @@ def expert(rng, noise=0.05):
     )
 
 
-def written(path, episodes, rate=10.0):
+def written(path, episodes, rate=10.0, solved=None):
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
         data.attrs["env_args"] = json.dumps({"env_name": "arm", "type": 4, "env_kwargs": {}})
@@ -59,24 +59,35 @@ def written(path, episodes, rate=10.0):
             demo = data.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = len(actions)
             demo["actions"] = actions
+            if solved is not None:
+                demo.attrs["success"] = solved(number)
             for key, values in obs.items():
                 demo[f"obs/{key}"] = values
     return path
 
 
-def demos(path, change=lambda one: one, seed=0, number=24, noise=0.05):
+def demos(path, change=lambda one: one, seed=0, number=24, noise=0.05, solved=None):
     rng = np.random.default_rng(seed)
-    return written(path, [change(episode(rng, expert(rng, noise))) for _ in range(number)])
+    episodes = [change(episode(rng, expert(rng, noise))) for _ in range(number)]
+    return written(path, episodes, solved=solved)
 
 
-def trained(folder, data, obs=("joint_pos", "goal"), updates=300, rate=0.006):
+def trained(folder, data, obs=("joint_pos", "goal"), updates=300, rate=0.006, chosen=None):
+    if chosen is not None:
+        with h5py.File(data, "r+") as file:
+            file["mask/pilot"] = np.array([f"demo_{n}" for n in range(chosen)], dtype="S")
     return tiny_run(
         folder,
         obs=dict.fromkeys(obs, 2),
         data=data,
         hidden=[64],
         experiment={"epoch_every_n_steps": updates // 10},
-        train={"num_epochs": 10, "batch_size": 100, "obs_normalization": "mean_std"},
+        train={
+            "num_epochs": 10,
+            "batch_size": 100,
+            "obs_normalization": "mean_std",
+            "hdf5_filter_key": None if chosen is None else "pilot",
+        },
         algo={"optim_params": {"policy": {"learning_rate": {"initial": rate}}}},
     )
 
@@ -94,9 +105,9 @@ def diagnosed(run, recording=None):
     subject, data = subject_of(run)
     with DatasetFile(data) as file:
         if recording is None:
-            return diagnose(subject, file, None, demos=file.demos())
+            return diagnose(subject, file, None, most=100)
         with DatasetFile(recording) as failed:
-            return diagnose(subject, file, failed, demos=file.demos(), failures=failed.demos())
+            return diagnose(subject, file, failed, most=100)
 
 
 def kinds(report):
@@ -206,6 +217,26 @@ def test_a_missing_observation_comes_before_all(healthy, tmp_path):
     assert kinds(report) == ["missing"] and "not compared" in report.notes[-1]
 
 
+def test_values_that_are_not_finite_are_a_cause_and_no_error(healthy, tmp_path):
+    rng = np.random.default_rng(0)
+    obs, actions = episode(rng, expert(rng))
+    obs["goal"][7] = np.nan
+    report = diagnosed(healthy[0], written(tmp_path / "failed.hdf5", [(obs, actions)]))
+    assert kinds(report) == ["not finite"] and "first in step 7" in report.named[0].words
+
+
+def test_states_far_away_after_a_wrong_action_are_no_other_units(healthy, tmp_path):
+    run, policy = healthy
+    rng = np.random.default_rng(5)
+    episodes = []
+    for _ in range(6):
+        policy.start_episode()
+        obs, actions = episode(rng, policy, send=lambda action: action * [1, -1], start=0.05)
+        episodes.append((obs, actions * [1, -1]))
+    report = diagnosed(run, written(tmp_path / "failed.hdf5", episodes))
+    assert kinds(report)[0] == "sign", report.named
+
+
 def test_arrays_of_other_lengths_are_no_traceback(healthy, tmp_path):
     rng = np.random.default_rng(0)
     obs, actions = episode(rng, expert(rng))
@@ -257,6 +288,18 @@ class InDegrees:
         return ({**obs, "goal": np.rad2deg(obs["goal"])} if self.calls % 2 else obs), actions
 
 
+class EveryThird:
+    """The second action of every third demonstration with the other sign."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, one):
+        self.calls += 1
+        obs, actions = one
+        return obs, actions * [1, -1 if self.calls % 3 == 0 else 1]
+
+
 TRAININGS = {
     "few demonstrations": (None, {"number": 5}, {}),
     "noise": (None, {"noise": 0.25}, {}),
@@ -270,6 +313,10 @@ TRAININGS = {
     "shift": ("shift", {"change": observations_late}, {}),
     "unobserved": ("unobserved", {}, {"obs": ("joint_pos",)}),
     "units": ("units", {"change": InDegrees()}, {}),
+    "one demonstration": ("few demonstrations", {"number": 1}, {}),
+    "failures among them": ("failed demonstrations", {"solved": lambda n: n % 4 > 0}, {}),
+    "few are chosen": ("few demonstrations", {}, {"chosen": 2}),
+    "other signs in some": ("sign", {"change": EveryThird()}, {}),
     "copying": ("copying", {"change": sticky}, {"obs": ("joint_pos", "goal", "last")}),
 }
 

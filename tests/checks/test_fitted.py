@@ -6,9 +6,10 @@ import pytest
 from imitate.checks.fitted import (
     LeftOut,
     of_delay,
-    of_gain,
+    of_effects,
     of_number,
     of_order,
+    of_parts,
     of_shift,
     of_unobserved,
     reach_of,
@@ -94,12 +95,42 @@ def test_positions_with_the_other_sign(flipped):
 @pytest.mark.parametrize("gain", [1.0, 0.5, 2.0])
 def test_the_gain_of_a_recording(robot, gain):
     trained, recorded = episodes(**ROBOTS[robot]), episodes(6, 30, seed=1, **ROBOTS[robot])
-    found = of_gain([(u / gain, q) for u, q in recorded], trained)
+    found = of_effects([(u / gain, q) for u, q in recorded], trained)
     assert found.is_named == (gain != 1), found
     if robot == "velocity" and gain != 1:
         assert f"moves {gain:.2f} times as far" in found.words
-        assert found.score == pytest.approx(np.log(2) / np.log(1.4), rel=0.1)
-    assert of_gain(recorded, []) is None
+        assert found.score == pytest.approx(np.log(2) / np.log(1.85), rel=0.02)
+    assert of_effects(recorded, []) is None
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+def test_an_action_with_the_other_sign_is_named_after_the_policy_has_left_the_demonstrations(robot):
+    trained, recorded = episodes(**ROBOTS[robot]), episodes(6, 30, seed=1, **ROBOTS[robot])
+    found = of_effects([(u * [1, -1], q) for u, q in recorded], trained)
+    assert found.kind == "sign" and found.is_named and "actions[1]" in found.words
+
+
+def test_all_actions_with_larger_effects_are_another_rate_if_no_rate_is_known():
+    trained, recorded = episodes(size=4), episodes(6, 30, seed=1, size=4)
+    faster = [(u / 2, q) for u, q in recorded]
+    one = [(u * [1, 1, 1, 0.5], q) for u, q in recorded]
+    assert of_effects(faster, trained, same_rate=False).kind == "rate"
+    assert of_effects(faster, trained).kind == "gain"
+    assert of_effects(one, trained, same_rate=False).kind == "gain"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"), [([1, 1], None), ([1, -1], "sign"), ([1, 5], "gain"), ([0.2, 1], "gain")]
+)
+def test_demonstrations_with_other_signs_or_sizes_of_actions(change, kind):
+    trained = episodes(12, 60, seed=3)
+    mixed = [(u * change, q) if n % 3 == 0 else (u, q) for n, (u, q) in enumerate(trained)]
+    named = [cause for cause in of_parts(mixed) if cause.is_named]
+    assert [cause.kind for cause in named] == ([kind] if kind else [])
+    if kind:
+        assert "4 of 12" in named[0].words or "8 of 12" in named[0].words
+        assert f"actions[{int(change[0] == 1)}]" in named[0].words
+    assert not [*of_parts(mixed[:3])]
 
 
 def reached(number, seen=("pos", "goal"), seed=0, steps=12):

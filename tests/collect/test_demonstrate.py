@@ -139,8 +139,8 @@ def test_failures_are_kept_or_replaced(monkeypatch):
 def test_a_simulator_that_blows_up_is_replaced(monkeypatch):
     made = []
 
-    def make(meta):
-        env = make_env(meta)
+    def make(meta, **words):
+        env = make_env(meta, **words)
         if not made:
             env.base_env.step = None  # calling it raises TypeError
         made.append(env)
@@ -153,6 +153,30 @@ def test_a_simulator_that_blows_up_is_replaced(monkeypatch):
     assert len(demo.actions) == 15
     assert demo.attempts == 2
     assert demo.problems[0].startswith("episode 0, attempt 0: TypeError")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "names"),
+    [
+        ({"use_camera_obs": True, "camera_names": ["agentview"]}, ["agentview"]),
+        ({"use_camera_obs": True, "camera_names": "agentview"}, ["agentview"]),
+        ({"use_camera_obs": False, "camera_names": ["agentview"]}, None),
+        (None, None),
+    ],
+)
+def test_the_environment_has_the_cameras_of_its_description(kwargs, names, monkeypatch):
+    made = []
+
+    class Described:
+        def __init__(self, meta, **words):
+            made.append(words)
+
+        def serialize(self):
+            return made[0]
+
+    monkeypatch.setattr(module, "make_env", Described)
+    plan = Plan(env_meta={"env_name": "its own", "env_kwargs": kwargs})
+    assert describe(plan) == {"camera_names": names}
 
 
 @pytest.mark.robosuite

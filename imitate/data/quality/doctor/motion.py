@@ -35,6 +35,11 @@ def is_position(key: str) -> bool:
     return bool(_POSITION.search(key[4:])) and not _NOT_ROBOT.search(key)
 
 
+def is_motion(key: str) -> bool:
+    """Return true if the name of an observation suggests a position of the robot or of its gripper."""
+    return is_position(key.replace("gripper", "joint")) if "gripper" in key else is_position(key)
+
+
 def is_switch(actions: Array) -> Array:
     """Return true (A,) for each dimension that only has its smallest and its largest value."""
     columns = np.ascontiguousarray(actions.T)  # reductions along long rows are fast
