@@ -53,6 +53,18 @@ def scored(kind: str, value: float, limit: float, words: str, advice: str) -> Ca
     return Cause(kind, score, words, advice)
 
 
+def spread(names: Sequence[str], most: int) -> list[str]:
+    """Return at most ``most`` names, evenly spread."""
+    count = min(most, len(names))
+    return [names[round(i * (len(names) - 1) / max(count - 1, 1))] for i in range(count)]
+
+
+def flat(episodes: Sequence[CheckedDemo], key: str) -> list[Array]:
+    """Return the values (T, D) of an observation in each episode."""
+    values = [episode.obs[key] for episode in episodes]
+    return [value.reshape(len(value), -1).astype(np.float64) for value in values]
+
+
 def at_limits(actions: Sequence[Array], low: Array, high: Array) -> Array:
     """Return the share of steps (A,) in which an action is at its limits."""
     every = np.concatenate(actions)

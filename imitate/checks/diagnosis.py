@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from imitate.checks import causes, fitted
 from imitate.checks import recording_causes as recorded
-from imitate.checks.causes import Array, Cause
+from imitate.checks.causes import Array, Cause, flat, spread
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.outcomes import outcomes
 from imitate.data.quality.doctor.motion import is_motion
@@ -293,12 +293,6 @@ def diagnose(
     return report
 
 
-def spread(names: Sequence[str], most: int) -> list[str]:
-    """Return at most ``most`` names, evenly spread."""
-    count = min(most, len(names))
-    return [names[round(i * (len(names) - 1) / max(count - 1, 1))] for i in range(count)]
-
-
 def ranked(found: Sequence[Cause]) -> list[Cause]:
     """Sort causes: named ones first, those that explain others before those that are explained, then by score."""
 
@@ -322,7 +316,7 @@ def _of_training(
     measured = {key: range_of([demo.obs[key] for demo in shown]) for key in vectors}
     yield from causes.of_normalization(subject.normalization, measured)
     for key in vectors:
-        yield from _some(causes.of_units(key, _flat(shown, key)))
+        yield from _some(causes.of_units(key, flat(shown, key)))
     lengths = [data.length(name) for name in names]
     yield from _some(causes.of_horizon(subject.horizon, lengths))
     if subject.imitates_all:
@@ -458,7 +452,7 @@ def _inputs(
     vectors = [key for key, kind in kinds.items() if kind == "low_dim" and key not in odd]
     if shown:
         joined = (
-            {key: np.concatenate(_flat(part, key)) for key in vectors} for part in (episodes, shown)
+            {key: np.concatenate(flat(part, key)) for key in vectors} for part in (episodes, shown)
         )
         for keys, cause in recorded.of_exchange(*joined):
             odd |= set(keys.split(", "))
@@ -468,7 +462,7 @@ def _inputs(
         if key in odd:
             continue
         if shown:
-            yield recorded.of_dropped(key, _flat(episodes, key), _flat(shown, key))
+            yield recorded.of_dropped(key, flat(episodes, key), flat(shown, key))
         if kind == "rgb":
             images, theirs = ([one.obs[key] for one in part] for part in (episodes, shown))
             found = [*recorded.of_images(key, images, range_, theirs)]
@@ -477,15 +471,9 @@ def _inputs(
                 here, there = (recorded.Views(part, key, vectors) for part in (episodes, shown))
                 yield from recorded.of_views(key, here, there)
         elif kind == "low_dim" and range_ is not None:
-            flat, theirs = _flat(episodes, key), _flat(shown, key)
-            if flat[0].shape[1] == range_.mean.size:
-                yield from recorded.of_vectors(key, flat, range_, theirs)
-
-
-def _flat(episodes: Sequence[CheckedDemo], key: str) -> list[Array]:
-    """Return the values (T, D) of an observation in each episode."""
-    values = [episode.obs[key] for episode in episodes]
-    return [value.reshape(len(value), -1).astype(np.float64) for value in values]
+            mine, theirs = flat(episodes, key), flat(shown, key)
+            if mine[0].shape[1] == range_.mean.size:
+                yield from recorded.of_vectors(key, mine, range_, theirs)
 
 
 def _motions(
