@@ -1,9 +1,9 @@
 """Causes that models fitted to demonstrations show: a robot's response to actions, and actions that states predict.
 
-Delay, order, sign and size of motions after actions come from linear models of the response. The motion of each position is
-q(t+1) - q(t) = b + sum over k < 3 of W_k u(t-k) + V q(t), with actions u. V is the pull towards a target, and the three
-W_k are a lag of the controller, so velocities, displacements and position targets are all of this form. The model has
-no rate, and needs no long episodes.
+Delay, order, sign and size of motions after actions come from linear models of the response. The motion of each
+position is q(t+1) - q(t) = b + sum over k < 3 of W_k u(t-k) + V q(t), with actions u. V is the pull towards a target,
+and the three W_k are a lag of the controller, so velocities, displacements and position targets are all of this form.
+The model has no rate, and needs no long episodes.
 
 Too few demonstrations, and observations that are missing, come from a prediction of each demonstration's actions from
 the other demonstrations. A kernel regression with Gaussian and linear kernels is fitted to all demonstrations but one;
