@@ -237,7 +237,7 @@ class Effects:
             self.certain[:, d] = self.size[:, d] / np.maximum(error, 1e-12)
 
 
-_CERTAIN = 8.0
+_CLEAR = 8.0
 """Standard errors from which on an effect in all demonstrations is certain."""
 _SEEN = 6.0
 """The same in a recording."""
@@ -256,7 +256,7 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     there, here = Effects(trained), Effects(recorded)
     best = np.abs(there.certain).argmax(axis=1)
     place = np.arange(len(best)), best
-    sure = np.abs(there.certain[place]) >= _CERTAIN
+    sure = np.abs(there.certain[place]) >= _CLEAR
     certain = np.abs(here.certain[place])
     ratio = here.size[place] / np.where(sure, there.size[place], np.inf)
     logs = np.log(np.maximum(ratio, 1e-3))
@@ -277,12 +277,12 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
             "in the demonstrations, as at another control rate"
         )
         return scored("rate", float(np.median(changes)), _RATE, words, _SCALE)
-    return scored("gain", float(size[worst]), _GAIN, words, _SCALE)
+    return scored("gain", float(size[worst]), _FACTOR, words, _SCALE)
 
 
 _REVERSED = 0.3
 """Fraction of the demonstrations' effect, to the other side, from which on an action has the other sign."""
-_GAIN = float(np.log(1.85))
+_FACTOR = float(np.log(1.85))
 """Logarithm of the factor of one action's effect that healthy recordings do not reach."""
 _RATE = float(np.log(1.4))
 """Logarithm of the factor of all actions' effects, of which each is at least 0.3 of it and to the same side."""
