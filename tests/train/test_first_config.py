@@ -68,6 +68,7 @@ def test_the_configuration_is_good(path, algorithm):
     tree, config, _ = made_for(path, algorithm)
     check_trainable(config)
     assert config.experiment.name == "pick"
+    assert config.experiment.epoch_every_n_steps == 100
     assert config.train.data[0].path == str(path)
     low_dim = {"goal": "low_dim", "joint_pos": "low_dim"}
     assert config.observation.modality_of("obs") == {**low_dim, "front_image": "rgb"}

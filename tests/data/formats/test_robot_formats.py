@@ -8,10 +8,29 @@ import pytest
 from PIL import Image
 
 from imitate.data.file.image_codec import encode_jpeg
+from imitate.data.formats import hdf5_tree
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import decoded
 from imitate.errors import DatasetError
 from tests.data.formats.samples import aloha_episode, libero_task, mimicgen
+
+# ---- HDF5 in general -----------------------------------------------------------------------------
+
+
+def test_a_folder_and_a_file_without_a_required_array_are_named(tmp_path):
+    with pytest.raises(DatasetError, match="is not a file"), hdf5_tree.opened(tmp_path):
+        pass
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        file["one"], file["group/two"] = np.arange(6), np.zeros(1)
+    with hdf5_tree.opened(path) as file:
+        array = hdf5_tree.wanted(file, "one", "a.hdf5")
+        assert hdf5_tree.rows(array).tolist() == [0, 1, 2, 3, 4, 5]
+        assert hdf5_tree.rows(array, 2, 4).tolist() == [2, 3]
+        for name in ("group", "three"):
+            with pytest.raises(DatasetError, match=rf"no array '{name}' \(found: group, one\)"):
+                hdf5_tree.wanted(file, name, "a.hdf5")
+
 
 # ---- ALOHA: one file per episode, compressed images, the shift of actions ------------------------
 

@@ -1,7 +1,6 @@
 """The limits hold for every stream of actions, whatever a policy asks for."""
 
 import sys
-from time import process_time
 
 import numpy as np
 import pytest
@@ -176,26 +175,6 @@ def test_no_stream_of_wishes_breaks_a_limit(wishes, start, answer, acceleration)
     assert (np.abs(step) <= 0.06 + 1e-9).all()
     change = np.diff(np.vstack([np.zeros((1, 2)), step]), axis=0)
     assert (np.abs(change) * rate**2 <= acceleration * (1 + 1e-9) + 1e-7).all()
-
-
-def test_seven_joints_cost_less_than_a_hundred_clips():
-    """Beside numpy's own clip in the same process: the filter takes about 60 microseconds, fifty of them."""
-    limits = ActionLimits(
-        [-2.0] * 7, [2.0] * 7, margin=0.1, speed=1.0, acceleration=5.0, from_measured=0.5
-    )
-    limit, rng = LimitFilter(limits, 100.0), np.random.default_rng(0)
-    limit.start(np.zeros(7))
-    wishes = rng.uniform(-2, 2, (500, 7))
-
-    def seconds(filtered):
-        before = process_time()
-        for wish in wishes:
-            filtered(wish)
-        return process_time() - before
-
-    own = min(seconds(lambda wish: limit(wish, measured=limit.last)) for _ in range(8))
-    clip = min(seconds(lambda wish: wish.clip(-1.0, 1.0)) for _ in range(8))
-    assert own < 100 * clip
 
 
 OWN = {"low": [-1.0, -1.0], "high": [1.0, 1.0], "margin": 0.1, "speed": 2.0}
