@@ -118,7 +118,8 @@ def served(
     from imitate.deploy.bundle.archive import is_bundle
 
     if is_bundle(path):
-        from imitate.deploy.bundle.policy import BundlePolicy, ServedBundle
+        from imitate.deploy.bundle.policy import BundlePolicy
+        from imitate.deploy.bundle.served import ServedBundle
 
         refuse_device(device, precision)
         if rename:
