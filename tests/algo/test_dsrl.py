@@ -155,6 +155,7 @@ def test_a_serialized_one_needs_no_file(make, worlds):
     assert worlds.action_in(second, 1) == worlds.action_in(first, 1)
 
 
+@pytest.mark.slow("it learns until the better kind is found")
 def test_it_finds_the_noise_of_the_better_of_two_kinds_of_chunks(make, worlds):
     """Chunks near 1 are worth 1, all others nothing; the frozen policy, whose chunk is its noise, makes both."""
     algo = make(hidden=(32,), steps=1)

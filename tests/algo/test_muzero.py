@@ -172,6 +172,7 @@ def chain(algo, size=64, seed=0, continuous=False):
     return algo.process_batch_for_training({**batch, "obs": {"s": nothing.unsqueeze(1)}})
 
 
+@pytest.mark.slow("it learns until the search finds it")
 @pytest.mark.parametrize("continuous", [False, True])
 def test_a_search_finds_an_action_whose_reward_comes_a_step_later(continuous):
     rates = {"optim_params": {"model": {"learning_rate": {"initial": 5e-3}}}, "target_tau": 0.1}

@@ -211,6 +211,7 @@ def test_a_restored_one_learns_on_without_the_file(name):
     assert all(value.equal(kept[key]) for key, value in first.nets.state_dict().items())
 
 
+@pytest.mark.slow("it learns until the policy is better")
 def test_it_improves_a_policy_that_does_both_of_two_things():
     """Chunks near 0.6 are rewarded, those near -0.6 are not; the cloned flow makes both."""
     base = flow(hidden=32, ema={"enabled": False})

@@ -172,6 +172,7 @@ RECORDINGS = {
 }
 
 
+@pytest.mark.slow("each fault is recorded by a policy")
 @pytest.mark.parametrize("fault", RECORDINGS)
 def test_the_fault_of_a_recording_comes_first(fault, healthy, tmp_path):
     run, policy = healthy
@@ -209,6 +210,7 @@ def test_commands_that_are_cut_on_their_way_are_unreached(cut, named):
     assert of_reach(trained, [(wishes, np.sin(late * 9))]) is None  # no targets
 
 
+@pytest.mark.slow("a training and a recording")
 def test_a_missing_observation_comes_before_all(healthy, tmp_path):
     rng = np.random.default_rng(0)
     obs, actions = episode(rng, expert(rng))
@@ -237,6 +239,7 @@ def test_states_far_away_after_a_wrong_action_are_no_other_units(healthy, tmp_pa
     assert kinds(report)[0] == "sign", report.named
 
 
+@pytest.mark.slow("a training and a recording")
 def test_arrays_of_other_lengths_are_no_traceback(healthy, tmp_path):
     rng = np.random.default_rng(0)
     obs, actions = episode(rng, expert(rng))
@@ -414,6 +417,7 @@ def test_explanations_come_before_what_they_explain():
 # ---- the command ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("the command trains, records and diagnoses")
 def test_the_command(healthy, tmp_path):
     run, _ = healthy
     assert call("diagnose", run).output.splitlines()[0] == "no cause is named"
@@ -427,6 +431,7 @@ def test_the_command(healthy, tmp_path):
     assert told["named"][0] == "units" and told["causes"][0]["named"] is True
 
 
+@pytest.mark.slow("a training and two recordings")
 def test_other_names_of_a_recording(healthy, tmp_path):
     rng = np.random.default_rng(0)
     obs, actions = episode(rng, healthy[1])

@@ -40,6 +40,7 @@ def planned(monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.slow("three rounds, with a training each")
 @pytest.mark.robosuite
 def test_the_experts_share_falls_from_round_to_round(planned):
     supervise = planned(env=("--env", "Lift")).supervise

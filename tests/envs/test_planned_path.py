@@ -118,6 +118,7 @@ def play(env, actions, look):
     return np.array(positions), path
 
 
+@pytest.mark.slow("a simulator moves and draws")
 @pytest.mark.robosuite
 @pytest.mark.render
 def test_lift_goes_there_and_looking_changes_nothing(lift):
@@ -131,6 +132,7 @@ def test_lift_goes_there_and_looking_changes_nothing(lift):
     assert np.linalg.norm(path - way, axis=1).max() < 0.2 * moved
 
 
+@pytest.mark.slow("a simulator draws")
 @pytest.mark.robosuite
 @pytest.mark.render
 def test_pixels_of_the_path_lie_where_the_camera_sees_the_hand(lift):

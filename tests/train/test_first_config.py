@@ -291,6 +291,7 @@ def large(tmp_path):
     return own(tmp_path / "large.hdf5", steps=3, demos=3, image=(480, 640), second=(480, 640))
 
 
+@pytest.mark.slow("networks for large images are made")
 def test_memory_of_large_images_is_estimated_and_a_smaller_size_proposed(large, path):
     assert "memory" not in made_for(path)[2]
     words = made_for(large)[2]["memory"]

@@ -126,6 +126,7 @@ def move(keys, key, log):
         time.sleep(0.01)
 
 
+@pytest.mark.slow("two processes with a terminal, of which one is killed")
 def test_a_session_by_keys_killed_in_an_episode_and_resumed(tmp_path):
     path, log = tmp_path / "demos.hdf5", tmp_path / "calls.log"
     process, keys = recording(path, log)

@@ -49,6 +49,7 @@ def viewers(monkeypatch):
     return made
 
 
+@pytest.mark.slow("a process with a window")
 @pytest.mark.robosuite
 def test_each_step_is_shown_and_each_episode_has_a_window(viewers):
     robot = SimulatedRobot(LIFT, in_step=True, view=True)
