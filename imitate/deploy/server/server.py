@@ -38,6 +38,8 @@ __all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", 
 LOG = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _TOKEN_BYTES = 16
+_ACCEPT_S = 0.5
+"""Seconds between two looks for signals, such as Ctrl-C, while nobody connects."""
 _HANDSHAKE_S = 10.0
 _SEND_S = 10.0
 _PING_S = 20.0
@@ -115,6 +117,7 @@ class PolicyServer:
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"cannot listen on {host}:{port}: {reason}") from error
+        self._listener.settimeout(_ACCEPT_S)
         self.host, self.port = host, int(self._listener.getsockname()[1])
         self._thread: threading.Thread | None = None
 
@@ -129,6 +132,8 @@ class PolicyServer:
         while not self._closed.is_set():
             try:
                 sock, _ = self._listener.accept()
+            except TimeoutError:  # lets a signal be handled that came just before the call
+                continue
             except OSError as error:
                 if self._closed.is_set():
                     return

@@ -340,3 +340,24 @@ def test_each_frame_has_a_new_key_except_on_this_machine(local, keys, monkeypatc
     channel.abort()
     ours = [mask for mask in used if mask is not None]
     assert set(ours) == keys if local else len(set(ours)) == 3
+
+
+def test_a_signal_that_wakes_another_thread_ends_the_server():
+    """As one that comes between the interpreter's last look and the call that waits."""
+
+    def end(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, end)
+    server = PolicyServer(Counter(), port=0)
+    late = threading.Timer(60, server.close)
+    wake = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
+    late.start()
+    wake.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            server.serve_forever()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        late.cancel()
+        server.close()
