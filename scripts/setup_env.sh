@@ -72,7 +72,7 @@ PYTHON
 
 # build_docs FOLDER: the site of docs/ as static files.
 build_docs() {
-    # MkDocs Material prints a notice about MkDocs 2 unless told not to.
+    # MkDocs Material prints a notice about MkDocs 2 unless this is set.
     NO_MKDOCS_2_WARNING=1 quietly "$PY" -m mkdocs build --strict --site-dir "$1" ||
         fail "the documentation does not build; each WARNING above is an error"
 }

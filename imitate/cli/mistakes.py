@@ -165,7 +165,7 @@ def _keys(word: str, args: Sequence[str]) -> list[str]:
     return keys_that_mean(word, keys_of(algo_name))
 
 
-def _of_values(context: Any, words: _Words, told: Sequence[str]) -> Iterator[str]:
+def _of_values(context: Any, words: _Words, remedies: Sequence[str]) -> Iterator[str]:
     """Describe missing and wrong values, and words too many; no option that a remedy already adds is missing."""
     command = context.command
     tried = type(context)(command, info_name=context.info_name, parent=context.parent)
@@ -183,10 +183,12 @@ def _of_values(context: Any, words: _Words, told: Sequence[str]) -> Iterator[str
             # The value of an unknown option may be the argument that seems to be missing.
             added = words.swallowed
             if parameter.param_type_name != "argument":
-                added = any(f"write {name} " in line for line in told for name in parameter.opts)
+                added = any(
+                    f"write {name} " in line for line in remedies for name in parameter.opts
+                )
             if not (added and type(error).__name__ == "MissingParameter"):
                 yield _plain(error)
-    if rest and not told:
+    if rest and not remedies:
         yield _too_many([str(word) for word in rest], words.known, command, _path(context))
 
 

@@ -33,7 +33,8 @@ class DecoderConfig(SharingAuxiliaryConfig):
     model_config = {**Section.model_config}
 
     observations: tuple[str, ...] | None = Field(
-        None, description="what is reconstructed; null: all images, or all if there are none"
+        None,
+        description="observations that are reconstructed; null: all images, or all keys without images",
     )
     layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers")
 

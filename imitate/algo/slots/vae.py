@@ -38,7 +38,8 @@ class VAEAuxiliaryConfig(SharingAuxiliaryConfig):
     model_config = {**Section.model_config}
 
     observations: tuple[str, ...] | None = Field(
-        None, description="what is reconstructed; null: all images, or all if there are none"
+        None,
+        description="observations that are reconstructed; null: all images, or all keys without images",
     )
     latent_dim: int = Field(32, ge=1, description="Z, size of the latent")
     layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers of the decoder")

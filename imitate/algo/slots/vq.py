@@ -34,7 +34,8 @@ class VQAuxiliaryConfig(SharingAuxiliaryConfig):
     model_config = {**Section.model_config}
 
     observations: tuple[str, ...] | None = Field(
-        None, description="what is reconstructed; null: all images, or all if there are none"
+        None,
+        description="observations that are reconstructed; null: all images, or all keys without images",
     )
     latent_dim: int = Field(32, ge=1, description="size of a code")
     num_codes: int = Field(64, ge=2, description="number of codes of each layer")

@@ -24,7 +24,7 @@ _LARGER_PIECES = 16
 _MOST_GROUPS = 10_000
 _SAME_SIZE = (h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 """Filters of HDF5 whose results are as large as their data."""
-_TOLD = (h5z.FILTER_NBIT, h5z.FILTER_SCALEOFFSET)
+_WITH_LENGTH = (h5z.FILTER_NBIT, h5z.FILTER_SCALEOFFSET)
 """Filters that unpack to a number and a size of values among their parameters."""
 _GROWTH, _PIECE_HEADER = 1.1, 64
 """Growth of random data by packing: a factor, and bytes for each piece."""
@@ -138,10 +138,12 @@ def _check_packed(array: h5d.DatasetID, plist: Any, piece: int) -> None:
         return
     shape, size = plist.get_chunk(), array.get_type().get_size()
     pieces = math.prod(-(-n // side) for n, side in zip(array.shape, shape, strict=True))
-    told = [values[2] * values[4] for name, values in packing if name in _TOLD and values[4:]]
+    lengths = [
+        values[2] * values[4] for name, values in packing if name in _WITH_LENGTH and values[4:]
+    ]
     if (
         len(packing) > 1
-        or any(length > math.prod(shape) * size for length in told)
+        or any(length > math.prod(shape) * size for length in lengths)
         or array.get_storage_size() > pieces * (_GROWTH * piece + _PIECE_HEADER)
     ):
         raise DatasetError(
