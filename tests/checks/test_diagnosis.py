@@ -219,6 +219,7 @@ def test_a_missing_observation_comes_before_all(healthy, tmp_path):
     assert kinds(report) == ["missing"] and "not compared" in report.notes[-1]
 
 
+@pytest.mark.slow("a policy is trained and recorded")
 def test_values_that_are_not_finite_are_a_cause_and_no_error(healthy, tmp_path):
     rng = np.random.default_rng(0)
     obs, actions = episode(rng, expert(rng))
@@ -227,6 +228,7 @@ def test_values_that_are_not_finite_are_a_cause_and_no_error(healthy, tmp_path):
     assert kinds(report) == ["not finite"] and "first in step 7" in report.named[0].words
 
 
+@pytest.mark.slow("a policy is trained and recorded")
 def test_states_far_away_after_a_wrong_action_are_no_other_units(healthy, tmp_path):
     run, policy = healthy
     rng = np.random.default_rng(5)

@@ -162,6 +162,7 @@ def test_three_demonstrations_are_few_and_thirty_are_not():
     assert of_number(few, 2.0).score == 0  # a policy that errs more has another fault
 
 
+@pytest.mark.slow("regressions without each demonstration")
 def test_a_goal_that_is_not_observed():
     blind, goals = left_out(30, ("pos",))
     rng = np.random.default_rng(1)

@@ -160,6 +160,7 @@ def test_next_obs_when_asked_for(live, tmp_path):
         np.testing.assert_array_equal(file.read("demo_1", "next_obs/object"), seen["object"][1:])
 
 
+@pytest.mark.slow("another simulator is imported")
 def test_other_simulators_are_refused(demo_file, tmp_path):
     path = demo_file(num_demos=1, env_meta={"env_name": "CartPole-v1", "type": 2})
     with pytest.raises(EnvError, match="CartPole-v1 is no robosuite environment .*playback"):

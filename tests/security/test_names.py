@@ -224,6 +224,7 @@ def calls_by_name(text):
     return count
 
 
+@pytest.mark.slow("the whole package is parsed")
 def test_each_place_that_imports_or_calls_by_name_stands_in_the_table():
     found = Counter({
         str(path.relative_to(ROOT)): number

@@ -27,6 +27,7 @@ from tests.data.formats import samples
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow("every reader meets every file")
 @pytest.mark.parametrize(
     ("names", "refused"),
     [

@@ -337,6 +337,7 @@ if how == "hang":  # a driver that hangs while the environment is closed
 """
 
 
+@pytest.mark.slow("processes that end in several ways")
 @pytest.mark.parametrize(
     ("how", "after", "number", "code"),
     [

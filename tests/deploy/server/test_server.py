@@ -350,13 +350,20 @@ def test_a_signal_that_wakes_another_thread_ends_the_server():
 
     before = signal.signal(signal.SIGUSR1, end)
     server = PolicyServer(Counter(), port=0)
-    late = threading.Timer(60, server.close)
+    was_late = threading.Event()
+
+    def end_late():
+        was_late.set()
+        server.close()
+
+    late = threading.Timer(60, end_late)
     wake = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
     late.start()
     wake.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             server.serve_forever()
+        assert not was_late.is_set()
     finally:
         signal.signal(signal.SIGUSR1, before)
         late.cancel()

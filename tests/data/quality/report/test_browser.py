@@ -134,6 +134,7 @@ def test_it_loads_without_a_complaint_and_asks_for_nothing(browse, page):
     assert len(re.findall(r'<path class="way solved"', dom)) == 4 * 2
 
 
+@pytest.mark.slow("a browser is started")
 def test_tables_sort_when_their_head_is_clicked(browse, page, tmp_path):
     """The page's own script runs under its policy: a copy without the policy clicks on 'steps' twice."""
     clicks = "<script>for (const k of [1, 2]) document.querySelector('#demos th:nth-child(5)').click()</script>"
