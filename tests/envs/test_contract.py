@@ -72,6 +72,7 @@ def test_numpys_global_generator_is_neither_used_nor_changed(env):
     assert all((first[key] == again[key]).all() for key in first)
 
 
+@pytest.mark.slow("two simulators are made")
 def test_its_description_makes_the_same_environment(env):
     assert isinstance(env, Env)
     described = env.serialize()

@@ -13,6 +13,7 @@ REFUSED = {"bc_vae_image": "the VAE has an encoder for images"}
 PLANNERS = ("gl", "gl_vae")
 
 
+@pytest.mark.slow("a hundred steps of denoising from images for each action")
 def test_actions(other, recorded):
     found = recorded(other)
     if other in REFUSED:
