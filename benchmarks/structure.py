@@ -36,7 +36,7 @@ LIMITS = {
     "imports_upwards": 0,
     "rooms": 17,
     "floors": 10,
-    "arrows": 91,
+    "arrows": 90,
     "longest_file": 450,
     "import_percent": 9.9,
     "one_importer": 94,

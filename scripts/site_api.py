@@ -158,7 +158,6 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
                 envs.env.Env
                 envs.make.make_env
                 envs.vector.make_vector_env
-                envs.tree.EnvTree
             """,
             "Experts": """
                 envs.experts.expert.EpisodeExpert

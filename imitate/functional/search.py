@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,3 +181,75 @@ def regularized_policy(found: TreeResult, priors: Floats, rule: Rule = Rule()) -
     chances = share / (bound - q)
     result: Floats = (chances / chances.sum(1, keepdims=True)).astype(np.float32)
     return result
+
+
+Obs = dict[str, NDArray[Any]]
+
+
+class Stateful(Protocol):
+    """What a search needs of an environment: the methods of ``imitate.envs.env.Env`` that are named here."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the simulator's state."""
+
+    def reset_to(self, state: dict[str, Any]) -> Obs:
+        """Return to a state."""
+
+    def step(self, action: NDArray[Any]) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action (A,): observation, reward, terminated, truncated, info."""
+
+
+class EnvTree:
+    """A true model: an environment as :func:`search` calls it, for one tree and a few actions.
+
+    The nodes are states of the simulator, from ``get_state``; a new one is reached by ``reset_to`` and one step. Steps
+    of a search are not steps of the episode, but ``reset_to`` begins a new episode, so the environment's own time
+    limit begins anew.
+
+    Args:
+        env: the environment, in the state from which the search starts.
+        actions: (C, action_dim) the choices, in the environment's units.
+        discount: factor per step.
+        value: estimate of the return from an observation on; by default 0.
+    """
+
+    def __init__(
+        self,
+        env: Stateful,
+        actions: NDArray[Any],
+        discount: float = 0.99,
+        value: Callable[[Obs], float] = lambda obs: 0.0,
+    ) -> None:
+        self.env, self.actions, self.discount, self.value = env, actions, discount, value
+        self.states: list[dict[str, Any]] = []
+
+    def search(self, simulations: int, rule: Rule = Rule()) -> TreeResult:  # noqa: B008
+        """Search from the environment's present state, and restore that state.
+
+        Args:
+            simulations: number of simulations, each of which is one step of the environment.
+            rule: constants of the search.
+
+        Raises:
+            EnvError: the environment's states cannot be saved.
+        """
+        self.states = [self.env.get_state()]
+        root = self._leaf(self.env.reset_to(self.states[0]), 0.0, self.discount)
+        try:
+            return search(root, self, simulations, rule)
+        finally:
+            self.env.reset_to(self.states[0])
+
+    def __call__(self, number: int, parents: Numbers, choices: Numbers) -> Leaf:
+        """Expand an edge of the tree."""
+        self.env.reset_to(self.states[parents[0]])
+        obs, reward, terminal, _, _ = self.env.step(self.actions[choices[0]])
+        self.states.append(self.env.get_state())
+        return self._leaf(obs, reward, 0.0 if terminal else self.discount)
+
+    def _leaf(self, obs: Obs, reward: float, discount: float) -> Leaf:
+        priors = np.full((1, len(self.actions)), 1.0 / len(self.actions), np.float32)
+        value, rewards, discounts = (
+            np.array([x], np.float32) for x in (self.value(obs), reward, discount)
+        )
+        return Leaf(value, priors, rewards, discounts)

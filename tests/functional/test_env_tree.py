@@ -7,8 +7,8 @@ from gymnasium import spaces
 
 from imitate.envs import make_env
 from imitate.envs.gymnasium_env import GymnasiumEnv
-from imitate.envs.tree import EnvTree
 from imitate.errors import EnvError
+from imitate.functional.search import EnvTree
 
 
 class Corridor(gymnasium.Env):
