@@ -187,7 +187,7 @@ Obs = dict[str, NDArray[Any]]
 
 
 class Stateful(Protocol):
-    """What a search needs of an environment: the methods of ``imitate.envs.env.Env`` that are named here."""
+    """Part of ``imitate.envs.env.Env`` that a search uses."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the simulator's state."""
