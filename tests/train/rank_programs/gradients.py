@@ -22,6 +22,8 @@ from imitate.train.ranks import GradientAverage, joined_ranks
 from tests.tiny import tiny_algo, tiny_batch
 
 RECURRENT = ["rnn.enabled=true", "rnn.horizon=4", "rnn.hidden_dim=16", "gmm.enabled=true"]
+INVERSE = {"joined": {"type": "inverse", "encoder": "actor"}, "own": {"type": "inverse"}}
+"""Auxiliary losses: one through the actor's encoder, and one through an encoder of its own."""
 CASES = {
     "bc": [],
     "bc_accumulated": ["train.gradient_accumulation=2", "train.max_grad_norm=0.01"],
@@ -108,13 +110,13 @@ def windows(ranks):
 
 
 def named_rewards(ranks):
-    """Compare ranks that learn from a part each with one process that learns from all."""
+    """Compare ranks that learn from a part each, also auxiliaries, with one process that learns from all."""
     cost = {"source": "info:cost", "weight": 0, "at_most": 0.25}
     words = {
         "obs": {"s": 5},
         "action": 2,
         "hidden": (16, 16),
-        "algo": {"rewards": {"task": {"source": "reward"}, "cost": cost}},
+        "algo": {"rewards": {"task": {"source": "reward"}, "cost": cost}, "auxiliary": INVERSE},
         "train": {"obs_normalization": None, "online": {"enabled": True, "env": "x"}},
     }
     ours, alone = tiny_algo("ddpg", **words), tiny_algo("ddpg", **words)
