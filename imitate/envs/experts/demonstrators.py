@@ -92,9 +92,9 @@ class Clumsy(Demonstrator):
         self._tries_left -= 1
         self.gave_up = self._tries_left < 0
         self._left = self.TRY_STEPS
-        self._holds_for = int(rng.integers(2, self.expert.carry_steps))
+        self._holds_for: float = rng.integers(2, self.expert.carry_steps)
         if rng.random() >= self.DROP:
-            self._holds_for = self.TRY_STEPS * 10
+            self._holds_for = math.inf
         if rng.random() < self.MISS:
             angle, far = rng.uniform(0, 2 * np.pi), rng.uniform(0.025, 0.05)
             beside = np.array([far * np.cos(angle), far * np.sin(angle), rng.uniform(0.0, 0.03)])

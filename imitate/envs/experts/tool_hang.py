@@ -87,7 +87,7 @@ class ToolHangExpert(Expert):
 
     def act(self, obs: Obs) -> Array:
         """Return the action (7,) for an observation."""
-        inserted, hung = obs["object"][42:44] > 0.5
+        inserted, hung = obs["object"][42:].astype(bool)
         if hung:
             return self._withdraw(obs)
         return self._hang(obs) if inserted else self._insert(obs)
@@ -178,8 +178,7 @@ class ToolHangExpert(Expert):
     def _carry(self, obs: Obs, way: Array, turn: Array, thickness_m: float) -> Array:
         """Close the fingers; as they grip the handle, move and turn the hand."""
         held = _ramp(opening(obs), thickness_m + _LOOSE_M, thickness_m + 0.002)
-        size = float(np.linalg.norm(turn))
-        turn = held * turn * min(1.0, _TURN / max(size, 1e-9))
+        turn = held * turn / max(1.0, float(np.linalg.norm(turn)) / _TURN)
         return self.move(obs, held * way, CLOSE, posture=tilted(obs["robot0_eef_quat"], turn))
 
 

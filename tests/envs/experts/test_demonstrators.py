@@ -3,10 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from imitate.envs.experts import LEVELS, QUALITIES, Style
-from imitate.envs.experts.expert import CLOSE, OPEN
+from imitate.envs.experts import LEVELS, QUALITIES, Habits, HumanLike, Style
+from imitate.envs.experts.expert import CLOSE, OPEN, Expert, ExpertLayout
 from imitate.envs.experts.pick_and_place import LiftExpert
 
+from .hands import PLAIN, near
 from .hands import observation as above
 
 AT_THE_CUBE = (0.0, 0.0, 0.83)
@@ -101,3 +102,64 @@ def test_the_same_seed_demonstrates_the_same(quality):
     first, again = demonstrator(quality, 3), demonstrator(quality, 3)
     for _ in range(30):
         np.testing.assert_array_equal(first.act(obs), again.act(obs))
+
+
+class Given(Expert):
+    """Takes its action from the observation, and shows where it aims."""
+
+    env_name, horizon, clearance_m, pace = "Given", 100, 0.05, 1.25
+    layout = ExpertLayout(arms=2)
+
+    def act(self, obs):
+        return obs["wanted"] + np.array([*self.style.grasp_offset_m, *[0.0] * 11])
+
+
+class NeverMisses(Given):
+    clearance_m = None
+
+
+def seen(random):
+    """Observations of two hands with fingers and commands near the thresholds, which stay for some steps."""
+    widths, wanted, hand = np.full(2, 0.08), np.zeros(14), np.array([0.0, 0.0, 1.0])
+    while True:
+        for arm in (0, 1):
+            if random.random() < 0.15:
+                widths[arm] = random.choice([near(random, 0.015, 0.03, 0.066, 0.068), 0.08])
+            if random.random() < 0.1:
+                wanted[7 * arm + 6] = random.choice([OPEN, CLOSE, CLOSE])
+            if random.random() < 0.3:
+                wanted[7 * arm] = random.choice([near(random, 0.25, 0.375), 0.0, 1.2])
+                wanted[7 * arm + 1 : 7 * arm + 6] = random.choice([0.0, 0.1])
+        fingers = {
+            f"robot{arm}_gripper_qpos": widths[arm] * np.array([0.5, -0.5]) for arm in (0, 1)
+        }
+        hand = hand + 0.02 * random.uniform(-1.0, 1.0, 3)
+        yield {**above(hand), **fingers, "wanted": wanted.copy()}
+
+
+STEADY = Habits(speed_range=(0.5, 0.5), sway=0.0, start_steps=(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("make", "total"),
+    [
+        (LEVELS["okay"], 46.346725288),
+        (LEVELS["worse"], 91.187151922),
+        (LEVELS["noise"], -38.843344366),
+        (lambda expert, rng: HumanLike(expert, rng, Habits()), 78.591237496),
+        (lambda expert, rng: HumanLike(expert, rng, STEADY), 89.881255564),
+        (lambda expert, rng: HumanLike(NeverMisses(PLAIN), rng, STEADY), 48.852362981),
+    ],
+)  # fmt: skip
+def test_demonstrations_are_the_same_in_each_version(make, total):
+    found = 0.0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        who = make(Given(PLAIN), np.random.default_rng(seed + 100))
+        for obs, _ in zip(seen(random), range(130), strict=False):
+            action, style = who.act(obs), who.expert.style
+            shown = np.array(
+                [*action, *style.detour_m, style.hover_m, style.margin_m, who.gave_up, who.still]
+            )
+            found += float(shown @ random.uniform(-1.0, 1.0, len(shown)))
+    assert found == pytest.approx(total, abs=1e-6)

@@ -6,7 +6,7 @@ import pytest
 from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import CLOSE, OPEN, gripper_down, rotated, tilted
 
-from .hands import PLAIN
+from .hands import PLAIN, aside, fingerprint, near, rotation
 
 X, Y, Z = np.eye(3)
 BASE = np.array([-0.08, 0.0, 0.805])
@@ -93,3 +93,72 @@ def test_the_hand_leaves_the_inserted_rod_backwards():
     np.testing.assert_allclose(
         action[:3] / np.linalg.norm(action[:3]), rotated(obs["robot0_eef_quat"], -Z), atol=1e-6
     )
+
+
+def inserting(random):
+    """A hand at or near the rod, whose tip is near the tube's upper end."""
+    quat = tilted(ROD_UPRIGHT, rotation(random, 0.0, 0.0, 0.05, 0.5))
+    rod = rotated(quat, -Z)
+    lift = random.choice([0.0, 0.0, 0.75, 0.8])
+    corner = random.choice([GRIP_M, TIP_M]) * Z + lift * Z
+    hand = corner + GRIP_M * rod - aside(random, 0.0, 0.0, 0.01, 0.03)
+    posture = tilted(gripper_down(math.atan2(rod[1], rod[0])), 0.7 * np.cross(rod, Z))
+    hand_quat = tilted(posture, rotation(random, 0.0, 0.15, 0.6))
+    width = near(random, 0.0254, 0.0274, 0.0354, 0.075)
+    obs = observe(corner, quat, Z, LEVEL, hand, hand_quat, width=width, inserted=0.0)
+    top = corner + TIP_M * rod + aside(random, 0.0, 0.0, 0.0025, 0.006, 0.03)
+    obs["object"][7:10] = top - [0.0, 0.045, 0.155]
+    return obs
+
+
+def hanging(random, near_place, held=0.03, tilts=(0.0, 0.1, 0.3)):
+    """A hand at or near the wrench, whose eye is near its place on the prong."""
+    frame = tilted(ROD_UPRIGHT, rotation(random, 0.0, 0.1))
+    corner = near(random, 0.0, 1.03) * Z
+    foot = corner + rotated(frame, np.array([-0.0837, 0.0, 0.0037]))
+    tilt = near(random, *tilts)
+    quat = tilted(tilted(LEVEL, tilt * Y), rotation(random, 0.0, 0.1, 0.2))
+    middle = foot + near_place(random) + rotated(quat, EYE_M * X)
+    hand = middle - aside(random, *[0.0] * 5, held, 0.01)
+    hand_quat = tilted(tilted(gripper_down(math.pi), tilt * Y), rotation(random, 0.0, 0.1, 0.15))
+    width = near(random, 0.03, 0.032, 0.04, 0.075)
+    obs = observe(corner, frame, middle, quat, hand, hand_quat, width=width, inserted=1.0)
+    obs["object"][43] = random.random() < 0.05
+    return obs
+
+
+def lowering(random):
+    height = near(random, 0.02, 0.0225, 0.027, 0.0405, 0.045)
+    return hanging(random, lambda r: aside(r, 0.0, 0.003, 0.006, 0.02) * [1, 1, 0] + height * Z)
+
+
+def tipping(random):
+    tilts = (0.1, 0.3, 0.35, 0.65, 0.785, 1.05, 1.57)
+    return hanging(random, lambda r: aside(r, 0.0, 0.001, 0.003, 0.007), tilts=tilts)
+
+
+def fetching(random):
+    obs = hanging(random, lambda r: aside(r, 0.1, 0.3))
+    obs["object"][21:24] = [0.0, 0.0, GRIP_M + random.choice([0.0, 1.0])]
+    obs["object"][24:28] = ROD_UPRIGHT
+    obs["robot0_eef_pos"] = aside(random, 0.1, 0.12, 0.3)
+    obs["robot0_eef_pos"][2] += random.choice([0.0, 1.08, 1.11])
+    return obs
+
+
+@pytest.mark.parametrize(
+    ("draw", "total"),
+    [
+        (inserting, -16.546136892),
+        (lowering, -17.373978378),
+        (tipping, 2.745484221),
+        (fetching, -9.4095229),
+    ],
+)
+def test_actions_are_the_same_in_each_version(draw, total):
+    assert fingerprint(find_expert("ToolHang"), draw) == pytest.approx(total, abs=1e-6)
+
+
+def test_the_attempt_is_given_its_time_and_no_shaped_reward():
+    expert = find_expert("ToolHang")
+    assert (expert.horizon, expert.carry_steps, expert.dense_kwargs) == (700, 100, None)
