@@ -22,7 +22,8 @@ READ_DIRECTLY = ("raw", "chunked")
 Decoded = Mapping[tuple[int, str], tuple[Path, int]]
 """Maps number of the file and key to a file with all rows that the store has of them, and to the first of these rows.
 """
-_MAX_PLACES = 2**16
+KEPT_PLACES = 65536
+"""Largest number of locations of arrays that a process remembers."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,8 @@ class FileRows:
         Yields the demo's number, the step of the first row, and begin and end in ``rows``.
         """
         number = np.searchsorted(self._demo_start, rows, side="right") - 1
-        begins = np.flatnonzero(
-            (np.diff(rows, prepend=-2) != 1) | (np.diff(number, prepend=-1) != 0)
-        )
+        steps = np.diff(rows, prepend=rows[:1])  # 0 at the first row, which begins a run
+        begins = np.flatnonzero((steps != 1) | (np.diff(number, prepend=number[:1]) != 0))
         ends = np.append(begins[1:], len(rows))
         demos = number[begins]
         starts = rows[begins] - self._demo_start[demos]
@@ -148,7 +148,7 @@ class FileRows:
         """Return the location of a field's array, or None if it is not contiguous."""
         found = demo, field.key
         if found not in self._places:
-            if len(self._places) >= _MAX_PLACES:
+            if len(self._places) >= KEPT_PLACES:
                 self._places.clear()
             self._places[found] = self._find(demo, field)
         return self._places[found]
@@ -169,7 +169,7 @@ class FileRows:
         array = file.array(name, key)
         with file.reading(f"demo '{name}', '{key}'"):
             # an array that was never written has no location, even if HDF5 returns one
-            written = array.id.get_storage_size() == array.nbytes > 0
+            written = array.id.get_storage_size() == array.nbytes
             offset = array.id.get_offset() if written else None
         dtype = file.dtype(name, key)
         if offset is None or file.storage(name, key) != "raw" or dtype.kind not in "fiub":
@@ -179,7 +179,7 @@ class FileRows:
     def _descriptor(self, path: Path) -> int:
         if path not in self._descriptors:
             try:
-                self._descriptors[path] = path.open("rb", buffering=0)
+                self._descriptors[path] = path.open("rb")
             except OSError as error:
                 raise DatasetError(
                     f"{path}: cannot be opened ({error.strerror}): it was there when the training began; start again"

@@ -24,9 +24,10 @@ from imitate.data.file.encoded_frames import DamagedFrameError
 from imitate.data.file.image_codec import FrameReader, storage_of
 from imitate.data.file.journal import refuse_interrupted
 from imitate.errors import DatasetError
-from imitate.system.memory import check_claim, check_ratio
+from imitate.system.memory import check_ratio, check_room
 
-_SEARCHED_BYTES = 2**30
+SEARCHED_BYTES = 2**30
+"""Size of the part of a file that is searched for damaged heaps, which takes about a second."""
 _SIGNATURE = b"GCOL\x01\x00\x00\x00"
 _HEADER, _OBJECT = 16, struct.Struct("<HHIQ")
 
@@ -37,17 +38,17 @@ def check_heaps(path: Path) -> None:
     Raises:
         DatasetError: reading a heap would never end.
     """
-    if path.stat().st_size < _HEADER:
+    if not path.stat().st_size:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        searched = min(len(data), _SEARCHED_BYTES)
+        searched = min(len(data), SEARCHED_BYTES)
         at = data.find(_SIGNATURE, 0, searched)
         while at >= 0:
             if _never_ends(data, at):
                 raise DatasetError(
                     f"{path}: the texts that begin at byte {at} are damaged: copy the file again"
                 )
-            at = data.find(_SIGNATURE, at + 1, searched)
+            at = data.find(_SIGNATURE, at + len(_SIGNATURE), searched)
 
 
 def _never_ends(data: mmap.mmap, at: int) -> bool:
@@ -119,16 +120,14 @@ def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDAr
     check_ratio(where, claimed, stored)
     if dataset.ndim and claimed:
         count = len(range(*slice(start, stop).indices(len(dataset))))
-        check_claim(where, claimed // len(dataset) * count, stored)
+        check_room(where, claimed // len(dataset) * count)
     values: NDArray[Any] = np.asarray(dataset[()] if dataset.ndim == 0 else dataset[start:stop])
     return values
 
 
 def is_encoded(dataset: h5py.Dataset) -> bool:
     """Return true if an array is one of ours with compressed frames."""
-    return (
-        h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and storage_of(dataset).frame is not None
-    )
+    return storage_of(dataset).frame is not None
 
 
 def frame_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:

@@ -128,7 +128,8 @@ class Labels:
     ) -> None:
         self._expert, self._beta, self._every = expert, beta, every
         self._ask_above = ask_above
-        self._rng, self._step = np.random.default_rng(0), 0
+        self._rng: np.random.Generator
+        self._step: int
 
     def start_episode(self, seed: int) -> None:
         """Reset the labels for a new episode."""
@@ -186,7 +187,8 @@ class Vigilant:
 
     def __init__(self, expert: Expert, *, tolerance: float = 0.5, patience: int = 5) -> None:
         self._expert, self._tolerance, self._patience = expert, tolerance, patience
-        self._holds, self._count = False, 0
+        self._holds: bool
+        self._count: int
 
     def start_episode(self, seed: int) -> None:
         """Let go of the robot."""
