@@ -20,8 +20,8 @@ from imitate.data.file.journal import changing
 from imitate.errors import DatasetError
 from imitate.system.plain_files import fresh
 
-_MB = 10**6
-_PIECE_BYTES = 16 * 2**20
+MB = 1_000_000
+PIECE_BYTES = 16_000_000
 Progress = Callable[[int, int], None]
 
 
@@ -50,11 +50,11 @@ def change(
 
 
 def _copy(source: Path, part: Path, on_mb: Progress) -> None:
-    total = source.stat().st_size // _MB
+    total = source.stat().st_size // MB
     with source.open("rb") as old, fresh(part) as new:
-        while piece := old.read(_PIECE_BYTES):
+        while piece := old.read(PIECE_BYTES):
             new.write(piece)
-            on_mb(new.tell() // _MB, total)
+            on_mb(new.tell() // MB, total)
 
 
 def set_env_args(
