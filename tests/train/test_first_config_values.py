@@ -160,7 +160,9 @@ def test_rollouts(tmp_path, monkeypatch, meta, there, plays, words):
 def test_vectors_of_robosuite(tmp_path):
     path = make_demo_file(tmp_path / "a.hdf5", obs_dims=OBS_DIMS, image=True)
     usual = "robot0_eef_pos, robot0_eef_quat, robot0_gripper_qpos"
-    assert dict(first_config(path, images="none").reasons)["vectors"] == f"{usual}, object"
+    reasons = dict(first_config(path, images="none").reasons)
+    assert reasons["vectors"] == f"{usual}, object"
+    assert reasons["images"] == "none of agentview_image (--images none)"
     assert dict(first_config(path).reasons)["vectors"] == (
         f"{usual}; robosuite's usual ones, without object"
     )
