@@ -88,9 +88,9 @@ def test_files_are_opened_and_closed(path, tmp_path, monkeypatch):
     (tmp_path / "text").write_text("not HDF5 but a text that is longer than 8 letters")
     (tmp_path / "short").write_bytes(content[:100])
     for name in ("text", "short"):
-        with refused("is not an HDF5 file, or is cut short or damaged (|): copy it again"):
-            with module.opened(tmp_path / name):
-                pass
+        words = "is not an HDF5 file, or is cut short or damaged (|): copy it again"
+        with refused(words), module.opened(tmp_path / name):
+            pass
         with module.peeked(tmp_path / name) as file:
             assert file == {}
     path.write_bytes(content + heap((0, 0)))
