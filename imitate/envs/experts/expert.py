@@ -165,7 +165,7 @@ class Expert(ABC):
 
     def limited(self, command: Array, limit: float) -> Array:
         """Return the translation (3,), shortened to ``limit`` in the same direction."""
-        return command * min(1.0, limit / max(float(np.linalg.norm(command)), 1e-9))
+        return command / max(1.0, float(np.linalg.norm(command)) / limit)
 
     def approach(
         self, obs: Obs, to_object: Array, *, yaw: float = 0.0, posture: Array | None = None
@@ -192,8 +192,8 @@ def gripper_down(yaw: float) -> Array:
 def tilted(quat: Array, rotation: Array) -> Array:
     """Return the orientation ``quat`` (x, y, z, w), turned by a rotation vector (3,) in the world's axes."""
     angle = float(np.linalg.norm(rotation))
-    axis = np.asarray(rotation) / max(angle, 1e-9)
-    return quat_product(np.array([*(math.sin(angle / 2) * axis), math.cos(angle / 2)]), quat)
+    half_sine = 0.5 * np.sinc(angle / (2 * math.pi))  # sin(angle / 2) / angle, also at 0
+    return quat_product(np.array([*(half_sine * rotation), math.cos(angle / 2)]), quat)
 
 
 def yaw_of(quat: Array) -> float:

@@ -85,7 +85,7 @@ class NutExpert(Expert):
         hand = obs["robot0_eef_pos"]
         among_pegs = hand[0] > _PEGS_X and hand[2] < _CLEARS_M and view.to_handle[0] < -0.1
         if on_peg(nut, pose) or among_pegs:
-            rise = float(np.clip((view.width - 0.04) / 0.02, 0.0, 1.0))
+            rise = max(0.0, (view.width - 0.04) / 0.02)
             return self.move(obs, rise * _AWAY, OPEN, yaw=view.yaw)
         sideways = float(np.linalg.norm(view.to_handle[:2]))
         vertical = abs(float(view.to_handle[2]))

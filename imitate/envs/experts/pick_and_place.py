@@ -80,8 +80,8 @@ class StackExpert(Expert):
 
     def limited(self, command: Array, limit: float) -> Array:
         """Limit sideways and vertical motion separately, so that the height is kept during a long sideways motion."""
-        sideways = min(1.0, limit / max(float(np.linalg.norm(command[:2])), 1e-9))
-        return np.array([*(sideways * command[:2]), float(np.clip(command[2], -limit, limit))])
+        sideways = command[:2] / max(1.0, float(np.linalg.norm(command[:2])) / limit)
+        return np.array([*sideways, float(np.clip(command[2], -limit, limit))])
 
     def _look(self, obs: Obs) -> _Cubes:
         a, b = obs["object"][0:3], obs["object"][7:10]
@@ -110,7 +110,7 @@ class StackExpert(Expert):
         return self.move(obs, (1.0 - grip) * view.to_a + grip * goal, CLOSE, yaw=view.yaw)
 
     def _let_go(self, obs: Obs, view: _Cubes) -> Array:
-        rise = float(np.clip((view.width - 0.05) / 0.02, 0.0, 1.0))
+        rise = max(0.0, (view.width - 0.05) / 0.02)
         return self.move(obs, 0.1 * rise * _UP, OPEN, yaw=view.yaw)
 
 
@@ -147,7 +147,7 @@ class PickPlaceCanExpert(Expert):
         """Return the action (7,) for an observation."""
         view = self._look(obs)
         if view.in_bin and view.can[2] < _LET_GO_M:
-            rise = float(np.clip((view.width - _CAN_HELD_M) / 0.012, 0.0, 1.0))
+            rise = max(0.0, (view.width - _CAN_HELD_M) / 0.012)
             return self.move(obs, 0.15 * rise * _UP, OPEN)
         sideways, vertical = float(np.linalg.norm(view.to_can[:2])), abs(float(view.to_can[2]))
         reached = sideways < 0.012 and vertical < 0.015

@@ -24,6 +24,10 @@ def near(random, *edges):
     return random.choice(edges) * random.choice([1.0, random.uniform(0.7, 1.3)])
 
 
+BESIDE = 1.01
+"""Factor on thresholds where the rounding of sines would decide whether they are reached."""
+
+
 def aside(random, *edges):
     """A vector (3,) along none to three axes, each part near one of these thresholds."""
     return np.array([near(random, *edges) for _ in "xyz"]) * random.integers(-1, 2, 3)
@@ -32,7 +36,7 @@ def aside(random, *edges):
 def rotation(random, *edges):
     """A rotation vector (3,) about any axis by an angle near one of these."""
     axis = random.normal(size=3)
-    return near(random, *edges) * axis / np.linalg.norm(axis)
+    return BESIDE * near(random, *edges) * axis / np.linalg.norm(axis)
 
 
 def fingerprint(kind, draw, count=300):
