@@ -26,7 +26,8 @@ class Scene(gymnasium.Env):
 
     observation_space, action_space = spaces.Box(-9, 9, (3,)), spaces.Box(-1, 1, (5,))
 
-    def __init__(self, buttons=False, mode="task", task=0, terminate_at_goal=True):
+    def __init__(self, buttons=False, thing="cube", mode="task", task=0, terminate_at_goal=True):
+        self.thing = thing
         self.buttons = np.zeros(2, np.int64) if buttons else None
         self.records, self.goal = mode == "data_collection", GOAL + (0 if task in (0, 2) else 5)
         self.ends = terminate_at_goal
@@ -43,6 +44,7 @@ class Scene(gymnasium.Env):
         return self.compute_observation(), self._info()
 
     def set_new_target(self, p_stack):
+        self.stacking = p_stack
         self.target = np.array([*self.np_random.uniform(-0.2, 0.2, 2), 0.02])
         self.targets += 1
         return self.compute_observation(), self._info()
@@ -52,7 +54,7 @@ class Scene(gymnasium.Env):
         if self.buttons is not None:
             state["button_states"] = self.buttons
         now = {name: value.copy() for name, value in state.items()}
-        return {**now, "privileged/target_task": "cube", "target": self.target}
+        return {**now, "privileged/target_task": self.thing, "target": self.target}
 
     def step(self, action):
         before = {f"prev_{name}": x for name, x in self._info().items()}
@@ -69,6 +71,12 @@ class Scene(gymnasium.Env):
     def compute_observation(self):
         return self.data.qpos[CUBE].copy()
 
+    def render(self):
+        return self
+
+    def close(self):
+        self.closed = True
+
     def compute_reward(self):
         near = np.linalg.norm(self.data.qpos[CUBE] - self.goal) <= 0.04
         return float(near) - 1.0
@@ -77,8 +85,11 @@ class Scene(gymnasium.Env):
 class Oracle:
     """Pushes the object to the target with noise."""
 
+    made = []
+
     def __init__(self, env, **settings):
         self.done = False
+        self.made.append((type(self).__name__, settings, self))
 
     def reset(self, obs, info):
         self.target, self.done = info["target"], False
@@ -88,6 +99,15 @@ class Oracle:
         self.done = np.linalg.norm(away) < 0.04
         noise = np.random.normal(0, 0.1, 2)  # noqa: NPY002 - as the package's oracles
         return [*(5 * away[:2] + noise), 0.0, 0.0, 0.0]
+
+
+STACKING = {
+    "cube-single": (0.0, 0.0),
+    "cube-double": (0.0, 0.25),
+    "cube-triple": (0.05, 0.35),
+    "cube-quadruple": (0.1, 0.5),
+    "cube-octuple": (0.0, 0.35),
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,17 +126,15 @@ def stand_in():
     for name in names:
         _, _, _, way, file = name.split(".")
         oracle = file.split("_")[0].title() + way.title() + "Oracle"
-        setattr(sys.modules[name], oracle, Oracle)
-    for world, buttons in (("cube-single", False), ("scene", True)):
-        gymnasium.register(f"{world}-v0", Scene, kwargs={"buttons": buttons})
+        setattr(sys.modules[name], oracle, type(oracle, (Oracle,), {}))
+    for world in ("scene", "puzzle-3x3", *STACKING):
+        thing = "button" if world == "puzzle-3x3" else "cube"
+        kwargs = {"buttons": world not in STACKING, "thing": thing}
+        gymnasium.register(f"{world}-v0", Scene, kwargs=kwargs)
         for task in (0, 1, 2):
             suffix = f"-task{task}" if task else ""
-            gymnasium.register(
-                f"{world}-singletask{suffix}-v0",
-                Scene,
-                max_episode_steps=7,
-                kwargs={"buttons": buttons, "task": task},
-            )
+            name = f"{world}-singletask{suffix}-v0"
+            gymnasium.register(name, Scene, max_episode_steps=7, kwargs={**kwargs, "task": task})
     yield
     for name, module in kept.items():
         sys.modules.pop(name, None)
@@ -208,3 +226,64 @@ def test_names_and_a_missing_package_are_refused_with_a_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "ogbench", None)
     with refused("ogbench|pip install 'ogbench>=1.2,<1.3' 'dm-control<=1.0.41'", error=EnvError):
         find_expert("ogbench:cube-single-play-singletask-v0")
+
+
+def playing(dataset, seed):
+    env = make_env(named(dataset)).unwrapped
+    Oracle.made.clear()
+    env.play()
+    env.play()  # a second call changes nothing
+    return env, env.reset(seed=seed), {name: settings for name, settings, _ in Oracle.made}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "oracles"),
+    [
+        ("cube-double-play", {"CubePlanOracle": {"noise": 0.1, "noise_smoothing": 0.5}}),
+        ("cube-double-noisy", {"CubeMarkovOracle": {"min_norm": 0.4}}),
+        ("puzzle-3x3-noisy", {"ButtonMarkovOracle": {"gripper_always_closed": True, "min_norm": 0.4}}),
+        (
+            "scene-noisy",
+            {
+                "CubeMarkovOracle": {"min_norm": 0.4, "max_step": 100},
+                **{f"{name}MarkovOracle": {"min_norm": 0.4} for name in ("Button", "Drawer", "Window")},
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_the_oracles_have_the_authors_settings(dataset, oracles):
+    env, _, found = playing(f"{dataset}-singletask-v0", 0)
+    assert found == oracles
+    assert env.metadata == {"render_modes": ["rgb_array"], "render_fps": 20}
+    scene = Scene.latest
+    assert env.render() is scene is not env.inner
+    env.close()
+    assert scene.closed and env.inner.closed
+
+
+@pytest.mark.parametrize(
+    ("world", "low", "high"),
+    [*((world, *range_) for world, range_ in STACKING.items()), ("scene", 0.5, 0.5)],
+)
+def test_a_new_target_is_stacked_with_the_probability_of_the_episode(world, low, high):
+    env, *_ = playing(f"{world}-play-singletask-v0", 3)
+    Oracle.made[0][2].done = True
+    env.step(np.zeros(5))
+    drawn = np.random.RandomState(3).uniform()  # noqa: NPY002
+    assert Scene.latest.stacking == pytest.approx(low + (high - low) * drawn)
+
+
+@pytest.mark.parametrize(("world", "often"), [("scene", 0.1), ("puzzle-3x3", 0.2)])
+def test_noisy_actions_by_hand(world, often):
+    env, *_ = playing(f"{world}-noisy-singletask-v0", 4)
+    for _, _, oracle in Oracle.made:
+        oracle.select_action = lambda obs, info: [0.5, -2.0, 0.0, 0.0, 0.0]
+    random = np.random.RandomState(4)  # noqa: NPY002
+    random.uniform()  # the probability of stacking
+    noise = random.uniform(0, 0.1)
+    for _ in range(100):
+        if random.rand() < often:
+            wanted = random.uniform(-1, 1, 5)
+        else:
+            wanted = [0.5, -2.0, 0, 0, 0] + random.normal(0, noise * np.array([1, 1, 1, 3, 10]))
+        np.testing.assert_allclose(env.oracle_action(), np.clip(wanted, -1, 1))

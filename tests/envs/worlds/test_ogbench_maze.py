@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from imitate.envs.worlds.ogbench_maze import OGBenchMaze, cells_away, corners
+from imitate.envs.worlds.ogbench_maze import DATASETS, OGBenchMaze, cells_away, corners
 
 MAZE = np.array(
     [
@@ -149,3 +149,25 @@ def test_corners_and_distances():
     assert cells_away(MAZE, (1, 1), 4).tolist() == [[2, 4], [3, 3]]
     assert cells_away(MAZE, (1, 1), 5).tolist() == [[3, 4]]
     assert len(cells_away(MAZE, (1, 1), 6)) == 0
+
+
+def test_the_action_towards_the_next_cell_by_hand():
+    env = OGBenchMaze("pointmaze-medium-navigate-v0")
+    env.reset(seed=3)
+    env.inner.place, env.inner.cur_goal_xy = np.zeros(2), np.array([3e-6, -4e-6])
+    np.random.seed(7)  # noqa: NPY002
+    found = [env.oracle_action() for _ in range(20)]
+    # a way of 5e-6 by its length and 1e-6: 3 / 6 and -4 / 6
+    noise = np.random.RandomState(7).normal(0, 0.5, (20, 2))  # noqa: NPY002
+    np.testing.assert_allclose(found, np.clip([0.5, -4 / 6] + noise, -1, 1))
+    assert env.metadata["render_fps"] == 10 and env.render_mode is None
+
+
+def test_steps_and_names_of_the_datasets():
+    assert len(DATASETS) == 4 * 2 * 6
+    assert {(m.size, m.kind): m.steps for m in DATASETS.values() if m.task in (None, 5)} == {
+        **{(size, "navigate"): 1000 for size in ("medium", "large", "teleport")},
+        **{(size, "stitch"): 200 for size in ("medium", "large", "giant", "teleport")},
+        ("giant", "navigate"): 2000,
+    }
+    assert DATASETS["pointmaze-large-stitch-task5-v0"].task == 5
