@@ -13,7 +13,7 @@ from imitate.config.config import put
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.vit import VC1
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
-from imitate.train.online.normalization import fixed_rewards
+from imitate.train.online.setup import build_online
 from imitate.train.setup import load_resolved
 from imitate.train.start import with_checksums
 from imitate.train.trainer import train
@@ -134,15 +134,20 @@ def test_init_on_the_command_line(demo_file, tmp_path):
     assert "modalities=auto" not in refusal
 
 
-def test_online_after_offline_is_told_the_scale_that_the_data_gave(tmp_path):
-    reward = {"normalization": "return_range", "scale": 100.0}
-    ckpt = load_checkpoint(tiny_checkpoint(tmp_path / "a.pth", "iql", obs={"flat": 3}))
-    save_checkpoint({**ckpt, "provenance": {"reward": {"divisor": 8.0}}}, tmp_path / "a.pth")
-    tree = tiny_tree("iql", train={"reward": reward})
+def test_online_after_offline_keeps_the_scale_that_the_data_gave(tmp_path):
+    path, obs = tmp_path / "a.pth", {"flat": 3}
+    ckpt = load_checkpoint(tiny_checkpoint(path, "iql", obs=obs))
+    save_checkpoint({**ckpt, "provenance": {"reward": {"divisor": 8.0}}}, path)
+    train = {
+        "reward": {"normalization": "return_range", "scale": 100.0},
+        "online": {"enabled": True, "env": "Pendulum-v1"},
+    }
+    config = load_config(tiny_tree("iql", obs=obs, train=train))
     with refused("normalization=null --set train.reward.scale=SCALE", error=ConfigError):
-        fixed_rewards(load_config(tree))
-    with refused("train.reward.scale=12.5, which scales rewards as in", error=ConfigError):
-        fixed_rewards(load_config(tree, [f"experiment.ckpt_path={tmp_path / 'a.pth'}"]))
+        build_online(config, torch.device("cpu"))
+    after = config.with_overrides({"experiment.ckpt_path": str(path)})
+    reward = build_online(after, torch.device("cpu")).config.train.reward
+    assert (reward.normalization, reward.scale) == (None, 12.5)
 
 
 # ---- keys that an option of the command line would replace are refused, not dropped --------------

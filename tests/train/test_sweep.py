@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imitate.errors import ConfigError, UserError
+from imitate.errors import ConfigError, EnvError, UserError
 from imitate.system.run_folder import RunFolder
 from imitate.train.sweep import work
 from imitate.train.sweep.curves import read_curves
@@ -174,6 +175,22 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(config, forked_trainings)
     assert result.exit_code == 1
     assert [run.is_over for run in result.runs] == [True, False]
     assert result.runs[1].status.startswith("failed")
+
+
+def test_what_files_name_is_refused_before_the_first_process(config, tmp_path):
+    env_meta = {"env_name": "unknown_sea:Boat-v0", "type": 2, "env_kwargs": {}}
+    tiny_demos(tmp_path / "boat.hdf5", {"state": 3}, num_demos=1, env_meta=env_meta)
+    tree = tree_of(config, data=str(tmp_path / "boat.hdf5"))
+    tree["experiment"]["rollout"] = {"enabled": True}
+    with refused("add --trust unknown_sea", error=EnvError):
+        Sweep(tree)
+
+
+def test_a_run_that_cannot_begin_says_why(config, forked_trainings):
+    sweep = Sweep(tree_of(config, seed=[1]))
+    config.with_name("data.hdf5").write_bytes(b"cut short")
+    (run,) = sweep.run().runs
+    assert re.match(r"failed: .*data.hdf5: .+; see .*output.txt", run.status), run.status
 
 
 def test_curves_of_runs(swept):

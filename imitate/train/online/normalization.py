@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from imitate.functional.normalization import mean_std_with_floor
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.ranks import ALONE, Ranks
+
+logger = logging.getLogger(__name__)
 
 Numbers = NDArray[np.float32]
 
@@ -249,6 +252,21 @@ class RewardScaler:
         self._returns = np.array(state["returns"])
 
 
+def with_rewards_as_before(config: Config) -> Config:
+    """Replace a normalization by the scale that demonstrations gave it in the training of ``ckpt_path``, if any."""
+    reward, path = config.train.reward, config.experiment.ckpt_path
+    if reward.normalization is None or path is None:
+        return config
+    fitted = load_checkpoint(path)["provenance"].get("reward") or {}
+    if "divisor" not in fitted:
+        return config
+    scale = float(f"{reward.scale / fitted['divisor']:.6g}")
+    logger.warning(
+        "train.reward: scale %g in place of '%s', as in %s", scale, reward.normalization, path
+    )
+    return config.with_overrides({"train.reward.normalization": None, "train.reward.scale": scale})
+
+
 def fixed_rewards(config: Config) -> RewardTransform:
     """Return the reward transform of ``train.reward`` for training without data to fit it to.
 
@@ -257,14 +275,8 @@ def fixed_rewards(config: Config) -> RewardTransform:
     """
     reward = config.train.reward
     if reward.normalization is not None:
-        path = config.experiment.ckpt_path
-        fitted = {} if path is None else load_checkpoint(path)["provenance"].get("reward") or {}
-        scale, like = "SCALE", ""
-        if "divisor" in fitted:
-            scale = f"{reward.scale / fitted['divisor']:.6g}"
-            like = f", which scales rewards as in {path}"
         raise ConfigError(
             f"train.reward.normalization: '{reward.normalization}' is fitted to demonstrations, not to a replay "
-            f"buffer: add --set train.reward.normalization=null --set train.reward.scale={scale}{like}"
+            "buffer: add --set train.reward.normalization=null --set train.reward.scale=SCALE"
         )
     return RewardTransform(reward.scale, reward.shift, clip=reward.clip)

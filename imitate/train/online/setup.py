@@ -31,7 +31,7 @@ from imitate.system.trust import ROBOT, check_trusted
 from imitate.train.devices import with_precision
 from imitate.train.online.curriculum import stage_metas
 from imitate.train.online.goals import check_hindsight, stored_keys, subgoals
-from imitate.train.online.normalization import fixed_rewards
+from imitate.train.online.normalization import fixed_rewards, with_rewards_as_before
 from imitate.train.online.steps import Array
 from imitate.train.setup import Setup, package_versions
 from imitate.train.start import adopt_frozen, start_from
@@ -210,6 +210,8 @@ def _built(
     if horizon is not None:
         values = config.algo.values_from_horizon(horizon)
         config = config.with_overrides({f"algo.{key}": value for key, value in values.items()})
+    if not resumed:
+        config = with_rewards_as_before(config)
     check_hindsight(config)
     _check_demonstrations(config)
     meta = online_env_meta(config, files)

@@ -13,7 +13,7 @@ from typing import Any
 from imitate.config.axes import CONFIG, expand_all
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
-from imitate.evaluate.environments import trust_named
+from imitate.evaluate.environments import environments, trust_named
 from imitate.system.plain_files import read_json
 from imitate.system.processes import available_cores
 from imitate.system.run_folder import RunFolder, runs_in, to_json, write_text
@@ -97,6 +97,7 @@ class Sweep:
         self._configs = {name: one.config for name, one in self._runs.items()}
         for config in self._configs.values():
             trust_named(config)
+            environments(config)  # a module that is not trusted is refused before the first process
         first = next(iter(self._configs.values()))
         names = [str(name) for name in self.axes.get(CONFIG, [first.experiment.name])]
         named = "-".join(names)

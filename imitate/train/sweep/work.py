@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from typing import Any
 from imitate.config import Config
 from imitate.crew import CancelledError, Crew, Limits, Lost, Reports
 from imitate.crew.places import open_backend
-from imitate.errors import ConfigError, TrainingError
-from imitate.system.plain_files import appended
+from imitate.errors import ConfigError, TrainingError, UserError
+from imitate.system.plain_files import appended, read_text
 from imitate.system.processes import LOCAL
 from imitate.system.run_folder import RunFolder, runs_in, write_text
 from imitate.system.trust import trust_given
@@ -221,6 +221,15 @@ def _arguments(item: TrainingItem, place: Path, beat: Callable[[], None]) -> lis
     return ["--config", str(place / CONFIG), "--output-dir", str(place.parent), *pause]
 
 
+def _last_error(output: Path) -> str:
+    """Return the last error that a training printed, as in ``no such file; ``; '' if it printed none."""
+    with suppress(OSError, UserError):
+        lines = read_text(output).splitlines()
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return f"{errors[-1]}; " if errors else ""
+    return ""
+
+
 def _await_end(folder: RunFolder, beat: Callable[[], None]) -> None:
     """Wait for the training of a lost worker: it saves and ends as soon as it notices."""
     deadline = time.monotonic() + TRAINER_ENDS_S + 10.0
@@ -406,7 +415,7 @@ class SweepWork:
         if isinstance(result, Lost):
             run = replace(run, status=f"failed: {result.reason}; see {output}", results={})
         elif result and not run.results:
-            run = replace(run, status=f"failed: see {output}")
+            run = replace(run, status=f"failed: {_last_error(output)}see {output}")
         if run.status.startswith("failed"):
             self._failures[run.name] = run.status
         self._order.ended(run)
