@@ -121,11 +121,13 @@ def _sorted(command: Any, args: list[str]) -> _Words:
 
 def _instead(name: str, value: str | None, path: str, command: Any, args: Sequence[str]) -> str:
     """Return what to type in place of an unknown option."""
+    from imitate.config.loading import ready_for
+
     options = _options(command)
     spelt = name.replace("_", "-").lower()
     if spelt in options:
         return f"it is {spelt}"
-    named = _ready(value) if spelt == "--algo" and "--config" in options else ""
+    named = ready_for(value) if spelt == "--algo" and "--config" in options else ""
     known = f"write --config {named}" if named else in_other_tools(name, path, options, value)
     keys = _keys(name.lstrip("-").replace("-", "_"), args) if "--set" in options else []
     if keys and (not known or "--set algo." in known):
@@ -139,16 +141,6 @@ def _instead(name: str, value: str | None, path: str, command: Any, args: Sequen
     if near:
         return f"did you mean {near[0]}?"
     return f"`imitate {path} --help` lists its options"
-
-
-def _ready(algorithm: str | None) -> str:
-    """Return the ready configuration of an algorithm; '' if there is none."""
-    from imitate.config.loading import names
-
-    found = [one for one in names() if algorithm in one.split("/")]
-    return min(
-        found, key=lambda one: (one != f"{algorithm}/{algorithm}", found.index(one)), default=""
-    )
 
 
 def _keys(word: str, args: Sequence[str]) -> list[str]:
@@ -270,6 +262,7 @@ sb3 | --cuda | train | --device cuda
 sb3 | --env-id | train | --env {Pendulum-v1}
 sb3 | --eval-freq | train | --set experiment.rollout.rate=1
 sb3 | --eval-episodes --n-eval-episodes | train | --set experiment.rollout.n={20}
+sb3 | --eval-episodes --n-eval-episodes | eval | --episodes {20}
 sb3 | --exp-name | train | --name {NAME}
 sb3 | --gamma | train | --set algo.discount={0.99}
 sb3 | --hyperparams | train | --set KEY=VALUE
@@ -281,6 +274,7 @@ sb3 | --num-steps | train | --set train.online.collect_steps={128}
 sb3 | --optimize-hyperparameters --n-trials | sweep | --grid algo.discount=[0.98,0.99]
 sb3 | --save-freq | train | --set experiment.save.every_n_epochs=1
 sb3 | --seed | train | --set train.seed={1}
+sb3 | --seeds --num-seeds | sweep | --grid train.seed=[1,2,3]
 sb3 | --tau | train | --set algo.target_tau={0.005}
 sb3 | --tensorboard-log | train | --set experiment.logging.log_tb=true
 sb3 | --total-timesteps --n-timesteps | train | --epochs {20} --set experiment.epoch_every_n_steps={1000}

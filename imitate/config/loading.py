@@ -251,6 +251,14 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
     return _parse(text, str(path)), str(path), path.resolve().parent
 
 
+def ready_for(algorithm: str | None) -> str:
+    """Return the ready configuration of an algorithm, of its own tasks rather than robosuite's; '' if there is none."""
+    found = [name for name in names() if algorithm in name.split("/")]
+    wanted = (f"{algorithm}/{algorithm}", f"{algorithm}/{algorithm}_pendulum")
+    own = [name for name in found if name.startswith(f"{algorithm}/")]
+    return next((name for name in wanted if name in found), next(iter([*own, *found]), ""))
+
+
 def _near(path: Path) -> str:
     """Name the nearest file in the same folder and the nearest bundled names, or the command that lists these."""
     beside = [] if path.is_dir() else sorted(path.parent.glob("*.json"))
@@ -262,6 +270,8 @@ def _near(path: Path) -> str:
     wanted = path.as_posix().removesuffix(".json")
     found = [name for name in bundled_names if name.endswith(f"/{wanted}")]
     found += get_close_matches(wanted, bundled_names, n=1)
+    algorithms = {name.partition("/")[0] for name in bundled_names if "/" not in wanted}
+    found += [ready_for(name) for name in get_close_matches(wanted, algorithms, n=1)]
     for end in get_close_matches(wanted.rpartition("/")[2], by_end, n=1, cutoff=0.8):
         found += [name for name in by_end[end] if name.startswith(f"{wanted.partition('/')[0]}/")]
         found += by_end[end]

@@ -20,6 +20,9 @@ train --seed 3 | write --set train.seed=3
 sweep bc/bc --seed=3 | write --set train.seed=3
 train --algo bc | write --config bc/bc
 eval --agent a --n_rollouts 2 | in place of robomimic's write --episodes 2
+eval --agent a --n-eval-episodes 2 | in place of Stable-Baselines3's write --episodes 2
+sweep bc/bc --seeds 3 | in place of Stable-Baselines3's write --grid train.seed=[1,2,3]
+train --algo sac | write --config sac/sac_pendulum
 eval --agent a --video_skip 2 | it is --video-skip
 train --policy.path=F | in place of LeRobot's write --init F
 train --policy.type=act | in place of LeRobot's write `imitate config init --algo act`
@@ -27,7 +30,7 @@ train --dataset.repo_id F --steps 9 | write --dataset F | write --epochs 1 --set
 train --total-timesteps 50000 | write --epochs 50 --set experiment.epoch_every_n_steps=1000
 eval --policy.path=F --env.type g | write --agent F | write --env g
 dataset playback f --video_path v | write --video v
-train --config sac/sac_pendulum --lr 1 | --set algo.optim_params.actor.learning_rate.initial=1 or
+train --config sac/sac_pendulum --lr 1 | critic.learning_rate.initial=1 or --set algo.optim_params.temperature.
 train --config ppo/ppo_cartpole --learning-rate 1 | --set algo.optim_params.policy.learning_rate.initial=1
 train --train.num-epochs | --set train.num_epochs=VALUE
 train --epoch 3 | did you mean --epochs?
