@@ -169,8 +169,8 @@ def command(
         typer.Option(
             "--signals",
             metavar="NAME",
-            help="Number of each step's info to record for algo.rewards, such as joint_speed of robosuite's tasks; "
-            "repeatable.",
+            help="Number of each step's info to record for algo.rewards, such as joint_speed or contact_force of "
+            "robosuite's tasks; repeatable.",
         ),
     ] = None,
     horizon: Annotated[

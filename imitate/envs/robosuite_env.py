@@ -310,7 +310,8 @@ class RobosuiteEnv:
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action. The simulator itself ends no episode: ``terminated`` and ``truncated`` are False.
 
-        ``info["joint_speed"]`` is the greatest speed of a joint of the robots in the new state, in rad/s.
+        ``info["joint_speed"]`` is the greatest speed of a joint of the robots in the new state, in rad/s, and
+        ``info["contact_force"]`` is the greatest force between a part of a robot and another body, in N.
         """
         values = np.asarray(action, dtype=np.float64)
         if values.shape != (self.action_dim,):
@@ -322,12 +323,31 @@ class RobosuiteEnv:
         self._env.sim.forward()
         obs = self._observe()
         reward = float(self._env.reward(values))
-        info = {"success": self.is_success()["task"], "joint_speed": self._joint_speed()}
-        return obs, reward, False, False, info
+        signals = {"joint_speed": self._joint_speed(), "contact_force": self._contact_force()}
+        return obs, reward, False, False, {"success": self.is_success()["task"], **signals}
 
     def _joint_speed(self) -> float:
         joints = [robot._ref_joint_vel_indexes for robot in self._env.robots]
         return float(np.abs(self._env.sim.data.qvel[np.concatenate(joints)]).max())
+
+    def _contact_force(self) -> float:
+        """Return the greatest force between two shapes of which one belongs to a robot, summed over their contacts."""
+        mujoco = importlib.import_module("mujoco")
+        model, data = self._env.sim.model._model, self._env.sim.data._data
+        tree = model.body_rootid[model.geom_bodyid]
+        robots = {
+            model.body_rootid[self._env.sim.model.body_name2id(robot.robot_model.root_body)]
+            for robot in self._env.robots
+        }
+        forces: dict[tuple[int, int], Array] = {}
+        for number, pair in enumerate(data.contact.geom.tolist()):
+            one, other = tree[pair]
+            if one != other and not robots.isdisjoint((one, other)):
+                wrench = np.zeros(6)  # force in the contact's frame, then torque
+                mujoco.mj_contactForce(model, data, number, wrench)
+                frame = data.contact.frame[number].reshape(3, 3)
+                forces[tuple(pair)] = forces.get(tuple(pair), 0.0) + wrench[:3] @ frame
+        return max((float(np.linalg.norm(force)) for force in forces.values()), default=0.0)
 
     def is_success(self) -> dict[str, bool]:
         """Return ``{"task": solved}``."""

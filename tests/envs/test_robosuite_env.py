@@ -58,6 +58,23 @@ def test_observations_belong_to_the_state_after_the_step(lift, recorded):
     assert info["joint_speed"] == pytest.approx(np.abs(obs["robot0_joint_vel"]).max())
 
 
+def test_contact_force_of_one_fingertip_is_mujocos_external_force(lift):
+    lift.reset(seed=0)
+    model, data = lift.base_env.sim.model, lift.base_env.sim.data
+    arm = model.body_rootid == model.body_name2id("robot0_base")
+    forces = {0: [], 1: [], 2: []}
+    for _ in range(30):
+        *_, info = lift.step(np.array([0.6, 0, -1, 0.5, 0, 0, -1]))
+        touching = arm[model.geom_bodyid[data.contact.geom]].sum(axis=1) == 1
+        pairs = len({tuple(pair) for pair in data.contact.geom[touching].tolist()})
+        total = np.linalg.norm(data.cfrc_ext[arm, 3:].sum(axis=0))
+        forces[min(pairs, 2)].append((info["contact_force"], total))
+    assert forces[0][0] == (0.0, 0.0)
+    ours, total = np.transpose(forces[1])
+    assert total.min() > 1.0
+    np.testing.assert_allclose(ours, total)
+
+
 def test_state_is_what_a_demonstration_file_holds(lift, recorded):
     state = recorded
     lift.reset()
