@@ -28,6 +28,8 @@ GYMNASIUM = 2
 TRIED_STEPS = 20
 _GENERATOR = "Expects the random number generator"
 """First words of gymnasium's checker about an environment without ``np_random``."""
+_NO_BOUNDS = re.compile(r"observation space (minimum|maximum) value is -?infinity")
+"""Warnings of gymnasium's checker about observations without bounds, which are normalized here by their values."""
 _COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # colour codes in gymnasium's messages
 
 __all__ = ["CheckFinding", "check_env"]
@@ -70,8 +72,8 @@ def _actions(env: Env) -> str:
     choices = int(getattr(env, "num_choices", 0))
     numbers = env.action_dim - choices
     parts = [f"{numbers} numbers"] if numbers else []
-    parts += [f"a choice of {choices}"] if choices else []
-    return f"actions of {' and '.join(parts)}"
+    parts += [f"one of {choices} choices"] if choices else []
+    return f"actions {'of' if numbers else 'are'} {' and '.join(parts)}"
 
 
 Trial = Callable[[Env, Env, int], CheckFinding]
@@ -99,6 +101,7 @@ def _gymnasium(meta: Mapping[str, Any]) -> list[CheckFinding]:
         finally:
             env.close()
     words = [_COLOURS.sub("", str(warning.message)).splitlines()[0] for warning in caught]
+    words = [word.removeprefix("WARN: ") for word in words if not _NO_BOUNDS.search(word)]
     if words:
         return [
             CheckFinding("gymnasium's checker", "warning", word) for word in dict.fromkeys(words)
@@ -205,7 +208,7 @@ def _success(env: Env, other: Env, steps: int) -> CheckFinding:
         return CheckFinding("success", "error", f"is_success() gave {reported}; wanted {wanted}")
     rate = rate_of(map(success_in, infos))
     if rate is None:
-        words = "unknown: info has no 'success', so policies are compared by their returns"
+        words = "unknown: info has neither 'success' nor 'is_success', so policies are compared by their returns"
         return CheckFinding("success", "ok", words)
     return CheckFinding(
         "success", "ok", f"reported; true in {rate.successes} of {counted(rate.n, 'random step')}"

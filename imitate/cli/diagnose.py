@@ -73,7 +73,8 @@ def command(
         failed = None if recording is None else stack.enter_context(DatasetFile(recording))
         if data is None and failed is None:
             raise UserError(
-                f"{run}: its demonstrations are not found: name them by --dataset, or failures by --recording"
+                f"{run}: its demonstrations are not found: name them by --dataset, or record episodes by "
+                f"`imitate collect --agent {shlex.quote(str(run))} --out failed.hdf5` and add --recording failed.hdf5"
             )
         report = diagnose(
             subject,

@@ -69,8 +69,10 @@ def check_registered(name: str) -> None:
 
 
 def _not_registered(name: str, error: Exception) -> EnvError:
-    near = nearest(name, gymnasium.registry)[:200]
-    return EnvError(f"gymnasium has no environment '{name}' ({_first_line(error)}); {near}")
+    module, colon, own = name.rpartition(":")
+    near = nearest(own, gymnasium.registry)[:200].replace("mean '", f"mean '{module}{colon}")
+    reason = _first_line(error).partition(" Did you mean")[0]
+    return EnvError(f"gymnasium has no environment '{name}' ({reason}); {near}")
 
 
 def _no_module(name: str, module: str, reason: object) -> EnvError:

@@ -288,6 +288,8 @@ def _of_file(
     entry: DatasetConfig, config: Config, tasks: Sequence[str], files: DataFiles
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return name and env_args of each environment that a file names."""
+    from imitate.data.formats.base import UNKNOWN_ENV
+
     experiment = config.experiment
     own_meta = files.outline(entry.path).env_meta
     meta = laid_over(own_meta, experiment.env_meta_update_dict.to_dict())
@@ -297,6 +299,11 @@ def _of_file(
     if experiment.rollout.enabled:
         meta = fitted(meta)
         for name in names:
+            if name == UNKNOWN_ENV and meta.get("type") == GYMNASIUM:
+                raise EnvError(
+                    f"{entry.path}: does not name its environment: add --env NAME; to train without rollouts: "
+                    f"{NO_ROLLOUTS}"
+                )
             check_trusted({"env_name": name})
     own = entry.key if len(names) == 1 else None
     return [

@@ -37,7 +37,7 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
     rows = [
         ("run", results["run"]),
         ("status", results["status"]),
-        ("algorithm", results["algo"]),
+        ("algorithm", f"{results['algo_name']} ({results['algo']})"),
         _progress(results),
         (
             "loss: train, valid",

@@ -341,6 +341,7 @@ def _finish(run: Run, status: str) -> RunResult:
         "run": str(folder.path),
         "status": status,
         "algo": type(run.algo).__name__,
+        "algo_name": run.config.algo_name,
         **run.counts(),
         "train_loss": run.history.last_epoch.get("Train/Loss"),
         "valid_loss": run.history.last_epoch.get("Valid/Loss"),

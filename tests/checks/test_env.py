@@ -85,6 +85,13 @@ def test_batches_are_named_and_a_generator_of_its_own_is_no_error():
     del gymnasium.registry["OfMany-v0"]
 
 
+def test_a_choice_and_observations_without_bounds_need_nothing():
+    meta = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}}
+    found = {f.name: f for f in check_env(functools.partial(make_env, meta), meta)}
+    assert found["made"].words == "CartPole-v1, actions are one of 2 choices"
+    assert found["gymnasium's checker"].verdict == "ok"
+
+
 class Unseeded(Complete):
     def reset(self, *, seed=None):
         obs, info = super().reset(seed=seed)
@@ -123,7 +130,7 @@ class Upside(Complete):
         (AlwaysAlike, "seeding", "warning", "the same state"),
         (EndsAtOnce, "episode end", "error", "first step"),
         (Endless, "episode end", "warning", "train.online.horizon"),
-        (Endless, "success", "ok", "unknown: info has no 'success'"),
+        (Endless, "success", "ok", "unknown: info has neither 'success' nor 'is_success'"),
         (AlwaysAlike, "success", "ok", "reported; true in 28 of 30 random steps"),
         (Forgetful, "states", "error", "differs"),
         (Upside, "limits", "error", "not below"),

@@ -66,7 +66,7 @@ dagger --config bc/bc --out new --label-every 2 --take-over expert | --label-eve
 dagger --config bc/bc --out new | --env: name the environment
 dagger --config bc/bc --out new --dataset real.hdf5 --expert math:sqrt | is 4, a real robot
 diagnose none.pth | none.pth
-diagnose policy.pth | name them by --dataset
+diagnose policy.pth | name them by --dataset, or record episodes by `imitate collect --agent policy.pth --out
 diagnose policy.pth --dataset demos.hdf5 --recording none.hdf5 | none.hdf5
 dataset actions real.hdf5 --to absolute | no output file
 dataset actions real.hdf5 --out new.hdf5 | nothing to do
@@ -139,7 +139,8 @@ eval --agent none.pth | none.pth
 eval --agent policy.pth --resume | --table
 eval --agent policy.pth --overlay | name the file with --video FILE.mp4
 eval --agent policy.pth --env no_world:Reach-v0 --workers 2 | cannot be imported (No module named 'no_world')
-eval --agent policy.pth --env Pendulun-v1 | gymnasium has no environment 'Pendulun-v1'
+eval --agent policy.pth --env Pendulun-v1 | environment 'Pendulun-v1' (Environment `Pendulun` doesn't exist.); did
+eval --agent policy.pth --env imitate.envs.worlds.tasks:Recal-v0 | 'imitate.envs.worlds.tasks:Recall-v0'?
 eval --agent policy.pth --on moon | --on moon: no such place; give local, ray or ray:HOST:PORT
 eval --agent policy.pth --fqe --on ray | --on is for the workers of episodes
 eval --agent policy.pth --fqe --latency-ms 50 | --fqe plays none

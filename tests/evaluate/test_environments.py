@@ -52,6 +52,13 @@ def test_entries_without_eval_are_left_out_unless_none_has_it(config):
     assert environments(config(({"a": 1}, dict(off)), ({"a": 2}, dict(off)))) == (one,)
 
 
+def test_data_that_do_not_name_their_environment_are_refused_only_for_rollouts(config):
+    nameless = config(({}, {}), env="unknown")
+    with pytest.raises(EnvError, match=r"0.hdf5: does not name its environment: add --env NAME"):
+        environments(nameless)
+    environments(nameless.with_overrides({"experiment.rollout.enabled": False}))
+
+
 def test_names_are_the_keys_or_numbered(config):
     metas = environments(config(({"a": 1}, {"key": "easy"}), ({"a": 2}, {}), ({"a": 3}, {})))
     assert [meta["key"] for meta in metas] == ["easy", "Toy 1", "Toy 2"]

@@ -187,7 +187,7 @@ def _origin(report: Report) -> list[tuple[str, str]]:
     origin = report["provenance"].get("imported_from")
     if origin is not None:
         return [
-            ("format", f"{origin}'s, of unknown version"),
+            ("format", f"{origin}'s"),
             ("read by", versions),
         ]
     commit = report["provenance"].get("git_commit") or "none"
