@@ -1,0 +1,46 @@
+"""Words for paths that do not exist: which names are near, and what is said without one."""
+
+import os
+
+import pytest
+
+from imitate.system.missing import nearest_path, no_such
+
+
+@pytest.fixture
+def place(tmp_path):
+    for name in ("demos/lift.hdf5", "demos/stack.hdf5", "runs/model_epoch_100.pth", "notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("missing", "near"),
+    [
+        ("demos/lift.hdf", "demos/lift.hdf5"),
+        ("demo/lift.hdf5", "demos/lift.hdf5"),  # the first part that differs
+        ("demo/other.hdf5", None),  # what is below it is not there
+        ("demos/pick.hdf5", None),  # only the ending is alike
+        ("runs/model_epoch_10.pth", "runs/model_epoch_100.pth"),
+        ("notes", "notes.md"),
+        ("none/at/all", None),
+        ("a\0", None),
+    ],
+)
+def test_near_names(place, missing, near):
+    found = None if near is None else str(place / near)
+    path = place / missing
+    assert nearest_path(path) == found
+    hint = "try again" if near is None else f"did you mean '{found}'?"
+    if "\0" not in missing:
+        assert no_such(path, "run", "try again") == f"{path}: there is no such run; {hint}"
+        assert no_such(path, remedy="") == (
+            f"{path}: there is no such file" + (f"; {hint}" if near else "")
+        )
+
+
+def test_paths_that_exist_but_are_no_files(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    words = "is no regular file, so it is no dataset"
+    assert no_such(tmp_path / "pipe", "dataset") == f"{tmp_path / 'pipe'}: {words}"
