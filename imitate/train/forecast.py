@@ -262,6 +262,6 @@ def _kept(encoder: ObservationEncoder, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def smaller(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Yield an image's size halved repeatedly, while both sides stay at 64 or more."""
+    """Return half the size of an image, with no side below 64."""
     height, width = shape[:2]
     return max(_SMALLEST, height // 2), max(_SMALLEST, width // 2)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from imitate.data import DataSource
+from imitate.data.batches import file_rows
 from imitate.data.batches import store as module
 from imitate.data.batches.store import Buffers, Store
 from imitate.data.shards.data_files import DataFiles
@@ -64,6 +65,10 @@ def test_rows(paths, monkeypatch, tmp_path, mode, from_file, held):
     assert store.num_bytes == held + 3 * (12 + 90)
     assert tuple(store.from_file) == from_file
     assert store.demo_start.tolist() == [0, 3, 7] and store.demo_end.tolist() == [3, 7, 9]
+    through_hdf5, original = set(), file_rows.read_steps
+    monkeypatch.setattr(
+        file_rows, "read_steps", lambda *words: through_hdf5.add(words[2].key) or original(*words)
+    )
     rows = np.array([8, 0, 0, 4])
     at = torch.tensor(rows, dtype=torch.float32)
     s = torch.stack([at, at + 0.5, at**0], 1)
@@ -75,6 +80,7 @@ def test_rows(paths, monkeypatch, tmp_path, mode, from_file, held):
     images = store.field("obs/i", rows)
     assert images.shape == (4, 6, 5, 3) and images.dtype == torch.uint8
     assert torch.equal(images[:, 5, 4, 2].float(), at)
+    assert "obs/i" not in through_hdf5  # those that are compressed are decoded into a file
     # the observation after the last step, or else that of the last step
     assert store.goal("s", np.array([1, 0, 2]))[:, 0].tolist() == [7, 3, 8]
     assert store.goal("i", np.array([1, 0, 2]))[:, 0, 0, 0].tolist() == [7, 3, 8]
@@ -127,6 +133,14 @@ def test_demos_of_masks_and_empty_sources(paths):
     assert len(store) == 2
     with refused(f"{paths[0]}: filter key 'last' selects no demo"):
         made([paths[1], DataSource(paths[0], "last", demo_limit=0)])
+
+
+def test_one_number_per_step_has_an_axis_or_none(tmp_path):
+    steps = {"action_dict/flat": np.arange(3.0), "action_dict/deep": np.arange(3.0)[:, None]}
+    path = write_demos(tmp_path / "a.hdf5", [episode(3, {}, 1, steps=steps)])
+    store = made([path], keys=[*steps, "actions"])
+    assert [store.fields[key].shape for key in store.fields] == [(1,)] * 3
+    assert store.columns(np.array([2, 1])).tolist() == [[2, 2, 0], [1, 1, 0]]
 
 
 def test_short_demos_are_noted(tmp_path):
