@@ -93,6 +93,7 @@ def test_arrays_are_moved_and_replaced(paths, tmp_path, monkeypatch):
     store = made(paths, goal_keys=["s"])
     store.replace("obs/i", torch.ones(9, 4), "features")
     assert store.notes == ["features"] and store.fields["obs/i"].shape == (4,)
+    assert (store.placement.words, store.placement.apart_in_ram) == ("", frozenset())
     assert store.rows("obs/i", np.array([1, 2])).tolist() == [[1.0] * 4] * 2
     store.to("meta")
     places = [store.packed, store.apart["obs/i"], store.goals["s"]]
