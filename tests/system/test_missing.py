@@ -1,6 +1,7 @@
 """Words for paths that do not exist: which names are near, and what is said without one."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,13 @@ def test_near_names(place, missing, near):
         assert no_such(path, remedy="") == (
             f"{path}: there is no such file" + (f"; {hint}" if near else "")
         )
+
+
+@pytest.mark.parametrize(("others", "near"), [(4999, True), (5000, False)])
+def test_only_the_first_entries_of_a_large_folder_are_compared(place, monkeypatch, others, near):
+    names = [*(f"{number}" for number in range(others)), "notes.md"]
+    monkeypatch.setattr(Path, "iterdir", lambda folder: (folder / name for name in names))
+    assert nearest_path(place / "notes.m") == (str(place / "notes.md") if near else None)
 
 
 def test_paths_that_exist_but_are_no_files(tmp_path):

@@ -127,10 +127,14 @@ def test_sizes_and_pointers_below_a_folder(tmp_path, monkeypatch):
     (tmp_path / "a/loop").symlink_to(tmp_path / "a")
     (tmp_path / "a/none").symlink_to(tmp_path / "no")
     assert module.stored_bytes(tmp_path / "a/one") == 5
-    (tmp_path / "a/none").unlink()
     assert module.stored_bytes(tmp_path) == 12
+    (tmp_path / "a/none").unlink()
     assert seen == [(5, 5), (7, 7)]
-    assert sorted(file.name for file in module.files_below(tmp_path)) == ["one", "two"]
+    visited, stat = [], os.stat
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", lambda *a, **k: visited.append(a) or stat(*a, **k))
+        assert sorted(file.name for file in module.files_below(tmp_path)) == ["one", "two"]
+    assert len(visited) == 4  # the folder itself, a, a/b and the link, which is not followed
     assert module.first_pointer(tmp_path) is None
     for name in ("0.md", "9.mp4", "8.parquet"):
         (tmp_path / name).write_text(POINTER)
