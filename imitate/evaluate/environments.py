@@ -301,8 +301,8 @@ def _of_file(
         for name in names:
             if name == UNKNOWN_ENV and meta.get("type") == GYMNASIUM:
                 raise EnvError(
-                    f"{entry.path}: does not name its environment: add --env NAME; to train without rollouts: "
-                    f"{NO_ROLLOUTS}"
+                    f"{entry.path}: does not name its environment: add --set experiment.env=NAME; "
+                    f"to train without rollouts: {NO_ROLLOUTS}"
                 )
             check_trusted({"env_name": name})
     own = entry.key if len(names) == 1 else None

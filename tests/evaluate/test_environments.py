@@ -54,7 +54,9 @@ def test_entries_without_eval_are_left_out_unless_none_has_it(config):
 
 def test_data_that_do_not_name_their_environment_are_refused_only_for_rollouts(config):
     nameless = config(({}, {}), env="unknown")
-    with pytest.raises(EnvError, match=r"0.hdf5: does not name its environment: add --env NAME"):
+    with pytest.raises(
+        EnvError, match=r"0.hdf5: does not name its environment: add --set experiment.env=NAME"
+    ):
         environments(nameless)
     environments(nameless.with_overrides({"experiment.rollout.enabled": False}))
 
