@@ -8,6 +8,7 @@ from imitate.collect.demonstrate import Plan, demonstrate
 from imitate.envs import make_env
 from imitate.envs.experts.aloha import Arm
 from imitate.envs.worlds.aloha import TRANSFER, AlohaStateEnv
+from imitate.envs.worlds.drawing import ModelCameras
 from imitate.errors import EnvError
 
 NAME = f"gym_aloha:{TRANSFER}"
@@ -81,3 +82,72 @@ def test_other_kinds_of_observations_are_gym_alohas_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "gym_aloha.env", fake)
     gymnasium.make(TRANSFER, obs_type="pixels_agent_pos", disable_env_checker=True)
     assert made == [("transfer_cube", {"obs_type": "pixels_agent_pos"})]
+
+
+def test_spaces_rewards_and_stages(env, monkeypatch):
+    made = AlohaStateEnv()
+    assert made.metadata == {"render_modes": ["rgb_array"], "render_fps": 50}
+    assert {key: box.shape for key, box in made.observation_space.items()} == {
+        "agent_pos": (14,),
+        "object_pos": (3,),
+        "object_quat": (4,),
+    }
+    for box in made.observation_space.values():
+        assert np.isneginf(box.low).all() and np.isposinf(box.high).all()
+    assert made.action_space.shape == (14,)
+    np.testing.assert_allclose(made.action_space.low, -np.pi, rtol=1e-6)
+    np.testing.assert_allclose(made.action_space.high, np.pi, rtol=1e-6)
+    observed = AlohaStateEnv(camera_names=["top"]).observation_space["top_image"]
+    assert (observed.shape, observed.low.max(), observed.high.min()) == ((84, 84, 3), 0, 255)
+    shaped = AlohaStateEnv(reward_shaping=True)
+    for world in (made, shaped):
+        world.reset(seed=0)
+        for stage in (3, 4):
+            monkeypatch.setattr(world, "stage", lambda stage=stage: stage)
+            _, reward, ended, over, info = world.step(np.zeros(14))
+            assert reward == (stage if world is shaped else stage == 4)
+            assert (ended, over, info) == (False, False, {"success": stage == 4, "stage": stage})
+    drawn = []
+    for camera, height, width in ((None, 480, 640), ("top", 3, 4)):
+        monkeypatch.setattr(ModelCameras, "draw", lambda self, *frame: drawn.append(frame))
+        made.render() if camera is None else made.draw(camera, height, width)
+    assert drawn == [("angle", 480, 640), ("top", 3, 4)]
+
+
+def test_contacts_decide_the_stage(env, monkeypatch):
+    world = AlohaStateEnv()
+    world.reset(seed=0)
+    number = {world.model.geom(n).name: n for n in range(world.model.ngeom)}
+    left, right, table = (
+        number[name]
+        for name in (
+            "vx300s_left/10_left_gripper_finger",
+            "vx300s_right/10_right_gripper_finger",
+            "table",
+        )
+    )
+    box = number["red_box"]
+    for touched, stage in (
+        ([], 0),
+        ([table], 0),
+        ([right, table], 1),
+        ([right], 2),
+        ([left, table], 3),
+        ([left, right], 4),
+    ):
+        contacts = [type("Contact", (), {"geom": (box, other)}) for other in touched]
+        contacts.append(type("Contact", (), {"geom": (left, right)}))  # without the cube
+        monkeypatch.setattr(world, "data", type("Data", (), {"contact": contacts}))
+        assert world.stage() == stage
+
+
+def test_without_a_seed_the_random_sequence_of_the_last_one_continues(env, monkeypatch):
+    found = []
+    for _ in range(2):
+        env.reset(seed=7)
+        found.append([env.reset()[0]["object_pos"].tolist() for _ in range(2)])
+    assert found[0] == found[1] and found[0][0] != found[0][1]
+    closed = []
+    monkeypatch.setattr(ModelCameras, "close", lambda self: closed.append(True))
+    AlohaStateEnv().close()
+    assert closed == [True]
