@@ -206,7 +206,7 @@ def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> No
 
 
 def stored_numbers(model: Mapping[str, Any]) -> int:
-    """Count the numbers in the tensors of a checkpoint's model, counting each storage once.
+    """Count the numbers in the storages of a checkpoint's tensors, of which several may share one.
 
     Raises:
         CheckpointError: a tensor is larger than its stored data, for example one that repeats a few numbers.
@@ -217,7 +217,7 @@ def stored_numbers(model: Mapping[str, Any]) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
-            count += tensor.numel()
+            count += storage.nbytes() // tensor.element_size()
     return count
 
 

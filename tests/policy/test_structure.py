@@ -129,7 +129,7 @@ def test_arrays_are_accepted():
     whole = torch.ones(4, 3)
     for tensor in (whole, whole[1:, :2], whole.T, torch.ones(0), torch.ones(2, dtype=torch.int8)):
         check_plain("w", tensor)
-    assert stored_numbers({"nets": {"a": whole, "b": whole.T, "c": [ONE, (ONE.clone(),)]}}) == 14
+    assert stored_numbers({"nets": {"a": whole, "b": whole[0], "c": [ONE, (ONE.clone(),)]}}) == 14
 
 
 @pytest.mark.parametrize(("deeper", "fits"), [(0, True), (1, False)])
