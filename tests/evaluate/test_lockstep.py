@@ -68,7 +68,7 @@ class Copies:
 
 
 class Policy:
-    """Remembers what it is told; refuses observations that are not finite."""
+    """Remembers its calls; refuses observations that are not finite."""
 
     obs_keys, goal_keys, raw_shapes, rename = ("s",), (), {"s": (1,)}, {}
     algo = SimpleNamespace(preprocess=SimpleNamespace(actions=SimpleNamespace(sent_dim=1)))
