@@ -165,7 +165,12 @@ def warm(
     session: pytest.Session, tests: Sequence[str], module: str, mutant: Mutant, cpu_s: float
 ) -> Child | None:
     """Run tests on a mutant whose code is put into the loaded function; return None if that is impossible."""
-    function = _living(importlib.import_module(module), mutant.function)
+    try:
+        function = _living(importlib.import_module(module), mutant.function)
+    except (
+        ImportError
+    ):  # only the tests can import it, with a stand-in for a package that is not installed
+        return None
     whole = compile(mutant.tree, "mutant", "exec")
     code = _code(whole, mutant.function)
     if function is None or code is None:

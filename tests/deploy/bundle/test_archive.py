@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from imitate.deploy.bundle import BundlePolicy, is_bundle
+from imitate.deploy.bundle import BundlePolicy, archive, is_bundle
 from imitate.deploy.bundle.archive import ArrayStore, Bundle, read_bundle, write_bundle
 from imitate.deploy.bundle.spec import BundleSpec
 from imitate.errors import BundleError
@@ -260,12 +260,63 @@ def test_a_failed_write_leaves_nothing(tmp_path, good, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["b.zip"]
 
 
-def test_arrays():
+def test_parts_and_arrays_by_hand(tmp_path, monkeypatch):
+    assert archive.MOST_BYTES == {
+        "bundle.json": 16_777_216,
+        "policy.onnx": 2_147_483_647,
+        "arrays.bin": 1_073_741_824,
+    }
     store = ArrayStore()
-    given = [np.arange(6.0).reshape(2, 3), np.zeros((0, 2), np.float32), np.array([True])]
-    references = [store.add(array) for array in given]
-    bundle = Bundle({}, b"", store.to_bytes())
-    for array, reference in zip(given, json.loads(json.dumps(references)), strict=True):
-        got = bundle.array(reference)
-        np.testing.assert_array_equal(got, array)
-        assert got.dtype == array.dtype and not got.flags.writeable
+    first = store.add(np.array([[1.0, 2.0]], np.float32))
+    second = store.add(np.array([3, 4], np.int64)[::-1])
+    assert first == {"dtype": "float32", "shape": [1, 2], "offset": 0}
+    assert second == {"dtype": "int64", "shape": [2], "offset": 8}
+    path = tmp_path / "a.zip"
+    write_bundle(Bundle({"own": 1}, b"net", store.to_bytes()), path)
+    with zipfile.ZipFile(path) as file:
+        entries = [(entry.filename, entry.date_time) for entry in file.infolist()]
+        description = json.loads(file.read("bundle.json"))
+    date = (1980, 1, 1, 0, 0, 0)
+    assert entries == [(name, date) for name in ("bundle.json", "policy.onnx", "arrays.bin")]
+    assert (description["format"], description["format_version"]) == ("imitate-bundle", 1)
+    assert {name: part["bytes"] for name, part in description["parts"].items()} == {
+        "policy.onnx": 3,
+        "arrays.bin": 24,
+    }
+    found = read_bundle(path)
+    assert not found.array(first).flags.writeable
+    assert found.array(first).tolist() == [[1.0, 2.0]] and found.array(second).tolist() == [4, 3]
+    monkeypatch.setitem(archive.MOST_BYTES, "arrays.bin", 24)
+    write_bundle(Bundle({}, b"", store.to_bytes()), tmp_path / "b.zip")
+    monkeypatch.setitem(archive.MOST_BYTES, "arrays.bin", 23)
+    with refused("arrays.bin would have 24 bytes|at most 23", error=BundleError):
+        write_bundle(Bundle({}, b"", store.to_bytes()), tmp_path / "c.zip")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"shape": [0]}, None),
+        ({"shape": [1] * 8}, None),
+        ({"offset": 16}, None),
+        ({"offset": 17}, "reaches beyond arrays.bin"),
+        ({"shape": [4]}, "reaches beyond arrays.bin"),
+        ({"shape": [0, 25]}, "reaches beyond arrays.bin"),
+        ({"shape": [0, 24]}, None),
+        ({"shape": [1] * 9}, "invalid array"),
+        ({"shape": [-1]}, "invalid array"),
+        ({"offset": -1}, "invalid array"),
+        ({"dtype": "object"}, "invalid array of type object (1,) at 0"),
+        ({"shape": None}, "a reference to an array lacks"),
+        ({"offset": float("inf")}, "a reference to an array lacks"),
+    ],
+)
+def test_references_to_arrays(change, words):
+    bundle = Bundle({}, b"", bytes(24))
+    reference = {"dtype": "float64", "shape": [1], "offset": 0, **change}
+    if words is None:
+        assert bundle.array(reference).shape == tuple(reference["shape"])
+        return
+    with refused(words, error=BundleError):
+        bundle.array(reference)

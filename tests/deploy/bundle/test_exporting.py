@@ -395,3 +395,30 @@ def test_demonstrations_of_other_observations_are_refused(tmp_path, key, size, w
     with refused(words, error=BundleError):
         export_policy(bundles.small_policy(), tmp_path / "b.zip", dataset=demos)
     assert not (tmp_path / "b.zip").exists()
+
+
+def test_the_parts_of_a_small_bundle(tmp_path):
+    policy = bundles.small_policy()
+    made = export_policy(policy, tmp_path / "a.zip", environment={"name": "Lift"})
+    assert made.path == tmp_path / "a.zip"
+    assert made.size_mb == made.path.stat().st_size / 1e6
+    assert made.steps == 48 and 0.0 <= made.difference < 1e-5
+    spec = made.spec
+    assert (spec.frames, spec.stacks, spec.cut, spec.memory) == (1, (1, 4), (), {})
+    assert (spec.noise.normal, spec.noise.exponential, spec.languages) == (0, 0, None)
+    assert (spec.execution.size, spec.execution.execute, spec.execution.latency) == (4, 2, 0)
+    assert spec.schema.rate_hz == 20.0 and spec.schema.action_low == (-1.0,) * 3
+    assert spec.environment == {"name": "Lift"}
+    parts = bundles.parts_of(made.path)
+    found = json.loads(parts["bundle.json"])
+    arrays = [
+        (check["obs"]["a"]["offset"], check["actions"]["offset"]) for check in found["checks"]
+    ]
+    assert arrays == [(0, 16), (64, 80), (128, 144)] and len(parts["arrays.bin"]) == 192
+    assert found["opset"] == 17
+    # the recorded actions are those of the policy, which begins an episode with each observation
+    for obs_at, actions_at in arrays:
+        obs = np.frombuffer(parts["arrays.bin"], np.float32, 4, obs_at)
+        chunk = np.frombuffer(parts["arrays.bin"], np.float32, 12, actions_at).reshape(4, 3)
+        policy.start_episode()
+        np.testing.assert_allclose(policy({"a": obs}), np.clip(chunk[0], -1, 1), atol=1e-5)

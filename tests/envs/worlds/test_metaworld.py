@@ -1,5 +1,6 @@
 import sys
 
+import gymnasium
 import mujoco
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from imitate.envs import make_env
 from imitate.envs.experts import Style, find_expert
 from imitate.envs.experts.metaworld import INSTRUCTIONS
+from imitate.envs.worlds.drawing import ModelCameras
 from imitate.envs.worlds.metaworld import PARTS, MetaWorldEnv
 from imitate.errors import EnvError
 
@@ -175,3 +177,36 @@ def test_images_without_shadows():
     env.close()
     np.testing.assert_array_equal(drawn, plain)
     assert np.abs(drawn - shadowed).max() > 20
+
+
+def test_defaults_seeds_and_the_end(monkeypatch):
+    spec = gymnasium.spec("push-v3")
+    assert (spec.max_episode_steps, spec.disable_env_checker) == (500, True)
+    env, drawn, closed = MetaWorldEnv("push-v3"), [], []
+    assert env.metadata == {"render_modes": ["rgb_array"], "render_fps": 80}
+    assert {key: (part.start, part.stop) for key, part in PARTS.items()} == {
+        "hand_pos": (0, 3),
+        "gripper": (3, 4),
+        "object_pos": (4, 7),
+        "object_quat": (7, 11),
+        "object2_pos": (11, 14),
+        "object2_quat": (14, 18),
+        "goal": (36, 39),
+    }
+    goals = []
+    for _ in range(2):
+        env.reset(seed=3)
+        goals.append([env.reset()[0]["goal"].tolist() for _ in range(2)])
+    assert goals[0] == goals[1] and goals[0][0] != goals[0][1]
+    numbers = [(env.reset(seed=3), env.np_random.random())[1] for _ in range(2)]
+    assert numbers[0] == numbers[1]  # gymnasium's own generator, too
+    monkeypatch.setattr(ModelCameras, "draw", lambda self, *frame: drawn.append(frame))
+    monkeypatch.setattr(ModelCameras, "close", lambda self: closed.append("cameras"))
+    env.render()
+    env.draw("topview", 3, 4)
+    assert drawn == [("corner2", 480, 480), ("topview", 3, 4)]
+    monkeypatch.setattr(env.inner, "close", lambda: closed.append("inner"))
+    env.close()
+    assert closed == ["cameras", "inner"]
+    observed = MetaWorldEnv("push-v3", camera_names=["corner"]).observation_space["corner_image"]
+    assert observed.shape == (84, 84, 3)
