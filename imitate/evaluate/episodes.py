@@ -202,7 +202,7 @@ class EpisodeRunner:
             length,
             at_end,
             frames=recorder.count,
-            render_error=recorder.error or self._render_error,
+            render_error=self._render_error or recorder.error,
             cpu=cpu_model(),
         )
 
@@ -228,7 +228,9 @@ class EpisodeRunner:
                 if not render:
                     raise
                 # There is no OpenGL library: results matter more than the picture.
-                self._render_error = f"{type(error).__name__}: {error}"
+                self._render_error = (
+                    str(error) if isinstance(error, UserError) else error_words(error)
+                )
                 return self._env(env_meta, policy, render=False)
         return self._envs[render]
 

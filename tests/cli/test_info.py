@@ -249,6 +249,32 @@ def test_a_finished_run(run_folder):
     assert "--resume" not in text
 
 
+def test_a_run_that_was_resumed_and_killed_is_not_described_by_its_earlier_results(run_folder):
+    results = {"algo": "BC", "status": "interrupted", "epoch": 18}
+    kept = [{"name": "last.pth", "epoch": 18}]
+    (run_folder / "results.json").write_text(json.dumps({**results, "checkpoints": kept}))
+    report = report_of(run_folder)
+    assert (report["status"], report["epoch"], report["kept"][0]["epoch"]) == (
+        "unfinished",
+        20,
+        None,
+    )
+    (run_folder / "results.json").write_text(json.dumps({**results, "epoch": 20}))
+    assert report_of(run_folder)["status"] == "interrupted"
+
+
+def test_an_unfinished_run_of_ones_own_environment(run_folder):
+    config = json.loads((run_folder / "config.json").read_text())
+    config["train"]["online"] = {"enabled": True, "env": "my_sea:Boat-v0"}
+    (run_folder / "config.json").write_text(json.dumps(config))
+    lines = (run_folder / "metrics.jsonl").read_text().splitlines()
+    epochs = [line for line in lines if "rollout" not in line]
+    (run_folder / "metrics.jsonl").write_text("\n".join(epochs) + "\n")
+    text = info(run_folder).stdout
+    assert_lines(text, f"imitate train --resume {run_folder} --trust my_sea")
+    assert "success" not in text
+
+
 # ---- datasets of other formats -------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from imitate.evaluate.result import EpisodeResult, EvalResult, hopeless, in_orde
 from imitate.evaluate.worker import EpisodePool
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.system.run_folder import to_json
+from tests.tiny import tiny_checkpoint
 from tests.train.conftest import env_meta, write_expert
 
 pytestmark = pytest.mark.usefixtures("importable_env")
@@ -208,6 +209,15 @@ def test_a_pool_keeps_its_workers(expert):
         assert set(active_children()) - others == {worker}
     assert first.episodes == again.episodes
     assert worker.exitcode == 0
+
+
+def test_an_environment_that_cannot_render_says_so(tmp_path):
+    name = "imitate.envs.worlds.tasks:RecallContinuous-v0"
+    env = {"env_name": name, "type": 2, "env_kwargs": {}}
+    policy = tiny_checkpoint(tmp_path / "a.pth", obs={"flat": 2}, env=env)
+    result = play(policy, episodes=2, horizon=2, video=tmp_path / "m.mp4")
+    (warning,) = result.warnings
+    assert f"rendering failed: {name} cannot render: omit the video" in warning
 
 
 def test_a_video_shows_the_first_episodes(expert, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
 from imitate.train.outcomes import outcome_words, rollout_entry
+from imitate.train.resume import resuming
 from imitate.train.state import History
 from imitate.train.summary import KeptCheckpoint, kept_checkpoints
 
@@ -60,6 +61,7 @@ class _Results(_Part):
 
     algo: str | None = None
     status: str = "unfinished"
+    epoch: int | None = None
     best: _Best | None = None
     times: _Times | None = None
     checkpoints: list[_Kept] = []
@@ -87,6 +89,10 @@ def describe(path: Path) -> Report:
         ) from None
     records = MetricsFile(folder.metrics).read()
     epochs = [record for record in records if record.get("kind") == "epoch"]
+    if results.epoch is not None and epochs and epochs[-1]["epoch"] > results.epoch:
+        results = (
+            _Results()
+        )  # of an earlier part of the run, which was resumed since and did not end by itself
     history = History(EarlyStoppingConfig())
     for record in records:
         history.add(record)
@@ -169,21 +175,25 @@ def lay_out(report: Report) -> Iterator[str]:
         words = f"{entry['name']}: {KeptCheckpoint(**entry).words}"
         rows.append(("" if place else "checkpoints", words))
     if report["status"] != "finished":
-        rows.append(("to resume", f"imitate train --resume {report['path']}"))
+        rows.append(("to resume", resuming(RunFolder(Path(report["path"])))))
     yield from pairs(rows)
     if report["curve"]:
         yield ""
-        evaluated = [point for point in report["curve"] if point["mean_return"] is not None]
-        is_known = not evaluated or any(p["success_rate"] is not None for p in evaluated)
-        yield from table(
-            ("epoch", "loss", "valid loss", "success" if is_known else "return"),
-            [
-                (
-                    str(point["epoch"]),
-                    number(point["loss"]),
-                    number(point["valid_loss"]),
-                    percent(point["success_rate"]) if is_known else number(point["mean_return"]),
-                )
-                for point in report["curve"]
-            ],
-        )
+        yield from table(*_curve(report["curve"]))
+
+
+def _curve(points: Sequence[Report]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return header and rows of the curve; where no success is known its column has the return, if there is one."""
+    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "loss": ("loss", number),
+        "valid loss": ("valid_loss", number),
+    }
+    for name, key, words in (
+        ("success", "success_rate", percent),
+        ("return", "mean_return", number),
+    ):
+        if any(point[key] is not None for point in points):
+            shown[name] = (key, words)
+            break
+    rows = [(str(p["epoch"]), *(words(p[key]) for key, words in shown.values())) for p in points]
+    return ("epoch", *shown), rows
