@@ -212,7 +212,8 @@ robomimic | --algo | train | --config {bc}/bc
 robomimic | --camera_height --camera_width --height --width | dataset render | --size {84}
 robomimic | --camera_names --render_image_names | dataset render | --cameras {agentview}
 robomimic | --camera_names --render_image_names | dataset playback | --camera {agentview}
-robomimic | --debug | train | --epochs 1 --set experiment.epoch_every_n_steps=3
+robomimic | --debug | train | --epochs 2 --set experiment.epoch_every_n_steps=3 \
+--set experiment.rollout.n=2 --set experiment.rollout.horizon=10
 robomimic | --download_dir | dataset download | --out {datasets}
 robomimic | --exclude-next-obs | dataset render | --no-next-obs
 robomimic | --n | dataset playback | --first {5}

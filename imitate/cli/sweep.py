@@ -193,7 +193,7 @@ def _print_settings(result: SweepResult, statistic: Statistic) -> None:
 
     if any(setting.wanted > 1 for setting in result.settings):
         header, rows = cells(result.settings, statistic)
-        typer.echo("\n".join(["", *table(header, rows), caption(statistic)]))
+        typer.echo("\n".join(["", *table(header, rows), caption(result.settings, statistic)]))
     if result.picture is not None:
         typer.echo(f"{result.picture}, curves.pdf, settings.csv, settings.md, settings.tex")
 
@@ -286,5 +286,5 @@ def plot(
         return
     typer.echo("\n".join(table(*cells(settings, statistic))))
     if len(settings) < len(curves):
-        typer.echo(caption(statistic))
+        typer.echo(caption(settings, statistic))
     typer.echo("\n".join(map(str, written)))

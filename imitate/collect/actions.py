@@ -185,6 +185,8 @@ def _to_axis_angle(values: Tensor, rotation: Rotation) -> Tensor:
     return rot.matrix_to_axis_angle(_to_matrix(values, rotation))
 
 
+ABSOLUTE = "actions_abs"
+"""robomimic's array of absolute actions, beside relative ones in 'actions'."""
 ACTION_ARRAYS = ("actions", EXECUTED, "policy_actions")
 """Further arrays of actions that a file may contain, which are converted with 'actions'."""
 
@@ -307,9 +309,13 @@ def _check_options(source: Path, options: ActionOptions) -> None:
     same_rotation = options.rotation == options.from_rotation
     if options.to is None and not options.action_dict and same_rotation:
         raise DatasetError(f"{source}: nothing to do: add --to, --rotation or --action-dict")
-    if options.key != "actions" and not options.key.startswith("action_dict/"):
+    beside = options.key.startswith("action_dict/") or (
+        options.key == ABSOLUTE and options.to == "absolute"
+    )
+    if options.key != "actions" and not beside:
         raise DatasetError(
-            f"{source}: --key '{options.key}': write 'actions', or beside them 'action_dict/NAME'"
+            f"{source}: --key '{options.key}': write 'actions', or beside them 'action_dict/NAME' or, with "
+            f"--to absolute, '{ABSOLUTE}'"
         )
 
 

@@ -80,9 +80,9 @@ def expand(source: Source, grid: Iterable[str] = ()) -> tuple[dict[str, Any], Ax
 
 
 def expand_all(
-    sources: Sequence[Source], grid: Iterable[str] = ()
+    sources: Sequence[Source], grid: Iterable[str] = (), overrides: Iterable[str] = ()
 ) -> tuple[list[Combination], Axes]:
-    """Expand several configurations, each with its own alternatives and those of the grid.
+    """Expand several configurations, each with its own alternatives and those of the grid, beside ``overrides``.
 
     Returns:
         every combination, and the alternatives; where there are several configurations, their short names are the first
@@ -93,7 +93,7 @@ def expand_all(
     """
     if len(sources) == 1:
         tree, axes = expand(sources[0], grid)
-        return combinations(tree, axes), axes
+        return combinations(tree, axes, overrides=overrides), axes
     names, grid = _short_sources(sources), list(grid)
     made: list[Combination] = []
     axes = {CONFIG: [*names]}
@@ -102,7 +102,7 @@ def expand_all(
             tree, own = expand(source, grid)
             made += [
                 replace(one, name=",".join(filter(None, (name, one.name))), source=name)
-                for one in combinations(tree, own, alone="")
+                for one in combinations(tree, own, alone="", overrides=overrides)
             ]
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
@@ -110,7 +110,9 @@ def expand_all(
     return made, axes
 
 
-def combinations(tree: Mapping[str, Any], axes: Axes, alone: str = "only") -> list[Combination]:
+def combinations(
+    tree: Mapping[str, Any], axes: Axes, alone: str = "only", overrides: Iterable[str] = ()
+) -> list[Combination]:
     """Return each combination of values; the last axis changes fastest.
 
     Where ``algo_name`` is another than the tree's, the tree's settings of its algorithm are left out.
@@ -118,11 +120,13 @@ def combinations(tree: Mapping[str, Any], axes: Axes, alone: str = "only") -> li
     Args:
         tree, axes: see :func:`expand`.
         alone: name of the combination where there is nothing to try.
+        overrides: ``"a.b=value"`` overrides for all, with which the values have to be valid.
 
     Raises:
         ConfigError: a combination cannot work; the message names it.
     """
     own, made, changed = tree.get("algo_name", "bc"), [], set[str]()
+    overrides = list(overrides)
     for values in product(*axes.values()):
         chosen: dict[str, Any] = {}
         for path, value in zip(axes, values, strict=True):
@@ -136,7 +140,7 @@ def combinations(tree: Mapping[str, Any], axes: Axes, alone: str = "only") -> li
             changed.add(str(chosen["algo_name"]))
             base = _without_algorithm(tree) | {"algo_name": chosen["algo_name"]}
         try:
-            config = load_config(base).with_overrides(chosen)
+            config = load_config(base, overrides).with_overrides(chosen)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}" if name else str(error)) from None
         made.append(Combination(name or alone, config, tuple(leaves)))

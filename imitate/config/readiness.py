@@ -22,7 +22,7 @@ def trainable_template(config: Config) -> tuple[Config, list[str]]:
     changes: dict[str, tuple[Any, str]] = {
         "train.output_dir": (
             "runs",
-            f"is {config.train.output_dir}, which is beside robomimic's package there",
+            f"is {config.train.output_dir}, a folder beside robomimic's package",
         )
     }
     if config.experiment.validate and config.train.hdf5_validation_filter_key is None:
@@ -32,7 +32,8 @@ def trainable_template(config: Config) -> tuple[Config, list[str]]:
         reason = f"is true, but what {config.algo_name} learns does not act"
         changes["experiment.rollout.enabled"] = (False, reason)
     lines = [
-        f"{key}: {reason}: here {str(value).lower()}" for key, (value, reason) in changes.items()
+        f"{key}: {reason}; here it is {str(value).lower()}"
+        for key, (value, reason) in changes.items()
     ]
     return config.with_overrides({key: value for key, (value, _) in changes.items()}), lines
 

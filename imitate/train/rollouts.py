@@ -151,7 +151,6 @@ class Rollouts:
         self.best_epoch: int | None = None
         self.failures: list[str] = []
         self.latest: dict[int, tuple[EvalResult, ...]] = {}
-        self.wall_s = 0.0
         self._experiment = experiment
         self._settings = experiment.rollout
         self._folder = folder
@@ -297,7 +296,6 @@ class Rollouts:
             candidate.unlink(missing_ok=True)
             return
         self.latest[epoch] = outcome.results
-        self.wall_s += outcome.wall_s
         if self._curriculum is None:
             numbers = rollout_numbers(outcome.results)
         else:

@@ -19,6 +19,14 @@ from imitate.models.pretrained import checksum
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
 
 
+def start_words(settings: ExperimentConfig) -> tuple[str, ...]:
+    """Return a line that names the weights with which a new run starts; nothing if they are random."""
+    if settings.ckpt_path is None:
+        return ()
+    parts = settings.ckpt_parts
+    return (f"weights: {'all' if parts is None else ', '.join(parts)} of {settings.ckpt_path}",)
+
+
 def start_from(algo: Algo, settings: ExperimentConfig) -> None:
     """Load the weights of ``ckpt_path``, and its preprocessing of observations and actions or its ``ckpt_parts`` alone.
 

@@ -23,7 +23,6 @@ class TrainState:
         skipped_batches: number of batches skipped by rollbacks; update k learns from batch k + skipped_batches.
         rollbacks: number of times that the run was rolled back to an earlier checkpoint.
         wall_s, cpu_s: wall-clock and CPU seconds spent in training, without evaluation in this process.
-        evaluation_s: wall-clock seconds of evaluations.
     """
 
     step: int = 0
@@ -32,7 +31,6 @@ class TrainState:
     rollbacks: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    evaluation_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, for the checkpoint."""
@@ -79,6 +77,11 @@ class History:
         if "Valid/Loss" in record:
             return self._add_valid(_number(record["Valid/Loss"]), int(record["epoch"]))
         return set()
+
+    @property
+    def evaluation_s(self) -> float:
+        """Return the wall-clock seconds of all evaluations, also of those before a resumption."""
+        return sum(float(record.get("Timing/Rollout_s") or 0) for record in self.rollouts.values())
 
     @property
     def stop_reason(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ from imitate.train.setup import (
     resolve,
     without_real_robots,
 )
+from imitate.train.start import start_words
 from imitate.train.summary import (
     best_checkpoint,
     draw_curves,
@@ -149,6 +151,7 @@ def train(
             *choice_warnings(config, data),
             *setup.storage_words,
             *setup.language_words,
+            *(start_words(config.experiment) if ckpt is None else ()),
             *notes,
         ):
             console.say(line)
@@ -160,7 +163,9 @@ def train(
                     ckpt["provenance"]["datasets"], setup.provenance["datasets"], console.say
                 )
                 state = ckpt["train_state"]
-                console.say(f"resumed at epoch {state['epoch']}, step {state['step']}")
+                done = state["epoch"] >= (config.train.num_epochs or math.inf)
+                more = f", its last: for more, add --epochs {2 * state['epoch']}" if done else ""
+                console.say(f"resumed at epoch {state['epoch']}, step {state['step']}{more}")
         write_text(folder.config, config.to_json() + "\n")
         # Even a rank that writes no run has its own file beside those of rank 0: its replay buffer.
         shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))
@@ -354,7 +359,7 @@ def _finish(run: Run, status: str) -> RunResult:
         "times": {
             "train_wall_s": round(run.state.wall_s, 3),
             "train_cpu_s": round(run.state.cpu_s, 3),
-            "evaluation_wall_s": round(run.state.evaluation_s + run.rollouts.wall_s, 3),
+            "evaluation_wall_s": round(run.history.evaluation_s, 3),
         },
         "device": str(run.setup.device),
         "torch_threads": torch.get_num_threads(),

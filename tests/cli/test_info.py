@@ -194,6 +194,7 @@ def test_a_checkpoint_of_robomimic_is_not_said_to_be_ours(name, trained):
     assert f"trained        {trained}\n" in text
     assert "format         robomimic's" in text and "read by        imitate" in text
     assert "versions" not in text and "None" not in text
+    assert "actor_layer_dims" in text and "observation.encoder" not in text, "it sees vectors alone"
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from tests.loading import load
 
 PAGES = Path(__file__).parents[2] / "docs"
 LINES = """
-train --config bc/bc --debug | --debug: train has no such option; in place of robomimic's write --epochs 1 --set
+train --config bc/bc --debug | --debug: train has no such option; in place of robomimic's write --epochs 2 \
+--set experiment.epoch_every_n_steps=3 --set experiment.rollout.n=2 --set experiment.rollout.horizon=10
 train --seed 3 | write --set train.seed=3
 sweep bc/bc --seed=3 | write --set train.seed=3
 train --algo bc | write --config bc/bc

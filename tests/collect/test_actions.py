@@ -118,21 +118,22 @@ def test_two_arms_whose_bases_are_turned(tmp_path):
     assert read(tmp_path / "same.hdf5", "action_dict/abs_pos").shape == (8, 6)
 
 
-def test_a_real_robots_goals_by_scipy(real, tmp_path):
+@pytest.mark.parametrize("key", ["action_dict/goal", "actions_abs"])
+def test_a_real_robots_goals_by_scipy(real, tmp_path, key):
     report = convert(
         real,
         tmp_path / "abs.hdf5",
         to="absolute",
         pose_keys=KEYS,
         scale=(0.1, 0.2),
-        key="action_dict/goal",
+        key=key,
     )
-    assert report.keys == ["action_dict/goal"]
+    assert report.keys == [key]
     actions = read(real, "actions")
     turned = Rotation.from_rotvec(actions[:, 3:6] * 0.2) * Rotation.from_quat(
         read(real, "obs/hand_quat")
     )
-    goal = read(tmp_path / "abs.hdf5", "action_dict/goal")
+    goal = read(tmp_path / "abs.hdf5", key)
     np.testing.assert_allclose(
         goal[:, :3], read(real, "obs/hand_pos") + actions[:, :3] * 0.1, atol=1e-12
     )
@@ -217,6 +218,7 @@ def test_what_was_executed_is_converted_too(real, tmp_path):
         ({"to": "absolute", "pose_keys": (("hand_pos", "hand"),)}, "hand"),
         ({"to": "absolute", "pose_keys": (("hand_quat", "hand_pos"),)}, "a position has 3"),
         ({"to": "absolute", "pose_keys": KEYS, "key": "other"}, "action_dict/NAME"),
+        ({"to": "delta", "key": "actions_abs"}, "with --to absolute, 'actions_abs'"),
         ({"rotation": "axis_angle", "from_rotation": "rot6d"}, "7 columns: 1 arm.s. with rot6d"),
         ({"to": "absolute", "pose_keys": KEYS * 2}, "2 pair.s. in --pose-keys for 1 arm"),
         ({"to": "absolute", "source": "simulator"}, "nor states of robosuite"),

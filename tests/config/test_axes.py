@@ -66,6 +66,15 @@ def test_keys_vary_together_and_objects_are_named_by_their_leaves(grid, names):
     assert made[-1].config.algo.rnn.horizon == made[-1].values.get("train.seq_length", 10)
 
 
+def test_values_have_to_be_valid_beside_the_overrides_of_all_runs():
+    grid = ['algo.rnn=[{"enabled":true,"hidden_dim":4},{"enabled":true,"hidden_dim":8}]']
+    with pytest.raises(ConfigError, match="train.seq_length is 1"):
+        expand_all([{"algo_name": "bc"}], grid)
+    for sources in ([{"algo_name": "bc"}], [{"algo_name": "bc"}, {"algo_name": "hbc"}]):
+        made, _ = expand_all(sources, grid[: len(sources) % 2], ["train.seq_length=10"])
+        assert {one.config.train.seq_length for one in made} == {10}
+
+
 def test_another_algorithm_does_not_get_the_templates_section(caplog):
     template = {"algo_name": "bc", "algo": {"rnn": {"hidden_dim": 7}}, "train": {"batch_size": 9}}
     template["train"]["hdf5_load_next_obs"] = False  # as in robomimic's templates

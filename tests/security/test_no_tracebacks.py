@@ -153,7 +153,7 @@ RESUMED = {
     "'last_epoch' of a schedule is 'x'": lambda ckpt: ckpt["model"]["schedulers"]["policy"].update(
         last_epoch="x"
     ),
-    "evaluation_s is '1'": lambda ckpt: ckpt["train_state"].update(evaluation_s="1"),
+    "wall_s is '1'": lambda ckpt: ckpt["train_state"].update(wall_s="1"),
     "'int' object is not subscriptable": lambda ckpt: ckpt["model"]["optimizers"].update(
         policy=2**63
     ),

@@ -350,6 +350,25 @@ def test_losses_of_different_algorithms_are_not_drawn_together(make_run, drawn):
     assert drawn()[1] == ["loss", "success"]
     make_run("iql", 1, algo_name="iql")
     assert drawn()[1] == ["success"]
+    assert "loss (each algorithm's own)" in drawn(panels=["loss"])[0]
+
+
+def test_losses_that_are_all_there_is_are_said_not_to_be_comparable(make_run, settings_in, drawn):
+    """Without returns the line says nothing of deviations."""
+    explained = "mean over training seeds (95 % interval: Student's t interval, at least"
+    for algo in ("bc", "iql"):
+        make_run(algo, 1, success=(None, None), algo_name=algo)
+        text = markdown_text(settings_in(), "mean")
+        assert explained in text
+        assert ("losses of different algorithms are not comparable" in text) == (algo == "iql")
+
+
+def test_the_legend_names_what_is_drawn(make_run, drawn):
+    make_run("bc", 1, algo_name="bc")
+    make_run("iql", 1, success=(None, None), algo_name="iql")
+    make_run("act", 1, algo_name="act")
+    words, panels = drawn()
+    assert panels == ["success"] and {"bc", "act"} <= set(words) and "iql" not in words
 
 
 def test_a_lone_evaluation_has_a_bar_on_the_axis_of_the_training(make_run, settings_in, tmp_path):

@@ -125,6 +125,8 @@ def test_init_on_the_command_line(demo_file, tmp_path):
     tree = json.loads(config.read_text())
     assert tree["algo"]["actor_layer_dims"] == [32, 48]
     assert tree["experiment"]["ckpt_path"].endswith("bc.pth")
+    said = config.with_name("log.txt").read_text()
+    assert re.search(r"^weights: all of .*robomimic/bc\.pth$", said, re.MULTILINE)
     make_demo_file(tmp_path / "other.hdf5", obs_dims={"front": 3})
     words[3] = tmp_path / "other.hdf5"
     refusal = Caller()("train --quiet", *words, *sets, code=2).stderr
@@ -184,6 +186,7 @@ def test_robomimics_templates_are_trained_with_a_line_for_each_change(demos, cap
     assert (config.train.output_dir, config.experiment.validate) == ("runs", False)
     assert not config.experiment.rollout.enabled
     assert [line.partition(":")[0] for line in caplog.messages] == ["train.output_dir", key]
+    assert caplog.messages[0].endswith("a folder beside robomimic's package; here it is runs")
     assert load_resolved(tree, [], demos, "mine").train.output_dir == "mine"
     assert [line.partition(":")[0] for line in caplog.messages[2:]] == [key]
 

@@ -12,7 +12,7 @@ from imitate.train.state import History, TrainState
 def test_counters_are_read_and_other_entries_ignored():
     state = TrainState(step=3, epoch=1, wall_s=2.5)
     assert TrainState.from_dict({**state.to_dict(), "more": "x"}) == state
-    assert TrainState.from_dict({}) == TrainState(0, 0, 0, 0, 0.0, 0.0, 0.0)
+    assert TrainState.from_dict({}) == TrainState(0, 0, 0, 0, 0.0, 0.0)
     assert TrainState.from_dict({"wall_s": 2}).wall_s == 2
 
 
@@ -47,6 +47,13 @@ def test_the_lowest_validation_loss():
     assert made.best_valid == (1.0, 2)
     assert made.add({"kind": "epoch", "epoch": 5}) == set()
     assert made.last_epoch == {"kind": "epoch", "epoch": 5}
+
+
+def test_the_time_of_all_evaluations_counts_those_before_a_resumption():
+    made = history()
+    for epoch, seconds in ((1, 205.0), (2, 1.5)):
+        made.add(rollout(epoch, 0.5, **{"Timing/Rollout_s": seconds}))
+    assert made.evaluation_s == 206.5
 
 
 @pytest.mark.parametrize(

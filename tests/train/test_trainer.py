@@ -180,6 +180,9 @@ def test_a_signal_saves_and_the_resumed_run_ends_as_if_there_had_been_none(run, 
 
 def test_a_finished_run_can_be_extended_but_not_turned_into_another(run, plain, demos):
     first = run(train={"num_epochs": 2})
+    run(resume=first.run_dir)
+    steps = first.results["step"]
+    assert f"resumed at epoch 2, step {steps}, its last: for more, add --epochs 4" in run.said
     longer = run(resume=first.run_dir, overrides=["train.num_epochs=3"])
     assert longer.results["epoch"] == 3
     assert_same_nets(longer, plain)

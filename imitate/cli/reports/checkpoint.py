@@ -71,10 +71,20 @@ def describe(path: Path) -> Report:
 
 
 def _settings(defaults: Mapping[str, Any], ckpt: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return the settings that differ from the defaults; for an imported policy without those of a training."""
-    imported = "imported_from" in ckpt.get("provenance", {})
-    for key, value in _differences(defaults, json.loads(ckpt["config"])):
-        if not (imported and key.startswith(_OF_TRAINING)):
+    """Return the settings that differ from the defaults, without those of encoders of modalities that are not observed.
+
+    For an imported policy those of a training are left out too.
+    """
+    config = json.loads(ckpt["config"])
+    groups = config["observation"]["modalities"].values()
+    unused = {name for group in groups for name in group} - {
+        name for group in groups for name, keys in group.items() if keys
+    }
+    silent = tuple(f"observation.encoder.{name}." for name in unused)
+    if "imported_from" in ckpt.get("provenance", {}):
+        silent += _OF_TRAINING
+    for key, value in _differences(defaults, config):
+        if not key.startswith(silent):
             yield key, value
 
 

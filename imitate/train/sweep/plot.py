@@ -12,7 +12,7 @@ from imitate.system.statistics import Statistic
 from imitate.train.sweep.curves import Curve, Setting
 from imitate.train.sweep.labels import PANEL_INCHES, STYLE, color
 from imitate.train.sweep.over_seeds import Band, band
-from imitate.train.sweep.results_table import NAMES
+from imitate.train.sweep.results_table import NAMES, have_several
 
 AXES = {"epoch": "epoch", "step": "updates", "cpu": "CPU seconds of training"}
 """Horizontal axes of curves, and their labels."""
@@ -92,13 +92,14 @@ def draw_settings(
         FigureCanvasAgg(figure)
         _check_forms(figure, paths)
         panes = figure.subplots(1, len(shown), squeeze=False, sharex=True)[0]
+        drawn = set[int]()
         for name, axes in zip(shown, panes, strict=True):
-            _panel(axes, name, settings, over, statistic)
+            drawn |= _panel(axes, name, settings, over, statistic)
         _from_zero(panes)
         if len(settings) == 1:
             figure.suptitle(settings[0].title, fontsize=9)
         else:
-            _legend(figure, settings, columns)
+            _legend(figure, settings, drawn, columns)
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replaced(path) as part:
@@ -113,8 +114,7 @@ def default_panels(settings: Sequence[Setting]) -> list[str]:
     """
     curves = [curve for setting in settings for curve in setting.curves]
     first = "return" if any(curve.is_online for curve in curves) else "loss"
-    several = len({str(curve.config.get("algo_name")) for curve in curves}) > 1
-    wanted = ["success"] if first == "loss" and several else [first, "success"]
+    wanted = ["success"] if first == "loss" and have_several(settings) else [first, "success"]
     if not _is_measured(curves, "success"):
         wanted = list(dict.fromkeys([*wanted, "return"]))
     return [name for name in wanted if _is_measured(curves, name)] or [first]
@@ -131,8 +131,9 @@ def _is_measured(curves: Sequence[Curve], panel: str) -> bool:
 
 def _panel(
     axes: Any, name: str, settings: Sequence[Setting], over: str, statistic: Statistic
-) -> None:
-    positive, drawn, intervals = True, dict[Metric, None](), False
+) -> set[int]:
+    """Draw a panel; return the numbers of the settings that have a line in it."""
+    positive, drawn, intervals, lines = True, dict[Metric, None](), False, set[int]()
     for number, setting in enumerate(settings):
         paint = color(number, len(settings))
         aside = APART * (number - (len(settings) - 1) / 2)
@@ -142,6 +143,7 @@ def _panel(
                 continue
             intervals |= _line(axes, line, paint, metric, aside)
             drawn[metric] = None
+            lines.add(number)
             positive = positive and all(value > 0 for value in line.value)
     _label(axes, name, settings, over, statistic if intervals else None)
     if len(drawn) > 1 or list(drawn)[:1] not in ([], [PANELS[name].metrics[0]]):
@@ -149,6 +151,7 @@ def _panel(
     if name == "loss" and positive and drawn:
         axes.set_yscale("log")
         _plain_numbers(axes)
+    return lines
 
 
 def _plain_numbers(axes: Any) -> None:
@@ -185,7 +188,8 @@ def _label(
     """Name the axes, and the intervals where a statistic has some."""
     online = any(curve.is_online for setting in settings for curve in setting.curves)
     x = "environment steps" if online and over == "step" else AXES[over]
-    axes.set(xlabel=x, ylabel=PANELS[name].axis)
+    kinds = " (each algorithm's own)" if name == "loss" and have_several(settings) else ""
+    axes.set(xlabel=x, ylabel=PANELS[name].axis + kinds)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if name == "success":
         axes.set_ylim(-0.03, 1.03)
@@ -213,12 +217,14 @@ def _legend_shape(settings: Sequence[Setting], width: float) -> tuple[int, int]:
     return columns, -(-len(settings) // columns)
 
 
-def _legend(figure: Any, settings: Sequence[Setting], columns: int) -> None:
+def _legend(figure: Any, settings: Sequence[Setting], drawn: set[int], columns: int) -> None:
+    """Name the settings that are drawn, or all if none is."""
     from matplotlib.lines import Line2D
 
     lines = [
         Line2D([], [], color=color(number, len(settings)), label=setting.title)
         for number, setting in enumerate(settings)
+        if number in drawn or not drawn
     ]
     figure.legend(handles=lines, loc="outside lower center", ncols=columns)
 

@@ -27,12 +27,21 @@ MOST_COLUMNS = 4
 NAMES = {"mean": "mean", "iqm": "interquartile mean", "median": "median"}
 
 
-def caption(statistic: Statistic) -> str:
-    """Return a line that explains the numbers."""
+def caption(settings: Sequence[Setting], statistic: Statistic) -> str:
+    """Return a line that explains the numbers of the table of these settings."""
+    measures = _compared(settings)
+    deviation = ", ± their standard deviation" if any(m.is_mean for m in measures.values()) else ""
+    losses = any(m.tag.endswith("/Loss") for m in measures.values()) and have_several(settings)
+    kinds = "; losses of different algorithms are not comparable" if losses else ""
     return (
-        f"{NAMES[statistic]} over training seeds, ± their standard deviation (95 % interval: {INTERVALS[statistic]}, "
-        "at least that of the episodes)"
+        f"{NAMES[statistic]} over training seeds{deviation} (95 % interval: {INTERVALS[statistic]}, "
+        f"at least that of the episodes){kinds}"
     )
+
+
+def have_several(settings: Sequence[Setting]) -> bool:
+    """Return true if the runs of the settings have different algorithms."""
+    return len({str(c.config.get("algo_name")) for s in settings for c in s.curves}) > 1
 
 
 def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str, Any]]:
@@ -111,7 +120,7 @@ def markdown_text(settings: Sequence[Setting], statistic: Statistic) -> str:
     header, rows = cells(settings, statistic)
     lines = [header, ["---"] * len(header), *rows]
     table = "".join("| " + " | ".join(c.replace("|", r"\|") for c in row) + " |\n" for row in lines)
-    return f"{table}\n{caption(statistic)}\n"
+    return f"{table}\n{caption(settings, statistic)}\n"
 
 
 def latex_text(settings: Sequence[Setting], statistic: Statistic) -> str:
@@ -119,7 +128,7 @@ def latex_text(settings: Sequence[Setting], statistic: Statistic) -> str:
     header, rows = _cells(settings, statistic, _for_latex)
     left = 1 + len(_keys(settings))
     lines = [
-        f"% {caption(statistic)}",
+        f"% {caption(settings, statistic)}",
         rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(header) - left)}}}",
         r"\toprule",
         " & ".join(map(_escaped, header)) + r" \\",
@@ -168,8 +177,8 @@ def _keys(settings: Sequence[Setting]) -> list[str]:
 
 def _compared(settings: Sequence[Setting]) -> dict[str, Measure]:
     """Return the measures to read side by side: no losses of different algorithms, if there is anything else."""
-    found, curves = _present(settings), [curve for s in settings for curve in s.curves]
-    if len({str(curve.config.get("algo_name")) for curve in curves}) == 1:
+    found = _present(settings)
+    if not have_several(settings):
         return found
     return {name: m for name, m in found.items() if not m.tag.endswith("/Loss")} or found
 

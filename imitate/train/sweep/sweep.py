@@ -74,7 +74,8 @@ class Sweep:
         if not sources:
             raise ConfigError("name a configuration, such as imitate sweep my_sweep.json")
         several = sources if isinstance(sources, list) else [sources]
-        combinations, self.axes = expand_all(several, grid)
+        overrides = list(overrides)
+        combinations, self.axes = expand_all(several, grid, overrides)
         if not self.axes:
             raise ConfigError(
                 'no list of values to try: write "seed": [1, 2, 3] in the configuration, or --grid train.seed=[1,2,3]'
