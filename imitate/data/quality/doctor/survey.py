@@ -131,8 +131,8 @@ def _usual(demos: list[DemoLayout]) -> dict[str, FileArray]:
     return usual
 
 
-_PIECE_BYTES = 2 * 2**20
-_SMALL_BYTES = 32 * 2**20
+PIECE_BYTES = 2_000_000
+SMALL_BYTES = 32_000_000
 _LARGE_STEP = 1024  # number of values; a larger array is read separately
 
 Array = NDArray[Any]
@@ -190,14 +190,14 @@ class Survey:
         ]
         large = [key for key in keys if math.prod(usual[key].step) > _LARGE_STEP]
         small = [key for key in keys if key not in large]
-        rows = max(1, _SMALL_BYTES // max(1, sum(map(self._step_bytes, small))))
+        rows = max(1, SMALL_BYTES // max(1, sum(map(self._step_bytes, small))))
         for start in range(0, demo.length, rows):
             stop = min(demo.length, start + rows)
             arrays = {key: self._read(demo.name, key, start, stop) for key in small}
             readable = {key: array for key, array in arrays.items() if array is not None}
             yield DemoSteps(demo.name, start, readable, is_last=stop == demo.length)
         for key in large:
-            rows = max(1, _PIECE_BYTES // max(1, self._step_bytes(key)))
+            rows = max(1, PIECE_BYTES // max(1, self._step_bytes(key)))
             for start in range(0, demo.length, rows):
                 array = self._read(demo.name, key, start, min(demo.length, start + rows))
                 if array is not None:
