@@ -262,7 +262,7 @@ def test_idle_targets_that_stay_where_they_are(write, random):
 
 
 def test_pieces_of_a_long_demo_are_seen_as_one(write, monkeypatch, random):
-    monkeypatch.setattr(survey, "_SMALL_BYTES", 2_000)
+    monkeypatch.setattr(survey, "SMALL_BYTES", 2_000)
     monkeypatch.setattr(survey, "PIECE_BYTES", 5_000)
     actions = smooth(random, 300)
     x = random.normal(size=(300, 2))
