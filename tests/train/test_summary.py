@@ -12,6 +12,7 @@ from imitate.train.state import History
 RESULTS = {
     "run": "runs/a",
     "status": "finished",
+    "algo_name": "iql",
     "algo": "IQL",
     "epoch": 3,
     "step": 300,
@@ -24,7 +25,7 @@ FINAL = {"epoch": 3, "success_rate": 0.5, "mean_return": 12.5}
 PLAIN = [
     "run                runs/a",
     "status             finished",
-    "algorithm          IQL",
+    "algorithm          iql (IQL)",
     "epochs, updates    3, 300",
     "loss: train, valid  0.1235, -",
     "training time      1 min 05 s (CPU 2 h 00 min)",
