@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,6 +18,10 @@ PROTOCOL = 1
 """Version of the messages between server and client."""
 HEADER = "imitate"
 """Key of a message's header, and of this project's entry in the metadata."""
+_MOST = 2**26
+"""Largest number of values of an observation: no larger array fits into a message."""
+_LONGEST = 2**16
+"""Largest number of actions of a chunk, and of observations of a history."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class Schema:
         """Invert :meth:`to_dict`.
 
         Raises:
-            WireError: a value is missing or has another type.
+            WireError: a value is missing, has another type, or is impossible.
         """
         try:
             known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
@@ -107,9 +112,29 @@ class Schema:
             for name in ("action_dim", "chunk", "history", "execute", "max_prefix"):
                 if name in known:
                     known[name] = int(known[name])
-            return cls(**known)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            schema = cls(**known)
+            schema._check()
+            return schema
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise WireError(f"the server's schema cannot be read: {error}") from error
+
+    def _check(self) -> None:
+        """Raise ValueError or TypeError if a value is impossible."""
+        for key, spec in {**self.goals, **self.observations}.items():
+            if min(spec.shape, default=1) < 1 or math.prod(spec.shape) > _MOST:
+                raise ValueError(f"the shape of '{key}' is {spec.shape}")
+        low, high = self.action_low, self.action_high
+        if not len(low) == len(high) == self.action_dim > 0:
+            raise ValueError(
+                f"{len(low)} low and {len(high)} high limits for actions of {self.action_dim} numbers"
+            )
+        if not all(a <= b for a, b in zip(low, high, strict=True)):
+            raise ValueError(f"the limits of actions are {low} to {high}")
+        if self.rate_hz is not None and not 0.0 < self.rate_hz < math.inf:
+            raise ValueError(f"the rate is {self.rate_hz} Hz")
+        for name, least in (("chunk", 1), ("execute", 1), ("history", 0), ("max_prefix", 0)):
+            if not least <= getattr(self, name) <= _LONGEST:
+                raise ValueError(f"{name} is {getattr(self, name)}")
 
     @property
     def hash(self) -> str:

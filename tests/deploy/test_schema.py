@@ -40,9 +40,9 @@ def test_values_that_earlier_servers_lack():
     assert (made.chunk, made.execute, made.history, made.max_prefix) == (1, 1, 0, 0)
     assert (made.rate_hz, made.languages, made.goals, made.names) == (None, (), {}, {})
     assert made == Schema({}, 1, (0.0,), (1.0,))
-    key = {"observations": {"s": {"shape": [2.0], "kind": "low_dim"}}, "action_dim": "3"}
+    key = {"observations": {"s": {"shape": [2.0], "kind": "low_dim"}}, "action_dim": "1"}
     made = Schema.from_dict({**LEAST, **key})
-    assert made.observations == {"s": ObservedKey((2,))} and made.action_dim == 3
+    assert made.observations == {"s": ObservedKey((2,))} and made.action_dim == 1
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,23 @@ def test_values_that_earlier_servers_lack():
         {"chunk": None},
         {"names": 3},
         {"ranges": {"s": {"mean": ["x"]}}},
+        {"observations": {"cam": {"shape": [40_000, 40_000, 3], "kind": "rgb"}}},
+        {"goals": {"cam": {"shape": [8, 0, 3], "kind": "rgb"}}},
+        {"observations": {"s": {"shape": [float("inf")], "kind": "low_dim"}}},
+        {"action_dim": 0, "action_low": [], "action_high": []},
+        {"action_low": [0, 0]},
+        {"action_high": []},
+        {"action_low": [float("nan")]},
+        {"action_low": [2]},
+        {"rate_hz": "20"},
+        {"rate_hz": float("nan")},
+        {"rate_hz": 0},
+        {"rate_hz": float("inf")},
+        {"chunk": 0},
+        {"execute": 0},
+        {"execute": 2**16 + 1},
+        {"history": -1},
+        {"max_prefix": -1},
     ],
 )
 def test_a_damaged_schema(wrong):

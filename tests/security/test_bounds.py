@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import pickle
 import resource
@@ -22,6 +23,8 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate.data.batches import store
+from imitate.data.batches.statistics import quantiles_of
 from imitate.data.file import hdf5_format
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor import useless
@@ -433,3 +436,39 @@ def test_commands_that_describe_a_dataset_never_read_a_whole_array(tmp_path, mon
     printed = call(f"config init {path} --no-forecast --out {tmp_path / 'c.json'}").output
     assert "2 numbers from -0.5 to 0.25" in printed
     assert 0 < largest[0] <= 2048
+
+
+@pytest.mark.parametrize("algo", ["bc", "iql"])
+def test_a_training_on_more_steps_than_memory_is_refused_before_they_are_read(
+    tmp_path, monkeypatch, algo
+):
+    path = tmp_path / "zeros.hdf5"
+    with h5py.File(path, "w") as file:
+        demo = file.create_group("data/demo_0")
+        for name, width in {"obs/flat": 3, "actions": 2, "rewards": 0, "dones": 0}.items():
+            shape = (600_000, width) if width else (600_000,)
+            demo.create_dataset(name, shape, "f4", compression="gzip")
+    config = {
+        "algo_name": algo,
+        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
+        "train": {"data": str(path)},
+        "experiment": {"rollout": {"enabled": False}},
+    }
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    monkeypatch.setattr(store, "free_memory", lambda: 70_000_000)
+    monkeypatch.setattr(store.Store, "_fill", None)
+    said = call(
+        f"train --config {tmp_path / 'c.json'} --output-dir {tmp_path / 'runs'}", code=2
+    ).output
+    assert "600000 steps take 76.8 MB of memory besides their data, and 70 MB are free" in said
+
+
+def test_quantiles_take_the_memory_of_a_column():
+    values = np.random.default_rng(0).normal(size=(20_000, 40)).astype(np.float32)
+    tracemalloc.start()
+    found = quantiles_of(values)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < values.nbytes / 2
+    wanted = np.quantile(values.astype(np.float64), list(found), axis=0)
+    np.testing.assert_array_equal(list(found.values()), wanted)

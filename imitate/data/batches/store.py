@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, DemoOrigin, FileRows
-from imitate.data.batches.placement import decode_once, place
+from imitate.data.batches.placement import check_steps, decode_once, place
 from imitate.data.dataset_file import DatasetFile, no_demos
 from imitate.data.file.cache import Hold
 from imitate.data.file.faults import (
@@ -176,9 +176,9 @@ class Store:
         ends = np.cumsum([demo.length for demo in self.demos])
         self.demo_end: NDArray[np.int64] = ends
         self.demo_start: NDArray[np.int64] = ends - [demo.length for demo in self.demos]
-        self.placement = place(
-            self.fields, len(self), cache_mode, free_memory(), self.sources[0].path
-        )
+        free, path = free_memory(), self.sources[0].path
+        left = free - check_steps(len(self), free, path)
+        self.placement = place(self.fields, len(self), cache_mode, left, path)
         self._allocate(goal_keys)
         with ThreadPoolExecutor() as threads:
             for number, demo in enumerate(self.demos):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from imitate.data import SequenceDataset
-from imitate.data.batches.placement import place
+from imitate.data.batches.placement import check_steps, place
 from imitate.data.batches.store import Buffers, DataSource, Store
 from imitate.data.file.fields import Field
 from imitate.data.shards.data_files import DataFiles
@@ -55,6 +55,18 @@ def test_placement(mode, free, packed, images, words):
     assert placement.packed_in_ram is packed
     assert placement.apart_in_ram == {f"obs/{name}" for name in images.split()}
     assert placement.words == words
+
+
+@pytest.mark.parametrize(
+    ("steps", "free", "taken"),
+    [(1000, 0, 0), (10**6, 128 * MB, 128 * MB), (10**6, 128 * MB - 1, None)],
+)
+def test_the_memory_of_steps_besides_their_data(steps, free, taken):
+    if taken is not None:
+        assert check_steps(steps, free, PATH) == taken
+        return
+    with pytest.raises(DatasetError, match=r"1000000 steps take 128 MB .* use fewer demos"):
+        check_steps(steps, free, PATH)
 
 
 def test_without_images_there_is_nothing_to_say():
