@@ -54,6 +54,7 @@ def first_look(
         if known is None or not value.size or not np.isfinite(value).all():
             continue
         if kind == "low_dim" and value.size == known.mean.size:
+            findings += _rounded(key, value, known)
             findings += _of_vector(key, value.ravel().astype(np.float64), known)
         elif kind == "rgb" and value.ndim == 3 and value.shape[-1] == known.mean.size:
             images[key] = (image_range([value[None]]), known)
@@ -146,6 +147,16 @@ def look_at_pose(
         f"dimension {', '.join(map(str, np.flatnonzero(odd)))}; let it return the measured position targets"
     )
     return [DeployFinding(Severity.problem, "pose", "", words)]
+
+
+def _rounded(key: str, value: NDArray[np.generic], known: Range) -> list[DeployFinding]:
+    """Report whole numbers where the bounds of the training are none."""
+    bounds = np.concatenate([known.low, known.high])
+    is_whole = not np.isfinite(bounds).all() or bool((bounds == np.rint(bounds)).all())
+    if value.dtype.kind not in "iu" or is_whole:
+        return []
+    words = f"'{key}' has whole numbers ({value.dtype}), unlike in training; check that the driver does not round them"
+    return [DeployFinding(Severity.problem, "rounded", key, words)]
 
 
 def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFinding]:

@@ -3,7 +3,8 @@
 ``Safety`` has the settings that determine when the control loop holds the robot and when it stops the robot. A measured
 pose is invalid if it exceeds the action limits by more than a margin, if it is further from the last measured pose
 than three times the speed limit allows, or if it is bit-identical for several steps in which the commands ask for clear
-motion, or in which a number that had sensor noise before has none. Not faults are an object in the gripper, contact,
+motion, if all of its numbers keep their place up to noise for twice as long, or in which a number that had sensor noise
+before has none. Not faults are an object in the gripper, contact,
 and a robot that is moved back or guided by hand.
 """
 
@@ -109,6 +110,9 @@ _GLANCE = 2.0
 """Number of periods without a reading that is a gap; the first reading after it must be confirmed by a second one."""
 _MOVES, _CLEAR = 0.002, 0.02
 """Fractions of a dimension's range by which commands must move per step and in total to count as clear motion."""
+_ASKED, _DEAF_S = 0.05, 1.0
+"""Fraction of a dimension's range by which commands must move, and seconds in which they do, for a pose with sensor
+noise not to follow them."""
 _NOISY = 10
 """Number of successive readings, each different, by which a number at rest shows that its sensor has noise."""
 _REST, _REVERSALS = 0.005, 3
@@ -144,7 +148,7 @@ class MeasuredPoses:
         self._declared: dict[tuple[str, tuple[int, ...]], str] = {}
         self._noise = SensorNoise(limits, frozen)
         self._reach = _reach(limits, period_s)
-        self._stillness = Stillness(limits, frozen)
+        self._stillness = Stillness(limits, frozen, period_s)
         self._trusted: Vector | None = None
         self._last: Vector | None = None
         self._seen_s, self._blind_s, self._is_free = 0.0, 0.0, True
@@ -186,6 +190,8 @@ class MeasuredPoses:
             )
         if self._stillness.is_frozen(pose, seen):
             return "the measured pose does not change although commands move it"
+        if self._stillness.is_deaf(pose):
+            return "the measured pose does not follow the commands: is the robot enabled?"
         return ""
 
     def _words(self, fault: str, dims: NDArray[np.bool_], word: str, pose: Vector) -> str:
@@ -283,10 +289,11 @@ class Stillness:
     Args:
         limits: limits of the robot.
         frozen: see :class:`MeasuredPoses`.
+        period_s: control period.
     """
 
-    def __init__(self, limits: ActionLimits, frozen: int) -> None:
-        self._frozen = frozen
+    def __init__(self, limits: ActionLimits, frozen: int, period_s: float) -> None:
+        self._frozen, self._deaf = frozen, max(2 * frozen, math.ceil(_DEAF_S / period_s))
         self._range = limits.ranges()
         self._is_measured = np.zeros(limits.size, dtype=bool)
         self._is_told = np.zeros(limits.size, dtype=bool)
@@ -295,11 +302,14 @@ class Stillness:
         self._is_alive = False
         self._sent: Vector | None = None
         self._since_pose, self._since_vectors = _Commands(), _Commands()
+        self._place: Vector | None = None
+        self._since_place = _Commands()
 
     def commanded(self, action: Vector) -> None:
         """Record a sent action (A,)."""
         change = np.zeros_like(action) if self._sent is None else action - self._sent
-        for wishes, way in ((self._since_pose, change), (self._since_vectors, action)):
+        since = (self._since_pose, change), (self._since_place, change)
+        for wishes, way in (*since, (self._since_vectors, action)):
             wishes.add(action, bool((np.abs(way) >= _MOVES * self._range).any()))
         self._sent = action
 
@@ -324,12 +334,13 @@ class Stillness:
             self._is_alive |= bool(self._vectors)
             self._vectors, self._since_vectors = vectors, _Commands()
         if measured.any():
-            moved = self._since_pose.moved(pose, self._range) & measured
-            crossed = self._since_pose.crossed(pose, self._range) & measured
+            room = _CLEAR * self._range
+            moved = self._since_pose.moved(room) & measured
+            crossed = self._since_pose.crossed(pose, room) & measured
             return self._since_pose.count >= self._frozen and self._are_too_many(moved, crossed)
         zero = np.zeros_like(pose)
-        moved = self._since_vectors.reached(self._range)
-        crossed = self._since_vectors.crossed(zero, self._range)
+        moved = self._since_vectors.reached(_CLEAR * self._range)
+        crossed = self._since_vectors.crossed(zero, _CLEAR * self._range)
         is_relative = not self._is_told[: max(len(pose) - 1, 1)].any()
         return (
             is_relative
@@ -338,6 +349,22 @@ class Stillness:
             and self._since_vectors.count >= self._frozen
             and self._are_too_many(moved, crossed)
         )
+
+    def is_deaf(self, pose: Vector) -> bool:
+        """Return True if all measured numbers of this pose (A,) keep their place up to noise, against the commands.
+
+        To be called after :meth:`is_frozen`.
+        """
+        measured = self._is_measured
+        away = None if self._place is None else np.abs(pose - self._place) > _REST * self._range
+        if away is None or away[measured].any() or not measured.any():
+            self._place, self._since_place = pose, _Commands()
+            return False
+        room = _ASKED * self._range
+        moved = self._since_place.moved(room) & measured
+        crossed = self._since_place.crossed(pose, room) & measured
+        is_long = bool(self._frozen) and self._since_place.count >= self._deaf
+        return is_long and self._are_too_many(moved, crossed)
 
     @staticmethod
     def _are_too_many(moved: NDArray[np.bool_], crossed: NDArray[np.bool_]) -> bool:
@@ -357,26 +384,25 @@ class _Commands:
         self._low = action if self._low is None else np.minimum(self._low, action)
         self._high = action if self._high is None else np.maximum(self._high, action)
 
-    def moved(self, pose: Vector, size: Vector) -> NDArray[np.bool_]:
-        """Return (A,) True where the commands have moved clearly."""
+    def moved(self, room: Vector) -> NDArray[np.bool_]:
+        """Return (A,) True where the commands have moved by ``room`` (A,)."""
         if self._low is None or self._high is None:
-            return np.zeros(len(pose), dtype=bool)
-        found: NDArray[np.bool_] = self._high - self._low >= _CLEAR * size
+            return np.zeros(len(room), dtype=bool)
+        found: NDArray[np.bool_] = self._high - self._low >= room
         return found
 
-    def reached(self, size: Vector) -> NDArray[np.bool_]:
-        """Return (A,) True where relative commands were clearly not 0."""
+    def reached(self, room: Vector) -> NDArray[np.bool_]:
+        """Return (A,) True where relative commands were as large as ``room`` (A,)."""
         if self._low is None or self._high is None:
-            return np.zeros(len(size), dtype=bool)
-        found: NDArray[np.bool_] = np.maximum(self._high, -self._low) >= _CLEAR * size
+            return np.zeros(len(room), dtype=bool)
+        found: NDArray[np.bool_] = np.maximum(self._high, -self._low) >= room
         return found
 
-    def crossed(self, pose: Vector, size: Vector) -> NDArray[np.bool_]:
-        """Return (A,) True where the commands were clearly on both sides of a position."""
+    def crossed(self, pose: Vector, room: Vector) -> NDArray[np.bool_]:
+        """Return (A,) True where the commands were on both sides of a position by ``room`` (A,)."""
         if self._low is None or self._high is None:
             return np.zeros(len(pose), dtype=bool)
-        below, above = self._low <= pose - _CLEAR * size, self._high >= pose + _CLEAR * size
-        found: NDArray[np.bool_] = below & above
+        found: NDArray[np.bool_] = (self._low <= pose - room) & (self._high >= pose + room)
         return found
 
 
@@ -412,7 +438,7 @@ class Observer:
         self._cameras = CameraWatch(safety.frozen, 0.0 if robot.in_step else _FROZEN_S)
         self.poses = MeasuredPoses(robot.limits, period_s, safety.frozen_pose, robot.action_names)
         self._last: Observation | None = None
-        self._came_s = 0.0
+        self._came_s, self._newest_s = 0.0, -math.inf
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, np.dtype[Any]] = {}
         self.pose: Vector | None = None
@@ -487,13 +513,18 @@ class Observer:
             return before, str(error)
         now = clock.now()
         self.unstamped |= seen.stamp_s is None
+        if seen.stamp_s is not None and seen.stamp_s < self._newest_s - _AHEAD_S:
+            fault = fault or "the observation's stamp is earlier than that of one before it"
         if fault:
             return before, fault
         fault = self._cameras.fault(seen, now) or self.poses.fault(pose, seen, now)
         if fault:
             return before, fault
         self._last, self._came_s, self.pose = seen, now, pose
-        return seen, self.fault_of_age()
+        fault = self.fault_of_age()
+        if seen.stamp_s is not None and not fault:
+            self._newest_s = max(self._newest_s, float(seen.stamp_s))
+        return seen, fault
 
     def fault_of_age(self) -> str:
         """Return the reason why the newest observation is too old for acting or has a wrong stamp, or ''.

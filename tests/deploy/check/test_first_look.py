@@ -55,11 +55,27 @@ def test_a_scene_as_in_training_is_without_findings():
         ({"wrist": picture(WRIST[::-1])}, "'wrist': red and blue seem to be swapped"),
         ({"joints": np.zeros(7)}, "'joints' is exactly 0 in all numbers"),
         ({"front": np.zeros((24, 32, 3), np.uint8)}, "'front': all images are black"),
+        ({"joints": np.rint(MEAN).astype(int)}, "'joints' has whole numbers (int64), unlike in training"),
     ],
 )  # fmt: skip
 def test_what_the_robot_must_not_move_with(changed, words):
     told = problems(**changed)
     assert len(told) == 1 and words in told[0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count"),
+    [([0, 0], [3, 5], 0), ([0, 0.5], [3, 5], 1), ([-np.inf] * 2, [1.5] * 2, 0)],
+)
+def test_whole_numbers_are_a_fault_only_where_the_training_had_others(low, high, count):
+    known = Range(np.ones(2), np.ones(2), np.array(low), np.array(high))
+    told = first_look(
+        {"n": np.ones(2, int)}, {"n": "low_dim"}, TrainingObservations({"n": known}, "")
+    )
+    assert [entry.kind for entry in told] == ["rounded"] * count
+    assert not first_look(
+        {"n": np.ones(2)}, {"n": "low_dim"}, TrainingObservations({"n": known}, "")
+    )
 
 
 @pytest.mark.parametrize(

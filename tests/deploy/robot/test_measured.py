@@ -160,6 +160,46 @@ def test_a_sensor_that_repeats_itself_while_commands_move_is_no_sensor(since):
     assert run(Arm(frozen(20)), 60, dry_run=True).steps == 60  # nothing was asked to move
 
 
+class Disabled(Arm):
+    """Accepts commands and does not execute those after ``since`` steps; its sensor has noise."""
+
+    def __init__(self, since, numbers=(0, 1, 2), **rest):
+        draw = np.random.default_rng(0)
+        super().__init__(lambda n, pose: pose + draw.normal(0, 3e-4, 3), **rest)
+        self.since, self.numbers = since, list(numbers)
+
+    def send(self, action):
+        before = self.target
+        super().send(action)
+        if self.n >= self.since:
+            self.target = np.array(action)
+            self.target[self.numbers] = before[self.numbers]
+
+
+@pytest.mark.parametrize("since", [0, 30])
+def test_an_arm_that_accepts_commands_and_executes_none_is_held_and_stopped(since):
+    robot = Disabled(since)
+    assert "does not follow the commands: is the robot enabled?" in run(robot, 150)
+    assert len(robot.sent) <= since + 50
+    assert run(Disabled(since), 90, safety=Safety(frozen_pose=0)).steps == 90
+
+
+@pytest.mark.parametrize(
+    ("numbers", "act"),
+    [
+        ((0,), to_and_fro),  # one number that is blocked, while the other one moves
+        (
+            (2,),
+            lambda step: [*to_and_fro(step)[:2], max(0, 1 - 0.04 * step)],
+        ),  # an object in the gripper
+        ((0, 1, 2), lambda step: HOME + [0.1 * (step % 2), 0, 0]),  # small motions
+        ((0, 1, 2), lambda step: HOME + [0.03 * min(step, 80), 0, 0]),  # one number presses
+    ],
+)
+def test_what_does_not_follow_in_part_is_no_fault(numbers, act):
+    assert run(Disabled(0, numbers), 100, Constant(act)).steps == 100
+
+
 def coarse(n, pose):
     return np.round(pose, 2)
 

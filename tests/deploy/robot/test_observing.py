@@ -7,6 +7,7 @@ import pytest
 
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.observing import Observer
 from imitate.deploy.robot.robot import Observation
 from imitate.errors import RobotError
 from imitate.system import clock
@@ -73,3 +74,25 @@ def test_a_robot_that_was_moved_while_the_network_was_loaded_does_not_jump_back(
     ControlLoop(robot, Constant(act), RATE, any_rate=True, safety=CALM).run(3)
     np.testing.assert_allclose(robot.sent[:, 0], [0.55, 0.6, 0.6])  # 1/20 a step, from 0.5
     assert robot.last_calls()[0] == "send"  # two readings agreed before the episode
+
+
+@pytest.mark.parametrize(
+    ("ages", "held"),
+    [
+        ([0.03, 0.0, 0.1, 0.0, 0.05, 0.0], [0, 0, 1, 0, 1, 0]),  # packets that are delivered again
+        ([0.0, 0.02, 0.0, 0.01, 0.0, 0.025], [0] * 6),  # within the rounding of clocks
+        (
+            [0.0, -5.0, 0.0, 0.0, 0.0, 0.0],
+            [0, 1, 0, 0, 0, 0],
+        ),  # one stamp ahead explains no later one
+    ],
+)
+def test_an_observation_that_is_older_than_one_before_it_is_not_acted_on(ages, held):
+    robot, seen = FakeRobot(), []
+    observer = Observer(robot, 0.01, Safety(frozen=0))
+    observer.first()
+    for age in ages:
+        clock.sleep(0.01)
+        robot.age_s = age
+        seen.append(bool(observer.next()[1]))
+    assert seen == [bool(one) for one in held]
