@@ -86,7 +86,7 @@ class Schema:
         """Invert :meth:`to_dict`.
 
         Raises:
-            WireError: a value is missing, has another type, or is impossible.
+            WireError: a value is missing or has another type.
         """
         try:
             known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
@@ -112,29 +112,33 @@ class Schema:
             for name in ("action_dim", "chunk", "history", "execute", "max_prefix"):
                 if name in known:
                     known[name] = int(known[name])
-            schema = cls(**known)
-            schema._check()
-            return schema
+            return cls(**known)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise WireError(f"the server's schema cannot be read: {error}") from error
 
-    def _check(self) -> None:
-        """Raise ValueError or TypeError if a value is impossible."""
+    def check(self) -> None:
+        """Check the values of a description from elsewhere.
+
+        Raises:
+            WireError: a value is impossible.
+        """
         for key, spec in {**self.goals, **self.observations}.items():
             if min(spec.shape, default=1) < 1 or math.prod(spec.shape) > _MOST:
-                raise ValueError(f"the shape of '{key}' is {spec.shape}")
-        low, high = self.action_low, self.action_high
-        if not len(low) == len(high) == self.action_dim > 0:
-            raise ValueError(
-                f"{len(low)} low and {len(high)} high limits for actions of {self.action_dim} numbers"
-            )
-        if not all(a <= b for a, b in zip(low, high, strict=True)):
-            raise ValueError(f"the limits of actions are {low} to {high}")
-        if self.rate_hz is not None and not 0.0 < self.rate_hz < math.inf:
-            raise ValueError(f"the rate is {self.rate_hz} Hz")
+                raise WireError(f"the shape of '{key}' is {spec.shape}")
+        for limits in (self.action_low, self.action_high):
+            if len(limits) != self.action_dim or not limits:
+                raise WireError(
+                    f"there are {len(limits)} limits, but actions of {self.action_dim} numbers"
+                )
+        for low, high in zip(self.action_low, self.action_high, strict=True):
+            if not low <= high:  # also refuses NaN
+                raise WireError(f"actions have the limits {low} to {high}: expected low <= high")
+        rate_hz = self.rate_hz
+        if rate_hz is not None and not (type(rate_hz) in (int, float) and 0 < rate_hz < math.inf):
+            raise WireError(f"rate_hz is {rate_hz!r}: expected a number above 0, or null")
         for name, least in (("chunk", 1), ("execute", 1), ("history", 0), ("max_prefix", 0)):
-            if not least <= getattr(self, name) <= _LONGEST:
-                raise ValueError(f"{name} is {getattr(self, name)}")
+            if not least <= (number := getattr(self, name)) <= _LONGEST:
+                raise WireError(f"{name} is {number}: expected {least} to {_LONGEST}")
 
     @property
     def hash(self) -> str:

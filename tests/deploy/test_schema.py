@@ -56,9 +56,21 @@ def test_values_that_earlier_servers_lack():
         {"chunk": None},
         {"names": 3},
         {"ranges": {"s": {"mean": ["x"]}}},
+        {"observations": {"s": {"shape": [float("inf")], "kind": "low_dim"}}},
+    ],
+)
+def test_a_damaged_schema(wrong):
+    with pytest.raises(WireError, match="the server's schema cannot be read"):
+        Schema.from_dict({**LEAST, **wrong})
+    with pytest.raises(WireError):
+        Schema.from_dict({})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
         {"observations": {"cam": {"shape": [40_000, 40_000, 3], "kind": "rgb"}}},
         {"goals": {"cam": {"shape": [8, 0, 3], "kind": "rgb"}}},
-        {"observations": {"s": {"shape": [float("inf")], "kind": "low_dim"}}},
         {"action_dim": 0, "action_low": [], "action_high": []},
         {"action_low": [0, 0]},
         {"action_high": []},
@@ -75,11 +87,13 @@ def test_values_that_earlier_servers_lack():
         {"max_prefix": -1},
     ],
 )
-def test_a_damaged_schema(wrong):
-    with pytest.raises(WireError, match="the server's schema cannot be read"):
-        Schema.from_dict({**LEAST, **wrong})
-    with pytest.raises(WireError):
-        Schema.from_dict({})
+def test_impossible_values(wrong):
+    Schema.from_dict(LEAST).check()
+    FULL.check()
+    with pytest.raises(
+        WireError, match=rf"{next(iter(wrong)).partition('_')[0].rstrip('s')}|shape|limits"
+    ):
+        Schema.from_dict({**LEAST, **wrong}).check()
 
 
 def test_the_hash_is_that_of_the_content():

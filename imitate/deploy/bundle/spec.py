@@ -221,11 +221,6 @@ class BundleSpec:
                     f"{name} in its description is {size!r}, which is too large "
                     "or not positive: the bundle is damaged"
                 )
-        for limits in (schema.action_low, schema.action_high):
-            if len(limits) != schema.action_dim:
-                raise BundleError(
-                    f"it has {len(limits)} limits, but actions of {schema.action_dim} numbers"
-                )
 
     def _refuse_values(self) -> None:
         """Refuse limits, rates and executions that would change the policy's actions.
@@ -233,16 +228,11 @@ class BundleSpec:
         Raises:
             BundleError: a value is invalid.
         """
-        schema, execution = self.schema, self.execution
-        for low, high in zip(schema.action_low, schema.action_high, strict=True):
-            if not low <= high:  # also refuses NaN
-                raise BundleError(
-                    f"its actions have the limits {low} to {high}: expected low <= high"
-                )
-        if schema.rate_hz is not None and not _is_number(schema.rate_hz, above=0.0):
-            raise BundleError(
-                f"its rate_hz is {schema.rate_hz!r}: expected a number above 0, or null"
-            )
+        execution = self.execution
+        try:
+            self.schema.check()
+        except WireError as error:
+            raise BundleError(f"in its description {error}") from error
         if execution is None:
             return
         if execution.execute + execution.latency > execution.size:

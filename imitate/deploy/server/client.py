@@ -309,6 +309,7 @@ class RemotePolicy:
                 f"this client version {PROTOCOL}: install the same version on both machines"
             )
         schema = Schema.from_dict(ours.get("schema") or {})
+        schema.check()
         if self.schema is not None and schema.hash != self.schema.hash:
             raise UserError(
                 f"{self._url} now serves another policy: its observations or actions differ "
@@ -407,7 +408,7 @@ class RemotePolicy:
             if fields.get("id") != self._number:
                 continue
             if fields.get("kind") == "error":
-                raise UserError(f"{self._url}: {reply.get('error')}")
+                raise UserError(f"{self._url}: {_one_line(reply.get('error'))}")
             return dict(reply)
 
     def _send(self, connection: Channel, message: Mapping[str, Any], deadline: float) -> None:
@@ -439,11 +440,16 @@ class RemotePolicy:
         reply = self._receive(connection, deadline)
         if not isinstance(reply, dict) or "actions" not in reply:
             text = reply.get("error") if isinstance(reply, dict) else None
-            last = (text or "an answer without actions").strip().splitlines()[-1]
-            raise UserError(f"{self._url}: {last}")
+            last = str(text or "an answer without actions").strip().splitlines()[-1:]
+            raise UserError(f"{self._url}: {_one_line(*last)}")
         self._chunk = _actions(reply["actions"], 2)
         self._note_timing(began, {})
         return self._chunk.copy()
+
+
+def _one_line(text: object = "") -> str:
+    """Return a server's text as one line, which cannot look like a message of this program."""
+    return " ".join(str(text).split())[:500]
 
 
 def _refuse_not_finite(key: str, value: NDArray[Any]) -> None:

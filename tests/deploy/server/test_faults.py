@@ -1,13 +1,15 @@
 """Faults of the network and of servers, to the millisecond: the robot holds, then stops, and nothing stale is sent."""
 
+import dataclasses
 import threading
 
 import numpy as np
 import pytest
 
 from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.schema import ObservedKey
 from imitate.deploy.server.client import RemoteError, RemotePolicy
-from imitate.deploy.server.session import Prediction
+from imitate.deploy.server.session import Prediction, Session
 from imitate.errors import ClosedError, RobotError, UserError
 from imitate.policy.asynchronous import AsynchronousPolicy
 from imitate.system import clock
@@ -288,3 +290,31 @@ def test_an_answer_that_is_none_of_the_policy_is_not_sent(network_of, answer, wo
         with pytest.raises(RobotError, match=f"{NO_ANSWER}: .*{words}"):
             made.run(100)
     assert np.abs(robot.sent).max() == 0.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"action_low": (float("nan"),) * 2},  # any action would be within such limits
+        {"action_low": (0.0,) * 3},
+        {"rate_hz": "fast"},
+        {
+            "observations": {"cam": ObservedKey((40_000, 40_000, 3), "rgb")}
+        },  # --resize would take 5 GB
+    ],
+)
+def test_a_server_whose_description_is_impossible_is_refused(network_of, wrong):
+    served = Counter()
+    served.schema = dataclasses.replace(served.schema, **wrong)
+    network_of(served)
+    with pytest.raises(RemoteError, match="sent no schema: "):
+        RemotePolicy("ws://here")
+
+
+def test_the_text_of_a_server_is_one_line(network_of, monkeypatch):
+    monkeypatch.setattr(Session, "_origin", lambda *_: "no\nerror: something else" + " x" * 9999)
+    network_of(Counter())
+    with pytest.raises(UserError) as raised:
+        RemotePolicy("ws://here").start_episode(lang="unknown")
+    words = str(raised.value)
+    assert words.startswith("ws://here: no error: something else x") and len(words) < 600
