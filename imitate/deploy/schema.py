@@ -162,7 +162,10 @@ class Schema:
             )
         chosen = {}
         for key, spec in wanted.items():
-            value = np.asarray(given[key])
+            try:
+                value = np.asarray(given[key])
+            except ValueError as error:  # lists of different lengths
+                raise WireError(f"{word} '{key}' is not an array of numbers: {error}") from error
             if value.dtype.kind not in "fiub":
                 raise WireError(f"{word} '{key}' is not an array of numbers but {value.dtype}")
             if value.shape != spec.shape:

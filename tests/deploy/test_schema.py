@@ -115,6 +115,7 @@ def test_the_needed_arrays_are_selected():
         ({"s": [1, 2]}, False, "observation 'cam' is missing; wanted s, cam, got s"),
         ({}, True, "goal 'g' is missing; wanted g, got nothing"),
         ({"g": ["a", "b", "c"]}, True, "goal 'g' is not an array of numbers but <U1"),
+        ({"g": [[1.0], [1.0, 2.0]]}, True, "goal 'g' is not an array of numbers: "),
         ({"g": [1.0]}, True, r"goal 'g' has shape \(1,\); wanted \(3,\)"),
     ],
 )
