@@ -43,10 +43,11 @@ QUANTILES = (0.01, 0.1, 0.9, 0.99)
 
 def quantiles_of(values: NDArray[Any]) -> dict[float, NDArray[np.float64]]:
     """Compute the quantiles of :data:`QUANTILES` over the first axis, column by column to save memory."""
-    found = np.empty((len(QUANTILES), *values.shape[1:]))
-    for place in np.ndindex(*values.shape[1:]):
-        column = values[(slice(None), *place)].astype(np.float64)
-        found[(slice(None), *place)] = np.quantile(column, QUANTILES)
+    columns = values.reshape(len(values), -1)
+    found = np.empty((len(QUANTILES), columns.shape[1]))
+    for number, column in enumerate(columns.T):
+        found[:, number] = np.quantile(column.astype(np.float64), QUANTILES)
+    found = found.reshape(-1, *values.shape[1:])
     return dict(zip(QUANTILES, found, strict=True))
 
 
