@@ -74,7 +74,7 @@ def play_lockstep(
             hung = [lockstep.slots[copy].index for copy in error.copies]
             for index in (index for index in hung if index >= 0):
                 losses.add(index, error.reason, results)
-                ended(index, Lost(error.reason, died=True))
+                ended(index, Lost(error.reason))
     return in_order(results, plan.settings.give_up_after)
 
 

@@ -190,7 +190,13 @@ def test_episodes_are_taken_over_and_reported():
     made.close()
 
 
-def test_the_result_and_its_warnings():
+def test_the_result_and_its_warnings(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        module,
+        "write_mosaic",
+        lambda path, *rest, size: drawn.append((path, size)) or Path("b.mp4"),
+    )
     episodes = [
         played(0, error="lost"),
         played(1, first_error="slow"),
@@ -209,7 +215,10 @@ def test_the_result_and_its_warnings():
     assert found == (50, 70, 40, "vector", 2)
     assert (result.wall_s, result.video, result.longest_demo) == (2.5, None, 9)
     assert result.checkpoint == "a.pth" and result.env_name == "Pendulum-v1"
-    assert job().result([played(0)], 1.0).warnings == ()
+    assert job().result([played(0)], 1.0).warnings == () and drawn == []
+    assert job(video="a.mp4").result([played(0)], 1.0).video == "b.mp4" and drawn == [
+        ("a.mp4", 256)
+    ]
     assert job(mode="vector").result([played(0)], 1.0).warnings == ()
     with refused("no episode could be played: lost", error=EvaluationError):
         made.result(episodes[:1], 1.0)

@@ -170,6 +170,11 @@ def test_idle_environments_repeat_the_observation_of_one_that_plays(play):
     assert made.venvs[0].resets == [[10, 11], *[[10, None]] * 3, [10, 10]]
 
 
+def test_the_first_episode_may_be_the_last_to_end(play):
+    made = play({11: (1, "terminated")}, episodes=2)
+    assert made.policy.seen == [[0, 0], [1, 1], [2, 2], [3, 3]]
+
+
 def test_it_stops_when_there_is_no_hope(play):
     made = play(episodes=6, give_up_after=2)
     assert len(made.told) == 2 and len(made.venvs) == 1

@@ -106,10 +106,16 @@ def test_configurations_that_the_data_do_not_fit(path):
         with refused("rename those that the weights of old.pth take", words, error=ConfigError):
             with_observations(config(path, ["s", missing], **weights))
     obs = {"s": np.zeros((2, 2)), "left_image": np.zeros((2, 8, 8, 3), np.uint8)}
+    obs["a"] = np.zeros((2, 1))
     path = write_demos(path.with_name("b.hdf5"), [episode(2, obs)] * 2)
     with h5py.File(path, "a") as file:
         del file["data/demo_1/obs/left_image"]
+        file["mask/none"] = np.array([], "S1")
     with refused("obs/left_image obs/eye_image --out", error=ConfigError):
         with_observations(config(path, ["s"], ["eye_image"], **weights))
+    with refused("obs/a obs/t --out", error=ConfigError):
+        with_observations(config(path, ["s", "t"], **weights))
+    with refused(f"{path}: filter key 'none' selects no demo"):
+        with_observations(config(path, ["s"], train={"data": str(path), "hdf5_filter_key": "none"}))
     with refused("demo 'demo_1' has no 'obs/left_image'", error=DatasetError):
         with_observations(config(path, ["s"], ["left_image"]))

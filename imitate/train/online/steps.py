@@ -110,7 +110,7 @@ class Collected:
     episodes: list[EpisodeRecord]
     version: int = 0
     messages: tuple[str, ...] = ()
-    lost_lanes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    lost_lanes: NDArray[np.int64] = field(default_factory=lambda: np.array([], dtype=np.int64))
 
     @property
     def num_steps(self) -> int:
