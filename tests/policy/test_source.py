@@ -5,6 +5,7 @@ import os
 
 import torch
 
+from imitate.policy import source as sources
 from imitate.policy.source import CheckpointFile, SentCheckpoint
 from tests.tiny import tiny_checkpoint
 
@@ -39,3 +40,13 @@ def test_a_file_that_is_gone_is_reported_by_the_worker(tmp_path):
     source = CheckpointFile(str(tmp_path / "none.pt"))
     assert source.key == f"{tmp_path / 'none.pt'} 0 fp32"
     assert source.for_workers() is source
+
+
+def test_a_single_file_is_sent_as_it_is_and_a_folder_as_one(tmp_path, monkeypatch):
+    path = tmp_path / "a.pt"
+    path.write_bytes(b"file")
+    monkeypatch.setattr(sources, "load_checkpoint", lambda path: {"of": str(path)})
+    monkeypatch.setattr(sources, "checkpoint_to_bytes", lambda ckpt: ckpt["of"].encode())
+    for folder, data in ((None, b"file"), (tmp_path, str(path).encode())):
+        monkeypatch.setattr(sources, "lerobot_policy", lambda path, folder=folder: folder)
+        assert CheckpointFile(str(path)).for_workers().data.get() == data
