@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from imitate.envs.spaces import ActionSpace, ObservationSpace
+from imitate.envs.spaces import ActionSpace, ObservationSpace, no_observation
 from imitate.errors import EnvError
 from tests.refusals import refused
 
-BOX = spaces.Box(np.array([[-1.0, -2.0]]), np.array([[1.0, 3.0]]), dtype=np.float32)
+BOX = spaces.Box(np.float32([[-1.0, -2.0]]), np.float32([[1.0, 3.0]]))
 CHOICE = spaces.Discrete(3, start=5)
 
 
@@ -132,3 +132,26 @@ def test_observations_that_cannot_be_read_are_refused(space, keys, words):
     raw = {**RAW, "i": np.zeros((84, 84, 7), np.uint8)}
     with refused(words, error=EnvError):
         ObservationSpace("Env", space, keys).observe(raw, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ((), "did you mean 'place'?"),
+        (("--rename", "--set"), "(if it has another name there, use --rename NEW=plce)"),
+        (
+            ("--set",),
+            """; to take its own, add --set 'observation.modalities.obs={"low_dim": ["place"], "rgb": ["top"]}'""",
+        ),
+    ],
+)
+def test_a_missing_observation_is_reported_with_the_remedy_of_the_command(
+    monkeypatch, options, end
+):
+    monkeypatch.setattr("imitate.envs.spaces.offered", options.__contains__)
+    obs = {"place": np.zeros(3), "top": np.zeros((8, 9, 3)), "mode": np.zeros(())}
+    message = str(no_observation("Env", "plce", obs))
+    assert message.startswith(
+        "Env: the environment has no observation 'plce'; did you mean 'place'"
+    )
+    assert message.endswith(end)
