@@ -93,15 +93,16 @@ def compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tu
             goal = observation["goal"] or None
             with Draws(same):
                 expected = policy(obs, goal)
-            difference = np.abs(bundle(obs, goal) - expected) / np.maximum(np.abs(expected), 1.0)
-            largest = max(largest, float(difference.max()))
-            if not largest <= TOLERANCE:
+            error = np.abs(bundle(obs, goal) - expected) / np.maximum(np.abs(expected), 1.0)
+            difference = float(error.max())
+            if not difference <= TOLERANCE:  # also if it is NaN, which max() would pass over
                 raise BundleError(
                     f"the exported network acts differently in step {step} of an episode "
-                    f"({largest:.2g} away): its computation depends on values in a way that "
+                    f"({difference:.2g} away): its computation depends on values in a way that "
                     "the export does not capture, or it chooses among nearly equal "
                     "alternatives"
                 )
+            largest = max(largest, difference)
             if step == 2 * steps // 3:
                 policy.cut_plan()
                 bundle.cut_plan()
