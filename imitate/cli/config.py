@@ -93,6 +93,12 @@ def init(
             "--measure", help="Run updates with each precision and thread count; write the fastest."
         ),
     ] = False,
+    for_: Annotated[
+        str | None,
+        typer.Option(
+            "--for", help="lerobot: keys with which LeRobot can take the policy back as its own."
+        ),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a configuration for a demonstration file.
@@ -107,7 +113,9 @@ def init(
 
     if out is not None and out.exists() and not overwrite:
         raise ConfigError(f"{out}: exists already: name another with --out, or add --overwrite")
-    made = first_config(file, algo, images, _sides(image_size), skip_incomplete)
+    if for_ not in (None, "lerobot"):
+        raise ConfigError(f"--for {for_}: unknown; write --for lerobot")
+    made = first_config(file, algo, images, _sides(image_size), skip_incomplete, for_)
     check_trainable(load_config(made.tree))
     for topic, words in made.reasons:
         typer.echo(f"{topic:<{TOPIC_WIDTH}}  {words}", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE
 from imitate.data.formats.lerobot_names import unusual_names
 from imitate.data.quality.doctor.useless import useless_observations
 from imitate.errors import ConfigError, DatasetError, nearest
+from imitate.policy.for_lerobot import refusal, resizes, write_keys
 from imitate.system.memory import gigabytes
 from imitate.system.recognition import LEROBOT_ALGOS, recognise
 from imitate.system.text import counted
@@ -85,6 +87,7 @@ def first_config(
     images: str = "all",
     image_size: tuple[int, int] | None = None,
     skip_incomplete: bool = False,
+    toolkit: str | None = None,
 ) -> FirstConfig:
     """Write a configuration for a demonstration file.
 
@@ -94,9 +97,10 @@ def first_config(
         images: ``all``, ``none``, or keys of images, separated by commas.
         image_size: (height, width) to which a step ``resize`` scales all images, or None to keep their sizes.
         skip_incomplete: train on the demos that have all images, if others lack some.
+        toolkit: ``lerobot`` for keys with which LeRobot can take the policy back as its own, or None.
 
     Raises:
-        UserError: the file cannot be used, or there is no such algorithm or image.
+        UserError: the file cannot be used, there is no such algorithm or image, or LeRobot has no such policy.
     """
     algorithm, templates = _templates(algorithm)
     contents = _contents(Path(path), skip_incomplete)
@@ -136,7 +140,10 @@ def first_config(
         train["preprocess"] = [resize, *train.get("preprocess", ())]
     encoder, encoder_words = _encoder(shapes, on_gpu)
     tree["observation"].update({"encoder": encoder} if cameras else {})
-    memory_words = _memory_words(tree, shapes, contents.path)
+    if toolkit is not None:
+        write_keys(tree)
+        encoder_words = "ResNet18Conv, as LeRobot has it" if cameras else ""
+    memory_words = _memory_words(tree, shapes, contents.path, toolkit)
     updates = epochs * EPOCH_STEPS
     rough_s = updates * image_seconds(tree, shapes)
     passes = epochs * EPOCH_STEPS * batch / max(contents.steps, 1)
@@ -152,7 +159,7 @@ def first_config(
         ("actions", _action_words(contents)),
         ("control rate", _rate_words(contents.rate_hz)),
         ("rollouts", play_words),
-        ("robots", _robot_words(Path(path), str(tree["algo_name"]))),
+        ("robots", _robot_words(tree, contents, toolkit)),
         (
             "updates",
             f"{updates:,} of {batch} samples, {passes:.0f} passes over the training steps",
@@ -165,16 +172,29 @@ def first_config(
 # ---- the file ------------------------------------------------------------------------------------------------------
 
 
-def _robot_words(path: Path, algo_name: str) -> str:
-    """Return where a policy of LeRobot's data can go; '' for other data."""
-    found = recognise(path)
-    if found is None or found.kind != "lerobot-dataset":
+def _robot_words(tree: dict[str, Any], contents: _Contents, toolkit: str | None) -> str:
+    """Return where the policy can go; '' for data of no toolkit that runs it.
+
+    Raises:
+        ConfigError: ``toolkit`` cannot take it.
+    """
+    found = recognise(contents.path)
+    if toolkit is None and (found is None or found.kind != "lerobot-dataset"):
         return ""
-    own = ""
-    if algo_name in LEROBOT_ALGOS.values():
-        keys = "with the keys of docs/from_lerobot.md"
-        own = f"; {keys} also as its own {algo_name}: imitate convert-checkpoint --to lerobot"
-    return f"LeRobot runs it after imitate convert-checkpoint RUN FOLDER --to lerobot-plugin{own}"
+    shapes, action_dims = contents.found.shapes, {"actions": contents.action_dim}
+    command = "LeRobot runs it after imitate convert-checkpoint RUN FOLDER --to lerobot"
+    reason = refusal(tree, shapes, action_dims)
+    if not reason:
+        return command
+    if toolkit is not None:
+        raise ConfigError(f"--for {toolkit}: {reason}")
+    words = f"{command}-plugin"
+    if tree["algo_name"] in LEROBOT_ALGOS.values():
+        other = deepcopy(tree)
+        write_keys(other)
+        if not refusal(other, shapes, action_dims):
+            words += f"; as its own {tree['algo_name']} with the keys that --for lerobot writes"
+    return words
 
 
 def _contents(path: Path, skip_incomplete: bool) -> _Contents:
@@ -304,13 +324,17 @@ def _image_words(found: FileObservations, cameras: list[str]) -> str:
     return words + (f"; without {', '.join(rest)}" if rest else "; --images none leaves them out")
 
 
-def _memory_words(tree: dict[str, Any], shapes: dict[str, tuple[int, ...]], path: Path) -> str:
+def _memory_words(
+    tree: dict[str, Any], shapes: dict[str, tuple[int, ...]], path: Path, toolkit: str | None
+) -> str:
     """Describe the memory that large images need in an update and a smaller size; "" if images are small."""
     needed = image_memory(tree, shapes)
     if needed < LARGE:
         return ""
     size = max((shape[:2] for shape in shapes.values()), key=math.prod)
     words = f"about {gigabytes(int(needed))} for the images of an update, of {_size(size)}"
+    if toolkit is not None and not resizes(tree):
+        return words
     while needed >= LARGE and smaller(size) != size:
         size = smaller(size)
         less: dict[str, tuple[int, ...]] = {key: (*size, shape[2]) for key, shape in shapes.items()}

@@ -5,7 +5,9 @@ import json
 import h5py
 import numpy as np
 import pytest
+import torch
 
+from imitate import policy_from_checkpoint
 from imitate.config import load_config
 from imitate.config.from_data import num_epochs
 from imitate.config.loading import names
@@ -15,6 +17,9 @@ from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError, DatasetError
 from imitate.models.resnet import ResNet18Conv
+from imitate.policy.checkpoint import load_checkpoint
+from imitate.policy.export import to_lerobot
+from imitate.system.run_folder import find_checkpoint
 from imitate.train import first_config as module
 from imitate.train import forecast as time_of_training
 from imitate.train.first_config import first_config
@@ -398,3 +403,79 @@ def test_auto_reads_and_writes_as_any_value():
     config = load_config({"algo_name": "bc", "observation": {"modalities": "auto"}})
     assert load_config(config.to_json()) == config
     assert config.observation.modalities.obs.rgb == ("auto",)
+
+
+def with_environment(path):
+    """Demonstrations whose two vectors have LeRobot's names."""
+    with DatasetWriter(path, {"env_name": "a", "type": 4, "env_kwargs": {}}) as writer:
+        random = np.random.default_rng(0)
+        obs = {
+            "state": random.normal(size=(20, 3)),
+            "environment_state": random.normal(size=(20, 2)),
+        }
+        end = np.arange(20) == 19
+        writer.append_episode(Episode(obs, random.normal(size=(20, 4)), np.zeros(20), ~end, end))
+    return path
+
+
+@pytest.mark.parametrize("algorithm", ["act", "diffusion_policy"])
+def test_lerobot_takes_back_what_was_trained_for_it(tmp_path, algorithm):
+    made = first_config(with_environment(tmp_path / "a.hdf5"), algorithm, toolkit="lerobot")
+    assert dict(made.reasons)["robots"].endswith("--to lerobot")
+    small = {
+        "act": {"transformer.feedforward_dim": 8, "vae.posterior_keys": ["state"]},
+        "diffusion_policy": {"unet.down_dims": [8, 16]},
+    }
+    settings = {f"algo.{key}": value for key, value in small[algorithm].items()}
+    settings |= {"train.num_epochs": 1, "experiment.epoch_every_n_steps": 1, "train.batch_size": 2}
+    settings |= {"train.output_dir": str(tmp_path / "runs")}
+    run = train(load_config(made.tree).with_overrides(settings)).run_dir
+    path = find_checkpoint(run)
+    to_lerobot(load_checkpoint(path), tmp_path / "theirs", "lerobot")
+    obs = {"state": np.ones(3, np.float32), "environment_state": np.ones(2, np.float32)}
+    actions = []
+    for place in (path, tmp_path / "theirs"):
+        policy, _ = policy_from_checkpoint(ckpt_path=place, device="cpu")
+        policy.start_episode()
+        torch.manual_seed(0)
+        actions.append(policy(obs))
+    np.testing.assert_allclose(*actions, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "words"),
+    [
+        ("bc", {}, "LeRobot has no policy that acts like 'bc'"),
+        (
+            "act",
+            {"images": "none"},
+            "observations goal, joint_pos: .* an image or environment_state",
+        ),
+        ("act", {"image_size": (32, 32)}, "images are resized"),
+    ],
+)
+def test_what_lerobot_cannot_take_back_is_said_before_the_training(path, algorithm, options, words):
+    with pytest.raises(ConfigError, match=f"^--for lerobot: .*{words}"):
+        first_config(path, algorithm, toolkit="lerobot", **options)
+
+
+@pytest.mark.parametrize("algorithm", ["act", "diffusion_policy"])
+def test_cameras_are_encoded_as_lerobot_does(tmp_path, algorithm):
+    path = own(tmp_path / "two.hdf5", second=(64, 48))
+    tree, config, reasons = made_for(path, algorithm, toolkit="lerobot")
+    assert reasons["robots"].endswith("--to lerobot")
+    assert reasons["encoder"] == "ResNet18Conv, as LeRobot has it"
+    assert ("obs_randomizer_class" in tree["observation"]["encoder"]["rgb"]) == (algorithm != "act")
+    check_trainable(config)
+
+
+def test_a_folder_of_lerobot_is_said_where_its_policy_can_go(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "cache"))
+    convert(own(tmp_path / "own.hdf5"), tmp_path / "lr", to_format="lerobot")
+    for algorithm, end in (
+        ("act", "--to lerobot-plugin; as its own act with the keys that --for lerobot writes"),
+        ("bc", "--to lerobot-plugin"),
+    ):
+        assert made_for(tmp_path / "lr", algorithm)[2]["robots"].endswith(end)
+    assert made_for(tmp_path / "lr", "act", "none")[2]["robots"].endswith("--to lerobot-plugin")
+    assert "robots" not in made_for(tmp_path / "own.hdf5", "act")[2]

@@ -118,6 +118,10 @@ def their_config(
     section = cast(ACTConfig, config.algo)
     _check_exportable(config, network, features)
     sizes, vae = section.transformer, section.vae
+    if any(entry.step == "resize" for entry in config.train.preprocess):
+        raise CheckpointError(
+            "images are resized (train.preprocess), but LeRobot's ACT takes those of the cameras"
+        )
     for encoder in encoders:
         if encoder.norm != "batch":
             raise CheckpointError("cameras have norm 'group'; LeRobot's ACT needs 'frozen_batch'")

@@ -172,7 +172,8 @@ def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 PLUGIN = "lerobot-plugin"
 LAYOUTS = ("lerobot", "lerobot-0.3")
 """Layouts of folders: LeRobot 0.4 to 0.6, and releases up to 0.3."""
-_OWN_NAMES = {"state": "STATE", "environment_state": "ENV"}
+OWN_VECTORS = {"state": "STATE", "environment_state": "ENV"}
+"""Vectors that LeRobot has under a name of their own; all others are concatenated to its state."""
 
 
 def export(algo: Algo, folder: Path, layout: str) -> None:
@@ -182,6 +183,17 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
         algo: the policy.
         folder: path of the new folder; it gets its name when it is complete.
         layout: a name in :data:`LAYOUTS`.
+
+    Raises:
+        CheckpointError: see :func:`contents_of`.
+    """
+    write_folder(folder, *contents_of(algo), old=layout == "lerobot-0.3")
+
+
+def contents_of(
+    algo: Algo,
+) -> tuple[dict[str, Any], Mapping[str, Tensor], Mapping[str, Mapping[str, Tensor]]]:
+    """Return configuration, weights and statistics of a policy as LeRobot has them.
 
     Raises:
         CheckpointError: LeRobot lacks a part of the policy; the message names it.
@@ -216,9 +228,7 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
         **kind.their_config(algo.global_config, network, features, encoders),
     }
     tensors = kind.their_tensors(network, features)
-    write_folder(
-        folder, config, tensors, _statistics(algo, features, encoders), old=layout == "lerobot-0.3"
-    )
+    return config, tensors, _statistics(algo, features, encoders)
 
 
 def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
@@ -245,8 +255,8 @@ def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
             f"observation '{long[0]}' has shape {shapes[long[0]]}: LeRobot's policies take vectors with one axis"
         )
     found: list[Feature] = []
-    if set(low_dim) <= set(_OWN_NAMES):
-        for key, kind in _OWN_NAMES.items():
+    if set(low_dim) <= set(OWN_VECTORS):
+        for key, kind in OWN_VECTORS.items():
             if key in low_dim:
                 found.append(Feature(f"observation.{key}", kind, shapes[key]))  # type: ignore[arg-type]
     else:

@@ -173,6 +173,7 @@ STATE = {"state": (3,), "environment_state": (5,)}
 DIFFUSION, SEPARATE = "diffusion_policy", {"algo.tokens.separate_vectors": True}
 WITH_MAPS, AT_NO_PLACE = {**SMALL_ACT, **MAPS}, {"algo.tokens.camera_positions": False}
 TRANSFORMER = {"algo.unet.enabled": False, **under("algo.transformer", enabled=True, embed_dim=16)}
+RESIZE = {"train.preprocess": [{"step": "resize", "size": [32, 36]}]}
 WIDE = {**SMALL_DIFFUSION, f"{RGB}.core_kwargs.feature_dimension": 10}
 REFUSED = {
     "learned positions": ("act", WITH_MAPS, SHAPES, "cameras have learned positions"),
@@ -186,6 +187,7 @@ REFUSED = {
     "pool": (DIFFUSION, WIDE, SHAPES, "has SpatialSoftmax with num_kp"),
     "centre": (DIFFUSION, {**SMALL_DIFFUSION, **KEYPOINTS, **CROP}, SHAPES, "begins a pixel before"),
     "clip": ("act", WITH_MAPS, SHAPES, "train.obs_clip is 5"),
+    "resize": ("act", WITH_MAPS | AT_NO_PLACE | RESIZE, SHAPES, "images are resized"),
     "other": ("bc", {}, STATE, "no policy that acts like 'bc' .only like act, diffusion_policy."),
 }  # fmt: skip
 
