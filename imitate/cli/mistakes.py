@@ -135,7 +135,8 @@ def _instead(name: str, value: str | None, path: str, command: Any, args: Sequen
         return f"the configuration has it: {' or '.join(f'--set {key}={shown}' for key in keys)}"
     if known:
         return known
-    if spelt in _OF_FILES and value is not None:
+    takes_file = any(one.param_type_name == "argument" and one.required for one in command.params)
+    if spelt in _OF_FILES and value is not None and takes_file:
         return f"write `imitate {path} {value}`"
     near = get_close_matches(name, options, n=1, cutoff=_NEAR)
     if near:

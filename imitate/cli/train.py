@@ -89,7 +89,7 @@ def command(
     """
     if run is not None and not resume:
         raise ConfigError(
-            f"{run}: to resume a run, write --resume {run}; configurations take --config"
+            f"{run}: to resume a run, write --resume {run}; demonstrations take --dataset, configurations --config"
         )
     overrides = list(set_ or ())
     if init is not None:

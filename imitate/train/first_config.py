@@ -41,6 +41,8 @@ ACTION_DEMOS = 50
 """Number of demos from which the range of actions is read."""
 OTHERS = ("metaworld/", "ogbench/", "robosuite/", "paper/")
 """Folders of configurations for single tasks; all other configurations are general."""
+VLAS = ("groot", "pi0", "pi0_fast", "pi05", "smolvla", "wall_x", "xvla")
+"""Policies of LeRobot that have no counterpart here."""
 ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
 
 
@@ -353,7 +355,7 @@ def _size(size: Sequence[int]) -> str:
 
 def _action_words(contents: _Contents) -> str:
     low, high = contents.actions_low, contents.actions_high
-    words = f"{contents.action_dim} numbers from {low:.3g} to {high:.3g}"
+    words = f"{counted(contents.action_dim, 'number')} from {low:.3g} to {high:.3g}"
     if action_normalization(low, high) == "min_max":
         return (
             f"{words}: scaled to [-1, 1] for the networks, and back (normalization auto: min_max)"
@@ -382,6 +384,11 @@ def _templates(algorithm: str) -> tuple[str, dict[str, str]]:
         if not name.startswith(OTHERS) and not _is_online(read_tree(path)):
             templates[path.stem] = name
     end = algorithm.rpartition("/")[2]
+    if end in VLAS:
+        raise ConfigError(
+            f"--algo: LeRobot's {end} is not here, nor is another VLA; act, diffusion_policy, flow_policy learn from "
+            "the same data"
+        )
     if algorithm not in (end, templates.get(end)) or end not in templates:
         raise ConfigError(
             f"--algo: no algorithm '{algorithm}' for demonstrations, {nearest(algorithm, templates)}"

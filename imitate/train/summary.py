@@ -133,7 +133,7 @@ def draw_curves(folder: RunFolder) -> Path | None:
     return draw_settings([Setting(title, {}, (curve,), 1)], [folder.curve], over="epoch")[0]
 
 
-COMPARE = "compare checkpoints with imitate eval, or on the robot"
+COMPARE = "compare checkpoints with imitate eval in a simulator, or imitate compare on the robot"
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ dataset convert p.npz new.hdf5 --from d4rl | p.npz: is not an HDF5 file
 dataset convert p.npz new.hdf5 --to imitation | is only read
 dataset convert p.npz new.strange | name one with --to
 dataset convert p.npz text.txt --to robomimic | exists already
+dataset convert p.npz p.npz | p.npz: is the source itself
 dataset convert p.npz p.npz --to robomimic --overwrite | is the source itself
 dataset convert p.npz new.hdf5 --action-shift 1 | does not use --action-shift
 dataset delete demos.hdf5 -o new.hdf5 | name demos or keys
@@ -198,7 +199,7 @@ sweep none.json | none.json
 plot nowhere -o new.png | nowhere: there is no such run
 train | a new run needs a configuration
 train --config none.json | none.json: there is no such file
-train somewhere | somewhere: to resume a run, write --resume somewhere
+train somewhere | somewhere: to resume a run, write --resume somewhere; demonstrations take --dataset
 train --resume somewhere | somewhere: there is no such run
 train --resume empty | empty: not a run folder (no config.json in it), and none is below it
 train --resume odd_rum | there is no such run; did you mean 'odd_run'?

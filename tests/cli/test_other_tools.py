@@ -38,6 +38,7 @@ train --epoch 3 | did you mean --epochs?
 train --nonsense | `imitate train --help` lists its options
 collect --env Lift --num 0 --bad | `imitate collect --help` lists | Missing option '--out'. | value for '--num'
 dataset playback --dataset f --video v | write `imitate dataset playback f`
+eval --dataset f --agent a | eval has no such option; did you mean --data?
 dataset render f --out g --cameras a b | --cameras: takes one word, got a b: write --cameras a,b
 train --set a=1 b=2 c=3 | --set: takes one word, got a=1 b=2 c=3: write --set a=1 --set b=2 --set c=3
 info a b | info: takes no further words, got 'b'; `imitate info --help` shows what it takes

@@ -15,6 +15,8 @@ from imitate.config.readiness import check_trainable
 from imitate.data import DatasetWriter, Episode
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
+from imitate.data.quality.doctor.diagnosis import diagnose
+from imitate.data.quality.doctor.finding import Level
 from imitate.errors import ConfigError, DatasetError
 from imitate.models.resnet import ResNet18Conv
 from imitate.policy.checkpoint import load_checkpoint
@@ -27,6 +29,7 @@ from imitate.train.forecast import forecast
 from imitate.train.observations import with_observations
 from imitate.train.setup import resolve
 from imitate.train.trainer import train
+from tests.calling import call
 from tests.demo_files import OBS_DIMS, make_demo_file
 from tests.refusals import refused
 from tests.tiny import tiny_tree
@@ -230,6 +233,26 @@ def test_incomplete_folders_of_lerobot_and_their_names(tmp_path, monkeypatch):
     assert config.train.hdf5_filter_key == "complete"
 
 
+def test_what_a_folder_of_lerobot_lacks_is_said_by_info_and_doctor(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "lr"
+    convert(own(tmp_path / "own.hdf5"), root, to_format="lerobot", options=Options(video="h264"))
+    (root / "meta/imitate.hdf5").unlink()
+    whole = json.loads(call("info --json", root).output)
+    assert whole["missing"] == "" and "missing" not in call("info", root).output
+    (root / "videos").rename(root / "video")
+    words = (
+        "no episode has a video of 'observation.images.front'",
+        "but there is 'video': rename it",
+    )
+    done = call("info", root).output
+    assert all(word in done for word in words) and "imitate config init" in done
+    for _ in range(2):  # the second time from the cache
+        finding = {one.code: one for one in diagnose(root).findings}["incomplete"]
+        assert all(word in finding.what for word in words)
+        assert finding.level is Level.warning and "--images none" in finding.advice
+
+
 def test_robosuites_usual_observations(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: object())
     more = {**OBS_DIMS, "robot0_joint_vel": 7}
@@ -250,6 +273,7 @@ def test_an_algorithm_is_named_as_the_template_or_its_end(path):
     [
         ({"images": "front"}, "no colour images 'front', did you mean 'front_image'"),
         ({"algorithm": "act/bc_rnn_gmm"}, "no algorithm 'act/bc_rnn_gmm' "),
+        ({"algorithm": "smolvla"}, "LeRobot's smolvla is not here, nor is another VLA"),
         ({"algorithm": "flow_polcy"}, "--algo: no algorithm 'flow_polcy' |mean 'flow_policy'"),
         ({"algorithm": "hbc"}, "hbc: has several lists of observations"),
     ],

@@ -455,7 +455,7 @@ def test_validation_loss_alone_does_not_choose_the_checkpoint(look):
     assert recommended(kept).name == "last.pth"
     assert recommended(kept).words == "the last (epoch 200)"
     assert "best_valid.pth (epoch 2)" in caution(kept)
-    assert "imitate eval, or on the robot" in caution(kept)
+    assert "imitate eval in a simulator" in caution(kept)
 
 
 def test_without_any_measurement_a_comparison_is_advised(look):

@@ -187,14 +187,14 @@ def test_every_kept_checkpoint_has_its_reason(folder):
             ["last.pth"],
             [],
             "the last (epoch unknown)",
-            "no episodes were evaluated: compare checkpoints with imitate eval, or on the robot",
+            "no episodes were evaluated: compare checkpoints with imitate eval in a simulator, or imitate compare on the robot",
         ),
         (
             ["best_valid.pth", "last.pth"],
             [{"kind": "epoch", "epoch": 1, "Valid/Loss": 0.5}],
             "the last (epoch unknown)",
             "best_valid.pth (epoch 1) has the lowest validation loss, which is a poor measure of "
-            "success: compare checkpoints with imitate eval, or on the robot",
+            "success: compare checkpoints with imitate eval in a simulator, or imitate compare on the robot",
         ),
     ],
 )

@@ -26,6 +26,7 @@ def describe(path: Path) -> Report:
             f"{file}: 'features' is not an object of features: download the dataset again"
         )
     from imitate.data.formats.base import first_pointer
+    from imitate.data.formats.lerobot import missing_images
     from imitate.data.formats.lerobot_names import keys_of, unusual_names
 
     keys, pointer = keys_of(features), first_pointer(path)
@@ -45,14 +46,19 @@ def describe(path: Path) -> Report:
                 "key": keys[name],
                 "shape": _shape(feature.get("shape"), file),
                 "dtype": feature.get("dtype"),
-                "names": dimension_names(feature.get("names")),
+                "names": [] if _is_image(feature) else dimension_names(feature.get("names")),
             }
             for name, feature in features.items()
             if name not in _AUTOMATIC
         ],
         "unusual_names": unusual_names(keys.items()),
         "pointer": None if pointer is None else diagnosis(pointer),
+        "missing": "" if pointer else missing_images(path, info),
     }
+
+
+def _is_image(feature: dict[str, Any]) -> bool:
+    return feature.get("dtype") in ("image", "video")
 
 
 def _shape(shape: Any, file: Path) -> list[int]:
@@ -91,9 +97,11 @@ def lay_out(report: Report) -> Iterator[str]:
             for f in report["features"]
         ],
     )
-    if report["pointer"]:
+    missing = report["pointer"] or report["missing"]
+    if missing:
         yield ""
-        yield f"missing        {report['pointer']}"
+        yield f"missing        {missing}"
+    if report["pointer"]:
         return
     if report["unusual_names"]:
         yield ""

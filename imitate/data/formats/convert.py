@@ -62,6 +62,8 @@ def convert(
     """
     given = options or Options()
     path, final = Path(source).expanduser(), Path(target).expanduser()
+    if final.exists() and path.exists() and final.samefile(path):
+        raise DatasetError(f"{final}: is the source itself: choose another name")
     reader = registry.detect(path) if from_format is None else registry.find(from_format)
     writer = registry.target_format(final) if to_format is None else registry.find(to_format)
     _check(path, final, reader, writer, given, overwrite)
@@ -89,8 +91,6 @@ def _check(
         raise DatasetError(
             f"{final}: exists already: choose another name, or replace it with --overwrite"
         )
-    if final.exists() and final.samefile(path):
-        raise DatasetError(f"{final}: is the source itself: choose another name")
     known = reader.options | writer.write_options
     for name in options.given():
         if name not in known:

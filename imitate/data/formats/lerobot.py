@@ -84,6 +84,22 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         yield source
 
 
+def missing_images(path: Path, info: dict[str, Any]) -> str:
+    """Describe the videos that a dataset lacks, or the reason why its episodes cannot be listed; "" if it is whole.
+
+    Args:
+        path: the dataset's folder.
+        info: content of ``meta/info.json``.
+    """
+    if not any(feature.get("dtype") == "video" for feature in info["features"].values()):
+        return ""
+    try:
+        tables = Tables(path, info)
+        return VideoCameras(tables, ConversionReport("", "", "", "")).missing().words
+    except DatasetError as error:
+        return str(error)
+
+
 def _without(
     videos: VideoCameras,
     tables: Tables,

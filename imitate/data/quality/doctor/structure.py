@@ -14,6 +14,7 @@ import numpy as np
 from imitate.data.edit.rewrite import Rows
 from imitate.data.file.action_scale import NO_ATTRIBUTES, recorded_scale
 from imitate.data.file.faults import odd_lengths
+from imitate.data.formats.lerobot_missing import INCOMPLETE
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted
 from imitate.data.quality.doctor.survey import DemoSteps, FileLayout
 from imitate.errors import DatasetError
@@ -125,6 +126,16 @@ def check_keys(layout: FileLayout) -> Iterator[Finding]:
             [Place(name, key) for name in (lacking if few else having)],
             remedy,
         )
+
+
+def check_complete(layout: FileLayout) -> Iterator[Finding]:
+    """Report images that a dataset of another format lacks."""
+    missing = str(layout.file.file_attrs.get(INCOMPLETE, ""))
+    if missing:
+        advice = (
+            "train on what is there: imitate config init with --skip-incomplete or --images none"
+        )
+        yield Finding("incomplete", Level.warning, missing, advice=advice)
 
 
 def check_shapes(layout: FileLayout) -> Iterator[Finding]:
@@ -267,6 +278,7 @@ CHECKS = (
     check_action_scale,
     check_counts,
     check_keys,
+    check_complete,
     check_shapes,
     check_lengths,
     check_dtypes,

@@ -240,6 +240,19 @@ def test_fast_motion_is_no_jump(write, random):
     assert "jump" not in findings(write(episodes))
 
 
+def test_jumps_in_most_demos_are_no_reason_to_leave_them_out(write, random):
+    def demos(number):
+        pairs = [arm(random, 0) for _ in range(12)]
+        for _, obs in pairs[:number]:
+            obs["eef_pos"][40:] += 50.0
+        return findings(write(pairs))["jump"]
+
+    few, most = demos(3), demos(11)
+    assert few.level.value == "warning" and len(few.remedy.drop_demos) == 3
+    assert most.level.value == "info" and most.remedy is None and "fast motion" in most.advice
+    assert most.demos == [f"demo_{number}" for number in range(11)]
+
+
 def test_holding_still_for_a_moment_is_no_idle_stretch(write, random):
     episodes = []
     for _ in range(5):
