@@ -38,7 +38,7 @@ def write_keys(tree: dict[str, Any]) -> None:
 
 def resizes(tree: Mapping[str, Any]) -> bool:
     """Return true if LeRobot's policy can resize images, as only its ``diffusion`` does."""
-    return tree["algo_name"] == "diffusion_policy"
+    return str(tree["algo_name"]) == "diffusion_policy"
 
 
 def _act_encoder() -> dict[str, Any]:
