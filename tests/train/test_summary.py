@@ -187,7 +187,8 @@ def test_every_kept_checkpoint_has_its_reason(folder):
             ["last.pth"],
             [],
             "the last (epoch unknown)",
-            "no episodes were evaluated: compare checkpoints with imitate eval in a simulator, or imitate compare on the robot",
+            "no episodes were evaluated: compare checkpoints with imitate eval in a simulator, or "
+            "imitate compare on the robot",
         ),
         (
             ["best_valid.pth", "last.pth"],
