@@ -23,7 +23,7 @@ from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE
 from imitate.data.formats.lerobot_names import unusual_names
 from imitate.data.quality.doctor.useless import useless_observations
 from imitate.errors import ConfigError, DatasetError, nearest
-from imitate.policy.for_lerobot import refusal, resizes, write_keys
+from imitate.policy.export import lerobot_refusal, lerobot_resizes, write_lerobot_keys
 from imitate.system.memory import gigabytes
 from imitate.system.recognition import LEROBOT_ALGOS, recognise
 from imitate.system.text import counted
@@ -143,7 +143,7 @@ def first_config(
     encoder, encoder_words = _encoder(shapes, on_gpu)
     tree["observation"].update({"encoder": encoder} if cameras else {})
     if toolkit is not None:
-        write_keys(tree)
+        write_lerobot_keys(tree)
         encoder_words = "ResNet18Conv, as LeRobot has it" if cameras else ""
     memory_words = _memory_words(tree, shapes, contents.path, toolkit)
     updates = epochs * EPOCH_STEPS
@@ -185,7 +185,7 @@ def _robot_words(tree: dict[str, Any], contents: _Contents, toolkit: str | None)
         return ""
     shapes, action_dims = contents.found.shapes, {"actions": contents.action_dim}
     command = "LeRobot runs it after imitate convert-checkpoint RUN FOLDER --to lerobot"
-    reason = refusal(tree, shapes, action_dims)
+    reason = lerobot_refusal(tree, shapes, action_dims)
     if not reason:
         return command
     if toolkit is not None:
@@ -193,8 +193,8 @@ def _robot_words(tree: dict[str, Any], contents: _Contents, toolkit: str | None)
     words = f"{command}-plugin"
     if tree["algo_name"] in LEROBOT_ALGOS.values():
         other = deepcopy(tree)
-        write_keys(other)
-        if not refusal(other, shapes, action_dims):
+        write_lerobot_keys(other)
+        if not lerobot_refusal(other, shapes, action_dims):
             words += f"; as its own {tree['algo_name']} with the keys that --for lerobot writes"
     return words
 
@@ -335,7 +335,7 @@ def _memory_words(
         return ""
     size = max((shape[:2] for shape in shapes.values()), key=math.prod)
     words = f"about {gigabytes(int(needed))} for the images of an update, of {_size(size)}"
-    if toolkit is not None and not resizes(tree):
+    if toolkit is not None and not lerobot_resizes(tree):
         return words
     while needed >= LARGE and smaller(size) != size:
         size = smaller(size)
