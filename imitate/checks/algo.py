@@ -36,7 +36,13 @@ from imitate.train.interrupts import Interrupt
 from imitate.train.online.batches import batch_source
 from imitate.train.online.collector import Collector
 from imitate.train.online.parts import make_collector, make_learner
-from imitate.train.online.setup import OnlineSetup, build_online, look_at, online_env_meta
+from imitate.train.online.setup import (
+    OnlineSetup,
+    build_online,
+    look_at,
+    online_env_meta,
+    with_own_observations,
+)
 from imitate.train.online.steps import Array
 from imitate.train.ranks import Ranks
 from imitate.train.resume import last_state
@@ -133,8 +139,8 @@ class AlgoCheck:
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
-        self.config = small(config)
         self._online = config.train.online.enabled
+        self.config = small(with_own_observations(config) if self._online else config)
         self._plays = config.algo.acts and (self._online or self._evaluates(config))
         self._folder = folder
         self._device, _ = choose_device(config.train)

@@ -109,41 +109,40 @@ def _modality(key: str, shape: Shape, dtype: np.dtype) -> str | None:  # type: i
 
 
 def with_observations(config: Config, files: DataFiles | None = None) -> Config:
-    """Replace ``"auto"`` in a configuration by the observation keys of its files.
+    """Replace ``"auto"`` in a configuration by the observation keys of its files; those of an environment come later.
 
     Args:
         config: configuration with located data, or without data.
         files: its data files; None to open them here and close them at the end.
 
     Raises:
-        ConfigError: ``"auto"`` without data, or keys that no file has.
+        ConfigError: keys that no file has.
         DatasetError: a file cannot be read, or a training demo lacks an observation.
     """
     lists = dict(_key_lists(config.observation, "observation"))
     wants_auto = any(AUTO in keys for keys in lists.values())
-    if not config.train.data:
-        if wants_auto:
-            raise ConfigError(
-                "observation.modalities: 'auto' means all observations of the demonstrations, but no data file is "
-                "given: list the keys, or name a file in train.data or with --dataset"
-            )
-        return config
-    if config.train.online.enabled and not wants_auto:
-        return config  # the environment has them, and the demonstrations are read later
+    if not config.train.data or (config.train.online.enabled and not wants_auto):
+        return config  # the environment has them, and demonstrations are read later
     with data_files(config, files) as files:
         found = _observed(config, files)
-        values: dict[str, Any] = {}
-        for path, keys in lists.items():
-            if AUTO in keys:
-                rest = [key for key in keys if key != AUTO]
-                taken = {key for other in lists if _seen_with(path, other) for key in lists[other]}
-                own = [key for key in found.keys(path.rpartition(".")[2]) if key not in taken]
-                values[path] = [*rest, *own]
-        config = config.with_overrides(values) if values else config
+        config = with_auto(config, found)
         _refuse_missing(config, found)
         if not any(shards_at(entry.path) for entry in located_data(config)):
             _refuse_incomplete(config, files)
     return config
+
+
+def with_auto(config: Config, found: FileObservations) -> Config:
+    """Replace ``"auto"`` in a configuration by keys of the observations found."""
+    lists = dict(_key_lists(config.observation, "observation"))
+    values: dict[str, Any] = {}
+    for path, keys in lists.items():
+        if AUTO in keys:
+            rest = [key for key in keys if key != AUTO]
+            taken = {key for other in lists if _seen_with(path, other) for key in lists[other]}
+            own = [key for key in found.keys(path.rpartition(".")[2]) if key not in taken]
+            values[path] = [*rest, *own]
+    return config.with_overrides(values) if values else config
 
 
 def _refuse_incomplete(config: Config, files: DataFiles) -> None:

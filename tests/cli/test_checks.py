@@ -8,7 +8,9 @@ ground = load("tests/train/conftest.py")
 
 
 def test_online_rl_a_line_for_each_contract(call):
-    lines = call("check-algo dqn/dqn_cartpole").output.splitlines()
+    lines = call(
+        "check-algo dqn/dqn_cartpole --set observation.modalities=auto"
+    ).output.splitlines()
     assert len(lines) == 13 and all(line.startswith("ok") for line in lines)
     (targets,) = [line for line in lines if " targets " in line]
     assert targets.endswith("critic_target: follows its online network")

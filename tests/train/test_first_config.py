@@ -26,7 +26,7 @@ from imitate.train import first_config as module
 from imitate.train import forecast as time_of_training
 from imitate.train.first_config import first_config
 from imitate.train.forecast import forecast
-from imitate.train.observations import with_observations
+from imitate.train.online.setup import build_online
 from imitate.train.setup import resolve
 from imitate.train.trainer import train
 from tests.calling import call
@@ -417,10 +417,16 @@ def test_keys_that_the_data_lack_are_refused_with_the_ways_out(data):
     with refused(f"demo '{last}' has no 'obs/goal'", error=DatasetError):
         resolved(data, f'{LOW_DIM}=["goal", "joint_pos"]')
     assert resolved(data, f'{LOW_DIM}=["joint_pos"]').all_obs_keys == ("joint_pos",)
-    online = load_config("sac/sac_pendulum", ["observation.modalities=auto"])
-    words = "'auto' means all observations of the demonstrations, but no data file is given"
-    with refused(words, error=ConfigError):
-        with_observations(online)
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", "imitate.envs.worlds.tasks:Doors-v0"])
+def test_auto_without_a_file_means_the_observations_of_the_environment(env):
+    changes = ["observation.modalities=auto", f"train.online.env={env}", "train.cuda=false"]
+    config = build_online(load_config("sac/sac_pendulum", changes), torch.device("cpu")).config
+    wanted = {"flat": "low_dim"}
+    if "Doors" in env:
+        wanted["action_mask"] = "mask"
+    assert config.observation.modality_of("obs") == wanted
 
 
 def test_auto_reads_and_writes_as_any_value():

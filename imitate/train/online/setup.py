@@ -16,6 +16,7 @@ from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.relative import check_relative
 from imitate.algo.slots.reward_weights import sources_of
 from imitate.config import Config
+from imitate.config.observation import AUTO
 from imitate.data.batches.build import training_sources
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.envs import make_env
@@ -29,6 +30,7 @@ from imitate.system.images import image_type
 from imitate.system.text import ACTION_MASK, MASK, PART
 from imitate.system.trust import ROBOT, check_trusted
 from imitate.train.devices import with_precision
+from imitate.train.observations import observed_of, with_auto
 from imitate.train.online.curriculum import stage_metas
 from imitate.train.online.goals import check_hindsight, stored_keys, subgoals
 from imitate.train.online.normalization import fixed_rewards, with_rewards_as_before
@@ -198,6 +200,23 @@ def build_online(
         return _built(config, device, files, resumed=resumed, stored=stored)
 
 
+def with_own_observations(config: Config, files: DataFiles | None = None) -> Config:
+    """Replace ``"auto"``, which no demonstrations have replaced, by the environment's observations."""
+    if AUTO not in config.all_obs_keys:
+        return config
+    meta = online_env_meta(config, files)
+    env = make_env(meta, team=True)
+    try:
+        forms = {
+            key: (np.shape(value), np.asarray(value).dtype)
+            for key, value in first_observation(env).items()
+            if key != ACTION_MASK
+        }
+    finally:
+        env.close()
+    return with_auto(config, observed_of([(str(meta["env_name"]), forms)]))
+
+
 def _built(
     config: Config, device: torch.device, files: DataFiles, *, resumed: bool, stored: int | None
 ) -> OnlineSetup:
@@ -211,7 +230,7 @@ def _built(
         values = config.algo.values_from_horizon(horizon)
         config = config.with_overrides({f"algo.{key}": value for key, value in values.items()})
     if not resumed:
-        config = with_rewards_as_before(config)
+        config = with_own_observations(with_rewards_as_before(config), files)
     check_hindsight(config)
     _check_demonstrations(config)
     meta = online_env_meta(config, files)
