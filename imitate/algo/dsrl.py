@@ -88,7 +88,9 @@ class DSRLCriticConfig(SoftCriticConfig):
 
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     noise_updates: int = Field(
-        1, ge=1, description="updates of the critics of the noise per update of the others"
+        1,
+        ge=1,
+        description="updates of the critics of the noise per update of the critics of actions",
     )
 
 

@@ -155,13 +155,14 @@ def of_repeating(share: float, columns: Mapping[str, NDArray[np.intp]]) -> Cause
     """Judge the ablation of the observed last action.
 
     Args:
-        share: change of the actions when it alone is exchanged, in that when all observations are.
+        share: change of the actions when it alone is exchanged, as a fraction of their change when all
+            observations are exchanged.
         columns: numbers of each vector that are the last action.
     """
     named = ", ".join(f"{key}[{', '.join(map(str, at))}]" for key, at in columns.items())
     words = (
-        f"{named} is the action of the step before; with that of other demonstrations actions change {share:.0%} as "
-        "much as with all observations of others"
+        f"{named} is the action of the step before; if it alone is taken from another demonstration, actions change "
+        f"{share:.0%} as much as if all observations are"
     )
     return scored("copying", share, 0.68, words, _NO_COPY)
 
@@ -271,7 +272,7 @@ def of_training(losses: Sequence[float], error: float) -> Cause | None:
 
     Args:
         losses: training loss of each epoch.
-        error: error of the policy's actions on training demonstrations, in those of the best constant action.
+        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
     """
     if len(losses) < 3:
         falling = _FALLING  # not known: the errors decide
@@ -410,7 +411,7 @@ def of_one_or_two(number: int, own: float) -> Cause:
 
     Args:
         number: number of demonstrations.
-        own: error of the policy on them, in that of the best constant action.
+        own: error of the policy on them, divided by that of the best constant action.
     """
     words = (
         f"the policy was trained on {counted(number, 'demonstration')} (its error on it: {own:.2f}, 1: as badly as a "
@@ -423,13 +424,14 @@ def of_images_ignored(share: float, error: float, keys: Sequence[str]) -> Cause:
     """Judge the ablation of the images.
 
     Args:
-        share: change of the actions when images alone are exchanged, in that when all observations are.
-        error: error of the policy's actions on training demonstrations, in those of the best constant action.
+        share: change of the actions when images alone are exchanged, as a fraction of their change when all
+            observations are exchanged.
+        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
         keys: names of the images.
     """
     words = (
-        f"with the images ({', '.join(keys)}) of other demonstrations actions change {share:.1%} as much as with all "
-        f"observations of others, and the policy errs {error:.2f} times as much as a constant action"
+        f"if the images ({', '.join(keys)}) alone are taken from another demonstration, actions change {share:.1%} as "
+        f"much as if all observations are, and the policy errs {error:.2f} times as much as a constant action"
     )
     score = min(0.05 / max(share, 1e-6), error / 0.4)
     return scored(

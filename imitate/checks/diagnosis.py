@@ -497,12 +497,14 @@ def _ablation(
     predictions: Predictions,
     chosen: Mapping[str, NDArray[np.intp] | None],
 ) -> float:
-    """Return the change of the actions with some observations of others, in that with all observations of others.
+    """Return how much the actions change if some observations are taken from other demonstrations.
+
+    The change is a fraction of the change if all observations are taken from other demonstrations.
 
     Args:
         policy: the policy.
         predictions: its actions.
-        chosen: exchanged columns of each key; None: the whole key.
+        chosen: columns of each key that are exchanged, or None for the whole key.
     """
 
     def mixed_value(own: Array, other: Array, columns: NDArray[np.intp] | None) -> Array:

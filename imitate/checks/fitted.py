@@ -405,7 +405,7 @@ class LeftOut:
         """Standardized states (N, D) at the begin and end of each demonstration."""
 
     def errors(self) -> Array:
-        """Return the mean absolute errors (A,) of left-out actions, in those of the best constant action."""
+        """Return the mean absolute errors (A,) of left-out actions, divided by those of the best constant action."""
         usual = np.maximum(np.abs(self.actions).mean(axis=0), 1e-9)
         every = [
             np.abs(left).mean(axis=0) for left in _left_out(self.states, self.actions, self.of)
@@ -492,7 +492,7 @@ def of_number(data: LeftOut, own: float) -> Cause:
 
     Args:
         data: the demonstrations.
-        own: error of the policy on all of them, in that of the best constant action.
+        own: error of the policy on all of them, divided by that of the best constant action.
     """
     error, new, count = float(data.errors().mean()), data.novelty(), len(data.first)
     words = (

@@ -496,7 +496,7 @@ class Seen:
         self._weights = np.linalg.solve(kernel, states)
 
     def errors(self, turn: Callable[[Images], Images] = lambda images: images) -> Array:
-        """Return the errors (K,) of the predicted vectors of each number of steps before, in those of a constant."""
+        """Return the errors (K,) of the vectors predicted for each delay, divided by those of a constant."""
         here = _cells(turn(self._images[self.alike]))
         if here.shape[1] != self._known.shape[1]:
             return np.ones(1)

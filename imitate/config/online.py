@@ -138,7 +138,8 @@ class WrapperConfig(Section):
     )
     num: PositiveInt | None = Field(
         None,
-        description="Skills: their number, or dimension; repeated: largest number of repetitions.",
+        description="Skills: number of skills, or of dimensions if they are continuous; repeated: largest number of "
+        "repetitions.",
     )
     continuous: bool = Field(
         False, description="Skills: points on the unit sphere instead of one-hot numbers."
@@ -147,9 +148,13 @@ class WrapperConfig(Section):
     of: str | None = Field(None, description="Goals: the vector observation that is to be reached.")
     low: tuple[float, ...] | None = Field(
         None,
-        description="Goals: smallest numbers of uniform goals; null: goals are states of train.data.",
+        description="Goals: lowest value of each dimension of goals that are drawn uniformly; null: goals are states "
+        "of train.data.",
     )
-    high: tuple[float, ...] | None = Field(None, description="Goals: their largest numbers.")
+    high: tuple[float, ...] | None = Field(
+        None,
+        description="Goals: highest value of each dimension of goals that are drawn uniformly.",
+    )
     tolerance: PositiveFloat = Field(
         0.1, description="Goals: distance at which a goal counts as reached."
     )

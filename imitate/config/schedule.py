@@ -98,7 +98,9 @@ def parsed(value: Mapping[str, Any]) -> Schedule:
             raise ValueError(f"{wanted}, got {point!r}")
     times = [point[0] for point in points]
     if times != sorted(times) or not 0 <= times[0] <= times[-1] <= 1:
-        raise ValueError(f"wanted a progress that rises within 0 and 1, got {times}")
+        raise ValueError(
+            f"wanted fractions of the training that rise from 0 to 1 at most, got {times}"
+        )
     return Schedule(tuple((float(time), float(number)) for time, number in points))
 
 

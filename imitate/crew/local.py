@@ -188,7 +188,8 @@ class LocalMember:
 
     def join(self) -> None:
         """Wait until the process has ended; another thread may use this object meanwhile."""
-        is_child = CONTEXT.get_start_method() == "spawn"  # and not that of a fork server
+        # The processes of a fork server are children of the server, not of this process.
+        is_child = CONTEXT.get_start_method() == "spawn"
         if is_child and hasattr(os, "waitid") and self._process.pid is not None:
             with suppress(ChildProcessError):  # its exit code has been read
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
@@ -197,7 +198,7 @@ class LocalMember:
             wait([self._process.sentinel])
 
     def _leave(self) -> None:
-        if os.getpid() == self._owner:  # and no process that was forked from it
+        if os.getpid() == self._owner:  # false in a process that was forked from the owner
             self._over.set()
             self.stop()
 

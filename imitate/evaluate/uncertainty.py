@@ -28,7 +28,8 @@ class Separation:
 
     Attributes:
         measure: name of the uncertainty.
-        auroc: probability that a step of the others is more uncertain than a usual one, its interval over demos.
+        auroc: probability that a step of the other demos is more uncertain than a usual one, with its interval over
+            demos.
         usual, other: number of demos of both kinds.
         usual_steps, other_steps: number of their steps.
         usual_above, other_above: fractions of the steps above the 95 % quantile of the checkpoint's calibration; None

@@ -156,7 +156,7 @@ def slot_losses(
         log_masks: (B, G, H, W).
         posterior: means and log variances (B, G, Z).
         made: decoded images (B, G, C, H, W) and log masks (B, G, H, W).
-        sigmas: standard deviations of a number of the first slot, and of the others.
+        sigmas: standard deviation of pixels in the first slot, and in all other slots.
     """
     mean, log_var = posterior
     sigma = x.new_tensor([sigmas[0], *[sigmas[1]] * (log_masks.shape[1] - 1)])[:, None, None]

@@ -33,7 +33,7 @@ class Encoding:
         frames: number of stacked observations, ``train.frame_stack``.
         default_norm: normalization layers of image encoders if the section names none.
         load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
-        own: networks of the user in place of the encoder of observations, and of others.
+        own: networks of the user, which replace the encoder of observations and other networks.
         is_conditioned: encoders of observations have the further input :data:`CONDITION_KEY`, which no batch from data
             or an environment contains.
     """

@@ -35,7 +35,7 @@ class MONetConfig(SharingAuxiliaryConfig):
     gamma: float = Field(0.5, ge=0, description="weight of the divergence of decoded masks")
     sigmas: tuple[float, float] = Field(
         (0.09, 0.11),
-        description="standard deviation of the first slot's pixels, and of the others', in images of 0 to 1",
+        description="standard deviation of pixels in the first slot, and in all other slots, for images of 0 to 1",
     )
     channels: int = Field(32, ge=1, description="channels of the decoder")
 

@@ -111,7 +111,9 @@ def command(
             help="Largest probability that one of two equally good policies is declared better.",
         ),
     ] = 0.05,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Longest trial.")] = 400,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="Longest trial, in control steps.")
+    ] = 400,
     rate_hz: RateHz = None,
     any_rate: AnyRate = False,
     lang: Lang = None,

@@ -58,7 +58,7 @@ def features_of(attrs: Mapping[str, Any], where: str) -> dict[str, dict[str, Any
 def without_other_names(
     entries: Mapping[str, Mapping[str, Any]], others: Sequence[Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the entries of a file to which demos of others are added; names that not all files have become None.
+    """Return the entries of a file to which demos of other files are added; names that not all files have become None.
 
     Numbers with the names of another robot's joints would move the wrong joints.
     """

@@ -281,7 +281,8 @@ def _episode(
         attrs["success"] = bool(success.any())
         if attrs["success"] and not success[-1]:
             report.doubts["next.success"] = (
-                f"true before the last row of episode {number} or of others too, and false there: taken as success"
+                f"true before the last row of episode {number} (and perhaps of other episodes), but false in that row: "
+                "taken as success"
             )
     steps = {}
     for key in [key for key in values if key not in AUTOMATIC and key not in ENDS]:

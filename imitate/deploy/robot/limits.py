@@ -146,7 +146,9 @@ class ActionLimits:
             )
         self._check_jerk()
         if self.answer not in ("scale", "clip", "refuse"):
-            raise UserError(f"answer is '{self.answer}'; wanted scale, clip or refuse")
+            raise UserError(
+                f"answer, to actions beyond the limits, is '{self.answer}'; wanted scale, clip or refuse"
+            )
 
     def _check_jerk(self) -> None:
         for name in ("speed", "acceleration", "jerk") if self.jerk is not None else ():

@@ -81,7 +81,7 @@ class FileLayout:
         extents: locations of its arrays, for reading.
         demos: demos that could be opened.
         broken: reasons why other demos could not be opened.
-        steps: usual form of each array, which most demos have.
+        steps: for each array, the form that it has in most demos.
     """
 
     file: DemoFile
