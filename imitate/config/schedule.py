@@ -99,7 +99,7 @@ def parsed(value: Mapping[str, Any]) -> Schedule:
     times = [point[0] for point in points]
     if times != sorted(times) or not 0 <= times[0] <= times[-1] <= 1:
         raise ValueError(
-            f"wanted fractions of the training that rise from 0 to 1 at most, got {times}"
+            f"wanted fractions of the training from 0 to 1, in rising order, got {times}"
         )
     return Schedule(tuple((float(time), float(number)) for time, number in points))
 
