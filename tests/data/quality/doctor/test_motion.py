@@ -151,7 +151,8 @@ def jumps_of(*pieces):
 
 def test_a_jump_is_many_times_farther_than_a_large_step():
     assert jumps_of(walk("a", jump=15.0), walk("b")) is None
-    found = jumps_of(walk("a", jump=-15.1, start=100), walk("b"), walk("c", jump=16, at=0))
+    pieces = [walk("a", jump=-15.1, start=100), walk("b"), walk("c", jump=16, at=0), walk("d")]
+    found = jumps_of(*pieces, walk("e"))
     assert (found.code, found.level) == ("jump", Level.warning)
     assert found.what == (
         "the robot jumps in 2 demos, 15 times farther than in a large step elsewhere"
@@ -159,6 +160,10 @@ def test_a_jump_is_many_times_farther_than_a_large_step():
     places = [(place.demo, place.key, place.steps) for place in found.places]
     assert places == [("a", "obs", ((121, 122),)), ("c", "obs", ((1, 2),))]
     assert found.remedy.drop_demos == ["a", "c"]
+    assert jumps_of(*pieces).level is Level.warning  # in half of the demos
+    found = jumps_of(*pieces[:3])
+    assert (found.level, found.remedy) == (Level.info, None)
+    assert found.advice.startswith("look at one with imitate dataset playback: in most demos")
 
 
 def test_demos_that_jump_are_no_measure_of_a_large_step():
