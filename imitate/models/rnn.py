@@ -97,7 +97,7 @@ class RNN(nn.Module):
         If its kernels do not compute in autocast's bfloat16, autocast is disabled for them.
         """
         kind = x.data.device.type
-        if not _has_bf16_kernels(kind) and torch.is_autocast_enabled(kind):
+        if not has_bf16_kernels(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
                 return self._run(x.float(), state)
         if state is None:
@@ -135,7 +135,7 @@ class RNN(nn.Module):
         return out.unsqueeze(1), new_state
 
 
-def _has_bf16_kernels(kind: str) -> bool:
+def has_bf16_kernels(kind: str) -> bool:
     """Return False for a kind of device whose recurrent kernels do not compute in bfloat16.
 
     On CUDA, cuDNN computes in float16 under any autocast, in which small gradients become 0 without a scaler; its

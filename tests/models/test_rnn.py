@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from imitate.models import rnn as rnns
 from imitate.models.precision import CPU_COMPUTES_BF16
-from imitate.models.rnn import RNN
+from imitate.models.rnn import RNN, has_bf16_kernels
 
 
 @pytest.fixture(params=["LSTM", "GRU"])
@@ -42,7 +43,9 @@ def test_steps_equal_the_whole_window(kind):
         for t in range(7):
             y, state = rnn(x[:, t : t + 1], state)
             steps.append(y)
+        without_gradient, _ = rnn(x)
     torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(without_gradient, whole, atol=1e-6, rtol=0)
     assert set(state) == set(last) == ({"h", "c"} if kind == "LSTM" else {"h"})
     for name, value in state.items():
         assert value.shape == (3, 2, 9)
@@ -125,7 +128,7 @@ def test_under_autocast_gradients_of_a_gpu_are_of_float32(kind):
 def test_under_autocast_of_a_cpu(kind, has_kernels, monkeypatch):
     """Processors without bfloat16 have no such kernels, and compute in float32."""
     has_kernels = has_kernels and CPU_COMPUTES_BF16
-    monkeypatch.setattr("imitate.models.rnn._has_bf16_kernels", lambda kind: has_kernels)
+    monkeypatch.setattr("imitate.models.rnn.has_bf16_kernels", lambda kind: has_kernels)
     rnn, x = make(kind), torch.randn(2, 3, 6).bfloat16()
     wanted, _ = rnn(x.float())
     with torch.autocast("cpu", torch.bfloat16):
@@ -134,3 +137,10 @@ def test_under_autocast_of_a_cpu(kind, has_kernels, monkeypatch):
     y.float().sum().backward()
     assert all(weight.grad.isfinite().all() for weight in rnn.parameters())
     torch.testing.assert_close(y.float(), wanted, atol=0.0 if not has_kernels else 2e-2, rtol=0)
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_devices_with_kernels_in_bfloat16(computes, monkeypatch):
+    monkeypatch.setattr(rnns, "CPU_COMPUTES_BF16", computes)
+    found = {name: has_bf16_kernels(name) for name in ("cpu", "cuda", "mps")}
+    assert found == {"cpu": computes, "cuda": False, "mps": True}
