@@ -26,6 +26,7 @@ from imitate.deploy.check.deploy_check import (
     ActionErrors,
     CheckedDemo,
     Predictions,
+    check_memory,
     shape_findings,
 )
 from imitate.deploy.check.first_look import first_look
@@ -192,6 +193,8 @@ def episodes_of(
     """
     found = []
     names_there = _recorded_names(policy, rename)
+    if names:
+        check_memory(file, names, [*(f"obs/{key}" for key in names_there.values()), "actions"])
     for name in names:
         missing = [key for key in names_there.values() if not file.has(name, f"obs/{key}")]
         if missing:

@@ -54,12 +54,11 @@ def check_claim(where: str, claimed: int, stored: int) -> None:
     check_room(where, claimed)
 
 
-def check_room(where: str, claimed: int) -> None:
+def check_room(where: str, claimed: int, remedy: str = "read it on a larger machine") -> None:
     """Refuse data that take more memory than is free; see :func:`check_claim`."""
     if claimed > ALWAYS_BYTES and claimed > (free := free_memory()):
         raise DatasetError(
-            f"{where} takes {gigabytes(claimed)} of memory, of which {gigabytes(free)} are free: read it on a larger "
-            "machine"
+            f"{where} takes {gigabytes(claimed)} of memory, of which {gigabytes(free)} are free: {remedy}"
         )
 
 

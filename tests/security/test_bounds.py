@@ -463,6 +463,27 @@ def test_a_training_on_more_steps_than_memory_is_refused_before_they_are_read(
     assert "600000 steps take 76.8 MB of memory besides their data, and 70 MB are free" in said
 
 
+@pytest.mark.parametrize("verb", ["check-deploy {} {}", "diagnose {} --dataset {}"])
+def test_a_comparison_of_more_steps_than_memory_is_refused_before_they_are_read(
+    checkpoint, tmp_path, monkeypatch, verb
+):
+    path = tmp_path / "zeros.hdf5"
+    with h5py.File(path, "w") as file:
+        demo = file.create_group("data/demo_0")
+        for name, width in {"obs/a": 3, "actions": 1}.items():
+            demo.create_dataset(name, (200_000, width), "f4", compression="gzip")
+    read = DemoFile.read
+
+    def little(self, demo, key, start=0, stop=None, *rest):
+        assert stop is not None and stop - start < 10, "an array was read whole"
+        return read(self, demo, key, start, stop, *rest)
+
+    monkeypatch.setattr(memory, "free_memory", lambda: 70_000_000)
+    monkeypatch.setattr(DemoFile, "read", little)
+    said = call(verb.format(checkpoint, path), code=2).output
+    assert "comparing 200000 steps takes 70.4 MB of memory, of which 70 MB are free" in said
+
+
 def test_quantiles_take_the_memory_of_a_column():
     values = np.random.default_rng(0).normal(size=(20_000, 40)).astype(np.float32)
     tracemalloc.start()

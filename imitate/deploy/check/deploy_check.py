@@ -6,8 +6,9 @@ durations of its calls with the control period.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -30,7 +31,11 @@ from imitate.deploy.robot.loop import LoopPolicy, Safety
 from imitate.deploy.schema import ObservedKey, Schema
 from imitate.errors import DatasetError, UserError
 from imitate.system.instructions import TASK_ATTRS, instruction_of
+from imitate.system.memory import check_room
 from imitate.system.text import counted
+
+_STEP_BYTES, _NUMBER_BYTES = 256, 24
+"""Memory of a step besides its data, and of each number of its vectors, which are copied as float64."""
 
 MARKS = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
 
@@ -319,6 +324,26 @@ class CheckReport:
         }
 
 
+def check_memory(file: DatasetFile, demos: Sequence[str], keys: Iterable[str]) -> None:
+    """Refuse demos that would not fit into the free memory, before they are read: zeros take little space in a file.
+
+    Args:
+        file: open demonstration file.
+        demos: names of demos in it, at least one.
+        keys: arrays that are read; missing ones count as none.
+
+    Raises:
+        DatasetError: the memory is not free.
+    """
+    steps, each = sum(map(file.length, demos)), _STEP_BYTES
+    for key in keys:
+        if file.has(demos[0], key):
+            numbers = math.prod(shape := file.shape(demos[0], key)[1:])
+            each += numbers * (1 if len(shape) > 1 else _NUMBER_BYTES)
+    remedy = "give fewer or shorter demos (--max-demos)"
+    check_room(f"{file.path}: comparing {steps} steps", steps * each, remedy)
+
+
 def check(
     policy: LoopPolicy,
     schema: Schema,
@@ -352,6 +377,7 @@ def check(
     demos = [name for name in demos if file.length(name)]
     if not demos:
         raise DatasetError(f"{file.path}: the demos have no steps; give a file with recorded steps")
+    check_memory(file, demos, [f"obs/{key}" for key in schema.observations] + [*action_keys])
     report = CheckReport(demos, training=training.origin)
     report.rate_hz = schema.rate_hz or file.control_freq
     report.findings += _rate(schema.rate_hz, file.control_freq)
