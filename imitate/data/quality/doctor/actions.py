@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -280,10 +281,15 @@ def with_one_sign(values: Array) -> Array:
 
 
 class Representations:
-    """Search for quaternions whose sign flips, and angles that wrap."""
+    """Search for quaternions whose sign flips, and angles that wrap.
 
-    def __init__(self, names: Names) -> None:
-        self._names = names
+    Args:
+        names: names of vectors' numbers by array.
+        chosen: observations that `imitate config init` chooses in files of this simulator; None: all.
+    """
+
+    def __init__(self, names: Names, chosen: Sequence[str] | None = None) -> None:
+        self._names, self._chosen = names, chosen
         self._quaternions: dict[str, bool] = {}
         self._flips: defaultdict[str, list[Place]] = defaultdict(list)
         self._wraps: defaultdict[str, list[Place]] = defaultdict(list)
@@ -333,7 +339,12 @@ class Representations:
         """Return a finding for each array."""
         for key, places in sorted(self._flips.items()):
             if places and self._quaternions[key]:
-                yield _flipped(key, places)
+                found = _flipped(key, places)
+                if self._chosen is None or not key.startswith("obs/") or key[4:] in self._chosen:
+                    yield found
+                else:
+                    what = f"{found.what}; `imitate config init` leaves the observation out"
+                    yield replace(found, level=Level.info, what=what)
         for key, places in sorted(self._wraps.items()):
             if places and self._largest[key] <= (_HALF if self._signed[key] else 2 * _HALF):
                 yield _wrapped(key, places, sorted(self._dims[key]), self._names.get(key))

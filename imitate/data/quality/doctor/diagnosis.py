@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from imitate.config.observation import ROBOT_STATE
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.rewrite import FileChanges, Rows, Values, read_masks, rewrite
 from imitate.data.edit.target import Target
@@ -104,7 +105,7 @@ def _value_checks(layout: FileLayout) -> list[Check]:
         ObservedOrder(motions, names),
         Idle(),
         Jumps(),
-        Representations(names),
+        Representations(names, _chosen_by_default(layout)),
         LostSteps(layout),
         Duplicates(),
         ImageChecks(layout),
@@ -118,6 +119,12 @@ def _clips_itself(layout: FileLayout) -> bool:
         return layout.file.env_meta.get("type") == 1
     except DatasetError:
         return False
+
+
+def _chosen_by_default(layout: FileLayout) -> tuple[str, ...] | None:
+    """Return robosuite's usual observations, which a new configuration takes, if the file has them; else None."""
+    has = all(f"obs/{key}" in layout.steps for key in ROBOT_STATE)
+    return ROBOT_STATE if has and _clips_itself(layout) else None
 
 
 def _once(found: list[Finding]) -> list[Finding]:

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
+from imitate.config.observation import ROBOT_STATE
 from imitate.data import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.data.quality.doctor import survey
@@ -231,6 +232,22 @@ def test_jumps_of_a_representation(write, random, tmp_path, flip, wrap):
     if wrap:
         assert "dimension 1:" in found["angle_wrap"].what
         assert '"sin_cos", "observation": "angles", "dims": [1]' in found["angle_wrap"].advice
+
+
+@pytest.mark.parametrize("missing", [None, "object"])
+@pytest.mark.parametrize("key", ["robot0_eef_quat", "robot0_eef_quat_site"])
+def test_a_flip_where_a_new_configuration_does_not_look_is_a_remark(random, tmp_path, key, missing):
+    """robosuite's `..._quat_site` flips in every recording; its usual observations are taken if all are there."""
+    obs = {name: smooth(random, 40) for name in ROBOT_STATE if name != missing}
+    obs[key] = rotating(True, False)["quat"]
+    demo = episode(40, obs, smooth(random, 40), rewards=np.ones(40))
+    lift = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+    found = findings(write_demos(tmp_path / "a.hdf5", [demo], lift, strict=False))[
+        "quaternion_sign"
+    ]
+    is_remark = missing is None and key == "robot0_eef_quat_site"
+    assert found.level == ("info" if is_remark else "warning")
+    assert found.what.endswith("leaves the observation out") == is_remark
 
 
 def test_fast_motion_is_no_jump(write, random):
