@@ -104,7 +104,8 @@ def _unknown(path: Path) -> str:
         only_name(path)
         return (
             f"{path}: is neither a run nor a dataset of a known format: "
-            "name a run (<output_dir>/<name>/<time>), a dataset or a file"
+            "name a run (<output_dir>/<name>/<time>), a dataset or a file; write recordings of another layout with "
+            "imitate.data.DatasetWriter (docs/own_data.md#recordings-of-another-layout)"
         )
     return (
         f"{path}: is neither a demonstration file nor a checkpoint: "

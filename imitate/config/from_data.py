@@ -47,6 +47,13 @@ def num_epochs(samples: int, batch_size: int, epoch_steps: int) -> int:
     return math.ceil(updates / epoch_steps)
 
 
+UNBOUNDED_ACTIONS = (
+    "actions leave [-1, 1]: imitate config init scales them "
+    "(train.action_config.actions.normalization=min_max)"
+)
+"""Note on data whose actions the configuration of a training has to scale."""
+
+
 def action_normalization(low: ArrayLike, high: ArrayLike) -> Literal["min_max"] | None:
     """Choose ``train.action_config.<key>.normalization`` for an action key.
 

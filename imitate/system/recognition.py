@@ -14,12 +14,13 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from imitate.errors import offered
 
-_MOST_BYTES = 2**20
+_MOST_BYTES, _MOST_FILES = 2**20, 1000
 _HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
 """First bytes of demonstration files and of checkpoints."""
 _LFS = b"version https://git-lfs.github.com/spec/"
@@ -281,6 +282,19 @@ def _lfs_pointer(file: Path) -> Found | None:
     )
 
 
+def _folder_of_pointers(folder: Path) -> Found | None:
+    """Recognise a clone without Git LFS by the first of its files."""
+    files = (file for file in islice(folder.rglob("*"), _MOST_FILES) if file.is_file())
+    pointer = next(filter(is_lfs_pointer, files), None)
+    if pointer is None:
+        return None
+    return Found(
+        "lfs-pointer",
+        f"a folder whose '{pointer.relative_to(folder)}' is a pointer of Git LFS instead of the file itself",
+        "fetch the content with `git lfs pull` in its repository",
+    )
+
+
 def _in_lerobot_dataset(file: Path) -> Found | None:
     for folder in list(file.resolve().parents)[:5]:
         with suppress(OSError, ValueError):
@@ -531,6 +545,7 @@ _FOLDERS: tuple[_Check, ...] = (
     _run,
     _diffusion_policy_run,
     _original_act,
+    _folder_of_pointers,
 )
 _FILES: tuple[_Check, ...] = (
     _lfs_pointer,

@@ -71,6 +71,8 @@ FILES = {
     "void/data": None,
     "clone/meta/info.json": LFS,
     "clone/data": None,
+    "episodes/episode_0.hdf5": LFS,
+    "trained/run/1/checkpoints/last.pth": LFS,
     **{f"lfs.{ending}": LFS for ending in ("hdf5", "npz", "pth", "json", "mp4", "parquet")},
 }
 """One of each; None is a folder."""
@@ -109,7 +111,7 @@ act-run: aloha
 parquet: bare.parquet
 npz: arrays.npz
 lerobot-damaged: void clone
-lfs-pointer: lfs.hdf5 lfs.npz lfs.pth lfs.json lfs.mp4 lfs.parquet
+lfs-pointer: episodes trained trained/run/1 lfs.hdf5 lfs.npz lfs.pth lfs.json lfs.mp4 lfs.parquet
 """
 
 
@@ -186,6 +188,8 @@ dataset doctor clone | 'meta/info.json' is a pointer of Git LFS instead of the f
 info arrays.npz | (npz: observations (9, 4), actions (8, 2)) of no known layout; its arrays need one row a step each
 info lfs.pth | is a pointer of Git LFS instead of the file itself: fetch the content with `git lfs pull`
 dataset stats lfs.hdf5 | is a pointer of Git LFS
+dataset stats episodes | is a folder whose 'episode_0.hdf5' is a pointer of Git LFS instead of the file itself: fetch
+info trained | is a folder whose 'run/1/checkpoints/last.pth' is a pointer of Git LFS
 eval --agent lfs.pth | is a pointer of Git LFS
 train --config bc/bc --dataset lfs.npz | is a pointer of Git LFS
 config check lfs.json | is a pointer of Git LFS

@@ -16,6 +16,7 @@ from imitate.cli.reports.layout import (
     success_words,
     table,
 )
+from imitate.config.from_data import UNBOUNDED_ACTIONS
 from imitate.data import DatasetFile
 from imitate.data.file.features import dimension_words, names_in
 from imitate.data.file.outcomes import outcomes
@@ -155,4 +156,4 @@ def _action_lines(actions: Report, names: Sequence[str]) -> Iterator[str]:
     ]
     yield from table(("action", "lowest", "highest"), rows)
     if not actions["within_1"]:
-        yield "actions leave [-1, 1]: set train.action_config.actions.normalization to min_max"
+        yield UNBOUNDED_ACTIONS

@@ -14,6 +14,7 @@ from imitate.config.experiment import EarlyStoppingConfig
 from imitate.errors import CheckpointError, UserError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.plain_files import read_json
+from imitate.system.recognition import diagnosis
 from imitate.system.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
 from imitate.train.outcomes import outcome_words, rollout_entry
@@ -139,7 +140,8 @@ def _read_json(path: Path) -> Report:
     try:
         value = read_json(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
+        words = diagnosis(path) or f"{path}: cannot be read as JSON ({error})"
+        raise UserError(words) from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds no JSON object, so this is not a run folder")
     return value

@@ -13,6 +13,7 @@ from imitate.cli.reports.layout import (
     success_words,
     table,
 )
+from imitate.config.from_data import UNBOUNDED_ACTIONS
 from imitate.data.shards.folder import shards_at
 from imitate.errors import DatasetError
 from imitate.system.text import counted
@@ -87,4 +88,4 @@ def lay_out(report: Report) -> Iterator[str]:
     yield from table(("key", "one step", "type"), cells)
     if report["actions"] and not report["actions"]["within_1"]:
         yield ""
-        yield "actions leave [-1, 1]: set train.action_config.actions.normalization to min_max"
+        yield UNBOUNDED_ACTIONS

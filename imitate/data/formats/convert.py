@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from imitate.config.from_data import UNBOUNDED_ACTIONS
 from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.file.hdf5_format import rate_of, wrong_env_args
 from imitate.data.file.step_times import CLOCK, TimeArray
@@ -27,8 +28,6 @@ from imitate.data.formats.base import (
 from imitate.errors import DatasetError
 from imitate.system.missing import no_such
 from imitate.system.plain_files import check_depth, give_name
-
-_UNBOUNDED = "actions leave [-1, 1]: train with train.action_config.actions.normalization=min_max, or rescale them"
 
 
 def convert(
@@ -145,7 +144,7 @@ def _copy(
             actions = np.asarray(demo.episode.actions)
             report.steps += len(actions)
             if np.abs(actions).max(initial=0.0) > ACTION_LIMIT:
-                report.note(_UNBOUNDED)
+                report.note(UNBOUNDED_ACTIONS)
             if on_demo is not None:
                 on_demo(demo.name, source.count)
             demo = _next(demos, path)

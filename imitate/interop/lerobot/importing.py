@@ -35,7 +35,7 @@ from imitate.models.fitting import Affine
 from imitate.models.preprocess import Preprocess
 from imitate.models.pretrained import read_safetensors
 from imitate.system import plain_files
-from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS
+from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS, diagnosis, is_lfs_pointer
 
 _MOST_JSON = 2**24
 """Largest size of a JSON file in bytes."""
@@ -132,6 +132,8 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return read_safetensors(file)
     except (OSError, ValueError) as error:
+        if is_lfs_pointer(file):
+            raise CheckpointError(str(diagnosis(file))) from None
         raise CheckpointError(
             f"{file}: missing, truncated or damaged ({error}); copy or download it again"
         ) from error

@@ -150,6 +150,7 @@ def pipe_for(name):
 
 ACT, WEIGHTS, BIAS = "act_state_0.6.1", "model.safetensors", "model.action_head.bias"
 TOKENIZER = {"registry_name": "tokenizer_processor", "config": {}}
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
 TORQUE = {"torque": {"type": "ACTION", "shape": [7]}}
 REFUSED = [
     ("vqbet_0.6.1", lambda _: None, "type 'vqbet' cannot be read: its network differs from our vq_bet"),
@@ -171,6 +172,7 @@ REFUSED = [
     (ACT, bytes_of_weights(1000), "missing, truncated or damaged"),
     (ACT, bytes_of_weights(0), "missing, truncated or damaged"),
     (ACT, lambda policy: (policy.folder / WEIGHTS).unlink(), "missing, truncated or damaged"),
+    (ACT, lambda policy: (policy.folder / WEIGHTS).write_text(POINTER), "is a pointer of Git LFS"),
     (ACT, pipe_for("policy_preprocessor_step_3_normalizer_processor.safetensors"), "is no regular file"),
     (
         ACT,
