@@ -21,7 +21,11 @@ unset PYTHONDONTWRITEBYTECODE
 ONE_STEP='from imitate.envs import make_env; env = make_env({"env_name": "Lift", "type": 1}); env.reset(); env.step([0.0] * 7)'
 NOTHING_FOUND=5  # pytest's exit code where no test is selected
 
-run_pytest() { "$PY" -m pytest "$@" </dev/null; }
+run_pytest() {
+    local folder="${TMPDIR:-/tmp}/imitate tests $UID" # a name with spaces, as users have them
+    mkdir -p "$folder"
+    TMPDIR="$folder" "$PY" -m pytest "$@" </dev/null
+}
 
 step_format() {
     say "Format (ruff format --check)"

@@ -431,9 +431,9 @@ def test_commands_that_describe_a_dataset_never_read_a_whole_array(tmp_path, mon
     monkeypatch.setattr(DemoFile, "read", measured)
     for module in (hdf5_format, useless):
         monkeypatch.setattr(module, "PIECE_BYTES", 2048)
-    printed = call(f"info {path}").output
+    printed = call("info", path).output
     assert "1 of 1" in printed and "-0.500" in printed and "+0.250" in printed
-    printed = call(f"config init {path} --no-forecast --out {tmp_path / 'c.json'}").output
+    printed = call("config init --no-forecast", path, "--out", tmp_path / "c.json").output
     assert "2 numbers from -0.5 to 0.25" in printed
     assert 0 < largest[0] <= 2048
 
