@@ -140,6 +140,9 @@ def test_curves_in_their_box():
     assert pixels[10, 10].tolist() == [round(255 * (1 - 140 / 255))] * 3
     assert pixels[3, 10].tolist() == pixels[85, 10].tolist() == [255] * 3
     assert pixels[84, 10].tolist() == [77, 255, 255]  # without limits or change both are below
+    picture, drawing = canvas()
+    draw_curves(drawing, actions, *np.array([[-np.inf] * 2, [np.inf] * 2]))
+    assert np.asarray(picture)[4, 84].tolist() == [255, 77, 77]  # to the largest at the top
 
 
 def test_an_inset_marks_its_points():

@@ -24,7 +24,6 @@ def place(tmp_path):
         ("demo/other.hdf5", None),  # what is below it is not there
         ("demos/pick.hdf5", None),  # only the ending is alike
         ("notes", "notes.md"),
-        ("a\0", None),
     ],
 )
 def test_near_names(place, missing, near):
@@ -32,9 +31,8 @@ def test_near_names(place, missing, near):
     path = place / missing
     assert nearest_path(path) == found
     hint = "try again" if near is None else f"did you mean '{found}'?"
-    if "\0" not in missing:
-        assert no_such(path, "run", "try again") == f"{path}: there is no such run; {hint}"
-        assert no_such(path) == f"{path}: there is no such file" + (f"; {hint}" if near else "")
+    assert no_such(path, "run", "try again") == f"{path}: there is no such run; {hint}"
+    assert no_such(path) == f"{path}: there is no such file" + (f"; {hint}" if near else "")
 
 
 @pytest.mark.parametrize(("others", "near"), [(4999, True), (5000, False)])

@@ -86,6 +86,9 @@ def test_arrays_that_not_all_have(write, tmp_path):
     assert check_alike(sources, common_keys=True, any_env=False) == {"x"}
     with pytest.raises(DatasetError, match=r"a.hdf5: demo 'demo_0' has no 'x', others have"):
         check_alike(sources, common_keys=False, any_env=False)
+    more = [sources[0], write("two.hdf5", steps=[("z", ()), ("b", ())])]
+    with pytest.raises(DatasetError, match="has no 'b', others"):  # the first by its name
+        check_alike(more, common_keys=False, any_env=False)
     _, out = merged(tmp_path, *sources, common_keys=True)
     with DatasetFile(out) as file:
         assert not file.has("demo_2", "x")
