@@ -256,9 +256,9 @@ def command(
         def advance(report: CollectionReport) -> None:
             nonlocal recorded
             recorded = report.demos
-            bar.reach(
-                report.demos, words=f"{100 * report.success_rate:.1f} % of the attempts succeed"
-            )
+            rate = report.success_rate
+            words = "" if rate is None else f"{100 * rate:.1f} % of the attempts succeed"
+            bar.reach(report.demos, words=words)
 
         try:
             with opened(on, name="imitate-collect") as backend:
@@ -369,9 +369,12 @@ def _as_json(report: CollectionReport) -> str:
 
 def _as_text(report: CollectionReport) -> str:
     levels = ", ".join(f"{level} {count}" for level, count in report.quality.items())
+    rate = report.success_rate
+    solved, tries = f"{report.solved} solve the task", f"{report.solved}/{report.attempts}"
     lines = [
-        f"{report.path}: {counted(report.demos, 'demonstration')} ({levels}), {report.solved} solve the task",
-        f"  attempts solved  {report.solved}/{report.attempts} ({100 * report.success_rate:.1f} %)",
+        f"{report.path}: {counted(report.demos, 'demonstration')} ({levels}), "
+        f"{'success unknown' if rate is None else solved}",
+        *([] if rate is None else [f"  attempts solved  {tries} ({100 * rate:.1f} %)"]),
         f"  steps            {report.steps}, {report.mean_steps:.1f} a demonstration",
         f"  size             {report.size_mb:.1f} MB",
         f"  time             {report.seconds:.0f} s, {_per_minute(report):.0f} demonstrations/min",

@@ -45,6 +45,7 @@ class CollectionReport:
         resumed: number of demos that an interrupted collection recorded.
         files: number of files with them: 1, or the number of shards.
         solved: number of successful demos.
+        unknown: number of demos whose environment reports no success.
         attempts: episodes played, replaced failures included.
         steps: control steps in the file.
         seconds: wall time.
@@ -66,10 +67,13 @@ class CollectionReport:
     lost: dict[str, str] = field(default_factory=dict)
     resumed: int = 0
     files: int = 1
+    unknown: int = 0
 
     @property
-    def success_rate(self) -> float:
-        """Solved attempts among all attempts."""
+    def success_rate(self) -> float | None:
+        """Solved attempts among all attempts; None if no success is reported."""
+        if self.unknown and self.unknown == self.demos:
+            return None
         return self.solved / self.attempts if self.attempts else 0.0
 
     @property
@@ -203,11 +207,12 @@ def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
 
 
 def _count(
-    report: CollectionReport, quality: str, success: bool, attempts: int, steps: int
+    report: CollectionReport, quality: str, success: bool | None, attempts: int, steps: int
 ) -> None:
     report.demos += 1
     report.quality[quality] = report.quality.get(quality, 0) + 1
-    report.solved += success
+    report.solved += bool(success)
+    report.unknown += success is None
     report.attempts += attempts
     report.steps += steps
 

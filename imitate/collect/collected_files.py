@@ -36,7 +36,7 @@ class RecordedEpisode:
         name: name of its demo.
         episode: its number in the plan.
         quality: quality level of its demonstrator.
-        success: true if it solves the task.
+        success: true if it solves the task, None if that is unknown.
         attempts: number of the demonstrator's tries, this one included.
         steps: number of its control steps.
     """
@@ -44,7 +44,7 @@ class RecordedEpisode:
     name: str
     episode: int
     quality: str
-    success: bool
+    success: bool | None
     attempts: int
     steps: int
 
@@ -100,7 +100,7 @@ def _recorded(file: DatasetFile, demo: str) -> RecordedEpisode:
         demo,
         int(attrs["episode"]),
         str(attrs["quality"]),
-        bool(attrs["success"]),
+        bool(attrs["success"]) if "success" in attrs else None,
         int(attrs["attempts"]),
         file.length(demo),
     )

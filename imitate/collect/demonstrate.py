@@ -140,11 +140,12 @@ class Demonstration:
     quality: str
     attempts: int = 1
     problems: list[str] = field(default_factory=list)
+    is_reported: bool = True
 
     @property
-    def success(self) -> bool:
-        """True if the task was solved at some step."""
-        return bool(self.successes.any())
+    def success(self) -> bool | None:
+        """True if the task was solved at some step, None if the environment reports no success."""
+        return bool(self.successes.any()) if self.is_reported else None
 
 
 class MotionNoise:
@@ -262,7 +263,9 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
         if episode.success or plan.keep_failures or plays:
             level = quality if plan.agent is None else OWN
             episode.attempts, episode.problems, episode.quality = attempt + 1, problems, level
-            episode.attrs.update(quality=level, seed=env_seed, success=episode.success)
+            episode.attrs.update(quality=level, seed=env_seed)
+            if episode.success is not None:
+                episode.attrs["success"] = episode.success
             episode.attrs.update(episode=index, attempts=attempt + 1)
             if kind.instruction is not None:
                 episode.attrs["language"] = kind.instruction
@@ -313,6 +316,7 @@ def _record(
     rewards: list[float] = []
     signals: list[list[float]] = []
     successes: list[bool] = []
+    is_reported = False
     stop, over = horizon, False
     while not over and len(actions) < stop and not (who.gave_up and not any(successes)):
         wanted = np.clip(who.act(obs), env.action_low, env.action_high)
@@ -326,6 +330,7 @@ def _record(
         rewards.append(reward)
         signals.append([_signal(info, name) for name in plan.signals])
         successes.append(bool(info["success"]))
+        is_reported = is_reported or info["success"] is not None
         frames.append(obs)
         states.append(env.get_state()["states"] if start else None)
     series = {key: np.stack([frame[key] for frame in frames]) for key in obs}
@@ -335,6 +340,7 @@ def _record(
         actions=np.stack(actions),
         rewards=np.asarray(rewards),
         successes=np.asarray(successes),
+        is_reported=is_reported,
         states=np.stack(states[:-1]) if start else None,
         executed=np.stack(executed_actions),
         signals={name: np.array(signals)[:, k] for k, name in enumerate(plan.signals)},
