@@ -373,12 +373,27 @@ _APART = 5.0
 """Distance of two parts, in deviations within them, that one distribution of values does not show."""
 
 
-def of_horizon(horizon: int | None, lengths: Sequence[int]) -> Cause | None:
-    """Compare the longest evaluation episode with the demonstrations, in steps."""
+def limit_of(lengths: Sequence[int], solved: Sequence[bool | None]) -> int | None:
+    """Return the number of steps after which failed episodes end, or None if they end at different ones.
+
+    Args:
+        lengths: steps of each recorded episode.
+        solved: outcome of each.
+    """
+    failed = [n for n, one in zip(lengths, solved, strict=True) if one is not True]
+    if len(failed) < 2 or np.mean(np.asarray(failed) >= max(failed) - 1) < 0.8:
+        return None
+    return max(failed)
+
+
+def of_horizon(
+    horizon: int | None, lengths: Sequence[int], episodes: str = "evaluation episodes"
+) -> Cause | None:
+    """Compare the longest episode with the demonstrations, in steps."""
     if horizon is None or not lengths:
         return None
     long = float(np.quantile(np.asarray(lengths), 0.9))
-    words = f"evaluation episodes end after {horizon} steps; a tenth of the demonstrations have {long:.0f} or more"
+    words = f"{episodes} end after {horizon} steps; a tenth of the demonstrations have {long:.0f} or more"
     return scored(
         "horizon",
         long / horizon,

@@ -30,6 +30,7 @@ from imitate.deploy.check.deploy_check import (
     shape_findings,
 )
 from imitate.deploy.check.first_look import first_look
+from imitate.deploy.check.inputs import DeployFinding
 from imitate.deploy.check.statistics import Range, TrainingObservations, range_of, training_of
 from imitate.deploy.resizing import IMAGE_KINDS
 from imitate.deploy.server.served import schema_of
@@ -55,8 +56,10 @@ _FIRST = (
     "rate",
 )
 """Causes that explain all others."""
-_LAST = ("sensor", "outside", "coverage", "other policy", "undertrained", "inconsistent")
+_LAST = ("sensor", "outside", "other policy", "undertrained", "inconsistent")
 """Causes that others may explain."""
+_CONSEQUENCES = ("drift", "other starts", "coverage")
+"""Where failures begin and end: any cause of wrong actions explains it."""
 _SEVERAL_WAYS = ("flow_policy", "diffusion_policy", "vq_bet", "act")
 _SUCCEEDS = 0.8
 
@@ -101,12 +104,14 @@ class Diagnosis:
     Attributes:
         causes: all that was measured, the likeliest first.
         notes: what could not be measured, and why.
-        success: success rate of the run, or None.
+        success: success rate of the recorded episodes, without a recording that of the run; None if it is unknown.
+        success_of: which of the two it is.
     """
 
     causes: list[Cause] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     success: float | None = None
+    success_of: str = "the run"
 
     @property
     def named(self) -> list[Cause]:
@@ -241,6 +246,18 @@ def acted(policy: RolloutPolicy, episodes: Sequence[CheckedDemo], seed: int = 0)
     return Predictions(episodes, actions, 0.0, np.zeros(0))
 
 
+def nearer(one: Predictions, other: Predictions) -> Predictions:
+    """Return the action that is nearer to the demonstrated one at each step.
+
+    A policy that samples may take another way than the demonstration, which is no error.
+    """
+    actions = []
+    for demo, a, b in zip(one.demos, one.actions, other.actions, strict=True):
+        first, second = (np.abs(x - demo.actions).sum(axis=1, keepdims=True) for x in (a, b))
+        actions.append(np.where(first <= second, a, b))
+    return Predictions(one.demos, actions, 0.0, np.zeros(0))
+
+
 def _acted(episodes: Sequence[CheckedDemo], policy: RolloutPolicy, lang: str | None) -> Array:
     """Return the policy's actions (N, T, A); shorter episodes repeat their last observation."""
     policy.start_episode(lang)
@@ -291,7 +308,16 @@ def diagnose(
             "without a recording of failures (--recording) only the training was examined"
         )
     else:
-        report.causes += _of_recording(subject, data, shown, recording, failures, rename, report)
+        solved = list(outcomes(recording, failures).values())
+        report.success_of = "the recorded episodes"
+        report.success = None if None in solved else float(np.mean([one is True for one in solved]))
+        if shown:
+            end = causes.limit_of([recording.length(name) for name in failures], solved)
+            steps = [len(demo.actions) for demo in shown]
+            report.causes += _some(causes.of_horizon(end, steps, "recorded failures"))
+        report.causes += _of_recording(
+            subject, data, shown, recording, failures, rename, report, solved
+        )
     report.causes = ranked(report.causes)
     return report
 
@@ -300,7 +326,8 @@ def ranked(found: Sequence[Cause]) -> list[Cause]:
     """Sort causes: named ones first, those that explain others before those that are explained, then by score."""
 
     def place(cause: Cause) -> tuple[bool, int, float]:
-        tier = 0 if cause.kind in _FIRST else 2 if cause.kind in _LAST else 1
+        tiers = _FIRST, (), _LAST, _CONSEQUENCES
+        tier = next((n for n, kinds in enumerate(tiers) if cause.kind in kinds), 1)
         return not cause.is_named, tier if cause.is_named else 0, -cause.score
 
     return sorted(found, key=place)
@@ -336,7 +363,8 @@ def _of_training(
         report.notes.append("the demonstrations' actions have another form: they were not compared")
         return
     predictions = acted(policy, shown)
-    error = ActionErrors(predictions).overall
+    again = acted(policy, shown, seed=1) if subject.several_ways else predictions
+    error = ActionErrors(nearer(predictions, again)).overall
     low, high = (np.asarray(limit, dtype=np.float64) for limit in policy.limits)
     yield causes.of_limits(predictions, low, high)
     yield from _some(causes.of_copying(predictions))
@@ -399,6 +427,7 @@ def _of_recording(
     failures: Sequence[str],
     rename: Mapping[str, str] | None,
     report: Diagnosis,
+    solved: Sequence[bool | None],
 ) -> Iterator[Cause]:
     """Measure what a recording of failures shows."""
     policy = subject.policy
@@ -420,11 +449,15 @@ def _of_recording(
     if broken:
         report.notes.append("the policy cannot act on such values: its actions were not compared")
         return
-    yield from _inputs(episodes, shown, kinds, subject.known)
+    here = _motions(recording, episodes, rename)
+    there = [] if data is None else _motions(data, shown)
+    odd = at_begin(episodes, kinds, subject.known)
+    if fitted.right_sides(here, there):
+        odd = [one for one in odd if one.kind != "sign" or not is_motion(f"obs/{one.key}")]
+    yield from _inputs(odd, episodes, shown, kinds, subject.known)
     rate = policy.control_freq or (data.control_freq if data is not None else None)
     yield from _some(recorded.of_rate(recording.control_freq, rate))
     if data is not None and shown:
-        here, there = _motions(recording, episodes, rename), _motions(data, shown)
         yield from _some(fitted.of_order(here, there))
         same = bool(rate and recording.control_freq)
         yield from _some(fitted.of_effects(here, there, same))
@@ -433,29 +466,28 @@ def _of_recording(
         vectors = _of_kind(policy, ("low_dim",))
         if vectors:
             neighbours = causes.Neighbours(shown, vectors)
-            yield recorded.of_coverage(neighbours, episodes, [demo.name for demo in shown])
+            failed = [one for one, good in zip(episodes, solved, strict=True) if not good]
+            names_there = [demo.name for demo in shown]
+            yield recorded.of_coverage(neighbours, failed or episodes, names_there)
     if not policy.goal_keys and episodes[0].actions.shape[1] == len(np.ravel(policy.limits[0])):
         yield from recorded.of_execution(acted(policy, episodes), acted(policy, episodes, seed=1))
 
 
 def _inputs(
+    first: Sequence[DeployFinding],
     episodes: Sequence[CheckedDemo],
     shown: Sequence[CheckedDemo],
     kinds: Mapping[str, str],
     known: TrainingObservations,
 ) -> Iterator[Cause]:
-    """Compare the recorded observations with those of the training."""
-    first = [
-        found
-        for found in first_look({k: v[0] for k, v in episodes[0].obs.items()}, kinds, known)
-        if found.kind in ("order", "sign", "exchanged", "zeros")
-    ]
+    """Compare the recorded observations with those of the training; ``first`` was found at the begin of episodes."""
     yield from map(recorded.of_structure, first)
     odd = {key for found in first for key in found.key.split(", ")}
     vectors = [key for key, kind in kinds.items() if kind == "low_dim" and key not in odd]
     if shown:
         joined = (
-            {key: np.concatenate(flat(part, key)) for key in vectors} for part in (episodes, shown)
+            {key: np.stack([one[0] for one in flat(part, key)]) for key in vectors}
+            for part in (episodes, shown)
         )
         for keys, cause in recorded.of_exchange(*joined):
             odd |= set(keys.split(", "))
@@ -477,6 +509,22 @@ def _inputs(
             mine, theirs = flat(episodes, key), flat(shown, key)
             if mine[0].shape[1] == range_.mean.size:
                 yield from recorded.of_vectors(key, mine, range_, theirs)
+
+
+def at_begin(
+    episodes: Sequence[CheckedDemo], kinds: Mapping[str, str], known: TrainingObservations
+) -> list[DeployFinding]:
+    """Return wrong orders, signs, zeros and exchanged cameras in the first observations of a quarter of the episodes.
+
+    One alone may begin oddly by chance.
+    """
+    found: dict[tuple[str, str], list[DeployFinding]] = {}
+    for episode in episodes:
+        for one in first_look({k: v[0] for k, v in episode.obs.items()}, kinds, known):
+            if one.kind in ("order", "sign", "exchanged", "zeros"):
+                found.setdefault((one.kind, one.key), []).append(one)
+    least = max(min(2, len(episodes)), len(episodes) / 4)
+    return [every[0] for every in found.values() if len(every) >= least]
 
 
 def _motions(

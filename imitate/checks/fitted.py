@@ -253,12 +253,7 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     """
     if _model_of(recorded, trained) is None:
         return None
-    there, here = Effects(trained), Effects(recorded)
-    best = np.abs(there.certain).argmax(axis=1)
-    place = np.arange(len(best)), best
-    sure = np.abs(there.certain[place]) >= _CLEAR
-    certain = np.abs(here.certain[place])
-    ratio = here.size[place] / np.where(sure, there.size[place], np.inf)
+    best, sure, certain, ratio = _compared(recorded, trained)
     logs = np.log(np.maximum(ratio, 1e-3))
     known = sure & (ratio > 0) & (certain >= _SEEN)
     reverse = np.where(sure, np.minimum(-ratio / _REVERSED, certain / _SEEN), 0.0)
@@ -277,7 +272,76 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
             "in the demonstrations, as at another control rate"
         )
         return scored("rate", float(np.median(changes)), _RATE, words, _SCALE)
+    seen = _observed_scale(recorded, trained, best[known], logs[known])
+    if size[worst] >= _FACTOR and seen is not None:
+        words += f", and the first positions vary {seen:.2f} times as much: they are in other units, or normalized"
+        return scored("units", float(size[worst]), _FACTOR, words, _UNITS)
     return scored("gain", float(size[worst]), _FACTOR, words, _SCALE)
+
+
+def _compared(
+    recorded: Pairs, trained: Pairs
+) -> tuple[NDArray[np.intp], NDArray[np.bool_], Array, Array]:
+    """Compare the effect of each action on the position that shows it best.
+
+    Returns:
+        that position (A,); whether its effect in the demonstrations is certain; the certainty of the one in the
+        recording, in standard errors; and its size in that of the demonstrations.
+    """
+    there, here = Effects(trained), Effects(recorded)
+    best = np.abs(there.certain).argmax(axis=1)
+    place = np.arange(len(best)), best
+    sure = np.abs(there.certain[place]) >= _CLEAR
+    ratio = here.size[place] / np.where(sure, there.size[place], np.inf)
+    return best, sure, np.abs(here.certain[place]), ratio
+
+
+def right_sides(recorded: Pairs, trained: Pairs) -> bool:
+    """Return whether actions certainly move positions to the same sides as in the demonstrations, all of them.
+
+    Args:
+        recorded: episodes of the recording.
+        trained: demonstrations.
+    """
+    if _model_of(recorded, trained) is None:
+        return False
+    _, sure, certain, ratio = _compared(recorded, trained)
+    return bool(sure.any() and ((ratio > 0) & (certain >= _SEEN))[sure].all())
+
+
+def _observed_scale(
+    recorded: Pairs, trained: Pairs, columns: NDArray[np.intp], logs: Array
+) -> float | None:
+    """Decide whether positions are given on another scale, or actions move them otherwise.
+
+    No action has changed the first positions of the episodes. If their spread differs by the factors of the motions, it
+    is the scale of the positions; if it does not, that of the actions. The two are compared by their likelihoods.
+
+    Args:
+        recorded: episodes of the recording.
+        trained: demonstrations.
+        columns: positions with a known effect.
+        logs: logarithms of the factors of their motions.
+
+    Returns:
+        the factor of the spread of the position whose motion differs most, or None if it is the scale of the actions.
+    """
+    if not len(columns) or min(len(recorded), len(trained)) < _SEVERAL:
+        return None
+    here, there = (
+        np.stack([q[0] for _, q in pairs]).std(axis=0)[columns] for pairs in (recorded, trained)
+    )
+    usual = np.stack([q.std(axis=0) for _, q in trained]).mean(axis=0)[columns]
+    drawn = (there > 0.05 * usual) & (here > 0)
+    spread = np.log(np.where(drawn, here, 1.0) / np.where(drawn, there, 1.0))
+    error = 0.5 / (len(recorded) - 1) + 0.5 / (len(trained) - 1)
+    more = ((spread**2 - (spread - logs) ** 2) / (2 * error))[drawn].sum()
+    worst = int(np.where(drawn, np.abs(logs), 0.0).argmax())
+    return float(np.exp(spread[worst])) if more > _LIKELIER else None
+
+
+_LIKELIER = 3.0
+"""Difference of logarithmic likelihoods from which on the scale of the positions explains motions, not the actions."""
 
 
 _REVERSED = 0.3
@@ -335,6 +399,7 @@ _SEVERAL = 4
 """Least number of demonstrations with a certain effect."""
 _OTHER_SIZE = 2.5
 """Factor between the effects in two groups of demonstrations that healthy ones do not reach."""
+_UNITS = "convert the units in the robot's observe(), and leave normalization to the checkpoint"
 _SIGN = "compare the signs of joints and actions in the robot's observe() and in its driver"
 _PART = "convert the actions of all demonstrations to the same signs and units: imitate dataset playback FILE"
 

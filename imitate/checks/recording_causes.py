@@ -35,6 +35,8 @@ def of_vectors(
 ) -> Iterator[Cause]:
     """Compare a vector of the recording with its training: other units or frames, values that were never seen.
 
+    Episodes that begin in the training's range and leave it later drift, which any wrong action leads to.
+
     Args:
         key: name of the observation.
         demos: (T, D) values of each episode.
@@ -43,7 +45,7 @@ def of_vectors(
     """
     every = np.concatenate(demos)
     findings = {found.kind: found for found in vector_findings(key, every, known)}
-    far, outside, first = _beyond(demos, known)
+    far = _beyond(demos, known)[0]
     from_begin = _beyond([demo[:1] for demo in demos], known)[0] > SHARE
     if "constant" in findings:
         yield Cause("constant", 3.0, findings["constant"].words, _CONSTANT_ADVICE)
@@ -56,26 +58,36 @@ def of_vectors(
             "convert the units or frames in the robot's observe()",
         )
         return
-    words = f"'{key}' is outside the training's range in {outside:.0%} of the steps"
-    if first is not None:
-        episode, step, number = first
-        words += f", first in episode {episode} at step {step} (number {number})"
-    yield scored(
-        "outside",
-        outside,
-        SHARE,
-        words,
-        "record demonstrations that begin in or pass through such states, or correct the policy there: imitate dagger",
-    )
+    begun = [bool(_beyond([demo[:1]], known)[1] > 0) for demo in demos]
+    for kind, begins, limit in (("outside", True, SHARE), ("drift", False, _DRIFT)):
+        numbers = [number for number, begin in enumerate(begun) if begin is begins]
+        if not numbers:
+            continue
+        _, outside, first = _beyond([demos[number] for number in numbers], known)
+        words = (
+            f"'{key}' is outside the training's range in {outside:.0%} of the steps of the {len(numbers)} of "
+            f"{len(demos)} episodes that begin {'outside' if begins else 'inside'} of it"
+        )
+        if first is not None:
+            words += (
+                f"; first in episode {numbers[first[0]]} at step {first[1]} (number {first[2]})"
+            )
+        yield scored(kind, outside * len(numbers) / len(demos), limit, words, _OUTSIDE_ADVICE)
     if shown:
         yield _of_offset(key, demos, known, shown)
         yield from _of_sensor(key, demos, shown)
 
 
+_DRIFT = 0.4
+"""Largest share of steps outside of the training's range after healthy policies' single failures."""
+
+
 def _of_offset(key: str, demos: Sequence[Array], known: Range, shown: Sequence[Array]) -> Cause:
     """Compare the first values of the episodes, which no action has changed: are all of them moved to one side?
 
-    The score grows with the share of episodes that begin outside only because of it, and with its certainty.
+    The score grows with the share of episodes that begin outside only because of it, and with its certainty. Failures
+    that all begin in the training's range may come from that part of it which the demonstrations hardly show, which is
+    as likely as a wrong sensor.
     """
     here, there = (np.stack([part[0] for part in parts]) for parts in (demos, shown))
     shift = np.median(here, axis=0) - np.median(there, axis=0)
@@ -93,7 +105,7 @@ def _of_offset(key: str, demos: Sequence[Array], known: Range, shown: Sequence[A
         f"{back:.0%} without the shift"
     )
     return scored(
-        "offset",
+        "offset" if outside > 0 else "other starts",
         max(outside / SHARE if back < 0.5 * outside else 0.0, certain),
         1.0,
         words,
@@ -101,6 +113,7 @@ def _of_offset(key: str, demos: Sequence[Array], known: Range, shown: Sequence[A
     )
 
 
+_OUTSIDE_ADVICE = "record demonstrations that begin in or pass such states, or correct the policy there: imitate dagger"
 _CONSTANT_ADVICE = (
     "record demonstrations in which it varies, or leave it out of observation.modalities"
 )
@@ -387,20 +400,23 @@ def _best_lag(predictions: Predictions) -> tuple[int, float]:
 def of_coverage(
     neighbours: Neighbours, episodes: Sequence[CheckedDemo], names: Sequence[str]
 ) -> Cause:
-    """Compare the end of the recorded episodes with the demonstrations: are there any at these states?
+    """Compare the ends of failed episodes with the demonstrations: are there any at these states?
+
+    The median over the episodes counts, because single failures of any policy end far away.
 
     Args:
         neighbours: steps of the demonstrations.
-        episodes: recorded episodes.
+        episodes: failed episodes.
         names: names of the demonstrations.
     """
     usual = float(np.quantile(neighbours.among_demos()[0], 0.99))
-    far, place = 0.0, ""
+    far, place, every = 0.0, "", []
     for episode in episodes:
         points = neighbours.standardized(episode.obs)
         last = max(len(points) // 3, 1)
         distance, row = neighbours.nearest(points[-last:])
         median = float(np.median(distance))
+        every.append(median)
         if median >= far:
             far = median
             worst = int(distance.argmax())
@@ -410,12 +426,12 @@ def of_coverage(
                 f"{names[neighbours.of[nearest]]}"
             )
     words = (
-        f"the last third of the recorded episodes is {far:.3g} standard deviations from the nearest demonstration; "
-        f"between demonstrations 99 % are within {usual:.3g} ({place})"
+        f"the last third of the failed episodes is {np.median(every):.3g} standard deviations from the nearest "
+        f"demonstration; between demonstrations 99 % are within {usual:.3g} (farthest: {place})"
     )
     return scored(
         "coverage",
-        far,
+        float(np.median(every)),
         max(1.5 * usual, 1e-9),
         words,
         "record demonstrations at these states, or correct the policy there: imitate dagger",
@@ -539,7 +555,8 @@ def of_views(key: str, recorded: Views, trained: Views) -> Iterator[Cause]:
         f"own step with {lags[0]:.2f} (1: no better than a constant)"
     )
     advice = "reduce the camera's buffer and latency, and give each observation its newest image"
-    yield scored("image late", as_it_is - float(lags[late]), _LATE, words, advice)
+    shown = max(1 - float(lags[late]), 0.0)
+    yield scored("image late", shown * (as_it_is - float(lags[late])), _LATE, words, advice)
 
 
 _LATEST = 6

@@ -102,7 +102,7 @@ def _lines(report: Diagnosis) -> list[str]:
     named = report.named
     lines = []
     if report.success is not None:
-        lines.append(f"success rate of the run: {report.success:.0%}")
+        lines.append(f"success rate of {report.success_of}: {report.success:.0%}")
     for number, cause in enumerate(named, start=1):
         lines += [f"{number}. {cause.kind} (score {cause.score:.1f})", f"   {cause.words}"]
         lines += [f"   next: {cause.advice}"] if cause.advice else []

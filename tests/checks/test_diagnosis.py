@@ -9,17 +9,18 @@ import pytest
 from imitate import policy_from_checkpoint
 from imitate.checks.causes import (
     Neighbours,
+    limit_of,
     of_consistency,
     of_horizon,
     of_images_ignored,
     of_normalization,
     of_training,
 )
-from imitate.checks.diagnosis import diagnose, ranked, subject_of
+from imitate.checks.diagnosis import at_begin, diagnose, nearer, ranked, subject_of
 from imitate.checks.recording_causes import of_coverage, of_exchange, of_images, of_reach
 from imitate.data.dataset_file import DatasetFile
-from imitate.deploy.check.deploy_check import CheckedDemo
-from imitate.deploy.check.statistics import Range
+from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
+from imitate.deploy.check.statistics import Range, TrainingObservations
 from imitate.errors import DatasetError
 from tests.calling import call
 from tests.tiny import tiny_run
@@ -367,6 +368,8 @@ def test_the_nearest_demonstration_of_a_failure_is_named():
     far = of_coverage(Neighbours(shown, ["s"]), [line(1, 9.0)], list("abcd"))
     assert not near.is_named and far.is_named
     assert "demo, step 29; nearest: step 29 of d" in far.words
+    once = of_coverage(Neighbours(shown, ["s"]), [line(1, 0.05)] * 2 + [line(1, 9.0)], list("abcd"))
+    assert not once.is_named and "demo, step 29; nearest" in once.words
 
 
 @pytest.mark.parametrize(
@@ -393,7 +396,33 @@ def test_a_normalization_of_other_data_is_named(offset, scale, named):
     assert cause.is_named == named
 
 
+def test_of_two_samples_the_nearer_one_counts():
+    shown = demo(np.zeros((2, 1)), [[1.0, 0.0], [0.0, 0.0]])
+    ways = [[[0.9, 0.0], [2.0, 2.0]]], [[[-1.0, 0.0], [0.1, 0.0]]]
+    one, other = (
+        Predictions([shown], [np.array(x) for x in way], 0.0, np.zeros(0)) for way in ways
+    )
+    assert nearer(one, other).actions[0].tolist() == [[0.9, 0.0], [0.1, 0.0]]
+    assert nearer(other, one).actions[0].tolist() == [[0.9, 0.0], [0.1, 0.0]]
+
+
+@pytest.mark.slow("a policy is trained and recorded")
+@pytest.mark.parametrize(("solved", "names"), [(5, False), (3, True), (0, True), (None, True)])
+def test_recorded_successes_decide_whether_there_is_a_cause(solved, names, healthy, tmp_path):
+    rng = np.random.default_rng(0)
+    episodes = [episode(rng, expert(rng), sense=degrees) for _ in range(6)]
+    outcome = None if solved is None else lambda number: number < solved
+    report = diagnosed(healthy[0], written(tmp_path / "failed.hdf5", episodes, solved=outcome))
+    assert bool(report.named) == names and report.causes[0].kind == "units"
+    assert report.success == (None if solved is None else pytest.approx(solved / 6))
+    assert report.success_of == "the recorded episodes"
+
+
 def test_horizons_and_images():
+    assert limit_of([20, 20, 9, 20, 19], [None, False, True, False, False]) == 20
+    assert (
+        limit_of([20, 13, 9, 20], [False] * 4) is None and limit_of([20, 7], [False, True]) is None
+    )
     assert of_horizon(20, [40] * 10).is_named and not of_horizon(40, [40] * 10).is_named
     assert "--horizon 80" in of_horizon(20, [40] * 10).advice
     assert of_images_ignored(0.001, 0.9, ["image"]).is_named
@@ -413,7 +442,20 @@ def test_explanations_come_before_what_they_explain():
         return type(of_horizon(1, [1]))(kind, score, "", "")
 
     found = [cause("coverage", 9), cause("units", 2), cause("clipping", 3), cause("delay", 0.9)]
-    assert [one.kind for one in ranked(found)] == ["units", "clipping", "coverage", "delay"]
+    found.append(cause("undertrained", 1.1))
+    order = ["units", "clipping", "undertrained", "coverage", "delay"]
+    assert [one.kind for one in ranked(found)] == order
+
+
+def test_one_odd_begin_among_many_episodes_is_no_cause():
+    known = TrainingObservations({"s": Range(*(np.array([x]) for x in (2.0, 0.5, 1.0, 3.0)))}, "")
+    usual, turned = demo(np.full((5, 1), 2.0), np.zeros((5, 1))), demo(-np.full((5, 1), 2.0), [[0]])
+
+    def found(*episodes):
+        return [one.kind for one in at_begin(episodes, {"s": "low_dim"}, known)]
+
+    assert found(turned) == ["sign"] == found(*[turned] * 2, *[usual] * 4)
+    assert not found(turned, *[usual] * 3) and not found(*[turned] * 2, *[usual] * 7)
 
 
 # ---- the command ---------------------------------------------------------------------------------

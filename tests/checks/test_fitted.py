@@ -13,6 +13,7 @@ from imitate.checks.fitted import (
     of_shift,
     of_unobserved,
     reach_of,
+    right_sides,
     standardized,
 )
 from imitate.deploy.check.deploy_check import CheckedDemo
@@ -101,6 +102,29 @@ def test_the_gain_of_a_recording(robot, gain):
         assert f"moves {gain:.2f} times as far" in found.words
         assert found.score == pytest.approx(np.log(2) / np.log(1.85), rel=0.02)
     assert of_effects(recorded, []) is None
+
+
+def begun(pairs, seed):
+    """The same episodes, each from a position of its own."""
+    rng = np.random.default_rng(seed)
+    return [(u, q + rng.uniform(-1, 1, q.shape[1])) for u, q in pairs]
+
+
+@pytest.mark.parametrize("scale", [[1, 1], [2.5, 3], [0.3, 0.4]])
+def test_positions_on_another_scale_begin_as_far_apart_as_they_move(scale):
+    trained, recorded = begun(episodes(), 2), begun(episodes(12, 30, seed=1), 3)
+    scaled = of_effects([(u, q * scale + 1) for u, q in recorded], trained)
+    weaker = of_effects([(u / scale, q) for u, q in recorded], trained)
+    names = {1: (None, None)}.get(scale[0], ("units", "gain"))
+    assert tuple(one.kind if one.is_named else None for one in (scaled, weaker)) == names
+    assert scaled.score == pytest.approx(weaker.score, rel=0.1)
+
+
+def test_sides_of_motions_are_right_only_if_all_are():
+    trained, recorded = episodes(), episodes(6, 30, seed=1)
+    assert right_sides([(u, 3 * q + 1) for u, q in recorded], trained)
+    assert not right_sides([(u, q * [1, -1]) for u, q in recorded], trained)
+    assert not right_sides([], trained) and not right_sides(recorded, [])
 
 
 @pytest.mark.parametrize("robot", ROBOTS)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from imitate.checks.recording_causes import Views, of_views
+from imitate.checks.recording_causes import Views, of_vectors, of_views
 from imitate.deploy.check.deploy_check import CheckedDemo
+from imitate.deploy.check.statistics import range_of
 
 TURNS = {
     None: lambda images: images,
@@ -67,3 +68,27 @@ def test_a_recording_outside_of_the_training_shows_nothing():
     inside, outside = (Views([episode(rng)], "top", ["pos"]) for _ in range(2))
     outside.states += 9.0
     assert not list(of_views("top", outside, inside))
+
+
+@pytest.mark.parametrize(
+    ("start", "speed", "named"),
+    [
+        ((-1, -0.6), 0.0, set()),
+        ((-1, -0.6), 0.03, set()),
+        ((-1, -0.6), 0.2, {"drift"}),
+        ((1.5, 2.5), 0.0, {"outside", "offset"}),
+        ((0.8, 1), 0.0, {"other starts"}),
+    ],
+)
+def test_where_episodes_begin_tells_a_cause_from_its_consequence(start, speed, named):
+    rng = np.random.default_rng(0)
+
+    def drawn(low, high, speed):
+        steps = np.arange(20)[:, None]
+        return rng.uniform(low, high, 2) + speed * steps + rng.normal(0, 0.01, (20, 2))
+
+    shown = [drawn(*((-1, -0.6) if n else (0.8, 1)), 0.0) for n in range(20)]
+    failed = [drawn(*start, speed) for _ in range(12)]
+    causes = [*of_vectors("pos", failed, range_of(shown), shown)]
+    assert sum(cause.kind in ("outside", "drift") for cause in causes) == 1
+    assert {cause.kind for cause in causes if cause.is_named} == named
