@@ -513,8 +513,6 @@ class Observer:
             return before, str(error)
         now = clock.now()
         self.unstamped |= seen.stamp_s is None
-        if seen.stamp_s is not None and seen.stamp_s < self._newest_s - _AHEAD_S:
-            fault = fault or "the observation's stamp is earlier than that of one before it"
         if fault:
             return before, fault
         fault = self._cameras.fault(seen, now) or self.poses.fault(pose, seen, now)
@@ -523,6 +521,8 @@ class Observer:
         self._last, self._came_s, self.pose = seen, now, pose
         fault = self.fault_of_age()
         if seen.stamp_s is not None and not fault:
+            if seen.stamp_s < self._newest_s - _AHEAD_S:
+                fault = "the observation's stamp is earlier than that of one before it"
             self._newest_s = max(self._newest_s, float(seen.stamp_s))
         return seen, fault
 
