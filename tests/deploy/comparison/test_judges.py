@@ -110,8 +110,10 @@ def test_verdicts_by_keys(person, ended_by, stopped, keys, lines, verdict):
     assert ("f failure, r redo" in text) == (ended_by in ("steps", "stopped"))
     assert ("s success, f failure" in text) == (ended_by == "steps")
     assert ("a redo needs a reason" in text) == ("" in lines or ended_by == "redo")
-    if verdict is not None and ended_by in ("steps", "stopped"):
+    if ended_by in ("steps", "stopped"):
         assert shown[-1] == "\n"
+        digits = [key for key in keys if key in "0479"]
+        assert [part for part in shown if "[" in part] == [f"[progress {d} of 9] " for d in digits]
 
 
 @pytest.mark.parametrize(
