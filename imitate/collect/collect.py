@@ -219,7 +219,7 @@ def _count(
 
 def _episode(demo: Demonstration) -> Episode:
     timeouts = np.zeros(len(demo.actions), dtype=bool)
-    timeouts[-1] = not demo.successes[-1]
+    timeouts[-1] = not demo.terminals[-1]
     steps = {SIGNALS + name: values for name, values in demo.signals.items()}
     if demo.attrs["action_label"] == "expert":
         steps["executed_actions"] = demo.executed
@@ -228,7 +228,7 @@ def _episode(demo: Demonstration) -> Episode:
         next_obs=demo.next_obs,
         actions=demo.actions,
         rewards=demo.rewards,
-        terminals=demo.successes,
+        terminals=demo.terminals,
         timeouts=timeouts,
         states=demo.states,
         attrs=demo.attrs,

@@ -126,13 +126,17 @@ class Plan:
 
 @dataclass
 class Demonstration:
-    """One recorded episode, as (T, ...) arrays, and what is known about it."""
+    """One recorded episode, as (T, ...) arrays, and what is known about it.
+
+    Its terminals are the steps that ended in success, and the last one if the environment ended the task there.
+    """
 
     obs: dict[str, Array]
     next_obs: dict[str, Array]
     actions: Array
     rewards: Array
     successes: Array
+    terminals: Array
     states: Array | None
     executed: Array
     signals: dict[str, Array]
@@ -334,12 +338,15 @@ def _record(
         frames.append(obs)
         states.append(env.get_state()["states"] if start else None)
     series = {key: np.stack([frame[key] for frame in frames]) for key in obs}
+    terminals = np.array(successes)
+    terminals[-1] |= terminated
     return Demonstration(
         obs={key: values[:-1] for key, values in series.items()},
         next_obs={key: values[1:] for key, values in series.items()},
         actions=np.stack(actions),
         rewards=np.asarray(rewards),
         successes=np.asarray(successes),
+        terminals=terminals,
         is_reported=is_reported,
         states=np.stack(states[:-1]) if start else None,
         executed=np.stack(executed_actions),

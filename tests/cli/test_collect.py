@@ -165,6 +165,18 @@ def test_a_policy_records_its_own_episodes(call, tmp_path):
     assert not np.array_equal(actions[0], actions[1])
 
 
+def test_a_fall_of_the_pole_is_a_terminal_and_no_timeout(call, tmp_path):
+    env = {"env_name": "InvertedPendulum-v5", "type": 2, "env_kwargs": {}}
+    train = {"experiment": {"rollout": {"horizon": 300}}}
+    path = tiny_checkpoint(tmp_path / "p.pth", "bc", env=env, obs={"flat": 4}, **train)
+    call("collect --num 2 --out fallen.hdf5 --agent", path)
+    with DatasetFile("fallen.hdf5") as file:
+        for demo in file.demos():
+            terminals, timeouts = (file.read(demo, key) for key in ("terminals", "timeouts"))
+            assert np.flatnonzero(terminals).tolist() == [file.length(demo) - 1]
+            assert not timeouts.any()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [("--out x.hdf5", "--env is missing"), ("--out x.hdf5 --agent p --noise 1", "--noise is for")],

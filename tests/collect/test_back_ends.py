@@ -71,6 +71,7 @@ def demonstration(plan, number):
         actions=random.uniform(-1, 1, (steps, 2)),
         rewards=success.astype(float),
         successes=success,
+        terminals=success,
         states=obs * 2,
         executed=obs,
         signals={},
