@@ -228,8 +228,12 @@ def _with_keys(config: Config, dataset: Path | None) -> Config:
 
     if AUTO not in config.all_obs_keys:
         return config
-    data = None if dataset is None else [{"path": str(dataset)}]
-    found = with_observations(config.with_overrides({"train.data": data}))
+    if dataset is None:
+        raise ConfigError(
+            "observation.modalities: 'auto' means all observations of the demonstrations, but no data file is "
+            "given: list the keys, or name a file with --dataset"
+        )
+    found = with_observations(config.with_overrides({"train.data": [{"path": str(dataset)}]}))
     return found.with_overrides({"train.data": config.to_dict()["train"]["data"]})
 
 

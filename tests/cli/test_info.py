@@ -1,6 +1,7 @@
 """imitate info: HDF5 files, checkpoints, run folders, and everything else."""
 
 import json
+import shlex
 from pathlib import Path
 
 import h5py
@@ -234,7 +235,7 @@ def test_an_unfinished_run(run_folder):
 def test_an_unfinished_run_for_a_person(run_folder):
     text = info(run_folder).stdout
     assert_lines(text, "unfinished, epoch 20 of 40", "50 % in epoch 7")
-    assert_lines(text, f"imitate train --resume {run_folder}")
+    assert_lines(text, f"imitate train --resume {shlex.quote(str(run_folder))}")
 
 
 def test_a_finished_run(run_folder):
@@ -272,7 +273,7 @@ def test_an_unfinished_run_of_ones_own_environment(run_folder):
     epochs = [line for line in lines if "rollout" not in line]
     (run_folder / "metrics.jsonl").write_text("\n".join(epochs) + "\n")
     text = info(run_folder).stdout
-    assert_lines(text, f"imitate train --resume {run_folder} --trust my_sea")
+    assert_lines(text, f"imitate train --resume {shlex.quote(str(run_folder))} --trust my_sea")
     assert "success" not in text
 
 

@@ -458,14 +458,14 @@ def test_a_training_on_more_steps_than_memory_is_refused_before_they_are_read(
     monkeypatch.setattr(store, "free_memory", lambda: 70_000_000)
     monkeypatch.setattr(store.Store, "_fill", None)
     said = call(
-        f"train --config {tmp_path / 'c.json'} --output-dir {tmp_path / 'runs'}", code=2
+        "train --config", tmp_path / "c.json", "--output-dir", tmp_path / "runs", code=2
     ).output
     assert "600000 steps take 76.8 MB of memory besides their data, and 70 MB are free" in said
 
 
-@pytest.mark.parametrize("verb", ["check-deploy {} {}", "diagnose {} --dataset {}"])
+@pytest.mark.parametrize(("verb", "option"), [("check-deploy", ()), ("diagnose", ("--dataset",))])
 def test_a_comparison_of_more_steps_than_memory_is_refused_before_they_are_read(
-    checkpoint, tmp_path, monkeypatch, verb
+    checkpoint, tmp_path, monkeypatch, verb, option
 ):
     path = tmp_path / "zeros.hdf5"
     with h5py.File(path, "w") as file:
@@ -480,7 +480,7 @@ def test_a_comparison_of_more_steps_than_memory_is_refused_before_they_are_read(
 
     monkeypatch.setattr(memory, "free_memory", lambda: 70_000_000)
     monkeypatch.setattr(DemoFile, "read", little)
-    said = call(verb.format(checkpoint, path), code=2).output
+    said = call(verb, checkpoint, *option, path, code=2).output
     assert "comparing 200000 steps takes 70.4 MB of memory, of which 70 MB are free" in said
 
 
