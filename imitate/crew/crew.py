@@ -1,4 +1,4 @@
-"""Policy for workers: assignment of items, handling of lost workers, order of results."""
+"""Assignment of items to workers, handling of lost workers, and order of results."""
 
 from __future__ import annotations
 

@@ -244,14 +244,16 @@ class TransformerConfig(Section):
     emb_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the inputs")
     attn_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the attention")
     block_output_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of each block")
-    sinusoidal_embedding: bool = Field(False, description="use fixed (sinusoidal) positions")
+    sinusoidal_embedding: bool = Field(
+        False, description="use fixed embeddings of positions: sines and cosines"
+    )
     activation: Literal["gelu", "geglu"] = Field(
         "gelu", description="activation of the blocks' hidden layer"
     )
     supervise_all_steps: bool = Field(
         False, description="compute the loss at every step of the window; false: only at the last"
     )
-    nn_parameter_for_timesteps: bool = Field(True, description="use learned positions")
+    nn_parameter_for_timesteps: bool = Field(True, description="learn the embeddings of positions")
     pred_future_acs: bool = Field(
         False, description="predict the next context_length actions instead of those of the window"
     )
