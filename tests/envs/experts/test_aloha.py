@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("gym_aloha")
+from imitate.envs.experts.aloha import Arm, expert_of
+from imitate.errors import EnvError
 
-from imitate.envs.experts.aloha import Arm, expert_of  # noqa: E402 - needs the package
-from imitate.errors import EnvError  # noqa: E402
-
-from .hands import PLAIN  # noqa: E402
+from .hands import PLAIN
 
 NAME = "gym_aloha:gym_aloha/AlohaTransferCube-v0"
 
