@@ -39,7 +39,7 @@ from imitate.algo.base.rl_sections import (
 from imitate.algo.base.sections import LayerDims
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
-from imitate.models.noise_network import NoiseNetwork
+from imitate.models.denoiser import NoiseNetwork
 
 
 class FQLActorConfig(ActorConfig):

@@ -30,7 +30,7 @@ from imitate.algo.base.rl_sections import ActorCriticConfig, FlowChoiceConfig, F
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import expectile_loss, masked_mean
 from imitate.functional.sampling import pick_class
-from imitate.models.noise_network import NoiseNetwork
+from imitate.models.denoiser import NoiseNetwork
 
 
 class IFQLConfig(ActorCriticConfig):

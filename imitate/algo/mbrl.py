@@ -28,7 +28,7 @@ from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.auxiliaries import follow_auxiliaries, learn_auxiliaries
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState, PolicyState
-from imitate.algo.base.transitions import with_transitions
+from imitate.algo.base.rows import with_transitions
 from imitate.algo.slots.dynamics import DYNAMICS, Dynamics, DynamicsConfig
 from imitate.algo.slots.dynamics import built as dynamics_of
 from imitate.algo.slots.ensemble import EnsembleConfig

@@ -43,7 +43,7 @@ from imitate.algo.base.sections import LayerDims
 from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import pick_class
-from imitate.models.noise_network import NoiseNetwork
+from imitate.models.denoiser import NoiseNetwork
 
 
 class QCActorConfig(ActorConfig):

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from imitate.models.categorical import Categorical, CategoricalHead
 from imitate.models.heads import ActionHead, Gaussian, GaussianHead
 from imitate.models.mlp import MLP, FullPrecisionLinear
+from imitate.models.moments import PopArt
 from imitate.models.observation import ObservationEncoder
-from imitate.models.popart import PopArt
 from imitate.models.rnn import RNN, RNNState
 from imitate.models.transformer import CausalTransformer
 from imitate.models.vae import VAE
@@ -359,7 +359,7 @@ class PolicyAndValue(nn.Module):
         init_std: initial standard deviation, the same for all states.
         orthogonal_init: initialize weights orthogonally.
         num_values: V; if V > 0, there are V values of each state.
-        popart: rate of the values' normalization (:class:`~imitate.models.popart.PopArt`), or None.
+        popart: rate of the values' normalization (:class:`~imitate.models.moments.PopArt`), or None.
         more: encoder of the observations that the value sees beside those of the policy, or None.
     """
 

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from imitate.errors import ConfigError, UserError
-from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics
-from imitate.models.layout import Shape, raw_shape_of
+from imitate.models.layout import ActionLayout, Shape, raw_shape_of
 from imitate.models.preprocessing.measuring import Samples, statistics_before
 from imitate.models.preprocessing.observations import ObsPlan, Raw, check_raw, obs_plan
 from imitate.models.preprocessing.relative import (
@@ -40,7 +39,7 @@ class Preprocess(nn.Module):
     become (C, H, W) in [0, 1], float images must be in [0, 1] already, and scans (L, C) become (C, L). Then
     ``(x - offset) / scale``, per channel for images, and low_dim numbers are clipped to +-``obs_clip``.
     Actions are the concatenation of the action keys in the given order, with rotations as described in
-    :class:`~imitate.models.action_layout.ActionLayout`, normalized in the same way and converted back. Without
+    :class:`~imitate.models.layout.ActionLayout`, normalized in the same way and converted back. Without
     normalization, offset is 0 and scale is 1.
 
     Args:
@@ -196,7 +195,7 @@ class Preprocess(nn.Module):
                 maps the quantiles 0.01 and 0.99 of each number to -1 and 1.
             action_config: per action key a mapping with ``normalization``: None; 'min_max', to
                 +-0.999999; 'gaussian', to mean 0 and std 1; 'quantile' as for observations; and ``format`` and
-                ``convert_at_runtime``, see :class:`~imitate.models.action_layout.ActionLayout`.
+                ``convert_at_runtime``, see :class:`~imitate.models.layout.ActionLayout`.
             unit_range_keys: images that are not normalized further and remain in [0, 1].
             obs_clip: see the class.
             steps: see the class.

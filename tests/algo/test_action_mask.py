@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from imitate.algo.base.action_mask import ActionMask
 from imitate.errors import ConfigError, EnvError
-from imitate.models.categorical import Categorical, Mixed, masked
+from imitate.models.categorical import ActionMask, Categorical, Mixed, masked
 from imitate.models.heads import Gaussian, TanhDistribution
 from tests.algo.conftest import losses
 from tests.tiny import tiny_algo

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imitate.models import noise_network
+from imitate.models import denoiser
 from tests.algo.authors import as_ours, assert_gradients, recorded
 from tests.tiny import tiny_algo
 
@@ -75,7 +75,7 @@ def test_losses_and_gradients_are_the_authors(case, below, worlds, monkeypatch):
     for place, name in (
         (torch, "randn_like"),
         (torch, "rand_like"),
-        (noise_network, "fill_normal"),
+        (denoiser, "fill_normal"),
     ):
         monkeypatch.setattr(place, name, lambda like, *_: draws.pop(0).reshape(like.shape))
 

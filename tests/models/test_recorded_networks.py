@@ -15,6 +15,7 @@ from imitate.models.attention import (
     rotate,
     sinusoidal_positions,
 )
+from imitate.models.denoiser import NoiseNetwork
 from imitate.models.denoising_networks import (
     DenoisingMLP,
     DiffusionTransformer,
@@ -22,7 +23,6 @@ from imitate.models.denoising_networks import (
 )
 from imitate.models.goal_networks import BilinearValue, GoalActor, GoalValue, SubgoalValue
 from imitate.models.latent import Atoms, LogitEnsemble, SimNorm, normed_mlp, symexp, symlog
-from imitate.models.noise_network import NoiseNetwork
 from imitate.models.pools import AttentionPool, QueryPool, SpatialSoftmax, make_pool
 from imitate.models.reconstruction import ObservationDecoder, joined_errors
 from imitate.models.subgoals import SubgoalNetwork

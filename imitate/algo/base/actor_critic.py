@@ -25,7 +25,7 @@ from imitate.algo.base.rl_sections import (
     CriticConfig,
     StochasticActorConfig,
 )
-from imitate.algo.base.transitions import with_chunk, with_transitions
+from imitate.algo.base.rows import with_chunk, with_transitions
 from imitate.algo.slots.dynamics import Dynamics
 from imitate.algo.slots.dynamics import built as dynamics_of
 from imitate.algo.slots.exploration import ActionNoise

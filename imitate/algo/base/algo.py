@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import NamedTuple, TypeVar
 
-from imitate.algo.base.action_mask import ActionMask
 from imitate.algo.base.auxiliaries import learn_auxiliaries, slot_networks, with_slots
 from imitate.algo.base.encoding import encoding_of, prepared_batch
 from imitate.algo.base.execution import ChunkExecution
@@ -52,6 +51,7 @@ from imitate.algo.slots.auxiliary import Auxiliary
 from imitate.config import Config, Schedules, Section
 from imitate.functional.kernels import with_fast_linears
 from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.categorical import ActionMask
 from imitate.models.optim import EMA, averaging
 from imitate.models.precision import autocast, compile_networks, set_mode
 from imitate.system.ranks import ALONE, Ranks

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from imitate.algo.base.action_mask import restricted
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.on_policy_sections import OnPolicyConfig
 from imitate.algo.base.policy_state import InnerState
@@ -49,7 +48,8 @@ from imitate.algo.slots.reward_weights import (
 from imitate.algo.slots.trust_region import TrustRegion
 from imitate.functional.policy_gradient import generalized_advantages
 from imitate.models.actor import GroupEncoder, Obs, PolicyAndValue, StochasticPolicy
-from imitate.models.popart import PopArt
+from imitate.models.categorical import restricted
+from imitate.models.moments import PopArt
 from imitate.models.rnn import RNNState
 from imitate.system.ranks import ALONE
 

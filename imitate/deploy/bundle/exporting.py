@@ -18,7 +18,7 @@ from torch import Tensor
 
 from imitate import __version__
 from imitate.algo.base.algo import Algo
-from imitate.algo.base.looped_denoising import DOMAIN, OPERATOR, OPSETS, looped_denoising
+from imitate.algo.base.denoising import DOMAIN, OPERATOR, OPSETS, looped_denoising
 from imitate.algo.base.policy_state import PolicyState
 from imitate.deploy.bundle.archive import ArrayStore, Bundle, write_bundle
 from imitate.deploy.bundle.comparison import (

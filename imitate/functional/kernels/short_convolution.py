@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from imitate.functional.kernels.products import kernels_apply, linear
+from imitate.functional.kernels.layers import kernels_apply, linear
 
 SHORT_STEPS = 4
 """Largest result length that counts as short for kernels of any size."""

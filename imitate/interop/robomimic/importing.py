@@ -40,8 +40,7 @@ from imitate.errors import CheckpointError, UserError
 from imitate.interop.names import Name, names_of, to_ours
 from imitate.interop.robomimic.networks import constants_of, rules_of
 from imitate.interop.robomimic.statistics import affine_of
-from imitate.models.action_layout import ActionLayout
-from imitate.models.layout import raw_shape_of
+from imitate.models.layout import ActionLayout, raw_shape_of
 from imitate.models.optim import lr_scales
 from imitate.models.preprocess import Preprocess
 

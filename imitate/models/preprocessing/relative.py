@@ -15,7 +15,7 @@ from torch import Tensor
 
 from imitate.errors import ConfigError, nearest
 from imitate.functional.transfer import to_device
-from imitate.models.action_layout import ActionLayout
+from imitate.models.layout import ActionLayout
 from imitate.models.preprocessing.standard import Rotations
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec, columns
 

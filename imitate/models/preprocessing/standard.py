@@ -13,9 +13,8 @@ from torch import Tensor
 from imitate.errors import ConfigError, UserError
 from imitate.functional.normalization import is_constant
 from imitate.functional.transfer import to_device
-from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
-from imitate.models.layout import Shape, processed_shape
+from imitate.models.layout import ActionLayout, Shape, processed_shape
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
 from imitate.system.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.system.text import MASK
@@ -95,7 +94,7 @@ class Layout(PreprocessStep):
 
 
 class Rotations(PreprocessStep):
-    """Rotations of actions to rotation-6d and back, see :class:`~imitate.models.action_layout.ActionLayout`.
+    """Rotations of actions to rotation-6d and back, see :class:`~imitate.models.layout.ActionLayout`.
 
     They are converted back to the robot's form, which may differ from the stored one. Converted numbers are never
     normalized, so that the statistics of the data stay valid for the rest.

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from imitate.errors import CheckpointError, ConfigError, nearest
-from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine
-from imitate.models.layout import Shape
+from imitate.models.layout import ActionLayout, Shape
 from imitate.models.options import arguments, chosen_or_installed
 from imitate.models.preprocessing.relative import DeltaActions, RelativeActions
 from imitate.models.preprocessing.rotations import (

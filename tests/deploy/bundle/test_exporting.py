@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.algo.base.action_mask import ActionMask
 from imitate.data import DatasetFile
 from imitate.deploy.bundle.archive import read_bundle
 from imitate.deploy.bundle.comparison import SameNoise
@@ -18,7 +17,8 @@ from imitate.deploy.bundle.exporting import export_policy
 from imitate.deploy.bundle.policy import BundlePolicy
 from imitate.deploy.bundle.tracing import Draws
 from imitate.errors import BundleError, NotFiniteError, UserError
-from imitate.models.action_layout import ActionLayout
+from imitate.models.categorical import ActionMask
+from imitate.models.layout import ActionLayout
 from imitate.models.preprocess import Preprocess
 from imitate.policy.rollout_policy import RolloutPolicy
 from tests.deploy.bundle import bundles

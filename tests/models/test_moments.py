@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from imitate.errors import ConfigError
-from imitate.models.popart import PopArt
+from imitate.models.moments import PopArt
 from tests.tiny import tiny_algo, tiny_config
 
 

@@ -1,4 +1,4 @@
-"""Linear layers and matrix products that are fast on a CPU, and the switch of all kernels.
+"""Linear layers and activations that are fast on a CPU, and the switch of all kernels.
 
 torch multiplies float32 matrices with MKL, which reaches only half of the possible speed on processors that are not
 made by Intel: on an AMD EPYC with AVX-512, MKL reaches 98 billion operations per second and oneDNN, which torch
@@ -150,7 +150,7 @@ FEWEST_WEIGHTS = 2**16
 
 
 class FastLinear(nn.Linear):
-    """An ``nn.Linear`` that multiplies by :func:`~imitate.functional.kernels.products.linear`."""
+    """An ``nn.Linear`` that multiplies by :func:`~imitate.functional.kernels.layers.linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: ``(*B, D)`` to ``(*B, E)``."""
@@ -283,3 +283,30 @@ def needs_reduced_range() -> bool:
     """Return True if sums of two products would overflow 16 bits, so that inputs must have only 7 bits."""
     capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return not capability.get("avx512_vnni")
+
+
+LARGEST = 20.0
+"""Input from which the Mish activation is the identity in float32."""
+
+
+def mish(x: Tensor) -> Tensor:
+    """Mish activation ``x tanh(log(1 + e^x))`` (Misra 2020, arXiv:1908.08681).
+
+    With w = e^x and n = w (w + 2) it is ``x n / (n + 2)``: one exponential instead of torch's three functions, without
+    gradients.
+    """
+    if x.device.type != "cpu" or torch.is_grad_enabled() or not kernels_apply():
+        return F.mish(x)
+    w = x.clamp(max=LARGEST).exp_()
+    n = w.add(2.0).mul_(w)
+    torch.add(n, 2.0, out=w)  # new memory for many rows takes as long as computing them
+    return n.div_(w).mul_(x)
+
+
+def group_softmax(x: Tensor, size: int) -> Tensor:
+    """Softmax in each group of ``size`` neighbours of (*B, D); torch's own does not vectorize so few numbers."""
+    groups = x.reshape(*x.shape[:-1], -1, size)
+    if x.device.type != "cpu" or not kernels_apply():
+        return groups.softmax(-1).flatten(-2)
+    powers = (groups - groups.amax(-1, keepdim=True).detach()).exp()
+    return (powers / powers.sum(-1, keepdim=True)).flatten(-2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from imitate.errors import ConfigError
-from imitate.models.action_layout import ActionLayout
+from imitate.models.layout import ActionLayout
 from imitate.models.preprocess import Preprocess
 
 AXIS_ANGLE = {"format": "rot_6d", "convert_at_runtime": "rot_axis_angle"}
