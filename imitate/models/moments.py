@@ -5,6 +5,9 @@ van Hasselt, Guez, Hessel, Mnih, Silver, "Learning values across many orders of 
 with them, so that all values stay the same:
 
     w <- w std / std',   b <- (std b + mean - mean') / std'
+
+Departure: the standard deviation is at least a tenth of the returns' root mean square. A policy that reaches its best
+return in every episode would otherwise make it so small that the next failure is an error of thousands.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ class RowMoments(nn.Module):
 
 MIN_STD = 1e-4
 """Smallest standard deviation, as in the paper."""
+MIN_SHARE = 0.1
+"""Smallest standard deviation, as a fraction of the root mean square of the returns."""
 
 
 class PopArt(FullPrecisionLinear):
@@ -86,7 +91,8 @@ class PopArt(FullPrecisionLinear):
         old_mean, old_std = self.mean.double(), self.std.double()
         new_mean = old_mean.lerp(mean.double(), rate)
         squares = (old_std.square() + old_mean.square()).lerp(square.double(), rate)
-        new_std = (squares - new_mean.square()).clamp(min=MIN_STD**2).sqrt()
+        least = (MIN_SHARE**2 * squares).clamp(min=MIN_STD**2)
+        new_std = (squares - new_mean.square()).maximum(least).sqrt()
         self.weight.copy_(self.weight * (old_std / new_std).unsqueeze(-1))
         self.bias.copy_((old_std * self.bias + old_mean - new_mean) / new_std)
         self.mean.copy_(new_mean)

@@ -27,10 +27,18 @@ def test_statistics_and_weights_by_hand_and_values_stay_the_same():
 
 
 def test_equal_returns_have_the_smallest_deviation():
-    head = PopArt(1, 1, rate=0.1)
-    head.observe(torch.tensor([5.0]), torch.tensor([25.0]))
-    assert head.std.item() == pytest.approx(1e-4)
+    head = PopArt(1, 2, rate=0.1)
+    head.observe(torch.tensor([5.0, 0.0]), torch.tensor([25.0, 0.0]))
+    # a tenth of the root mean square, and the smallest at all
+    assert head.std.tolist() == pytest.approx([0.5, 1e-4])
     assert head(torch.zeros(1, 1)).isfinite().all()
+
+
+def test_a_failure_after_many_equal_returns_is_an_error_of_hundreds_at_most():
+    head = PopArt(1, 1, rate=0.1)
+    for _ in range(200):
+        head.observe(torch.tensor([1e4]), torch.tensor([1e8]))
+    assert (1e4 / head.std.item()) ** 2 == pytest.approx(100, rel=0.02)
 
 
 def rollout(size=64):
