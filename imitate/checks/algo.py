@@ -26,13 +26,13 @@ from imitate.envs import make_env
 from imitate.envs.make import is_real
 from imitate.evaluate.environments import environments
 from imitate.evaluate.evaluate import EvalSettings, evaluate
+from imitate.system.processes import Interrupt
 from imitate.system.ranks import ALONE
 from imitate.system.run_folder import RunFolder, create_run_folder
 from imitate.system.seeding import preserved_rng, seed_everything, torch_threads
 from imitate.train.batch_source import feed_of
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
-from imitate.train.interrupts import Interrupt
 from imitate.train.online.batches import batch_source
 from imitate.train.online.collector import Collector
 from imitate.train.online.parts import make_collector, make_learner

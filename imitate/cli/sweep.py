@@ -136,7 +136,7 @@ def sweep(
     """
     from imitate.errors import TrainingError
     from imitate.system.text import ProgressBar
-    from imitate.train.sweep.order import Halving
+    from imitate.train.sweep.state import Halving
     from imitate.train.sweep.sweep import Resources, Sweep, SweepRun, default_workers, table_rows
 
     own = {"train.device": device, "train.num_epochs": epochs}

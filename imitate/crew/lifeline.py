@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
-from imitate.system.channel.admission import same_token
+from imitate.system.channel.stream import same_token
 
 PROBE_S, PROBES = 5, 3
 """Seconds between two probes of an idle connection, and unanswered ones after which it counts as lost."""

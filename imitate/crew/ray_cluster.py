@@ -26,7 +26,7 @@ from typing import IO, Any
 from imitate.crew.ray_leftovers import ended_with_this_process
 from imitate.errors import EnvError, MissingPackageError
 from imitate.system.extras import missing
-from imitate.system.locks import locked
+from imitate.system.plain_files import locked
 from imitate.system.processes import available_cores, handled
 from imitate.system.version import __version__
 

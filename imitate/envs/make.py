@@ -1,18 +1,304 @@
-"""Construction of an environment from the description in a demonstration file."""
+"""Construction of an environment from the description in a demonstration file, with its wrappers.
+
+Wrappers add observations or change what an action means. They are named in env_args, ``"wrappers": [{"type": "skills",
+"num": 5}]``, the first of them innermost, so that a checkpoint's evaluations and robots have the same ones. A training
+names them in ``train.online.wrappers``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, ClassVar, cast
+
+import numpy as np
 
 from imitate.envs.cameras import Size
-from imitate.envs.env import Env
+from imitate.envs.env import Array, Env, Obs, success_in
 from imitate.envs.migration import ROBOSUITE, fitted
-from imitate.envs.wrappers import wrapped
 from imitate.errors import EnvError
+from imitate.system.text import DURATION, PREVIOUS_ACTION, SKILL
 from imitate.system.trust import PETTINGZOO, ROBOT, check_trusted
+
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+_MOST = 4096
+
+
+class Wrapper:
+    """An environment around another one; what it does not change is that of the inner one.
+
+    Attributes:
+        adds: observations that it adds.
+    """
+
+    adds: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, env: Env, settings: Mapping[str, Any]) -> None:
+        self._env, self._settings = env, dict(settings)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_env":
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def _begin(self, seed: int | None) -> None:
+        """Prepare an episode, before its first observation."""
+
+    def _seen(self, obs: Obs) -> Obs:
+        """Return the observation of the inner environment with the added ones."""
+        return obs
+
+    def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Start an episode."""
+        obs, info = self._env.reset(seed=seed)
+        self._begin(seed)
+        return self._seen(obs), info
+
+    def reset_to(self, state: dict[str, Any]) -> Obs:
+        """Restore a state of the inner environment and start an episode from it."""
+        obs = self._env.reset_to(state)
+        self._begin(None)
+        return self._seen(obs)
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action."""
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        return self._seen(obs), reward, terminated, truncated, info
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the env_args, in which this wrapper is the last one."""
+        inner = self._env.serialize()
+        return {**inner, "wrappers": [*inner.get("wrappers", ()), dict(self._settings)]}
+
+
+class Skills(Wrapper):
+    """Adds the observation ``skill``, which is drawn at the start of each episode.
+
+    Settings: ``num`` K; ``continuous``: false for one of K skills, one-hot, true for a point on the unit sphere in K
+    dimensions. An episode with seed s has the skill s mod K, so that evaluations cycle through all skills.
+    """
+
+    adds = (SKILL,)
+
+    def __init__(self, env: Env, settings: Mapping[str, Any]) -> None:
+        super().__init__(env, settings)
+        self._num = count_in(settings, "num")
+        self._random = np.random.default_rng(0)
+        self._skill = np.zeros(self._num, np.float32)
+
+    def _begin(self, seed: int | None) -> None:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        if self._settings.get("continuous"):
+            drawn = self._random.normal(size=self._num)
+            self._skill = (drawn / np.linalg.norm(drawn)).astype(np.float32)
+        else:
+            number = self._random.integers(self._num) if seed is None else seed % self._num
+            self._skill = np.eye(self._num, dtype=np.float32)[number]
+
+    def _seen(self, obs: Obs) -> Obs:
+        return {**obs, SKILL: self._skill.copy()}
+
+
+class PreviousAction(Wrapper):
+    """Adds the observation ``previous_action`` (A + 1,): the last action and 1, or zeros at an episode's start."""
+
+    adds = (PREVIOUS_ACTION,)
+
+    def _begin(self, seed: int | None) -> None:
+        self._last = np.zeros(self._env.action_dim + 1, np.float32)
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action, and remember what was executed."""
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        self._last = np.append(info.get("executed_action", action), 1.0).astype(np.float32)
+        return self._seen(obs), reward, terminated, truncated, info
+
+    def _seen(self, obs: Obs) -> Obs:
+        return {**obs, PREVIOUS_ACTION: self._last.copy()}
+
+
+class Repeated(Wrapper):
+    """Lets the policy choose how often its action is repeated: actions are [one-hot of K | numbers].
+
+    Settings: ``num`` K; ``discount`` g. Choice k runs the numbers k times (fewer at an episode's end) and returns the
+    sum of g^i r_i. The observation ``duration`` (1,) is the number of steps that the last action took.
+    """
+
+    adds = (DURATION,)
+
+    def __init__(self, env: Env, settings: Mapping[str, Any]) -> None:
+        super().__init__(env, settings)
+        self.num_choices = count_in(settings, "num")
+        self._discount = float(settings.get("discount", 1.0))
+        if getattr(env, "num_choices", 0):
+            raise EnvError(
+                f"env_args['wrappers']: {env.name} takes choices, which repeated does not"
+            )
+        self.action_dim = self.num_choices + env.action_dim
+        self.action_low = np.append(np.zeros(self.num_choices), env.action_low)
+        self.action_high = np.append(np.ones(self.num_choices), env.action_high)
+        self._duration = 0
+
+    def _begin(self, seed: int | None) -> None:
+        self._duration = 0
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply the numbers of an action as often as its choice says."""
+        total, self._duration = 0.0, 0
+        for _ in range(int(np.argmax(action[: self.num_choices])) + 1):
+            obs, reward, terminated, truncated, info = self._env.step(action[self.num_choices :])
+            total += self._discount**self._duration * reward
+            self._duration += 1
+            if terminated or truncated or success_in(info):
+                break
+        executed = {
+            key: np.append(action[: self.num_choices], value)
+            for key, value in info.items()
+            if key == "executed_action"
+        }
+        return self._seen(obs), total, terminated, truncated, {**info, **executed}
+
+    def _seen(self, obs: Obs) -> Obs:
+        return {**obs, DURATION: np.array([self._duration], np.float32)}
+
+
+class Goals(Wrapper):
+    """Makes states the goals of an environment, in gymnasium's convention for environments with goals.
+
+    Settings: ``of``, the vector observation that is achieved; ``low`` and ``high``, between which goals are drawn
+    uniformly, or ``points``, of which one is drawn, such as states of demonstrations; ``tolerance`` of the distance at
+    which a goal is reached. Rewards are -1 until then and 0 in it, which is success; the environment's are in
+    ``info["reward"]``. An episode with seed s always has the same goal.
+    """
+
+    adds = (ACHIEVED, DESIRED)
+
+    def __init__(self, env: Env, settings: Mapping[str, Any]) -> None:
+        super().__init__(env, settings)
+        self._of, self._random = str(settings.get("of")), np.random.default_rng(0)
+        self._tolerance = float(settings.get("tolerance", 0.1))
+        self._points = _numbers_in(settings, "points", 2) if "points" in settings else None
+        if self._points is None:
+            self._low, self._high = (_numbers_in(settings, key, 1) for key in ("low", "high"))
+        self._goal, self._reached = np.zeros(0, np.float32), False
+
+    def _begin(self, seed: int | None) -> None:
+        self._reached = False
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        if self._points is None:
+            goal = self._random.uniform(self._low, self._high)
+        else:
+            goal = self._points[self._random.integers(len(self._points))]
+        self._goal = goal.astype(np.float32)
+
+    def _seen(self, obs: Obs) -> Obs:
+        achieved = np.asarray(obs[self._of], np.float32)
+        if achieved.shape != self._goal.shape:
+            raise EnvError(
+                f"env_args['wrappers']: goals have {self._goal.size} numbers, but '{self._of}' has shape "
+                f"{achieved.shape}"
+            )
+        return {**obs, ACHIEVED: achieved, DESIRED: self._goal.copy()}
+
+    def goal_rewards(self, achieved: Array, desired: Array) -> Array:
+        """Compute rewards (B,) of achieved goals (B, G) for desired goals (B, G)."""
+        distances = np.linalg.norm(achieved - desired, axis=-1)
+        return np.where(distances <= self._tolerance, 0.0, -1.0).astype(np.float32)
+
+    def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Apply one action; the reward is that of the goal."""
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        seen = self._seen(obs)
+        own = float(self.goal_rewards(seen[ACHIEVED][None], seen[DESIRED][None])[0])
+        self._reached = own == 0.0
+        return seen, own, terminated, truncated, {**info, "reward": reward, "success": own == 0.0}
+
+    def is_success(self) -> Mapping[str, bool | None]:
+        """Return true if the goal is reached now."""
+        return {"task": self._reached}
+
+
+_WRAPPERS: dict[str, type[Wrapper]] = {
+    "goals": Goals,
+    "skills": Skills,
+    "previous_action": PreviousAction,
+    "repeated": Repeated,
+}
+
+
+def count_in(settings: Mapping[str, Any], key: str) -> int:
+    """Return a whole number of a wrapper's settings."""
+    value = settings.get(key)
+    if type(value) is not int or not 1 <= value <= _MOST:
+        raise EnvError(
+            f"env_args['wrappers']: {settings.get('type')} has {key} {value!r}: write a whole number from 1 to {_MOST}"
+        )
+    return value
+
+
+def _numbers_in(settings: Mapping[str, Any], key: str, dims: int) -> Array:
+    """Return an array of finite numbers of a wrapper's settings."""
+    try:
+        values = np.asarray(settings.get(key), dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    if values.ndim != dims or not values.size or not np.isfinite(values).all():
+        raise EnvError(
+            f"env_args['wrappers']: {settings.get('type')} has no {key}: write "
+            f"{'a list of numbers' if dims == 1 else 'a list of lists of numbers'}"
+        )
+    return values
+
+
+def wrappers_in(env_meta: Mapping[str, Any]) -> list[tuple[type[Wrapper], Mapping[str, Any]]]:
+    """Return the wrappers of env_args with their settings, the innermost first.
+
+    Raises:
+        EnvError: they cannot be read.
+    """
+    listed = env_meta.get("wrappers") or []
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise EnvError(f"env_args['wrappers'] is {listed!r}: write a list of objects with 'type'")
+    found = []
+    for settings in listed:
+        kind = settings.get("type") if isinstance(settings, Mapping) else settings
+        if not isinstance(kind, str) or kind not in _WRAPPERS:
+            raise EnvError(
+                f"env_args['wrappers']: no wrapper {kind!r}; there are {', '.join(_WRAPPERS)}"
+            )
+        found.append((_WRAPPERS[kind], settings))
+    return found
+
+
+def wrapped(
+    env_meta: Mapping[str, Any],
+    obs_keys: Sequence[str] | None,
+    make: Callable[[Sequence[str] | None], Env],
+) -> Env:
+    """Make an environment and wrap it as its env_args say.
+
+    Args:
+        env_meta: its env_args.
+        obs_keys: the observations to return; None returns all.
+        make: makes the inner environment with these observations.
+
+    Raises:
+        EnvError: the wrappers cannot be read.
+    """
+    wrappers = wrappers_in(env_meta)
+    added = {key for kind, _ in wrappers for key in kind.adds}
+    read = {str(settings["of"]) for _, settings in wrappers if "of" in settings} - added
+    inner = None
+    if obs_keys is not None:
+        inner = [*(key for key in obs_keys if key not in added), *sorted(read - {*obs_keys})]
+    env: Any = make(inner)
+    for kind, settings in wrappers:
+        env = kind(env, settings)
+    return env  # type: ignore[no-any-return]
+
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4
@@ -81,7 +367,7 @@ def make_env(
             descriptions of older robosuite versions are translated, which is logged. ``robot:NAME`` is a robot,
             ``pettingzoo:MODULE`` an environment with several agents (:mod:`imitate.envs.env`). ``reward_parts`` is true
             if the numbers of a vector of rewards have names; ``wrappers`` are put around environments
-            (:mod:`imitate.envs.wrappers`).
+            (:mod:`imitate.envs.make`).
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.

@@ -22,9 +22,9 @@ from imitate.evaluate.result import EpisodeResult, EvalResult
 from imitate.evaluate.settings import EpisodePlan, EvalSettings, Mode
 from imitate.evaluate.video import FrameFolder, OnFrames, write_mosaic
 from imitate.policy.checkpoint import config_of, control_freq_of, load_checkpoint
+from imitate.policy.loading import CheckpointFile
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.policy.source import CheckpointFile
 from imitate.system.processes import STEP_TIMEOUT_S, available_cores
 from imitate.system.run_folder import find_checkpoint, to_json
 from imitate.system.trust import check_trusted

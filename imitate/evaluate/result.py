@@ -24,8 +24,7 @@ from imitate.errors import ConfigError, EvaluationError
 from imitate.evaluate.environments import label
 from imitate.evaluate.named_rewards import RewardMeans, RewardSpec, reward_means
 from imitate.evaluate.settings import EpisodePlan, Lateness
-from imitate.system.locks import lock
-from imitate.system.plain_files import appended, read_json
+from imitate.system.plain_files import appended, lock, read_json
 from imitate.system.run_folder import to_json, write_text
 from imitate.system.statistics import Estimate, Rate, estimate, rate_of
 

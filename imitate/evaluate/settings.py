@@ -8,9 +8,8 @@ from typing import Any, Literal, get_args
 
 from imitate.errors import UserError
 from imitate.evaluate.named_rewards import RewardSpec
-from imitate.policy.loading import Precision
+from imitate.policy.loading import PolicySource, Precision
 from imitate.policy.renaming import Rename
-from imitate.policy.source import PolicySource
 
 Mode = Literal["auto", "processes", "vector"]
 Inference = Literal["sync", "async", "rtc", "rtc-vjp", "prefix"]

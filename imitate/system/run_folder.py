@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from imitate.errors import CheckpointError, ConfigError
-from imitate.system.locks import locked
 from imitate.system.missing import no_such
-from imitate.system.plain_files import check_not_linked
+from imitate.system.plain_files import check_not_linked, locked
 from imitate.system.plain_files import write_text as write_text
 from imitate.system.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
 

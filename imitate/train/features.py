@@ -35,9 +35,8 @@ from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.models.key_encoder import KeyEncoder
 from imitate.models.observation import ObservationEncoder
-from imitate.system.locks import locked
 from imitate.system.memory import gigabytes
-from imitate.system.plain_files import give_name
+from imitate.system.plain_files import give_name, locked
 from imitate.system.text import ProgressBar
 from imitate.train.setup import Setup
 

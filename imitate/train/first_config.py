@@ -19,8 +19,8 @@ from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
 from imitate.data.dataset_file import no_demos
 from imitate.data.file.features import features_of
+from imitate.data.formats.lerobot_layout import unusual_names
 from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE
-from imitate.data.formats.lerobot_names import unusual_names
 from imitate.data.quality.doctor.useless import useless_observations
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.policy.export import lerobot_refusal, lerobot_resizes, write_lerobot_keys

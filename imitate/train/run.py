@@ -15,6 +15,7 @@ from imitate.evaluate.job import device_beside
 from imitate.models.precision import begin_compiled_step
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
+from imitate.system.processes import Interrupt
 from imitate.system.ranks import ALONE, Ranks
 from imitate.system.run_folder import RunFolder
 from imitate.system.seeding import rng_state, set_rng_state
@@ -22,7 +23,6 @@ from imitate.system.text import counted
 from imitate.train.batch_source import BatchSource
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, Forecast, duration, images_on_cpu, rate
-from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
 from imitate.train.metrics import Debug, EpochMeans, MetricsFile, RunLogger
 from imitate.train.outcomes import rollout_entry

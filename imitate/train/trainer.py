@@ -20,7 +20,7 @@ from imitate.config.readiness import trainable_template
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.evaluate.environments import trials, trust_named, with_env
-from imitate.system.processes import available_cores
+from imitate.system.processes import available_cores, caught_signals
 from imitate.system.ranks import Ranks
 from imitate.system.run_folder import (
     RunFolder,
@@ -33,7 +33,6 @@ from imitate.system.seeding import seed_everything, torch_threads
 from imitate.train.console import Console
 from imitate.train.devices import choose_device, device_in_use
 from imitate.train.features import use_features
-from imitate.train.interrupts import caught_signals
 from imitate.train.metrics import import_wandb
 from imitate.train.online.batches import batch_source
 from imitate.train.online.setup import build_online

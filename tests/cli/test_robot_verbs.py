@@ -25,7 +25,7 @@ from imitate.errors import UserError
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.policy import loading
 from imitate.policy.checkpoint import save_checkpoint
-from imitate.policy.source import CheckpointFile
+from imitate.policy.loading import CheckpointFile
 from tests.calling import refuse
 from tests.deploy import fake_robot
 from tests.deploy.fake_robot import FakeRobot

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from imitate.cli.main import app
 from imitate.errors import TrainingError
-from imitate.train.sweep.order import Halving
+from imitate.train.sweep.state import Halving
 from imitate.train.sweep.sweep import Resources, Sweep, SweepResult, SweepRun, default_workers
 from tests.train.test_sweep import write_config
 

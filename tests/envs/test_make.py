@@ -1,12 +1,203 @@
+"""Wrappers of environments, as env_args name them."""
+
 import sys
 import types
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
+from imitate.cli.robot.policies import SkilledPolicy
+from imitate.config.online import WrapperConfig
+from imitate.deploy.schema import ObservedKey, Schema
 from imitate.envs import make, make_env
-from imitate.envs.make import can_be_made, check_description, is_real, is_robot, is_team
-from imitate.errors import EnvError
+from imitate.envs.make import Repeated, can_be_made, check_description, is_real, is_robot, is_team
+from imitate.errors import ConfigError, EnvError, UserError
+from imitate.evaluate.environments import named_env
+from imitate.train.online.setup import online_env_meta
+from tests.demo_files import episode, write_demos
 from tests.refusals import refused
+from tests.tiny import tiny_algo, tiny_config
+
+PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+
+
+def wrapped(*wrappers, keys=None):
+    return make_env({**PENDULUM, "wrappers": list(wrappers)}, obs_keys=keys)
+
+
+def test_skills_cycle_with_the_seed_and_last_for_an_episode():
+    env = wrapped({"type": "skills", "num": 3}, keys=["flat", "skill"])
+    drawn = [env.reset(seed=seed)[0]["skill"].tolist() for seed in (3, 4, 5, 6)]
+    assert drawn == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    obs = env.step(np.zeros(1))[0]
+    assert obs["skill"].tolist() == [1, 0, 0] and obs["flat"].shape == (3,)
+    assert len({int(env.reset()[0]["skill"].argmax()) for _ in range(20)}) == 3
+
+
+def test_continuous_skills_are_on_the_sphere_and_follow_the_seed():
+    env = wrapped({"type": "skills", "num": 4, "continuous": True})
+    first, again, other = (env.reset(seed=seed)[0]["skill"] for seed in (1, 1, 2))
+    assert np.linalg.norm(first) == pytest.approx(1.0)
+    assert (first == again).all() and (first != other).all()
+
+
+def test_the_previous_action_is_zeros_at_a_start():
+    env = wrapped({"type": "previous_action"})
+    assert env.reset(seed=0)[0]["previous_action"].tolist() == [0, 0]
+    assert env.step(np.array([1.5]))[0]["previous_action"].tolist() == [1.5, 1]
+    assert env.reset()[0]["previous_action"].tolist() == [0, 0]
+
+
+class Counting:
+    """Rewards 1, 2, 3 ..., and an end after the fourth step."""
+
+    name, action_dim, num_choices = "counting", 1, 0
+    action_low, action_high = np.array([-2.0]), np.array([2.0])
+
+    def reset(self, *, seed=None):
+        self.taken = []
+        return {"s": np.zeros(1)}, {}
+
+    def step(self, action):
+        self.taken.append(float(action[0]))
+        return {"s": np.ones(1)}, float(len(self.taken)), len(self.taken) == 4, False, {}
+
+
+def test_an_action_is_repeated_as_often_as_it_chooses():
+    env = Repeated(Counting(), {"type": "repeated", "num": 3, "discount": 0.5})
+    assert (env.action_dim, env.num_choices) == (4, 3)
+    assert env.action_low.tolist() == [0, 0, 0, -2] and env.action_high.tolist() == [1, 1, 1, 2]
+    assert env.reset()[0]["duration"].tolist() == [0]
+    obs, reward, *ends, _ = env.step(np.array([0.0, 0.0, 1.0, 1.5]))
+    assert (reward, obs["duration"].tolist(), ends) == (1 + 0.5 * 2 + 0.25 * 3, [3], [False, False])
+    obs, reward, *ends, _ = env.step(np.array([0.0, 1.0, 0.0, -1.0]))
+    assert (reward, obs["duration"].tolist(), ends) == (4.0, [1], [True, False])
+    assert env.taken == [1.5, 1.5, 1.5, -1.0]
+
+
+GOALS = {"type": "goals", "of": "flat", "tolerance": 0.5}
+
+
+def test_goals_are_drawn_from_a_box_or_from_points_and_rewarded_when_reached():
+    box = {**GOALS, "low": [0.0, 2.0, -1.0], "high": [1.0, 3.0, -1.0]}
+    env = wrapped(box, keys=["desired_goal", "achieved_goal"])
+    first, again, other = (env.reset(seed=seed)[0]["desired_goal"] for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any()
+    assert 0 <= first[0] <= 1 and 2 <= first[1] <= 3 and first[2] == -1
+    obs, reward, *_, info = env.step(np.zeros(1))
+    assert (reward, info["success"]) == (-1.0, False) and info["reward"] < 0
+    assert obs["achieved_goal"].tolist() == obs["flat"].tolist()
+    rewards = env.goal_rewards(np.array([[0.0, 0.3], [0.0, 0.6]]), np.zeros((2, 2)))
+    assert rewards.tolist() == [0.0, -1.0]
+    known = wrapped({**GOALS, "points": [[1.0, 0.0, 0.0]]})
+    assert known.reset(seed=0)[0]["desired_goal"].tolist() == [1, 0, 0]
+    assert known.is_success() == {"task": False}
+    for settings, words in ((GOALS, "no low"), ({**GOALS, "points": [1.0]}, "list of lists")):
+        with pytest.raises(EnvError, match=words):
+            wrapped(settings)
+    with pytest.raises(EnvError, match="goals have 1 numbers, but 'flat' has shape"):
+        wrapped({**GOALS, "low": [0.0], "high": [1.0]}).reset()
+
+
+def test_states_of_demonstrations_become_goals(tmp_path):
+    states = np.arange(20, dtype=np.float32).reshape(-1, 1)
+    path = tmp_path / "a.hdf5"
+    write_demos(path, [episode(20, {"x": states})])
+    wrapper = {"type": "goals", "of": "x"}
+    online = {"enabled": True, "env": "Pendulum-v1", "wrappers": [wrapper]}
+    words = {"obs": {"desired_goal": 1}, "train": {"online": online}}
+    config = tiny_config("sac", f"train.data={path}", **words)
+    (found,) = online_env_meta(config)["wrappers"]
+    assert found["points"] == [
+        [2.0],
+        [4.0],
+        [6.0],
+        [8.0],
+        [10.0],
+        [11.0],
+        [13.0],
+        [15.0],
+        [17.0],
+        [19.0],
+    ]
+    with pytest.raises(ConfigError, match="there is no train.data: name some, or give low"):
+        online_env_meta(tiny_config("sac", **words))
+
+
+REPEATED = {"enabled": True, "env": "Pendulum-v1", "wrappers": [{"type": "repeated", "num": 3}]}
+
+
+def test_values_discount_by_the_duration():
+    words = {"obs": {"flat": 3, "duration": 1}, "train": {"online": REPEATED}}
+    section = {"num_choices": 3, "num_continuous": 1, "discount": 0.5}
+    algo = tiny_algo("sac", action=4, algo=section, **words)
+    assert online_env_meta(algo.global_config)["wrappers"][0]["discount"] == 0.5
+    obs = {"flat": torch.zeros(3, 1, 3), "duration": torch.zeros(3, 1, 1)}
+    after = {**obs, "duration": torch.tensor([1.0, 3.0, 2.0]).reshape(3, 1, 1)}
+    raw = {"obs": obs, "next_obs": after, "actions": torch.zeros(3, 1, 4)}
+    raw |= {"n_step_rewards": torch.zeros(3), "discounts": torch.tensor([0.5, 0.5, 0.0])}
+    found = algo.process_batch_for_training(raw)["discounts"]
+    assert found.tolist() == pytest.approx([0.5, 0.125, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "keys", "words"),
+    [
+        ("sac", {"n_step": 3}, {"flat": 3, "duration": 1}, "algo.n_step is 3: set it to 1"),
+        ("sac", {}, {"flat": 3}, "lacks duration: list it"),
+        ("ppo", {}, {"flat": 3, "duration": 1}, "have one discount per step: choose sac"),
+    ],
+)
+def test_what_does_not_go_with_repetition_is_refused(name, section, keys, words):
+    with pytest.raises(ConfigError, match=words):
+        tiny_config(name, obs=keys, algo=section, train={"online": REPEATED})
+
+
+def test_wrappers_are_part_of_the_description_also_for_another_environment():
+    listed = [{"type": "skills", "num": 2}, {"type": "previous_action"}]
+    env = wrapped(*listed)
+    assert env.serialize()["wrappers"] == listed
+    assert set(env.reset(seed=0)[0]) == {"flat", "skill", "previous_action"}
+    assert named_env("CartPole-v1", env.serialize())["wrappers"] == listed
+    online = {"enabled": True, "env": "Pendulum-v1", "wrappers": listed}
+    config = tiny_config("sac", obs={"flat": 3}, train={"online": online})
+    assert online_env_meta(config)["wrappers"] == listed
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "words"),
+    [
+        ("skills", "write a list"),
+        ([{"type": "os.system"}], "no wrapper 'os.system'; there are goals, skills"),
+        ([{"type": "skills", "num": 10**9}], "whole number from 1 to 4096"),
+    ],
+)
+def test_descriptions_that_cannot_be_read_are_refused(wrappers, words):
+    with pytest.raises(EnvError, match=words):
+        make_env({**PENDULUM, "wrappers": wrappers})
+
+
+@pytest.mark.parametrize("entry", [{"type": "skills"}, {"type": "previous_action", "num": 2}])
+def test_a_number_belongs_to_skills(entry):
+    with pytest.raises(ValueError, match="num is"):
+        WrapperConfig(**entry)
+
+
+def test_a_robot_s_policy_is_given_one_skill():
+    observed = {"flat": ObservedKey((3,), "low_dim"), "skill": ObservedKey((4,), "low_dim")}
+    schema = Schema(observed, 1, (-1.0,), (1.0,))
+    policy = SimpleNamespace(control_freq=20.0)
+    policy.predict_chunk = lambda history: history[0]["skill"]
+    skilled = SkilledPolicy(policy, schema, 2)
+    assert skilled.obs_keys == ("flat",) and tuple(skilled.schema.observations) == ("flat",)
+    assert skilled.predict_chunk([{"flat": 0.0}]).tolist() == [0, 0, 1, 0]
+    assert skilled.control_freq == 20.0
+    with pytest.raises(UserError, match="skills 0 to 3"):
+        SkilledPolicy(policy, schema, 4)
+    with pytest.raises(UserError, match="no observation 'skill'"):
+        SkilledPolicy(policy, skilled.schema, 0)
 
 
 @pytest.mark.parametrize(

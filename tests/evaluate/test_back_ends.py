@@ -12,7 +12,7 @@ from imitate.errors import CheckpointError, EnvError
 from imitate.evaluate.evaluate import EvalJob, EvalSettings, evaluate, evaluate_all
 from imitate.evaluate.worker import EpisodePool
 from imitate.policy.checkpoint import checkpoint_from_bytes
-from imitate.policy.source import CheckpointFile, SentCheckpoint
+from imitate.policy.loading import CheckpointFile, SentCheckpoint
 from imitate.system.run_folder import find_checkpoint
 from imitate.system.trust import trust_env
 from tests.ray_cluster import MOSTLY_LOCAL, ONE_NODE

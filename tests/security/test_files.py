@@ -213,7 +213,7 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
     """New files at a place that nobody else can have prepared, and files through JournaledFile, are the exceptions."""
     known = {
         "checks/algo.py", "deploy/bundle/archive.py", "data/edit/merge.py", "data/edit/rewrite.py",
-        "data/quality/report/page.py", "data/formats/sidecar.py", "collect/render.py", "system/locks.py",
+        "data/quality/report/page.py", "data/formats/sidecar.py", "collect/render.py",
         "crew/ray_cluster.py", "evaluate/video.py", "data/formats/d4rl.py",
     }  # fmt: skip
     found = set()
@@ -230,7 +230,7 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
 
 
 @pytest.mark.parametrize(("ways", "known"), [
-    (r"fcntl\.(flock|lockf)", {"system/locks.py"}),
+    (r"fcntl\.(flock|lockf)", {"system/plain_files.py"}),
     (r"os\.(replace|rename)\(|journal\.rename\(", {"system/plain_files.py"}),
     (r"signal\.signal\(", {
         "system/processes.py", "crew/serving.py", "cli/main.py", "deploy/robot/watchdog.py",

@@ -6,8 +6,7 @@ import shutil
 import pytest
 
 from imitate.errors import ConfigError
-from imitate.train.sweep.order import ByHalving, Halving, InTurn, Ladder
-from imitate.train.sweep.state import read_run
+from imitate.train.sweep.state import ByHalving, Halving, InTurn, Ladder, read_run
 from imitate.train.sweep.sweep import Resources, Sweep
 from imitate.train.sweep.work import SweepWork
 from tests.refusals import refused

@@ -13,8 +13,8 @@ import torch
 import imitate.train.checkpoints
 from imitate.algo.bc import BC
 from imitate.config import load_config
+from imitate.data.edit.edits import add_filter_key
 from imitate.data.edit.selection import Selection
-from imitate.data.edit.small_changes import add_filter_key
 from imitate.data.edit.target import Target
 from imitate.errors import CheckpointError, ConfigError, TrainingError, UserError
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint

@@ -14,11 +14,11 @@ import typer
 from imitate.cli.options import AsJson, FilterKey, Overwrite, Seed
 from imitate.cli.reports.layout import table
 from imitate.data.edit import edits
+from imitate.data.edit.edits import add_filter_key, failures_among
+from imitate.data.edit.edits import split as split_file
 from imitate.data.edit.merge import environments_left_out
 from imitate.data.edit.merge import merge as merge_files
 from imitate.data.edit.selection import Selection
-from imitate.data.edit.small_changes import add_filter_key, failures_among
-from imitate.data.edit.small_changes import split as split_file
 from imitate.data.edit.summary import summarize, summarize_shards
 from imitate.data.edit.target import Target
 from imitate.data.shards.folder import local_file, shards_at

@@ -53,7 +53,7 @@ def set_env(
     For example: imitate dataset set-env own.hdf5 --env myarm.envs:Reach-v0 --in-place
     """
     from imitate.data import DatasetFile
-    from imitate.data.edit.small_changes import set_env_args
+    from imitate.data.edit.edits import set_env_args
     from imitate.evaluate.environments import named_env
 
     target = target_of(file, out, in_place, overwrite, keeps_old=False)

@@ -27,7 +27,7 @@ def describe(path: Path) -> Report:
         )
     from imitate.data.formats.base import first_pointer
     from imitate.data.formats.lerobot import missing_images
-    from imitate.data.formats.lerobot_names import keys_of, unusual_names
+    from imitate.data.formats.lerobot_layout import keys_of, unusual_names
 
     keys, pointer = keys_of(features), first_pointer(path)
     return {

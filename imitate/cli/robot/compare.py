@@ -38,7 +38,7 @@ from imitate.cli.robot.policies import (
 )
 from imitate.cli.robot.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs, Slow
 from imitate.data.download.download import sha256_of
-from imitate.deploy.comparison.outcome import ComparisonOutcome
+from imitate.deploy.comparison.comparison import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import POLICIES
 from imitate.errors import UserError
 from imitate.system.plain_files import read_json
@@ -154,8 +154,8 @@ def command(
     Exit codes: 0 done; 1 the robot was stopped before it moved; 2 invalid input.
     """
     from imitate.cli.robot.robots import released, robot_of, safety_of
+    from imitate.deploy.check.first_look import check_sizes
     from imitate.deploy.comparison.trial_file import TrialFile
-    from imitate.deploy.robot.fitting import check_sizes
 
     if report or reveal:
         with TrialFile(out) as file:
@@ -295,7 +295,7 @@ def _compare(
 
 
 def _show(file: TrialFile, reveal: bool, json_: bool) -> None:
-    from imitate.deploy.comparison.outcome import ComparisonOutcome
+    from imitate.deploy.comparison.comparison import ComparisonOutcome
 
     outcome = ComparisonOutcome(file)
     if reveal and not is_open(outcome):

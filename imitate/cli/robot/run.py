@@ -133,7 +133,7 @@ def command(
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
     from imitate.cli.robot.robots import robot_of, safety_of, teleoperator_of
-    from imitate.deploy.robot.fitting import check_sizes
+    from imitate.deploy.check.first_look import check_sizes
     from imitate.deploy.robot.loop import ControlLoop
     from imitate.deploy.robot.robot import ROBOTS, TELEOPERATORS, check_named
 

@@ -22,9 +22,8 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.cache import cache_folder, limit_bytes, remove_oldest, was_read
 from imitate.data.file.fields import Field, read_pieces
 from imitate.errors import DatasetError
-from imitate.system.locks import locked
 from imitate.system.memory import ALWAYS_BYTES, gigabytes
-from imitate.system.plain_files import give_name
+from imitate.system.plain_files import give_name, locked
 from imitate.system.text import ProgressBar
 
 CACHE_MODES = ("auto", "all", "low_dim", None)

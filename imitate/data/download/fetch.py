@@ -29,8 +29,7 @@ from imitate.data.download.download import (
 )
 from imitate.data.file.cache import cache_folder, limit_bytes
 from imitate.errors import DatasetError
-from imitate.system.locks import locked
-from imitate.system.plain_files import fresh, parsed_json, replaced
+from imitate.system.plain_files import fresh, locked, parsed_json, replaced
 
 KNOWN = "known"
 """Folder of small files that are kept: indexes, and sizes of files."""

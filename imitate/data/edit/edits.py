@@ -1,27 +1,222 @@
-"""Copies of a file with fewer demos, fewer or renamed keys, or with actions rescaled for programs that need it."""
+"""Edits of a file: changes of a few bytes, in place or in a copy, and copies with other demos, keys or scales."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.edit.rewrite import FileChanges, check_keys, rewrite
-from imitate.data.edit.selection import Selection, named_demos, select
+from imitate.data.edit.rewrite import FileChanges, check_keys, put_mask, rewrite
+from imitate.data.edit.selection import Selection, named_demos, select, with_outcome
 from imitate.data.edit.summary import summarize
-from imitate.data.edit.target import Target
+from imitate.data.edit.target import Target, check_is_hdf5
 from imitate.data.file.action_scale import NO_ATTRIBUTES, ActionScale, recorded_scale
+from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.features import FEATURES, as_attribute, features_of
+from imitate.data.file.hdf5_format import DemoFile, natural_key
+from imitate.data.file.journal import changing
 from imitate.errors import DatasetError
+from imitate.system.plain_files import fresh
 
+MB = 1_000_000
+PIECE_BYTES = 16_000_000
 Progress = Callable[[int, int], None]
+
+
+def change(
+    source: Path, target: Target, put: Callable[[ConfinedFile], None], on_mb: Progress
+) -> None:
+    """Change a copy that is otherwise equal byte for byte, or change the file itself atomically.
+
+    Args:
+        source: the file.
+        target: the copy, or the file itself.
+        put: makes the change.
+        on_mb: called with the number of copied megabytes and the number of all megabytes.
+    """
+    if target.out is None:
+        check_is_hdf5(target.path)
+        with changing(target.path) as journaled, ConfinedFile(journaled, "r+") as file:
+            put(file)
+        return
+    with DatasetFile(source) as read:
+        hdf5_path = read.hdf5_path
+    with target.writing() as part:
+        _copy(hdf5_path, part, on_mb)
+        with ConfinedFile(part, "r+") as new:
+            put(new)
+
+
+def _copy(source: Path, part: Path, on_mb: Progress) -> None:
+    total = source.stat().st_size // MB
+    with source.open("rb") as old, fresh(part) as new:
+        while piece := old.read(PIECE_BYTES):
+            new.write(piece)
+            on_mb(new.tell() // MB, total)
+
+
+def set_env_args(
+    source: Path, target: Target, env_args: Mapping[str, Any], on_mb: Progress
+) -> dict[str, Any]:
+    """Write ``env_args``, an attribute of the group ``data``; demos and filter keys do not change.
+
+    Args:
+        source: the file.
+        target: a copy, or the file itself.
+        env_args: ``env_name``, ``type``, ``env_kwargs``.
+        on_mb: called with the number of copied megabytes and the number of all megabytes.
+
+    Returns:
+        the former env_args.
+
+    Raises:
+        DatasetError: the description is incomplete, or the file cannot be written.
+    """
+    missing = [key for key in ("env_name", "type") if env_args.get(key) is None]
+    if missing:
+        raise DatasetError(f"{source}: env_args need '{missing[0]}': give it with --env or --type")
+    with DatasetFile(source) as file:
+        file.check_confined()
+        before = file.env_meta
+    text = json.dumps(dict(env_args), indent=4)
+
+    def put(file: ConfinedFile) -> None:
+        file["data"].attrs["env_args"] = text
+
+    change(source, target, put, on_mb)
+    return before
+
+
+Masks = dict[str, list[str]]
 
 
 def _silent(done: int, total: int) -> None:
     """Ignore the progress."""
+
+
+def split(
+    source: Path,
+    target: Target,
+    *,
+    ratio: float,
+    seed: int = 0,
+    filter_key: str | None = None,
+    success: bool | None = None,
+    overwrite: bool = False,
+    on_mb: Progress = _silent,
+) -> Masks:
+    """Write the masks ``train`` and ``valid``; or ``<filter_key>_train`` and ``<filter_key>_valid``.
+
+    Args:
+        source: the file.
+        target: a copy, or the file itself, of which only the masks are changed.
+        ratio: fraction of validation demos, in (0, 1); each side gets at least one demo.
+        seed: seed of the random split.
+        filter_key: split the demos of this mask; None: all.
+        success: split only the demos that solve their task (True) or fail (False); the others are in neither mask.
+        overwrite: replace masks of these names.
+        on_mb: called with the number of copied megabytes and the number of all megabytes.
+
+    Returns:
+        the two masks.
+
+    Raises:
+        DatasetError: there are too few demos, or masks of these names with other demos exist.
+    """
+    if not 0 < ratio < 1:
+        raise DatasetError(f"{source}: ratio is {ratio:g}: expected a number between 0 and 1")
+    with DatasetFile(source) as file:
+        names = file.demos(filter_key)
+        if success is not None:
+            names = with_outcome(file, names, success)
+        if len(names) < 2:
+            raise DatasetError(f"{source}: {len(names)} demo cannot be split: two are needed")
+        count = min(max(1, round(ratio * len(names))), len(names) - 1)
+        order = np.random.default_rng(seed).permutation(len(names))
+        prefix = "" if filter_key is None else f"{filter_key}_"
+        chosen = {
+            f"{prefix}train": sorted((names[i] for i in order[count:]), key=natural_key),
+            f"{prefix}valid": sorted((names[i] for i in order[:count]), key=natural_key),
+        }
+        _check(file, chosen, overwrite)
+    _write(source, target, chosen, on_mb)
+    return chosen
+
+
+def add_filter_key(
+    source: Path,
+    target: Target,
+    name: str,
+    selection: Selection,
+    *,
+    overwrite: bool = False,
+    on_mb: Progress = _silent,
+) -> list[str]:
+    """Write the mask ``name`` with the demos that fulfil the conditions.
+
+    Args:
+        source: the file.
+        target: a copy, or the file itself, of which only the masks are changed.
+        name: name of the mask.
+        selection: conditions for the demos.
+        overwrite: replace a mask of this name.
+        on_mb: called with the number of copied megabytes and the number of all megabytes.
+
+    Returns:
+        names of the demos.
+
+    Raises:
+        DatasetError: no demo fulfils the conditions, or a mask of this name with other demos exists.
+    """
+    if not name or "/" in name or name == ".":
+        raise DatasetError(
+            f"{source}: '{name}' is not a valid name of a filter key: it must not contain '/'"
+        )
+    with DatasetFile(source) as file:
+        chosen = select(file, selection)
+        if not chosen:
+            raise DatasetError(
+                f"{source}: no demo fulfils the conditions: the filter key '{name}' would be empty"
+            )
+        _check(file, {name: chosen}, overwrite)
+    _write(source, target, {name: chosen}, on_mb)
+    return chosen
+
+
+def failures_among(path: Path, demos: Sequence[str]) -> int:
+    """Count the failed demos, by their attribute ``success``."""
+    with DatasetFile(path) as file:
+        return sum(file.success(demo) is False for demo in demos)
+
+
+def _check(file: DemoFile, chosen: Mapping[str, Sequence[str]], overwrite: bool) -> None:
+    """Refuse to replace masks without ``overwrite``, and to write into a file with links to other files."""
+    file.check_confined()
+    there = file.filter_keys()
+    changed = [name for name, demos in chosen.items() if there.get(name, demos) != demos]
+    if changed and not overwrite:
+        old = ", ".join(f"{name} {len(there[name])}" for name in chosen if name in there)
+        new = ", ".join(f"{name} {len(demos)}" for name, demos in chosen.items())
+        raise DatasetError(
+            f"{file.path}: there are filter keys of this name already ({old} demos), and this would write {new}: "
+            "train on those that are there, or replace them with --overwrite"
+        )
+
+
+def _write(
+    source: Path, target: Target, chosen: Mapping[str, Sequence[str]], on_mb: Progress
+) -> None:
+    change(source, target, partial(_put, chosen=chosen), on_mb)
+
+
+def _put(file: ConfinedFile, chosen: Mapping[str, Sequence[str]]) -> None:
+    for name, demos in chosen.items():
+        put_mask(file, name, demos)
 
 
 def subset(

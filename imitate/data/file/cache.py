@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imitate.errors import UserError
-from imitate.system.locks import locked
+from imitate.system.plain_files import locked
 
 _LIMIT_GB = 50.0
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imitate.errors import DatasetError
-from imitate.system.locks import lock
-from imitate.system.plain_files import edited, fresh, give_name, open_plain
+from imitate.system.plain_files import edited, fresh, give_name, lock, open_plain
 
 LOG = logging.getLogger(__name__)
 _RECORD = struct.Struct("<QQI")  # offset, length and checksum of the original bytes

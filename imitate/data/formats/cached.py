@@ -21,7 +21,7 @@ from imitate.data.formats import registry
 from imitate.data.formats.base import Format, Options
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
-from imitate.system.locks import locked
+from imitate.system.plain_files import locked
 from imitate.system.recognition import diagnosis
 from imitate.system.text import ProgressBar
 

@@ -8,7 +8,7 @@ stored.
     observation.<x>   -> obs/<x>              action -> actions           task -> attribute language
     next.reward -> rewards                    next.success, next.done, next.truncated -> terminals, timeouts
 
-Other names of features are assigned by :mod:`imitate.data.formats.lerobot_names`.
+Other names of features are assigned by :mod:`imitate.data.formats.lerobot_layout`.
 The features' original names, types and names of their numbers are stored in the attribute ``features``
 (:mod:`imitate.data.file.features`). For writing see :mod:`imitate.data.formats.lerobot_writer`.
 """
@@ -35,9 +35,8 @@ from imitate.data.formats.base import (
     Options,
     robot_meta,
 )
-from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, from_features
+from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, action_of, from_features, keys_of
 from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE, few
-from imitate.data.formats.lerobot_names import action_of, keys_of
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.lerobot_video import VideoCameras
 from imitate.data.formats.lerobot_writer import LAYOUT, write

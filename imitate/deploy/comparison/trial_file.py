@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from imitate.errors import UserError
-from imitate.system.locks import lock
 from imitate.system.missing import no_such
-from imitate.system.plain_files import appended, read_bytes, sync
+from imitate.system.plain_files import appended, lock, read_bytes, sync
 from imitate.system.version import __version__
 
 VERSION = 1

@@ -28,10 +28,9 @@ from imitate.deploy.server.session import (
     one_line,
 )
 from imitate.errors import ClosedError, UserError, WireError
-from imitate.system.channel.admission import Lobby, same_token
 from imitate.system.channel.frames import Channel
 from imitate.system.channel.messages import MAX_MESSAGE, decode_map, encode
-from imitate.system.channel.stream import Stream, shut
+from imitate.system.channel.stream import Lobby, Stream, same_token, shut
 
 __all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", "ServerStatistics"]
 

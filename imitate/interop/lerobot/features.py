@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from imitate.data.formats.lerobot_names import obs_name
+from imitate.data.formats.lerobot_layout import obs_name
 from imitate.errors import CheckpointError
 from imitate.models.key_encoder import KeyEncoder
 from imitate.models.observation import ObservationEncoder

@@ -22,8 +22,7 @@ from imitate.algo.base.algo import Algo
 from imitate.algo.base.hierarchy import Hierarchy
 from imitate.errors import CheckpointError, nearest
 from imitate.interop.names import names_of, to_theirs
-from imitate.interop.robomimic.networks import constants_of, rules_of
-from imitate.interop.robomimic.statistics import action_stats, obs_stats
+from imitate.interop.robomimic.networks import action_stats, constants_of, obs_stats, rules_of
 from imitate.models.key_encoder import KeyEncoder
 from imitate.models.pools import AttentionPool, QueryPool
 from imitate.models.resnet import ResNet, ResNet18Conv, ResNet50Conv

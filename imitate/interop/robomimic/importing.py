@@ -38,8 +38,7 @@ from imitate.algo.base.hierarchy import Hierarchy
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.names import Name, names_of, to_ours
-from imitate.interop.robomimic.networks import constants_of, rules_of
-from imitate.interop.robomimic.statistics import affine_of
+from imitate.interop.robomimic.networks import affine_of, constants_of, rules_of
 from imitate.models.layout import ActionLayout, raw_shape_of
 from imitate.models.optim import lr_scales
 from imitate.models.preprocess import Preprocess

@@ -22,8 +22,8 @@ from imitate.data import Episode
 from imitate.envs import Env, make_env
 from imitate.envs.env import watched
 from imitate.errors import EnvError, RobotError, TrainingError, UserError
+from imitate.policy.loading import CheckpointFile, PolicySource
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.policy.source import CheckpointFile, PolicySource
 from imitate.system.processes import STEP_TIMEOUT_S, Beat
 from imitate.system.user_code import error_words
 from imitate.train.interactive.supervision import DiscardedError, Supervisor, supervised_episode

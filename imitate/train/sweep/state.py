@@ -1,17 +1,30 @@
-"""State of a sweep's runs, read from their folders, and its table."""
+"""State of a sweep's runs, read from their folders, its table, and the order in which the runs are trained.
+
+They are trained one after the other to the end, or by asynchronous successive halving, which is ASHA (Li et al., A
+System for Massively Parallel Hyperparameter Tuning, MLSys 2020, arXiv:1810.05934, algorithm 2): runs train up to rungs,
+whose epochs grow by a constant factor; the best 1/reduction of the runs at a rung continue to the next. A free worker
+never waits for a rung to fill: it promotes a run that is good enough now, or begins another.
+
+Departure: the runs are given, not sampled endlessly. If all have begun and none may be promoted, the best run of the
+highest rung continues, until one run has trained all its epochs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from imitate.config import Config
 from imitate.errors import ConfigError
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder, runs_in
 from imitate.system.text import mean_text
-from imitate.train.outcomes import outcome_words
+from imitate.train.metrics import MetricsFile
+from imitate.train.outcomes import SUCCESS, outcome_words
 from imitate.train.state import PAUSED
 from imitate.train.sweep.curves import Setting
 from imitate.train.sweep.labels import words
@@ -158,3 +171,258 @@ def _return(entry: dict[str, Any]) -> str:
     if rate is None or mean is None or rate == mean:
         return "-"
     return mean_text(entry["mean_return"], entry.get("return_std"), entry.get("mean_return_95"))
+
+
+METRICS = {
+    "success_rate": ("rollout", SUCCESS, 1.0),
+    "return": ("rollout", "Rollout/Return", 1.0),
+    "valid_loss": ("epoch", "Valid/Loss", -1.0),
+    "train_loss": ("epoch", "Train/Loss", -1.0),
+}
+"""Kind and key of a line of ``metrics.jsonl``, and the sign by which larger is better."""
+
+
+@dataclass(frozen=True)
+class Halving:
+    """Settings of successive halving.
+
+    Attributes:
+        metric: one of :data:`METRICS`.
+        reduction: one of this many runs continues to the next rung, which has this many times the epochs.
+        first_epochs: epochs of the first rung, which every run trains.
+    """
+
+    metric: str = "success_rate"
+    reduction: int = 3
+    first_epochs: int = 1
+
+    def rungs(self, num_epochs: int) -> tuple[int, ...]:
+        """Return the epochs at which runs are compared, and ``num_epochs``."""
+        rungs, epochs = [], self.first_epochs
+        while epochs < num_epochs:
+            rungs.append(epochs)
+            epochs *= self.reduction
+        return (*rungs, num_epochs)
+
+    def value(self, records: Sequence[Mapping[str, Any]], epoch: int) -> float | None:
+        """Return the latest value up to an epoch, negated if lower is better; None if there is none.
+
+        Args:
+            records: lines of ``metrics.jsonl``.
+            epoch: epoch of the rung.
+        """
+        kind, key, sign = METRICS[self.metric]
+        found = None
+        for record in records:
+            if record.get("kind") == kind and key in record and record["epoch"] <= epoch:
+                value = record[key]
+                found = -math.inf if value is None else sign * float(value)
+        return found
+
+    def shown(self, value: float) -> str:
+        """Format a value with the metric's name and sign."""
+        sign = METRICS[self.metric][2]
+        return f"{self.metric} {sign * value:.4g}"
+
+
+@dataclass
+class Ladder:
+    """State of the halving: the rungs that runs have reached, and the choice of the next run.
+
+    Attributes:
+        num_rungs: number of rungs; a run at the last one has trained all its epochs.
+        reduction: see :class:`Halving`.
+        reached: values of each run at the rungs that it has reached, from the first; larger is better.
+        climbing: runs that are training now.
+    """
+
+    num_rungs: int
+    reduction: int
+    reached: dict[str, list[float]] = field(default_factory=dict)
+    climbing: set[str] = field(default_factory=set)
+
+    def ranked(self, rung: int) -> list[str]:
+        """Return the runs that have reached a rung, best first; ties keep the order of arrival."""
+        there = [name for name, values in self.reached.items() if len(values) > rung]
+        return sorted(there, key=lambda name: -self.reached[name][rung])
+
+    def next(self, waiting: Sequence[str]) -> tuple[str, int] | None:
+        """Return the next run and the index of the rung up to which it trains, or None if no run can start now.
+
+        Args:
+            waiting: runs that have not begun, in their order.
+        """
+        for rung in reversed(range(self.num_rungs - 1)):
+            ranked = self.ranked(rung)
+            for name in ranked[: len(ranked) // self.reduction]:
+                if self._rests_at(name, rung):
+                    return name, rung + 1
+        if waiting:
+            return waiting[0], 0
+        if not self.climbing and not self.ranked(self.num_rungs - 1):
+            for rung in reversed(range(self.num_rungs - 1)):
+                if ranked := self.ranked(rung):
+                    return ranked[0], rung + 1
+        return None
+
+    def place(self, name: str) -> tuple[int, int, int]:
+        """Return the last rung that a run has reached, its rank there (from 1), and the number of runs there."""
+        rung = len(self.reached[name]) - 1
+        ranked = self.ranked(rung)
+        return rung, ranked.index(name) + 1, len(ranked)
+
+    def _rests_at(self, name: str, rung: int) -> bool:
+        return len(self.reached[name]) == rung + 1 and name not in self.climbing
+
+
+Leg = tuple[str, int | None]
+"""A run's name and the epoch up to which it trains now, or None to train it to the end."""
+
+
+class Order(Protocol):
+    """Decides which run trains next."""
+
+    def next(self) -> Leg | None:
+        """Return the next training, or None if there is none now or none at all."""
+
+    def ended(self, run: SweepRun) -> None:
+        """Record the state of a run whose training has ended, successfully or not."""
+
+    def final(self, run: SweepRun) -> SweepRun:
+        """Return a run with its final status in the sweep."""
+
+
+class InTurn:
+    """Trains each run to its end, one after the other."""
+
+    def __init__(self, runs: Iterable[SweepRun]) -> None:
+        self._left = deque(run.name for run in runs if not run.is_over)
+
+    def next(self) -> Leg | None:
+        """Return the next waiting run, to be trained to its end."""
+        return (self._left.popleft(), None) if self._left else None
+
+    def ended(self, run: SweepRun) -> None:
+        """Record the state of a run."""
+
+    def final(self, run: SweepRun) -> SweepRun:
+        """Return the run unchanged."""
+        return run
+
+
+class ByHalving:
+    """Asynchronous halving; its state after an interruption is read from the runs' folders.
+
+    Args:
+        halving: settings of the halving.
+        runs: current state of the runs.
+        num_epochs: number of epochs of each run.
+        folder: folder of the sweep.
+    """
+
+    def __init__(
+        self, halving: Halving, runs: Sequence[SweepRun], num_epochs: int, folder: Path
+    ) -> None:
+        self._halving, self._folder = halving, folder
+        self._rungs = halving.rungs(num_epochs)
+        self.ladder = Ladder(len(self._rungs), halving.reduction)
+        self._waiting = deque(run.name for run in runs if run.status == "waiting")
+        self._cut: deque[str] = (
+            deque()
+        )  # runs that were training towards a rung when the sweep was interrupted
+        for run in runs:
+            self._record(run)
+            is_done_here = run.is_paused and run.name in self.ladder.reached
+            if not (run.is_over or is_done_here or run.status == "waiting"):
+                self._cut.append(run.name)
+
+    def next(self) -> Leg | None:
+        """Return the next training up to a rung, see :meth:`Ladder.next`."""
+        if self._cut:
+            name = self._cut.popleft()
+            return self._leg(name, len(self.ladder.reached.get(name, ())))
+        found = self.ladder.next(self._waiting)
+        if found is None:
+            return None
+        name, rung = found
+        if self._waiting and name == self._waiting[0]:
+            self._waiting.popleft()
+        return self._leg(name, rung)
+
+    def ended(self, run: SweepRun) -> None:
+        """Record a run's value at its rung, or stop comparing a failed run."""
+        self.ladder.climbing.discard(run.name)
+        if run.is_over or run.is_paused:
+            self._record(run)
+        else:  # a failed run is no longer compared
+            self.ladder.reached.pop(run.name, None)
+
+    def final(self, run: SweepRun) -> SweepRun:
+        """Return a run, with the status "pruned" if it was not promoted."""
+        if not run.is_paused or run.name not in self.ladder.reached:
+            return run
+        rung, rank, there = self.ladder.place(run.name)
+        value = self._halving.shown(self.ladder.reached[run.name][rung])
+        went = sum(len(values) > rung + 1 for values in self.ladder.reached.values())
+        words = f"{value} is rank {rank} of {there} there, of which {went} continued"
+        return replace(run, status=f"{PRUNED} at epoch {self._rungs[rung]}: {words}")
+
+    def _leg(self, name: str, rung: int) -> Leg:
+        self.ladder.climbing.add(name)
+        is_last = rung >= len(self._rungs) - 1
+        return name, None if is_last else self._rungs[rung]
+
+    def _record(self, run: SweepRun) -> None:
+        """Read a run's values at the rungs that it has reached."""
+        folder = newest_run(self._folder / run.name)
+        records = [] if folder is None else MetricsFile(folder.metrics).read()
+        rollouts = [record for record in records if record.get("kind") == "rollout"]
+        if self._halving.metric == "success_rate" and rollouts and SUCCESS not in rollouts[-1]:
+            # The environment reports no success, so the return takes its place.
+            self._halving = replace(self._halving, metric="return")
+        epoch = max((int(record["epoch"]) for record in records), default=0)
+        if not (run.is_over or run.is_paused):
+            epoch -= 1  # the last epoch may not have been evaluated
+        values = []
+        for rung in self._rungs:
+            value = self._halving.value(records, rung)
+            if run.is_over and value is None:  # the run was not evaluated that early
+                value = self._halving.value(records[::-1], epoch)
+            if value is None or not (run.is_over or rung <= epoch):
+                break
+            values.append(value)
+        if values:
+            self.ladder.reached[run.name] = values
+
+
+def halving_of(
+    halving: Halving, configs: Mapping[str, Config], runs: Sequence[SweepRun], folder: Path
+) -> ByHalving:
+    """Return the order of a sweep with early stopping.
+
+    Raises:
+        ConfigError: the runs cannot be compared.
+    """
+    epochs = {config.train.num_epochs for config in configs.values()}
+    if len(epochs) != 1 or None in epochs:
+        raise ConfigError(
+            "--stop-early: compares runs at the same epochs, so all need the same "
+            f"train.num_epochs, but got {sorted(map(str, epochs))}; give --epochs"
+        )
+    if METRICS[halving.metric][0] == "rollout":
+        _require(halving, configs, "experiment.rollout.enabled", lambda c: c.rollout.enabled)
+    if halving.metric == "valid_loss":
+        _require(halving, configs, "experiment.validate", lambda c: c.validate)
+    _require(halving, configs, "experiment.save.enabled", lambda c: c.save.enabled)
+    return ByHalving(halving, runs, int(epochs.pop() or 1), folder)
+
+
+def _require(
+    halving: Halving, configs: Mapping[str, Config], key: str, holds: Callable[..., bool]
+) -> None:
+    for name, config in configs.items():
+        if not holds(config.experiment):
+            raise ConfigError(
+                f"--stop-early --metric {halving.metric}: needs {key}, which is false in "
+                f"{name}; set it to true, or choose another metric ({', '.join(METRICS)})"
+            )

@@ -20,13 +20,16 @@ from imitate.system.run_folder import RunFolder, runs_in, to_json, write_text
 from imitate.system.statistics import FEWEST_SEEDS, Statistic
 from imitate.train.setup import load_resolved
 from imitate.train.sweep.curves import SEED, Setting, read_curves
-from imitate.train.sweep.order import Halving, InTurn, Order, halving_of
 from imitate.train.sweep.over_seeds import settings_of
 from imitate.train.sweep.plot import draw_settings
 from imitate.train.sweep.results_table import save_table
 from imitate.train.sweep.state import (
+    Halving,
+    InTurn,
+    Order,
     SweepResult,
     SweepRun,
+    halving_of,
     newest_run,
     read_run,
     table_rows,

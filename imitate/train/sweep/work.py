@@ -27,13 +27,11 @@ from imitate.crew import CancelledError, Crew, Limits, Lost, Reports
 from imitate.crew.places import open_backend
 from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.system.plain_files import appended, read_text
-from imitate.system.processes import LOCAL
+from imitate.system.processes import LOCAL, ended_by_signals
 from imitate.system.run_folder import RunFolder, runs_in, write_text
 from imitate.system.trust import trust_given
-from imitate.train.interrupts import ended_by_signals
-from imitate.train.sweep.order import Order
 from imitate.train.sweep.run_copy import FolderChanges, Sender, content_to_resume, lay_out, received
-from imitate.train.sweep.state import SweepRun, newest_run, read_run
+from imitate.train.sweep.state import Order, SweepRun, newest_run, read_run
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

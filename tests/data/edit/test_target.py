@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from imitate.data import DatasetFile
 from imitate.data.edit import edits, target
-from imitate.data.edit.small_changes import split
+from imitate.data.edit.edits import split
 from imitate.data.edit.target import Target, backup_of
 from imitate.data.file import journal
 from imitate.data.quality.doctor.diagnosis import diagnose

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile
-from imitate.data.edit.small_changes import split
+from imitate.data.edit.edits import split
 from imitate.data.edit.target import Target
 from imitate.data.file import fingerprint as module
 from tests.demo_files import episode, write_demos

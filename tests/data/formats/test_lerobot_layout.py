@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from imitate.data.formats import lerobot_layout as module
+from imitate.data.formats.lerobot_layout import action_of, keys_of, obs_name, unusual_names
+from imitate.errors import DatasetError
 
 S, A, J = "observation.state", "action", "observation.joints"
 FRAMES = np.zeros((2, 4, 5, 3), np.uint8)
@@ -145,3 +147,72 @@ def test_entries_of_numbers(feature, values, entry, described):
 def test_entries_of_frames(entry, video, described):
     names = {"names": ["height", "width", "channels"]}
     assert module.described_image(FRAMES, entry, video=video) == {**names, **described}
+
+
+FLOATS, IMAGE, TEXT = {"dtype": "float32"}, {"dtype": "video"}, {"dtype": "string"}
+
+
+@pytest.mark.parametrize(
+    ("feature", "name"),
+    [
+        ("observation.images.top", "top_image"),
+        ("observation.state", "state"),
+        ("images.left", "left_image"),
+        ("wrist_image", "wrist_image"),
+    ],
+)
+def test_names_of_observations(feature, name):
+    assert obs_name(feature) == name
+
+
+@pytest.mark.parametrize(
+    ("features", "chosen", "found"),
+    [
+        (["action", "actions"], None, "action"),
+        (["actions"], None, "actions"),
+        (["action", "ee"], "ee", "ee"),
+    ],
+)
+def test_the_actions(features, chosen, found):
+    assert action_of(dict.fromkeys(features, FLOATS), chosen, "D") == found
+
+
+@pytest.mark.parametrize(("chosen", "named"), [(None, "'action' or 'actions'"), ("x", "'x'")])
+def test_missing_actions(chosen, named):
+    features = dict.fromkeys(["state", "frame_index"], FLOATS)
+    with pytest.raises(DatasetError, match=rf"has no feature {named} \(it has state\)"):
+        action_of(features, chosen, "D")
+
+
+@pytest.mark.parametrize(
+    ("features", "action", "keys"),
+    [
+        (
+            {"observation.state": FLOATS, "state": FLOATS, "action": FLOATS, "next.reward": FLOATS},
+            None,
+            ["obs/state", "state", "actions", "rewards"],
+        ),
+        (
+            {"state": FLOATS, "image": IMAGE, "task": TEXT, "actions": FLOATS, "timestamp": FLOATS},
+            None,
+            ["obs/state", "obs/image", "task", "actions", "timestamp"],
+        ),
+        ({"depth": {"dtype": "image"}, "Reward": FLOATS}, None, ["obs/depth", "Reward"]),
+        ({"ee": FLOATS, "actions": FLOATS}, "ee", ["actions", "other_actions"]),
+    ],
+)
+def test_arrays_of_features(features, action, keys):
+    assert list(keys_of(features, action).values()) == keys
+
+
+def test_unusual_names_are_described():
+    keys = {
+        "observation.state": "obs/state",
+        "image": "obs/image",
+        "ee": "actions",
+        "action": "actions",
+        "task": "task",
+        "obs/x": "obs/x",
+    }
+    assert unusual_names(keys.items()) == "image -> obs/image, ee -> actions"
+    assert unusual_names([("action", "actions")]) == ""

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imitate.deploy.comparison.comparison import Comparison, blend, images_of, save_images
+from imitate.deploy.comparison.comparison import (
+    Comparison,
+    ComparisonOutcome,
+    blend,
+    images_of,
+    save_images,
+)
 from imitate.deploy.comparison.judges import RobotJudge, Verdict
-from imitate.deploy.comparison.outcome import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import TrialFile
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.robot import Observation

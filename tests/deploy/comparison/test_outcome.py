@@ -2,7 +2,7 @@
 
 import pytest
 
-from imitate.deploy.comparison.outcome import ComparisonOutcome
+from imitate.deploy.comparison.comparison import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import Redo, Trial, TrialFile
 
 POLICIES = {"A": {"name": "a.pth", "sha256": "aa"}, "B": {"name": "b.pth", "sha256": "bb"}}

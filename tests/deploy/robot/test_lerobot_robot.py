@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from imitate.data.formats.lerobot_names import obs_name
+from imitate.data.formats.lerobot_layout import obs_name
 from imitate.deploy.robot import lerobot_robot
 from imitate.deploy.robot.lerobot_robot import LeRobotRobot
 from imitate.deploy.robot.limits import ActionLimits

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from imitate import policy_from_checkpoint
-from imitate.data.formats.lerobot_names import obs_name
+from imitate.data.formats.lerobot_layout import obs_name
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DTYPES = {"F32": np.float32, "I64": np.int64}

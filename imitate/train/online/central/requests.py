@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from imitate.errors import WireError
-from imitate.system.channel.admission import Lobby, proof, same_token
 from imitate.system.channel.frames import Channel, no_mask
 from imitate.system.channel.messages import MAX_MESSAGE, decode_map, encode_parts
-from imitate.system.channel.stream import Stream
+from imitate.system.channel.stream import Lobby, Stream, proof, same_token
 
 LOG = logging.getLogger(__name__)
 BEAT_S = 0.5

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from imitate.errors import WireError
-from imitate.system.channel.admission import Lobby
 from imitate.system.channel.frames import BINARY, NO_MASK, header_of
 from imitate.system.channel.messages import MAX_OBJECTS, encode
+from imitate.system.channel.stream import Lobby
 from imitate.train.online.central import requests
 from imitate.train.online.central.requests import GREETING_BYTES, PolicyChannel, RequestServer
 

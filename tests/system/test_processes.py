@@ -1,10 +1,12 @@
+"""Tests."""
+
 import os
 import signal
 import threading
 
 import pytest
 
-from imitate.train.interrupts import caught_signals
+from imitate.system.processes import caught_signals
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

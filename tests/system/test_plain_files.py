@@ -1,9 +1,11 @@
+"""Tests."""
+
 import signal
 from contextlib import nullcontext
 
 import pytest
 
-from imitate.system.locks import locked
+from imitate.system.plain_files import locked
 from tests.forked import Forked
 
 

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import time
 
-from imitate.system.channel.admission import Lobby, proof, same_token
+from imitate.system.channel.stream import Lobby, proof, same_token
 
 
 def test_tokens_and_proofs():
