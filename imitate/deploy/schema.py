@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.errors import WireError
+from imitate.system.images import given_array
 
 PROTOCOL = 1
 """Version of the messages between server and client."""
@@ -163,8 +164,8 @@ class Schema:
         chosen = {}
         for key, spec in wanted.items():
             try:
-                value = np.asarray(given[key])
-            except ValueError as error:  # lists of different lengths
+                value = given_array(given[key])
+            except ValueError as error:
                 raise WireError(f"{word} '{key}' is not an array of numbers: {error}") from error
             if value.dtype.kind not in "fiub":
                 raise WireError(f"{word} '{key}' is not an array of numbers but {value.dtype}")

@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from imitate.errors import NotFiniteError, UserError, offered
+from imitate.system.images import given_array
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +26,20 @@ def refuse_missing(raw: Mapping[str, Any], keys: Iterable[str]) -> None:
         raise UserError(
             f"the policy needs {', '.join(missing)}, but got {', '.join(raw) or 'nothing'}"
         )
+
+
+def as_array(key: str, value: ArrayLike | Tensor) -> NDArray[Any] | Tensor:
+    """Convert an observation to an array, unless it is a tensor.
+
+    Raises:
+        UserError: it has masked values, or lists of different lengths.
+    """
+    if hasattr(value, "is_floating_point"):
+        return value
+    try:
+        return given_array(value)
+    except ValueError as error:
+        raise UserError(f"observation '{key}' is not an array of numbers: {error}") from error
 
 
 def newest_frames(

@@ -22,7 +22,13 @@ from imitate.algo.base.policy_state import PolicyState, remembered, rows_of
 from imitate.errors import UserError, nearest
 from imitate.functional.realtime import Guidance, Prefix, prefix_weights
 from imitate.models.observation import ObservationEncoder
-from imitate.policy.checks import newest_frames, refuse_action, refuse_missing, refuse_not_finite
+from imitate.policy.checks import (
+    as_array,
+    newest_frames,
+    refuse_action,
+    refuse_missing,
+    refuse_not_finite,
+)
 from imitate.policy.language import TransformersText
 from imitate.policy.renaming import Rename, given_names
 from imitate.policy.uncertainty import Calibration
@@ -421,7 +427,7 @@ class RolloutPolicy:
         for key in self.obs_keys:
             if key in ob:
                 value = ob[key]
-                value = value if isinstance(value, Tensor) else np.asarray(value)
+                value = as_array(key, value)
                 refuse_not_finite(key, value if batched_ob else value[None])
 
     def cut_plan(self) -> None:
@@ -531,8 +537,7 @@ class RolloutPolicy:
             given = self._given[key]
             if given not in raw:
                 refuse_missing(raw, [self._given[key] for key in keys])
-            value = raw[given]
-            arrays[key] = value = value if isinstance(value, Tensor) else np.asarray(value)
+            arrays[key] = value = as_array(given, raw[given])
             one_step = one_step and value.ndim == len(shapes[key]) + batched
         if not one_step:
             stacks = {1, self.algo.frame_stack, self.algo.global_config.train.seq_length}

@@ -1,4 +1,4 @@
-"""Units and layouts of images; needs no torch, because bundles import it."""
+"""Arrays that users give: masked values, units and layouts of images; needs no torch, because bundles import it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from imitate.errors import UserError
 
 IMAGE_MODALITIES = ("rgb", "depth")
+
+
+def given_array(value: ArrayLike) -> NDArray[Any]:
+    """Convert a value that a user gives to an array.
+
+    Raises:
+        ValueError: it has masked values, which would become ordinary numbers; or lists of different lengths.
+    """
+    if np.ma.is_masked(value):
+        raise ValueError(
+            f"{np.ma.count_masked(value)} of its values are masked: replace them by numbers, as .filled(0) does"
+        )
+    return np.asarray(value)
 
 
 def image_type(dtype: object) -> str:

@@ -73,9 +73,9 @@ def check_ratio(where: str, claimed: int, stored: int) -> None:
 def gigabytes(count: int) -> str:
     """Format a number of bytes, such as '1.2 GB'."""
     if count > 10**27:  # the number may come from a damaged file and be too large for a float
-        return "more than 10^18 GB"
-    for unit, size in (("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
+        return "more than 10^15 TB"
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= 0.9995 * size:  # rounded to three digits, it is at least one of these units
             return f"{count / size:.3g} {unit}"
     return f"{count / 1e3:.3g} kB"
 

@@ -116,6 +116,7 @@ def test_the_needed_arrays_are_selected():
         ({}, True, "goal 'g' is missing; wanted g, got nothing"),
         ({"g": ["a", "b", "c"]}, True, "goal 'g' is not an array of numbers but <U1"),
         ({"g": [[1.0], [1.0, 2.0]]}, True, "goal 'g' is not an array of numbers: "),
+        ({"g": np.ma.masked_less([0.0, 1.0, 2.0], 1.0)}, True, "1 of its values are masked"),
         ({"g": [1.0]}, True, r"goal 'g' has shape \(1,\); wanted \(3,\)"),
     ],
 )

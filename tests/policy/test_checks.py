@@ -8,12 +8,14 @@ import torch
 
 from imitate.errors import NotFiniteError, UserError
 from imitate.policy.checks import (
+    as_array,
     check_rate,
     newest_frames,
     refuse_action,
     refuse_missing,
     refuse_not_finite,
 )
+from tests.refusals import refused
 
 SHAPES = {"a": (2,), "b": (), "lang": (3,)}
 
@@ -109,6 +111,15 @@ def test_observations_that_are_not_finite(value, words, rows, kind):
     with pytest.raises(NotFiniteError, match=words) as raised:
         refuse_not_finite("s", kind(value))
     assert raised.value.rows == rows
+
+
+def test_masked_values_are_no_observation():
+    whole = as_array("s", np.ma.array([1.0, 2.0], mask=False))
+    assert type(whole) is np.ndarray and whole.tolist() == [1.0, 2.0]
+    assert as_array("s", tensor := torch.ones(2)) is tensor
+    for bad in (np.ma.array([1.0, 2.0], mask=[0, 1]), [[1.0], [1.0, 2.0]]):
+        with refused("observation 's' is not an array of numbers: ", error=UserError):
+            as_array("s", bad)
 
 
 def test_words_are_no_observation():

@@ -45,6 +45,14 @@ def test_actions_are_float64_and_clipped_to_the_limits():
     assert np.abs(policy(observation())).max() == 1e-3
 
 
+def test_masked_values_of_a_sensor_do_not_reach_the_policy():
+    policy, bad = RolloutPolicy(make_algo()), observation()
+    bad["pos"] = np.ma.array(bad["pos"], mask=[False, True, False])
+    for use in (policy, policy.check):
+        with pytest.raises(UserError, match="'pos' .* 1 of its values are masked"):
+            use(bad)
+
+
 @pytest.mark.parametrize("overrides", [(), RNN], ids=["mlp", "rnn"])
 def test_a_batch_acts_as_its_rows_do(overrides):
     algo = make_algo(overrides)

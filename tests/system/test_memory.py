@@ -76,7 +76,7 @@ def test_free_memory_elsewhere(tmp_path, monkeypatch):
         (64 * 2**20 + 1, 0, 1e9, "x claims 67.1 MB in a file of 0 kB: the file is damaged"),
         (1100 * 10**6, 10**6, 1.1e9, None),
         (1100 * 10**6 + 1, 10**6, 2e9, "x claims 1.1 GB in a file of 1 MB"),
-        (10**9, 10**9, 999_999_999, "x takes 1 GB of memory, of which 1e+03 MB are free"),
+        (10**9, 10**9, 999_999_999, "x takes 1 GB of memory, of which 1 GB are free"),
         (10**9, 10**9, 10**9, None),
     ],
 )
@@ -94,11 +94,15 @@ def test_claims(monkeypatch, claimed, stored, free, words):
     [
         (0, "0 kB"),
         (999_499, "999 kB"),
+        (999_500, "1 MB"),
         (10**6, "1 MB"),
         (1_234_567, "1.23 MB"),
+        (999_499_999, "999 MB"),
+        (999_999_999, "1 GB"),
         (10**9, "1 GB"),
-        (10**27, "1e+18 GB"),
-        (10**27 + 1, "more than 10^18 GB"),
+        (1_234 * 10**9, "1.23 TB"),
+        (10**27, "1e+15 TB"),
+        (10**27 + 1, "more than 10^15 TB"),
     ],
 )
 def test_sizes_in_words(count, words):

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError, nearest
+from imitate.system.images import given_array
 from imitate.system.text import SIGNALS, counted
 
 _MAX_ATTR_BYTES = 60_000  # limit of HDF5's attributes, 64 KiB; longer texts are possible
@@ -97,9 +98,9 @@ def _array(value: ArrayLike, where: str) -> NDArray[Any] | EncodedFrames:
     if isinstance(value, EncodedFrames):
         return value
     try:
-        array = np.asarray(value)
-    except ValueError:
-        array = np.asarray(None)
+        array = given_array(value)
+    except ValueError as error:
+        raise DatasetError(f"{where} is not an array of numbers: {error}") from error
     if array.dtype.kind not in "fiub":
         raise DatasetError(
             f"{where} is not an array of numbers: stack its steps into one (T, ...) array"
@@ -281,6 +282,6 @@ def as_step(value: ArrayLike, where: str) -> NDArray[Any]:
         DatasetError: it is not an array.
     """
     try:
-        return np.array(value)
+        return given_array(value).copy()
     except ValueError as error:
         raise DatasetError(f"{where} is not an array of numbers: {error}") from error

@@ -281,7 +281,7 @@ def reading(path: Path) -> Iterator[None]:
     except DatasetError as error:
         if str(path) in str(error):
             raise
-        raise DatasetError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     except Exception as error:
         pointer = first_pointer(path)
         if pointer is not None:

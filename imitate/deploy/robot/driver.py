@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
+from imitate.system.images import given_array
 from imitate.system.user_code import error_words
 
 Vector = NDArray[np.float64]
@@ -139,8 +140,8 @@ def solved(robot: Robot) -> bool | None:
 
 def _is_numeric(value: Any) -> bool:
     try:
-        return np.asarray(value).dtype.kind in "biuf"
-    except Exception:  # ragged lists, or a driver's own objects
+        return given_array(value).dtype.kind in "biuf"
+    except Exception:  # ragged lists, masked values, or a driver's own objects
         return False
 
 

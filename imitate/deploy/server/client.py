@@ -22,6 +22,7 @@ from imitate.deploy.resizing import Resizer
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
 from imitate.deploy.server.handshake import RefusedError, connected
 from imitate.errors import NotFiniteError, UserError, WireError
+from imitate.policy.checks import as_array
 from imitate.system import clock
 from imitate.system.channel.frames import Channel
 from imitate.system.channel.messages import MAX_MESSAGE, Jpeg, decode, decode_map, encode_parts
@@ -210,7 +211,7 @@ class RemotePolicy:
         """Raise NotFiniteError if a call with this observation would, without sending it. Keys may be missing."""
         for key in self.obs_keys or ob:
             if key in ob:
-                _refuse_not_finite(key, np.asarray(ob[key]))
+                _refuse_not_finite(key, as_array(key, ob[key]))
 
     def planned_actions(self) -> NDArray[np.float64] | None:
         """Planned actions (K, A) from the last executed one on, that one first; None before the first call."""
@@ -431,7 +432,7 @@ class RemotePolicy:
     ) -> NDArray[np.float64]:
         """Request a chunk (K, A) from an openpi server."""
         began = clock.now()
-        message: dict[str, Any] = {key: np.asarray(value) for key, value in ob.items()}
+        message: dict[str, Any] = {key: as_array(key, value) for key, value in ob.items()}
         for key, value in message.items():
             _refuse_not_finite(key, value)
         if self._lang is not None:

@@ -64,6 +64,7 @@ def test_arrays_by_their_names_in_the_file():
         ({"obs": {"s": [[1], [np.inf]]}}, "'obs/s' holds NaN or inf"),
         ({"obs": {"s": [[1], [1, 2]]}}, "x: 'obs/s' is not an array of numbers"),
         ({"obs": {"s": ["a", "b"]}}, "'obs/s' is not an array of numbers"),
+        ({"rewards": np.ma.array([0, 1], mask=[0, 1])}, "'rewards'|1 of its values are masked"),
         ({"timeouts": [[0, 1], [0, 1]]}, "x: 'timeouts' has shape (2, 2): expected (T,)"),
         ({"terminals": [[0, 1], [0, 1]]}, "'terminals' has shape (2, 2): expected (T,)"),
         ({"steps": {"signals/c": [[0, 1], [0, 1]]}}, "'signals/c' has shape (2, 2): expected (T,)"),
@@ -97,8 +98,9 @@ def test_steps_are_stacked():
         stacked([np.zeros(2), np.ones(1)], "x")
     value = np.zeros(2)
     assert as_step(value, "x").tolist() == [0, 0] and as_step(value, "x") is not value
-    with refused("x is not an array of numbers: "):
-        as_step([[1], [1, 2]], "x")
+    for bad in ([[1], [1, 2]], np.ma.array([1, 2], mask=[True, False])):
+        with refused("x is not an array of numbers: "):
+            as_step(bad, "x")
 
 
 FIRST = {"obs/s": np.zeros(2), "rewards": np.zeros(()), "obs/i": np.zeros((2, 2), np.uint8)}
