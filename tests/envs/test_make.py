@@ -94,7 +94,21 @@ def test_goals_are_drawn_from_a_box_or_from_points_and_rewarded_when_reached():
     known = wrapped({**GOALS, "points": [[1.0, 0.0, 0.0]]})
     assert known.reset(seed=0)[0]["desired_goal"].tolist() == [1, 0, 0]
     assert known.is_success() == {"task": False}
-    for settings, words in ((GOALS, "no low"), ({**GOALS, "points": [1.0]}, "list of lists")):
+    for tolerance, reached in ((0.5, False), (9.0, True)):
+        env = wrapped({**GOALS, "tolerance": tolerance, "points": [[1.0, 0.0, 8.0]]})
+        assert env.is_success() == {"task": False}
+        env.reset(seed=0)
+        _, reward, *_, info = env.step(np.zeros(1))
+        assert (reward, info["success"]) == (0.0 if reached else -1.0, reached)
+        assert env.is_success() == {"task": reached}
+        env.reset(seed=0)
+        assert env.is_success() == {"task": False}
+    words_low = {**GOALS, "low": ["a"], "high": [1.0]}
+    for settings, words in (
+        (GOALS, "no low"),
+        ({**GOALS, "points": [1.0]}, "list of lists"),
+        (words_low, "no low: write a list of numbers"),
+    ):
         with pytest.raises(EnvError, match=words):
             wrapped(settings)
     with pytest.raises(EnvError, match="goals have 1 numbers, but 'flat' has shape"):

@@ -181,7 +181,9 @@ class MeasuredPoses:
             return self._words("is far outside the limits", outside, "at", pose)
         trusted = self._trusted
         if self._has_jumped(pose, now_s):
-            return self._words(_JUMPED, self._gone(pose, trusted), "to", pose)
+            assert self._reach is not None and trusted is not None
+            gone = np.abs(pose - trusted) > self._reach
+            return self._words(_JUMPED, gone, "to", pose)
         self._trusted, self._blind_s, self._is_free = pose, 0.0, False
         silent = self._noise.silent(pose)
         if silent.any():
@@ -208,23 +210,16 @@ class MeasuredPoses:
             self._declared[fault, places] = f"{_POSE} {fault}" + (f": {shown}" if shown else "")
         return self._declared[fault, places]
 
-    def _gone(self, pose: Vector, trusted: Vector | None) -> NDArray[np.bool_]:
-        """Return (A,) True where a pose is too far from the trusted one for a single step."""
-        if self._reach is None or trusted is None:
-            return np.zeros(len(pose), dtype=bool)
-        found: NDArray[np.bool_] = np.abs(pose - trusted) > self._reach
-        return found
-
     def _has_jumped(self, pose: Vector, now_s: float) -> bool:
         """Check the distance from the last trusted pose; after a gap the previous reading must agree.
 
         A gap after a reading that has jumped does not explain that it had jumped before.
         """
-        first, trusted, before = self._last is None, self._trusted, self._last
+        trusted, before = self._trusted, self._last
         passed_s = max(now_s - self._seen_s, self._period_s)
         self._last, self._seen_s = pose, now_s
         if self._reach is None or trusted is None:
-            return self._reach is not None and not (first or self._near(before, pose, passed_s))
+            return False
         if before is trusted:
             self._blind_s = passed_s
         if self._near(trusted, pose, self._period_s if before is not trusted else passed_s):

@@ -58,6 +58,17 @@ def test_space_closes_and_opens_the_gripper(terminal, keyboard):
     assert device.guide(None).action[-1] == -1.0
 
 
+@pytest.mark.parametrize(("press_s", "acts_s"), [(0.05, 0.5), (0.8, 0.8)])
+def test_the_gripper_moves_for_a_moment_at_least(terminal, keyboard, press_s, acts_s):
+    device = keyboard(press_s=press_s)
+    terminal.press(" ")
+    assert device.guide(None).action is not None
+    clock.sleep(acts_s - 0.01)
+    assert device.guide(None).action is not None
+    clock.sleep(0.02)
+    assert device.guide(None).action is None
+
+
 def test_an_arrow_is_no_escape(terminal, keyboard):
     device = keyboard()
     terminal.press("\x1b[A")

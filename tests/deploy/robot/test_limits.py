@@ -126,6 +126,51 @@ def test_a_box_without_an_upper_edge_keeps_its_lower_one():
         LimitFilter(half, 10.0).start([-5.0])
 
 
+@pytest.mark.parametrize("edge", [-1, 1])
+def test_a_robot_is_outside_by_more_than_noise_and_far_outside_by_more_than_a_tenth(edge):
+    limit = LimitFilter(ActionLimits([-500.0, -500.0], [500.0, 500.0], speed=1.0), 10.0)
+    limit.start([edge * 510.0, 0.0])
+    assert limit.last.tolist() == [edge * 500, 0]
+    with pytest.raises(LimitError, match="outside its limits in dimension 0 "):
+        limit.start([edge * 510.1, 0.0])
+    limit.rest([edge * 600.0, 7.0])
+    assert limit.last.tolist() == [edge * 500, 7]
+    with pytest.raises(LimitError, match="far outside"):
+        limit.rest([edge * 600.1, 7.0])
+    assert limit.limits.far_outside([edge * 600.0, edge * 600.1]).tolist() == [False, True]
+    wide = ActionLimits([-1.0, -1.0], [1.0, np.inf], margin=[0.4, 0.0])
+    assert wide.far_outside([edge * 1.4, -1.09]).tolist() == [False, False]
+    assert wide.far_outside([edge * 1.41, -1.11]).tolist() == [True, True]
+    assert wide.ranges().tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "sent"), [("scale", (0.2, 0.05)), ("clip", (0.2, 0.1)), ("refuse", None)]
+)
+def test_the_distance_from_the_measured_pose_in_each_answer(answer, sent):
+    limit = LimitFilter(box(from_measured=[0.2, 0.1], answer=answer), 10.0)
+    if sent is None:
+        with pytest.raises(LimitError, match="distance from the measured pose; it was not sent"):
+            limit([0.8, 0.2], measured=[0.0, 0.0])
+        assert limit.counts.actions == 0
+        return
+    np.testing.assert_allclose(limit([0.8, 0.2], measured=[0.0, 0.0]), sent)
+    assert str(limit.counts) == "of 1 actions limited by: distance from the measured pose 1"
+    limit([0.1, 0.1], measured=[0.0, 0.0])
+    assert str(limit.counts) == "of 2 actions limited by: distance from the measured pose 1"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_command_brakes_before_the_edge_in_both_directions(sign):
+    """Changes of 0.01, 0.02 ... 0.1 ... 0.02, 0.01 add up to 1, where the edge is."""
+    limit = LimitFilter(box(acceleration=1.0), 10.0)
+    limit.start([0.0, 0.0])
+    sent = np.array([limit([sign * 9.0, 0.0])[0] for _ in range(25)]) * sign
+    steps = np.diff([0.0, *sent])
+    rising = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09]
+    np.testing.assert_allclose(steps, [*rising, 0.1, *rising[::-1], *[0.0] * 6], atol=1e-9)
+
+
 def test_slow_motion_scales_motion_and_not_the_box():
     slow = box(speed=1.0, step=0.5, acceleration=2.0, jerk=[60.0, 30.0]).scaled(0.1)
     motion = (slow.speed, slow.step, slow.acceleration, slow.jerk)

@@ -7,6 +7,7 @@ import pytest
 
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.observing import MeasuredPoses, SensorNoise, Stillness
 from imitate.deploy.robot.robot import Guidance, Observation
 from imitate.errors import RobotError
 from imitate.system import clock
@@ -316,3 +317,189 @@ def test_a_robot_whose_zero_keeps_the_pose_is_looked_at_by_its_observations():
     assert run(Relative(low=[-1] * 3, high=[1] * 3), 60, pushes, safety).steps == 60
     stopped = run(Relative(frozen(20), low=[-1] * 3, high=[1] * 3), 60, pushes, safety)
     assert "does not change" in stopped
+
+
+# ---- by hand: a period of 1/8 s and a speed of 1, so that a reading may move by 3/8 ------------------
+
+WIDE = {"low": [-500.0, -500.0], "high": [500.0, 500.0]}
+"""A range of 1000: 2 is a motion of the commands, 20 a clear one, 50 is enough for a pose not to follow; 5 is rest."""
+NOTHING = Observation({}, None)
+
+
+def faults(readings, *, limits=None, pauses=(), lost=()):
+    """Numbers of the readings, one number each and one per period, that are no poses."""
+    made = ActionLimits(**(limits or {"low": [-10.0], "high": [10.0], "speed": [1.0]}))
+    poses, found = MeasuredPoses(made, 0.125, 0), []
+    for n, reading in enumerate(readings):
+        if n in pauses:
+            poses.pause()
+        if n not in lost and poses.fault(np.array([reading]), NOTHING, 0.125 * n):
+            found.append(n)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected", "rest"),
+    [
+        ([0, 0.375, 0.75, 0.375], [], {}),
+        ([0, 0.376, 0.0], [1], {}),
+        ([0, -0.376, 0.0], [1], {}),
+        ([5, 0.0, 5.1], [1], {}),  # the first reading is trusted
+        ([0, 0, 0.75], [], {"lost": {1}}),  # two periods
+        ([0, 0, 0.76, 0.76], [2, 3], {"lost": {1}}),
+        ([0, 0, 0, 1.125, 1.125], [3], {"lost": {1, 2}}),  # the second reading confirms the first
+        ([0, 0, 0, 1.125, 0.7, 0.7], [3, 4], {"lost": {1, 2}}),  # it does not
+        ([0, 0, 0, 1.126, 1.126, 0.1], [3, 4], {"lost": {1, 2}}),  # further than it can be
+        ([0, 0.7, 0.7, 0.7, 0.2], [1, 2, 3], {}),  # no gap explains it
+        ([0, 0, 4, 4, 4], [2], {"pauses": {2}}),  # moved by hand
+        ([0, 0, 4, 4.4, 4.4], [2, 3], {"pauses": {2}}),
+        ([0, 0, 4, 4, 0], [2, 4], {"pauses": {2}}),
+        ([0, 9, -9], [], {"limits": {"low": [-10.0], "high": [10.0]}}),  # no limit of speed
+        (
+            [0, 0.08, 0.16, 0.26],
+            [3],
+            {"limits": {"low": [-1], "high": [1], "speed": [8], "step": 0.03}},
+        ),
+        ([12, 12.1, -12.1, -12], [1, 2], {"limits": {"low": [-10.0], "high": [10.0]}}),
+    ],
+)
+def test_jumps_by_hand(readings, expected, rest):
+    assert faults(readings, **rest) == expected
+
+
+def test_jumps_need_a_limit_of_speed():
+    limits = ({}, {"step": 1.0}, {"speed": 1.0})
+    made = (MeasuredPoses(ActionLimits(**WIDE, **limit), 0.125, 10) for limit in limits)
+    assert [poses.are_bounded for poses in made] == [False, True, True]
+
+
+def test_a_pose_that_is_not_reported_is_a_fault_only_after_one_that_was():
+    poses = MeasuredPoses(ActionLimits(**WIDE), 0.125, 10)
+    assert poses.fault(None, NOTHING, 0.0) == "" == poses.fault(np.zeros(2), NOTHING, 0.125)
+    assert poses.fault(None, NOTHING, 0.25) != ""
+
+
+NOISE = [0, 5, 1, 4, 2, 4.5, 0.5, 3, 1.5, 3.5]
+
+
+@pytest.mark.parametrize(
+    ("noise", "kept", "at"),
+    [
+        (NOISE, [3.5], 19),  # 3.5 has come eleven times, after one other value
+        (NOISE, [3.5, 3.6], 20),  # two values in twelve readings
+        (NOISE, [3.5, 3.6, 3.7], None),
+        ([1, 4, 2, 4.5, 0.5, 3, 1.5, 3.5, 0, 5], [3.5], 20),
+        ([1, 4, 2, 4.5, 0.5, 3, 1.5, 3.5, 0, 5.1], [3.5], None),  # moves by more than 5
+        (NOISE[:9] + [4], [3.5], None),  # a reading comes twice: an encoder
+        ([0, 1, 2, 3, 4, 3.5, 2.5, 1.5, 0.5, 0.7], [0.7], None),  # two reversals
+        ([0, 1, 2, 3, 4, 3.5, 2.5, 1.5, 2.2, 0.7], [0.7], 19),  # three
+        ([0, 5, 2, 4, 2.5, 3.6, 2.7, 3.4, 2.8, 3.3], [3.3], None),  # a vibration that ends
+        ([0, 5, 2, 4, 2.5, 5, 2.6, 3.4, 2.8, 3.3], [3.3], None),
+        ([0, 5, 2, 4, 2.3, 4.8, 2.6, 3.4, 2.8, 3.3], [3.3], 19),  # the last changes: half the first
+    ],
+)
+def test_the_noise_of_a_sensor_by_hand(noise, kept, at):
+    sensor = SensorNoise(ActionLimits(**WIDE), 10)
+    readings = [*noise, *(kept[n % len(kept)] for n in range(30))]
+    found = [sensor.silent(np.array([reading, 0.0])).tolist() for reading in readings]
+    assert [n for n, fault in enumerate(found) if fault != [False, False]][:1] == (
+        [at] if at else []
+    )
+    assert at is None or found[at] == [True, False]
+
+
+def stopped_at(commands, poses, *, deaf=False, vectors=None, frozen=3):
+    """Number of the first command after whose reading the sensor counts as still, or None."""
+    still = Stillness(ActionLimits(**WIDE), frozen, 0.25)
+    for n in range(-1, len(commands)):
+        if n >= 0:
+            still.commanded(np.array(commands[n], dtype=float))
+        values = {} if vectors is None else {"v": np.array(vectors[max(n, 0)], dtype=float)}
+        pose = np.array(poses[min(n + 1, len(poses) - 1)], dtype=float)
+        found = still.is_frozen(pose, Observation(values, None))
+        found = still.is_deaf(pose) if deaf else found
+        if found:
+            return n
+    return None
+
+
+def ramp(step, second=None, start=0.0, count=30):
+    return [
+        (start + step * n, start + (step if second is None else second) * n) for n in range(count)
+    ]
+
+
+AT = [(100.0, 100.0)]
+
+
+@pytest.mark.parametrize(
+    ("commands", "poses", "at", "rest"),
+    [
+        (ramp(10), AT, 3, {}),  # from the second command on, 10 to 30
+        (ramp(9.9), AT, 4, {}),
+        (ramp(-10), AT, 3, {}),
+        (ramp(10), AT, 5, {"frozen": 5}),
+        (ramp(10), AT, None, {"frozen": 0}),
+        (ramp(2), AT, 11, {}),
+        (ramp(1.9), AT, None, {}),  # each is too small a motion
+        (ramp(10, 0, start=130), AT, None, {}),  # a single number may be blocked
+        (ramp(10, 10), [(100, n) for n in range(1, 40)], None, {}),
+        ([(0, 0), *[(80, 0), (120, 0)] * 5], AT, 3, {}),  # to both sides of its place
+        ([(0, 0), *[(81, 0), (120, 0)] * 5], AT, None, {}),
+        ([(0, 0), *[(80, 0), (119, 0)] * 5], AT, None, {}),
+        (ramp(10, start=130), [(0.0, 100.0)], None, {}),  # 0: not measured
+        ([(n, n) for n in range(0, 300, 10)], [(0, 0), *[(n, n) for n in range(0, 300, 10)]], None, {}),
+    ],
+)  # fmt: skip
+def test_readings_that_repeat_themselves_by_hand(commands, poses, at, rest):
+    assert stopped_at(commands, poses, **rest) == at
+
+
+ZEROS = [(0.0, 0.0)]
+CHANGED = [[0.0], *[[1.0]] * 30]
+
+
+@pytest.mark.parametrize(
+    ("commands", "poses", "vectors", "at"),
+    [
+        ([(20, 20)] * 9, ZEROS, CHANGED, 4),  # the observation changed with the second command
+        ([(-20, 20)] * 9, ZEROS, CHANGED, 4),
+        ([(19.9, 20)] * 9, ZEROS, CHANGED, None),
+        ([(1.9, 1.9)] * 9, ZEROS, CHANGED, None),
+        ([(20, 0), (-20, 0)] * 5, ZEROS, CHANGED, 4),
+        ([(20, 0), (-19.9, 0)] * 5, ZEROS, CHANGED, None),
+        ([(20, 20)] * 9, ZEROS, [[0.0]] * 9, None),  # it never changed
+        ([(20, 20)] * 9, ZEROS, [[n] for n in range(9)], None),
+        ([(20, 20)] * 9, ZEROS, None, None),
+        ([(20, 20)] * 9, [(0, 0), *[(0, 20)] * 9], CHANGED, 4),  # the last command of a gripper
+        ([(20, 20)] * 9, [(0, 0), *[(20, 0)] * 9], CHANGED, None),  # targets, not yet measured
+    ],
+)
+def test_observations_that_repeat_themselves_while_zero_keeps_the_pose(
+    commands, poses, vectors, at
+):
+    assert stopped_at(commands, poses, vectors=vectors) == at
+
+
+def shaking(by, count=40):
+    return [(100 + by * (n % 2), 100.0) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("commands", "poses", "at", "rest"),
+    [
+        (ramp(10), shaking(5), 6, {}),  # six commands, from 10 to 60
+        (ramp(10), shaking(5.1), None, {}),
+        (ramp(10), shaking(5), 8, {"frozen": 4}),
+        (ramp(20), shaking(5), 4, {"frozen": 1}),  # at least a second
+        (ramp(10), shaking(5), 5, {"frozen": 1}),  # and 50
+        (ramp(9.9), shaking(5), 6, {"frozen": 1}),
+        (ramp(10, 0, start=160), shaking(5), None, {}),
+        ([(100, 0), *[(50, 0), (150, 0)] * 9], shaking(0), 6, {}),
+        ([(100, 0), *[(51, 0), (150, 0)] * 9], shaking(0), None, {}),
+        ([(100, 0), *[(50, 0), (149, 0)] * 9], shaking(0), None, {}),
+        (ramp(10), shaking(5), None, {"frozen": 0}),
+    ],
+)
+def test_a_pose_that_does_not_follow_by_hand(commands, poses, at, rest):
+    assert stopped_at(commands, poses, deaf=True, **rest) == at
