@@ -85,13 +85,20 @@ def check_finite(values: NDArray[Any], file: DemoFile, demo: str, key: str, star
     )
 
 
+def are_beyond(actions: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return true for each number outside [-1, 1]; the type may be one that has no negative of each number."""
+    found: NDArray[np.bool_] = (actions > ACTION_LIMIT) | (actions < -ACTION_LIMIT)
+    return found
+
+
 def check_bounded(
     values: NDArray[Any], file: DemoFile, demo: str, key: str, start: int = 0
 ) -> None:
     """Refuse actions outside [-1, 1], the range of the networks' outputs; arguments as for :func:`check_finite`."""
-    if values.size == 0 or max(values.max(), -values.min()) <= ACTION_LIMIT:
+    beyond = np.argwhere(are_beyond(values))
+    if not len(beyond):
         return
-    at = np.argwhere(np.abs(values) > ACTION_LIMIT)[0]
+    at = beyond[0]
     raise DatasetError(
         f"{file.path}: demo '{demo}': '{key}' is {values[tuple(at)]:.6g} at step {start + at[0]}, outside [-1, 1]: set "
         f"train.action_config.{key}.normalization=min_max, or rescale the actions in the file"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from imitate.config.from_data import UNBOUNDED_ACTIONS
-from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.file.faults import are_beyond
 from imitate.data.file.hdf5_format import rate_of, wrong_env_args
 from imitate.data.file.step_times import CLOCK, TimeArray
 from imitate.data.formats import registry
@@ -143,7 +143,7 @@ def _copy(
             _look_at_times(demo, clocks, rate_hz)
             actions = np.asarray(demo.episode.actions)
             report.steps += len(actions)
-            if np.abs(actions).max(initial=0.0) > ACTION_LIMIT:
+            if are_beyond(actions).any():
                 report.note(UNBOUNDED_ACTIONS)
             if on_demo is not None:
                 on_demo(demo.name, source.count)

@@ -138,7 +138,7 @@ class ActionLimits:
                 raise UserError(f"{name} is {_shown(value)}; wanted numbers above 0")
         if not np.isfinite(self.margin).all() or not (np.asarray(self.margin) >= 0).all():
             raise UserError(f"margin is {_shown(self.margin)}; wanted finite numbers, at least 0")
-        if np.isnan(self.low).any() or np.isnan(self.high).any() or not self._has_room():
+        if not self._has_room():  # it is false with NaN, too
             raise UserError(
                 f"low is {_shown(self.low)} and high is {_shown(self.high)} with a margin of "
                 f"{_shown(self.margin)}: each high must be above its low by more than two "

@@ -2,12 +2,14 @@
 
 import fcntl
 import re
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, SequenceDataset, build_datasets, check_dataset
+from imitate.data.file.faults import check_bounded
 from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.errors import DatasetError, UserError
 from tests.demo_files import data_config, episode, write_demos
@@ -308,3 +310,24 @@ def test_a_wrong_modality_is_told_with_the_right_one(demo_file):
         check_dataset(path, modalities={"agentview_image": "low_dim"})
     with refused(f"{VECTOR}|declared rgb|low_dim", path):
         check_dataset(path, modalities={"object": "rgb"})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([[1.0], [-1.0]], None),
+        ([[0.5], [-1.1]], "'actions' is -1.1 at step 6, outside [-1, 1]"),
+        (np.ones((2, 1), np.uint8), None),
+        (np.ones((2, 1), bool), None),
+        (np.array([[-128], [0]], np.int8), "'actions' is -128 at step 5"),
+        (np.zeros((0, 1)), None),
+    ],
+)
+def test_the_limits_of_actions_of_every_type(tmp_path, values, words):
+    """Some types have no negative of their numbers: that of 1 is 255, that of -128 is -128."""
+    file = SimpleNamespace(path=tmp_path / "a.hdf5")
+    if words is None:
+        check_bounded(np.asarray(values), file, "demo_0", "actions", 5)
+        return
+    with refused(words):
+        check_bounded(np.asarray(values), file, "demo_0", "actions", 5)

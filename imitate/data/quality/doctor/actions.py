@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.file.faults import are_beyond
 from imitate.data.file.features import dimension_words
 from imitate.data.quality.doctor.alignment import Motions, own_positions, target_errors
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
@@ -156,8 +156,8 @@ class Ranges:
                 if len(columns) == 0:
                     continue
                 low, high = _extremes(columns)
-            if key == "actions" and max(high.max(), -low.min()) > ACTION_LIMIT:
-                beyond = np.flatnonzero((np.abs(columns) > ACTION_LIMIT).any(axis=1))
+            if key == "actions" and (are_beyond(low) | are_beyond(high)).any():
+                beyond = np.flatnonzero(are_beyond(columns).any(axis=1))
                 self._beyond_steps += len(beyond)
                 runs = runs_of(beyond + piece.start)[:_MAX_RUNS]
                 self._beyond.append(Place(piece.demo, key, runs))

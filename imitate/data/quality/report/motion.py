@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.file.faults import are_beyond
 from imitate.data.file.features import dimension_words
 from imitate.data.quality.doctor.motion import is_position, is_switch
 from imitate.data.quality.doctor.survey import DemoLayout
@@ -179,7 +179,7 @@ def actions(subject: ReportInput) -> ReportSection:
     if values is None:
         return ReportSection("actions", "Actions", text="There are no actions that can be read.")
     low, high = values.min(axis=0), values.max(axis=0)
-    bounded = bool(max(high.max(), -low.min()) <= ACTION_LIMIT)
+    bounded = not (are_beyond(low) | are_beyond(high)).any()
     figures = [
         _dimension(values[:, d], dimension_words([d], subject.names.get("actions")), bounded)
         for d in range(min(values.shape[1], _MOST_DIMS))
