@@ -179,10 +179,8 @@ class MeasuredPoses:
         outside = self._limits.far_outside(pose)
         if outside.any():
             return self._words("is far outside the limits", outside, "at", pose)
-        trusted = self._trusted
-        if self._has_jumped(pose, now_s):
-            assert self._reach is not None and trusted is not None
-            gone = np.abs(pose - trusted) > self._reach
+        gone = self._gone(pose, now_s)
+        if gone is not None:
             return self._words(_JUMPED, gone, "to", pose)
         self._trusted, self._blind_s, self._is_free = pose, 0.0, False
         silent = self._noise.silent(pose)
@@ -210,25 +208,29 @@ class MeasuredPoses:
             self._declared[fault, places] = f"{_POSE} {fault}" + (f": {shown}" if shown else "")
         return self._declared[fault, places]
 
-    def _has_jumped(self, pose: Vector, now_s: float) -> bool:
-        """Check the distance from the last trusted pose; after a gap the previous reading must agree.
+    def _gone(self, pose: Vector, now_s: float) -> NDArray[np.bool_] | None:
+        """Return (A,) True where a pose has jumped away from the last trusted one, or None if it has not.
 
-        A gap after a reading that has jumped does not explain that it had jumped before.
+        After a gap the previous reading must agree. A gap after a reading that has jumped does not explain that it had
+        jumped before.
         """
         trusted, before = self._trusted, self._last
         passed_s = max(now_s - self._seen_s, self._period_s)
         self._last, self._seen_s = pose, now_s
         if self._reach is None or trusted is None:
-            return False
+            return None
         if before is trusted:
             self._blind_s = passed_s
         if self._near(trusted, pose, self._period_s if before is not trusted else passed_s):
-            return False
+            return None
         gone = np.abs(pose - trusted)
         is_gap = self._blind_s >= _GLANCE * self._period_s
         reach = self._reach * (self._blind_s / self._period_s)
         may_be = self._is_free or is_gap and bool((gone <= reach).all())
-        return not (may_be and self._near(before, pose, passed_s))
+        if may_be and self._near(before, pose, passed_s):
+            return None
+        found: NDArray[np.bool_] = gone > self._reach
+        return found
 
     def _near(self, before: Vector | None, pose: Vector, passed_s: float) -> bool:
         assert self._reach is not None and before is not None

@@ -442,9 +442,11 @@ def test_a_stop_that_raises_is_tried_again():
 
 
 def test_a_stop_that_never_works_says_what_to_do():
-    robot = failing("stop", OSError("bus error"))
-    with pytest.raises(RobotError, match="PRESS THE EMERGENCY STOP"):
-        loop(robot).run(2)
+    for times, calls in ((math.inf, 6), (3, 4)):
+        robot = failing("stop", OSError("bus error"), times)
+        with pytest.raises(RobotError, match="PRESS THE EMERGENCY STOP"):
+            loop(robot).run(2)
+        assert len(robot.times("stop")) == calls
 
 
 @pytest.mark.parametrize("place", ["observe", "send", "stop"])
@@ -572,7 +574,7 @@ def test_a_dry_run_sends_nothing_and_is_watched_as_a_run_is():
     assert robot.last_calls() == ["stop"]
     patient = Safety(watchdog_s=0.3, hold_s=9.0, late=0)
     held = loop(robot, Constant(lambda step: None), dry_run=True, safety=patient).run(60).held
-    assert held == {"nothing is planned": 60}
+    assert held == {"nothing is planned": 60} and robot.last_calls() == ["stop"] * 2
     with pytest.raises(RobotError, match="watchdog"):
         loop(FakeRobot(), slow_at(3, 0.9), dry_run=True, safety=WATCHED).run(5)
 

@@ -347,6 +347,7 @@ def faults(readings, *, limits=None, pauses=(), lost=()):
         ([5, 0.0, 5.1], [1], {}),  # the first reading is trusted
         ([0, 0, 0.75], [], {"lost": {1}}),  # two periods
         ([0, 0, 0.76, 0.76], [2, 3], {"lost": {1}}),
+        ([0, 0, 0.76, 0.7, 0.7], [2], {"lost": {1}}),
         ([0, 0, 0, 1.125, 1.125], [3], {"lost": {1, 2}}),  # the second reading confirms the first
         ([0, 0, 0, 1.125, 0.7, 0.7], [3, 4], {"lost": {1, 2}}),  # it does not
         ([0, 0, 0, 1.126, 1.126, 0.1], [3, 4], {"lost": {1, 2}}),  # further than it can be

@@ -7,7 +7,7 @@ import pytest
 
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.loop import ControlLoop, Safety
-from imitate.deploy.robot.observing import Observer
+from imitate.deploy.robot.observing import Observer, not_finite
 from imitate.deploy.robot.robot import Observation
 from imitate.errors import RobotError
 from imitate.system import clock
@@ -50,6 +50,43 @@ def test_a_stamp_slightly_ahead_is_fresh():
     assert ControlLoop(robot, Constant(), RATE, any_rate=True, safety=CALM).run(2).steps == 2
 
 
+@pytest.mark.parametrize(
+    ("age_s", "words"),
+    [
+        (0.15, ""),
+        (0.16, "the observation is old"),
+        (9.9, "the observation is old"),
+        (10.1, "the observation is more than 10 s old by its stamp"),
+        (-0.019, ""),
+        (-0.021, "the observation's stamp is not from time.monotonic()"),
+    ],
+)
+def test_ages_by_hand(age_s, words):
+    robot = FakeRobot()
+    robot.age_s = age_s
+    observer = Observer(robot, 0.01, Safety())
+    observer.first()
+    clock.sleep(0.01)
+    fault = observer.next()[1]
+    assert fault.startswith(words) and bool(fault) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("period_s", "camera_hz", "in_step", "oldest_s"),
+    [(0.1, None, False, 0.3), (0.01, None, False, 0.15), (0.01, 5.0, False, 0.3), (1, 5.0, True, math.inf)],
+)  # fmt: skip
+def test_the_oldest_observation(period_s, camera_hz, in_step, oldest_s):
+    robot = FakeRobot()
+    robot.camera_hz, robot.in_step = camera_hz, in_step
+    assert Safety().oldest_s(period_s, robot) == pytest.approx(oldest_s)
+
+
+def test_numbers_that_are_not_finite_are_named():
+    seen = Observation({"a": np.ones(2), "b": np.array([0.0, np.inf])}, None)
+    assert not_finite(seen, ()) == "observation 'b' is not finite" == not_finite(seen, ("a", "b"))
+    assert not_finite(seen, ("a", "c")) == ""
+
+
 class Moved(FakeRobot):
     """A robot that tells its pose and is moved by hand."""
 
@@ -74,6 +111,19 @@ def test_a_robot_that_was_moved_while_the_network_was_loaded_does_not_jump_back(
     ControlLoop(robot, Constant(act), RATE, any_rate=True, safety=CALM).run(3)
     np.testing.assert_allclose(robot.sent[:, 0], [0.55, 0.6, 0.6])  # 1/20 a step, from 0.5
     assert robot.last_calls()[0] == "send"  # two readings agreed before the episode
+
+
+def test_the_first_command_begins_at_the_newest_pose():
+    class Pushed(Moved):
+        """A robot that is pushed by hand just before the first control step."""
+
+        @property
+        def place(self):
+            return 0.05 * (len(self.times("observe")) > 3)
+
+    robot = Pushed(ActionLimits(low=[-1, -1], high=[1, 1], speed=1.0))
+    ControlLoop(robot, Constant((0.6, 0.6)), RATE, any_rate=True, safety=CALM).run(2)
+    np.testing.assert_allclose(robot.sent[:, 0], [0.1, 0.15])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ a time constant; only a delay that no time constant explains is a fault of the r
 actions u of one dimension, with delay d and decay = exp(-1 / time constant in steps):
 
 * targets: s(t+1) = decay s(t) + (1 - decay) u(t), from s(0) = q(d); q(t+d) = gain s(t) + offset;
-* displacements: the motion q(t+d+1) - q(t+d) = gain m(t) + offset, with m the same lag of u.
+* displacements: the motion q(t+d) - q(t+d-1) = gain s(t) + offset, with the same s.
 """
 
 from __future__ import annotations

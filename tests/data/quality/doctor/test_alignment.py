@@ -1,0 +1,248 @@
+"""Alignment of actions, positions and states: motions that are made by the models, and exact steps."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from imitate.data.quality.doctor.alignment import (
+    DELAYS,
+    Lag,
+    Motions,
+    NextObs,
+    States,
+    fits,
+    own_positions,
+    shift_remedy,
+    shifted,
+    shifted_rows,
+    target_distances,
+    target_errors,
+)
+from imitate.data.quality.doctor.finding import Level
+from imitate.data.quality.doctor.survey import DemoSteps
+
+
+def layout(*lengths, rate=None):
+    demos = [SimpleNamespace(name=f"d{n}", length=length) for n, length in enumerate(lengths)]
+    return SimpleNamespace(demos=demos, file=SimpleNamespace(control_freq=rate))
+
+
+# ---- what is stored ------------------------------------------------------------------------------
+
+
+def motions(*pieces):
+    found = Motions()
+    for small in pieces:
+        found.see(DemoSteps("d", 0, small))
+    return found
+
+
+def recorded(steps, value=0.0, **more):
+    return {"actions": np.full((steps, 1), value), "obs/qpos": np.zeros((steps, 2)), **more}
+
+
+def test_the_motions_that_are_stored():
+    found = motions(recorded(17), recorded(16), recorded(1200, 1.0))
+    assert [(u.shape, q.shape) for u, q in found.pairs] == [
+        ((17, 1), (17, 2)),
+        ((1000, 1), (1000, 2)),
+    ]
+    assert (found.steps, found.columns) == (1017, [("obs/qpos", 0), ("obs/qpos", 1)])
+    found = motions(*[recorded(1000)] * 4)
+    assert found.steps == 3000  # more than 2000 are enough
+    assert (
+        motions(recorded(20, np.nan)).pairs == [] == motions({"actions": np.zeros((20, 1))}).pairs
+    )
+    assert motions({"obs/qpos": np.zeros((20, 1))}).steps == 0
+    several = motions(recorded(20, **{"obs/eef_pos": np.ones((20, 3, 21))}))
+    assert len(several.columns) == 64 == several.pairs[0][1].shape[1]
+    assert several.columns[::62] == [("obs/eef_pos", 0), ("obs/eef_pos", 62)]
+    assert several.columns[63] == ("obs/qpos", 0)
+    assert several.pairs[0][1][0].tolist() == [1.0] * 63 + [0.0]
+
+
+def test_pairs_are_shifted_and_short_ones_left_out():
+    steps = np.arange(20)[:, None]
+    ((u, q),) = shifted([(steps, steps), (steps[:18], steps[:18])], 3)
+    assert (u[0, 0], u[-1, 0], q[0, 0], q[-1, 0]) == (3, 19, 0, 16)
+    ((u, q),) = shifted([(steps, steps)], -2)
+    assert (u[0, 0], u[-1, 0], q[0, 0], q[-1, 0]) == (0, 17, 2, 19)
+    assert shifted([(steps, steps)], -4) == []
+
+
+def test_distances_of_targets_by_hand():
+    u = np.arange(20.0)[:, None] ** 2
+    late = np.concatenate([np.full((3, 1), 7.0), u[:-3]])  # reaches them three steps later
+    q = np.column_stack([late[:, 0], late[:, 0] + 0.5, np.zeros(20)])
+    found = target_distances([(u, q), (u, q)])
+    np.testing.assert_allclose(found[:, :2], [[0, 0.25]], atol=1e-12)
+    # A position that stays at 0 is nearest to the first ten targets: their mean fourth power is 15333 / 10.
+    assert found[0, 2] == pytest.approx(np.mean([float(n) ** 4 for n in range(10)]))
+    errors = target_errors([(u, q)])
+    assert errors[0, 0] == 0 and errors[0, 1] == pytest.approx(0.25 / late.var())
+    assert errors[0, 2] == np.inf and own_positions([(u, q)]) == {0: 0} and own_positions([]) == {}
+
+
+@pytest.mark.parametrize(("offset", "own"), [(0.49, {0: 0}), (0.51, {})])
+def test_a_target_is_nearer_than_a_quarter_of_the_variance(offset, own):
+    q = np.tile([1.0, -1.0], 20)[:, None]  # a variance of 1
+    assert own_positions([(q + offset, q)]) == own
+
+
+# ---- delays --------------------------------------------------------------------------------------
+
+
+def moved(delay, kind="target", constant=0.0, gain=1.0, offset=0.0, steps=120, seed=0):
+    """Actions (T, 2) and positions (T, 2) of an arm as in the module's two models."""
+    u = np.random.default_rng(seed).normal(size=(steps + 20, 2)).round(2)
+    u[:10] *= kind == "target"  # displacements begin at rest
+    decay = np.exp(-1 / constant) if constant else 0.0
+    s = np.zeros_like(u)
+    for t in range(len(u) - 1):
+        s[t + 1] = decay * s[t] + (1 - decay) * u[t]
+    q = gain * s + offset if kind == "target" else np.cumsum(gain * s + offset, axis=0)
+    return u[10 : 10 + steps], q[10 - delay : 10 - delay + steps]
+
+
+@pytest.mark.parametrize("kind", ["target", "displacement"])
+@pytest.mark.parametrize(
+    ("delay", "constant", "gain", "offset"),
+    [(0, 0, 1, 0), (3, 0.25, 1, 0), (-4, 20, 1, 0), (10, 20, 1, 0), (2, 20, 0.5, 0.2), (-1, 0, 1, 0)],
+)  # fmt: skip
+def test_the_delay_of_the_models(kind, delay, constant, gain, offset):
+    pairs = [moved(delay, kind, constant, gain, offset, seed=seed) for seed in (0, 1)]
+    crossed = [(u, q[:, ::-1]) for u, q in pairs]
+    for fit in (*fits(pairs, None), *fits(crossed, None)):
+        assert DELAYS[int(fit.unexplained.argmin())] == delay
+        assert fit.unexplained.min() < 1e-9
+        assert (np.delete(fit.unexplained, DELAYS.index(delay)) > 1e-3).all()
+        assert fit.unexplained.max() <= 1.0
+        is_near = kind == "target" and constant < 1 and gain == 1 and delay >= -1
+        assert fit.is_target == is_near
+
+
+@pytest.mark.parametrize(
+    ("rate", "constant", "is_explained"),
+    [(20, 8, True), (20, 16, False), (100, 40, True), (2, 2, True), (2, 4, False), (None, 40, False)],
+)  # fmt: skip
+def test_the_slowest_controller(rate, constant, is_explained):
+    """0.4 s, and two steps at least; or 20 steps if the rate is not known."""
+    (fit, _) = fits([moved(0, constant=constant)], rate)
+    assert (fit.unexplained[DELAYS.index(0)] < 1e-9) == is_explained
+
+
+# ---- a lag ---------------------------------------------------------------------------------------
+
+
+def lag(*pairs, lengths=(120, 120), rate=None):
+    motions = SimpleNamespace(pairs=list(pairs), steps=sum(len(u) for u, _ in pairs))
+    return list(Lag(layout(*lengths, rate=rate), motions).findings())
+
+
+@pytest.mark.parametrize(
+    ("delay", "words", "late", "shift"),
+    [
+        (0, None, None, None),
+        (2, None, None, None),
+        (3, "motion comes 3 steps after", "at least 1 step late", -1),
+        (7, "motion comes 7 steps after", "at least 5 steps late", -5),
+        (10, "motion comes at least 10 steps after", "at least 8 steps late", None),
+        (-1, "motion comes 1 step before", "at least 1 step ahead", 1),
+        (-3, "motion comes 3 steps before", "at least 3 steps ahead", 3),
+        (-4, "motion comes at least 4 steps before", "at least 4 steps ahead", None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["target", "displacement"])
+def test_a_lag_that_no_controller_has(delay, words, late, shift, kind):
+    pairs = [moved(delay, kind, seed=seed) for seed in (0, 1)]
+    found = lag(*pairs, lengths=(120, 2, 120))
+    if words is None:
+        assert found == []
+        return
+    assert (found[0].code, found[0].level) == ("lag", Level.warning)
+    assert words in found[0].what and f"observations are {late}" in found[0].what
+    assert "(they explain 100 % of it then)" in found[0].what
+    if shift is None:
+        assert found[0].remedy is None
+        return
+    rows = found[0].remedy.rows["d0"]
+    assert len(rows.seen) == 120 - abs(shift) and rows.done[0] - rows.seen[0] == shift
+    assert found[0].remedy.drop_demos == (["d1"] if abs(shift) > 1 else [])
+
+
+def test_a_lag_needs_steps_and_most_of_the_actions():
+    late, at_once = moved(5), moved(0)
+    assert lag(moved(5, steps=199)) == [] and len(lag(moved(5, steps=200))) == 1
+    half = [np.column_stack([a[:, 0], b[:, 1]]) for a, b in zip(late, at_once, strict=True)]
+    assert lag(tuple(half), tuple(half)) == []
+    switch = [np.column_stack([u[:, 0], np.sign(u[:, 1])]) for u in (late[0], late[0])][0]
+    seen = np.column_stack([late[1][:, 0], np.sign(at_once[1][:, 1])])
+    assert len(lag((switch, seen), (switch, seen))) == 1  # a switch does not count
+
+
+# ---- states and next observations ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [0, 1, -1, 2, -2])
+def test_observations_of_other_steps_than_states(ahead):
+    states = np.random.default_rng(0).normal(size=(20, 3))
+    obs = np.column_stack([np.roll(states[:, 1], -ahead), np.ones(20)])
+    check = States(layout(20, 2, 3))
+    for n in range(2):
+        check.see(
+            DemoSteps(f"d{n}", 0, {"states": states, "obs/a": obs[:, :1], "obs/b": obs[:, 1:]})
+        )
+    found = list(check.findings())
+    if ahead == 0:
+        assert found == []
+        return
+    (finding,) = found
+    assert (finding.code, finding.level) == ("misaligned", Level.error)
+    count = "one step" if abs(ahead) == 1 else "2 steps"
+    way = "ahead of" if ahead > 0 else "behind"
+    assert finding.what.startswith(f"observations are {count} {way} 'states'")
+    assert finding.what.endswith(f"obs[t] shows states[t{ahead:+d}]")
+    assert finding.remedy.drop_demos == (["d1"] if abs(ahead) == 2 else [])
+    assert finding.remedy.rows["d0"].seen[0] - finding.remedy.rows["d0"].done[0] == -ahead
+
+
+@pytest.mark.parametrize(("steps", "found"), [(7, False), (8, True)])
+def test_short_demos_and_unrelated_observations_show_no_shift(steps, found):
+    states = np.random.default_rng(0).normal(size=(steps, 2))
+    check = States(layout(steps))
+    check.see(DemoSteps("d0", 0, {"states": states, "obs/a": np.roll(states, -1, axis=0)}))
+    assert bool(list(check.findings())) == found
+    check = States(layout(20))
+    check.see(DemoSteps("d0", 0, {"states": np.zeros((20, 2)), "obs/a": np.zeros((20, 1))}))
+    check.see(DemoSteps("d0", 0, {"states": np.eye(20)}))
+    assert list(check.findings()) == []
+
+
+def test_rows_of_a_shift():
+    late, ahead = shifted_rows(6, -2), shifted_rows(6, 2)
+    assert (late.seen.tolist(), late.done.tolist()) == ([2, 3, 4, 5], [0, 1, 2, 3])
+    assert (ahead.seen.tolist(), ahead.done.tolist()) == ([0, 1, 2, 3], [2, 3, 4, 5])
+    remedy = shift_remedy(layout(3, 2), -2)
+    assert list(remedy.rows) == ["d0"] and remedy.drop_demos == ["d1"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "level", "percent"),
+    [(1, None, None), (2, Level.warning, 20), (5, Level.warning, 50), (6, Level.error, 60)],
+)
+def test_next_observations_that_do_not_follow(wrong, level, percent):
+    seen = np.arange(11.0)[:, None] * [1.0, 1.0]
+    following = seen + 1
+    following[:wrong, 1] += 2e-6
+    following[10] = -7  # the last one has no successor
+    check, right = NextObs(), {"obs/b": seen, "next_obs/b": seen + 1 + 9e-7}
+    check.see(DemoSteps("d", 0, {"obs/a": seen, "next_obs/a": following, **right}))
+    check.see(DemoSteps("e", 0, {"obs/a": seen[:1], "next_obs/a": following[:1] + 1}))
+    check.see(DemoSteps("e", 0, {"obs/a": seen, "next_obs/a": seen[:, :1], "next_obs/c": seen}))
+    found = list(check.findings())
+    assert [finding.level for finding in found] == ([level] if level else [])
+    if found:
+        assert f"'next_obs/a' is not the following observation in {percent} %" in found[0].what
+        assert [(place.demo, place.key) for place in found[0].places] == [("d", "next_obs/a")]
+        assert found[0].remedy.drop_keys == ["next_obs"] and "more" not in found[0].what
