@@ -63,6 +63,7 @@ def test_converted_once_and_told_in_one_line(lerobot, caplog):
     (record,) = caplog.records
     assert record.getMessage().startswith(
         f"{lerobot}: a dataset of the format 'lerobot', converted once into {made} (3 demos, 15 steps, "
+        f"{made.stat().st_size / 1e6:.1f} MB)"
     )
     caplog.clear()
     changed = made.stat().st_mtime_ns
@@ -161,6 +162,8 @@ def test_the_cache_is_bounded_and_keeps_what_was_read_last(demos, tmp_path, monk
     monkeypatch.setenv("IMITATE_CACHE_GB", str(2.5 * first.stat().st_size / 1e9))
     third = as_demonstration_file(folders[2])
     assert conversions() == sorted([first, third])
+    locks = {lock.stem for lock in first.parent.glob("*.lock")}
+    assert locks == {first.stem, third.stem}
     monkeypatch.setenv("IMITATE_CACHE_GB", "0")
     assert as_demonstration_file(folders[1]) in conversions()
     assert len(conversions()) == 1
@@ -191,6 +194,19 @@ def test_a_cache_that_cannot_be_written(lerobot, tmp_path, monkeypatch):
     monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "file"))
     with pytest.raises(DatasetError, match="set IMITATE_CACHE to a folder with room"):
         DatasetFile(lerobot)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_advised"), [("{file}: no space left", True), ("x: damaged", False)]
+)
+def test_a_fault_of_the_conversion_or_of_the_dataset(lerobot, monkeypatch, words, is_advised):
+    def fails(path, file, **options):
+        raise DatasetError(words.format(file=file))
+
+    monkeypatch.setattr(cached, "convert", fails)
+    with pytest.raises(DatasetError) as caught:
+        as_demonstration_file(lerobot)
+    assert ("IMITATE_CACHE" in str(caught.value)) == is_advised
 
 
 def test_what_holds_states_alone_is_refused(tmp_path):

@@ -379,6 +379,10 @@ def nothing_trusted(monkeypatch, tmp_path):
 HERE = "tests.deploy.robot.test_robot_env"
 
 
+def half_of_the_action(obs, action):
+    return 0.5 * action[0]
+
+
 def named(**kwargs):
     return {"env_name": f"robot:{HERE}:Stepping", "type": 4, "env_kwargs": kwargs}
 
@@ -389,9 +393,12 @@ def test_no_file_moves_a_robot(nothing_trusted):
         with refused("a file names this robot, and making it would move it", error=EnvError):
             make_env(named())
     trust(f"robot:{HERE}:Stepping")
-    env = make_env(named(options={"goal": 0.5}))
+    reward = f"{HERE}:half_of_the_action"
+    trust_env(named(reward=reward))
+    env = make_env(named(options={"goal": 0.5}, reward=reward))
     env.reset(seed=1)
-    assert env.step(np.zeros(1))[4]["success"]
+    _, reward, *_, info = env.step(np.full(1, 0.5))
+    assert (reward, info["success"]) == (0.25, True)
     env.close()
 
 
