@@ -5,8 +5,9 @@ changed; a condition is negated; a function is replaced by its opposite (min and
 omitted; None is returned.
 
 Some parts stay unchanged: docstrings, annotations, texts and messages, code for type checkers only, ``strict`` of
-``zip``, which only detects programming errors, and the fields of configuration sections, whose defaults and limits the
-tests of ``imitate.config`` compare with the documented table. None replaces every returned value except False, which a
+``zip``, which only detects programming errors, -1 in ``reshape``, where numpy accepts any negative number, and the
+fields of configuration sections, whose defaults and limits the tests of ``imitate.config`` compare with the documented
+table. None replaces every returned value except False, which a
 condition treats the same; True replaces False.
 """
 
@@ -157,10 +158,17 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
         left_alone.append("keywords")
     for name, field in ast.iter_fields(node):
-        if name not in left_alone:
+        if name == "args" and _is_reshape(node):
+            yield from (size for size in field if ast.unparse(size) != "-1")
+        elif name not in left_alone:
             for child in field if isinstance(field, list) else [field]:
                 if isinstance(child, ast.AST):
                     yield child
+
+
+def _is_reshape(node: ast.AST) -> bool:
+    """Return true for ``x.reshape(...)``, in which numpy reads each negative size as -1."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".reshape")
 
 
 def _defaults(node: ast.FunctionDef) -> list[ast.expr]:

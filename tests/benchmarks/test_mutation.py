@@ -32,7 +32,7 @@ EXPRESSIONS = """
 a < b : a <= b : a >= b | a == b : a != b | a is None : a is not None
 a + b : a - b | a and b : a or b | not a : a | -a : a | a.min(0) : a.max(0) : 1
 True : False | 3 : 4 | 0.5 : 0.6 | 1e-08 : 1e-05
-b if a else c : b if not a else c | 'text'
+b if a else c : b if not a else c | 'text' | a.reshape(b, -1) | a[-1] : 1 : 2
 """
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile
+from imitate.data.formats.base import ConversionReport
 from imitate.data.formats.convert import convert
+from imitate.data.formats.d4rl import goes_on, note_early
 from imitate.data.formats.registry import find
 from imitate.errors import DatasetError
 from tests.data.formats import samples
@@ -156,6 +158,100 @@ def test_infos_are_kept_and_policy_weights_are_not(converted, tmp_path):
     report, file = converted(path)
     assert file.shape("demo_0", "infos/qpos") == (12, 3)
     assert set(report.dropped) == {"metadata/policy/fc0/weight", "metadata/algorithm"}
+
+
+@pytest.mark.parametrize(
+    ("at_timeouts", "rows", "found"),
+    [(1.0, 60, True), (2.0, 60, True), (2.1, 60, False), (1.0, 50, False), (0.0, 60, True)],
+)
+def test_a_run_goes_on_after_five_timeouts_without_a_jump(at_timeouts, rows, found):
+    """Every tenth row is a timeout; the others change by 1, in a second number by 10, and a third one never."""
+    timeouts = np.arange(rows) % 10 == 9
+    places = np.cumsum(np.r_[0, np.where(timeouts, at_timeouts, 1.0)[:-1]])
+    seen = np.stack([places, 10 * places, 0 * places], axis=1)
+    report = ConversionReport()
+    assert goes_on(seen, timeouts, timeouts, report) == found
+    assert len(report.notes) == found
+    if found:
+        assert report.notes[0].startswith("the run continues after its 5 timeouts")
+    assert not goes_on(0 * seen, timeouts, timeouts, report)
+    assert not goes_on(seen, np.ones(rows, bool), np.ones(rows, bool), report)
+
+
+@pytest.mark.parametrize(("jump", "noted"), [(50.0, False), (51.0, True)])
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_jump_is_fifty_times_the_usual_change(jump, noted, ends):
+    places = np.cumsum([0.0, *[1.0] * 9, jump, *[1.0] * 9])
+    last, report = np.zeros(20, bool), ConversionReport()
+    last[9] = ends
+    assert not goes_on(places[:, None], last, np.zeros(20, bool), report)
+    assert [note.partition(" jump")[0] for note in report.notes] == (
+        ["1 rows inside episodes"] if noted and not ends else []
+    )
+    assert not noted or ends or "the first after row 9:" in report.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [([], None), ([7, 7], None), ([5, 10, 10], "1 of 3 timeouts lie before step 10, the longest")],
+)
+def test_timeouts_before_the_longest_one(lengths, words):
+    report = ConversionReport()
+    note_early(np.array(lengths, np.int64), report)
+    assert [note.partition(":")[0] for note in report.notes] == ([words] if words else [])
+
+
+def test_flags_that_say_both_and_an_end_without_a_flag(converted, tmp_path):
+    report, file = converted(d4rl(tmp_path / "d", terminals=[3], timeouts=[3, 7]))
+    assert ends_of(file) == [(1, 0), (0, 1), (0, 1)] and lengths_of(file) == [4, 3, 3]
+    notes = [note.partition(":")[0] for note in report.notes]
+    assert notes[0] == "1 rows are terminals and timeouts at once"
+    assert "the last episode of the file has no end" in notes
+    assert {"actions", "rewards", "terminals", "timeouts"} <= set(report.kept)
+
+
+def test_final_observations_and_values_per_episode(converted, tmp_path):
+    final = np.array([[7, 7], [8, 8], [9, 9]], np.float32)
+    more = {
+        "metadata/episode_final_observation": final,
+        "metadata/episode_seed": np.array([4, 5, 6]),
+        "metadata/episode_other": np.zeros(2),
+    }
+    path = d4rl(tmp_path / "d", timeouts=[3, 7, 11], **more)
+    report, file = converted(path)
+    assert lengths_of(file) == [4, 4, 4]
+    assert [
+        file.read(demo, "next_obs/flat")[-1].tolist() for demo in file.demos()
+    ] == final.tolist()
+    assert [file.attrs(demo)["episode_seed"] for demo in file.demos()] == [4, 5, 6]
+    assert "episode_other" not in file.attrs("demo_0")
+    assert report.renamed == {
+        "observations": "obs/flat",
+        "metadata/episode_seed": "attribute episode_seed",
+    }
+
+
+def test_final_observations_of_another_number_of_episodes(converted, tmp_path):
+    more = {"metadata/episode_final_observation": np.zeros((2, 2), np.float32)}
+    report, file = converted(d4rl(tmp_path / "e", terminals=[3, 11], timeouts=[7], **more))
+    assert lengths_of(file) == [4, 3, 4]
+    assert report.dropped["metadata/episode_final_observation"] == "2 rows for 3 episodes"
+    assert not [note for note in report.notes if "no end" in note or "at once" in note]
+
+
+def test_an_episode_of_a_single_row_without_a_successor(converted, tmp_path):
+    report, file = converted(d4rl(tmp_path / "d", timeouts=[3, 4, 11]))
+    assert (file.demos(), lengths_of(file)) == (["demo_0", "demo_2"], [3, 6])
+    assert "episode 1 had a single row and is left out" in report.notes
+    assert report.dropped["last rows at timeouts"].startswith("3 rows")
+
+
+def test_ends_of_episodes_instead_of_timeouts(converted, tmp_path):
+    ends = np.isin(np.arange(12), [3, 7, 11])
+    path = d4rl(tmp_path / "d", terminals=[3], timeouts=None, episode_terminals=ends)
+    report, file = converted(path)
+    assert ends_of(file) == [(1, 0), (0, 1), (0, 1)] and lengths_of(file) == [4, 3, 3]
+    assert report.renamed["episode_terminals"] == "timeouts, where they are not terminals"
 
 
 # ---- d3rlpy --------------------------------------------------------------------------------------

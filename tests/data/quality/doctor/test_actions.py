@@ -91,6 +91,9 @@ def test_values_that_are_not_finite_are_named_with_their_steps():
     places = [("a", "obs/s", ((11, 12), (13, 15))), ("a", "obs/i", ((15, 16),))]
     assert steps_of(found) == [*places, ("b", "obs/s", ((0, 2),))]
     assert check.constants() == {}
+    check.see(DemoSteps("d", 0, {f"obs/{name}": column(np.nan) for name in "jkl"}))
+    words = [x.what for x in check.findings() if x.code == "nan"]
+    assert words == ["3 demos have NaN or inf in 'obs/i', 'obs/j', 'obs/k' ..."]
 
 
 @pytest.mark.parametrize("clips_itself", [True, False])
@@ -224,7 +227,8 @@ PI = math.pi
         ([0, 0, 2 * PI - 0.51, 2 * PI - 0.51], None),  # no whole turn
         ([0.1, 0, 2 * PI + 0.3, 2 * PI + 0.3], 2),
         ([0, 0, 2 * PI + 0.6, 2 * PI + 0.6], None),  # beyond a turn
-        ([-0.4, -0.4, 2 * PI - 0.4, 2 * PI - 0.4], 2),
+        ([-0.5, -0.5, 2 * PI - 0.5, 2 * PI - 0.5], 2),
+        ([-PI - 0.4, -PI - 0.4, PI - 0.4, PI - 0.4], None),  # further than angles
         ([-0.6, -0.6, 2 * PI - 0.6, 2 * PI - 0.6], None),  # on both sides of neither
         ([1.04 * PI, PI, -PI, -PI], 2),
         ([1.06 * PI, PI, -PI, -PI], None),  # further than angles

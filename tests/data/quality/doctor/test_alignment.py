@@ -122,6 +122,19 @@ def test_the_delay_of_the_models(kind, delay, constant, gain, offset):
         assert fit.is_target == is_near
 
 
+def test_partners_do_not_depend_on_units():
+    u, q = moved(3, "displacement")
+    for fit in fits([(u, q[:, ::-1] * [0.01, 100.0])], None):
+        assert fit.unexplained.argmin() == DELAYS.index(3) and fit.unexplained.min() < 1e-9
+
+
+def test_noise_is_the_fraction_that_nothing_explains():
+    u, q = moved(1, steps=1000)
+    noise = np.random.default_rng(1).normal(size=q.shape) * [0.5, 1.0]
+    found = [fit.unexplained.min() for fit in fits([(u, q + noise)], None)]
+    assert found == pytest.approx([0.2, 0.5], abs=0.03)  # 0.25 / 1.25 and 1 / 2
+
+
 @pytest.mark.parametrize(
     ("rate", "constant", "is_explained"),
     [(20, 8, True), (20, 16, False), (100, 40, True), (2, 2, True), (2, 4, False), (None, 40, False)],
@@ -219,6 +232,24 @@ def test_short_demos_and_unrelated_observations_show_no_shift(steps, found):
     assert list(check.findings()) == []
 
 
+def test_columns_are_equal_at_every_step():
+    states = np.random.default_rng(0).normal(size=(20, 1))
+    obs = np.roll(states, -1)
+    obs[9] += 1e-3
+    check = States(layout(20))
+    check.see(DemoSteps("d0", 0, {"states": states, "obs/a": obs}))
+    assert list(check.findings()) == []
+
+
+@pytest.mark.parametrize(("number", "found"), [(50, True), (51, False)])
+def test_fifty_demos_are_compared_with_their_states(number, found):
+    states, check = np.random.default_rng(0).normal(size=(20, 1)), States(layout(20))
+    for _ in range(number - 1):
+        check.see(DemoSteps("d0", 0, {"states": states, "obs/a": 0 * states}))
+    check.see(DemoSteps("d0", 0, {"states": states, "obs/a": np.roll(states, -1)}))
+    assert bool(list(check.findings())) == found
+
+
 def test_rows_of_a_shift():
     late, ahead = shifted_rows(6, -2), shifted_rows(6, 2)
     assert (late.seen.tolist(), late.done.tolist()) == ([2, 3, 4, 5], [0, 1, 2, 3])
@@ -229,13 +260,13 @@ def test_rows_of_a_shift():
 
 @pytest.mark.parametrize(
     ("wrong", "level", "percent"),
-    [(1, None, None), (2, Level.warning, 20), (5, Level.warning, 50), (6, Level.error, 60)],
+    [(10, None, None), (11, Level.warning, 11), (50, Level.warning, 50), (51, Level.error, 51)],
 )
 def test_next_observations_that_do_not_follow(wrong, level, percent):
-    seen = np.arange(11.0)[:, None] * [1.0, 1.0]
+    seen = np.arange(101.0)[:, None] * [1.0, 1.0]
     following = seen + 1
     following[:wrong, 1] += 2e-6
-    following[10] = -7  # the last one has no successor
+    following[100] = -7  # the last one has no successor
     check, right = NextObs(), {"obs/b": seen, "next_obs/b": seen + 1 + 9e-7}
     check.see(DemoSteps("d", 0, {"obs/a": seen, "next_obs/a": following, **right}))
     check.see(DemoSteps("e", 0, {"obs/a": seen[:1], "next_obs/a": following[:1] + 1}))
