@@ -28,14 +28,12 @@ def refuse_missing(raw: Mapping[str, Any], keys: Iterable[str]) -> None:
         )
 
 
-def as_array(key: str, value: ArrayLike | Tensor) -> NDArray[Any] | Tensor:
-    """Convert an observation to an array, unless it is a tensor.
+def as_array(key: str, value: ArrayLike) -> NDArray[Any]:
+    """Convert an observation to an array.
 
     Raises:
         UserError: it has masked values, or lists of different lengths.
     """
-    if hasattr(value, "is_floating_point"):
-        return value
     try:
         return given_array(value)
     except ValueError as error:

@@ -427,7 +427,7 @@ class RolloutPolicy:
         for key in self.obs_keys:
             if key in ob:
                 value = ob[key]
-                value = as_array(key, value)
+                value = value if isinstance(value, Tensor) else as_array(key, value)
                 refuse_not_finite(key, value if batched_ob else value[None])
 
     def cut_plan(self) -> None:
@@ -537,7 +537,8 @@ class RolloutPolicy:
             given = self._given[key]
             if given not in raw:
                 refuse_missing(raw, [self._given[key] for key in keys])
-            arrays[key] = value = as_array(given, raw[given])
+            value = raw[given]
+            arrays[key] = value = value if isinstance(value, Tensor) else as_array(given, value)
             one_step = one_step and value.ndim == len(shapes[key]) + batched
         if not one_step:
             stacks = {1, self.algo.frame_stack, self.algo.global_config.train.seq_length}

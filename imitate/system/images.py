@@ -19,9 +19,10 @@ def given_array(value: ArrayLike) -> NDArray[Any]:
     Raises:
         ValueError: it has masked values, which would become ordinary numbers; or lists of different lengths.
     """
-    if np.ma.is_masked(value):
+    masked = int(np.sum(value.mask)) if isinstance(value, np.ma.MaskedArray) else 0
+    if masked:
         raise ValueError(
-            f"{np.ma.count_masked(value)} of its values are masked: replace them by numbers, as .filled(0) does"
+            f"{masked} of its values are masked: replace them by numbers, as .filled(0) does"
         )
     return np.asarray(value)
 

@@ -116,7 +116,6 @@ def test_observations_that_are_not_finite(value, words, rows, kind):
 def test_masked_values_are_no_observation():
     whole = as_array("s", np.ma.array([1.0, 2.0], mask=False))
     assert type(whole) is np.ndarray and whole.tolist() == [1.0, 2.0]
-    assert as_array("s", tensor := torch.ones(2)) is tensor
     for bad in (np.ma.array([1.0, 2.0], mask=[0, 1]), [[1.0], [1.0, 2.0]]):
         with refused("observation 's' is not an array of numbers: ", error=UserError):
             as_array("s", bad)

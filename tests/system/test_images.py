@@ -5,8 +5,22 @@ import pytest
 import torch
 
 from imitate.errors import UserError
-from imitate.system.images import image_divisor, image_layout, image_type, in_layout, nested_name
+from imitate.system.images import (
+    given_array,
+    image_divisor,
+    image_layout,
+    image_type,
+    in_layout,
+    nested_name,
+)
 from tests.refusals import refused
+
+
+def test_arrays_with_masked_values_are_refused():
+    assert given_array(np.ma.array([1, 2], mask=False)).tolist() == [1, 2]
+    assert type(given_array(np.ma.array([1, 2]))) is np.ndarray and given_array(3).shape == ()
+    with pytest.raises(ValueError, match="2 of its values are masked"):
+        given_array(np.ma.array([[1, 2], [3, 4]], mask=[[0, 1], [1, 0]]))
 
 
 def test_types():

@@ -101,7 +101,7 @@ def number(value: float | None, digits: int = 4) -> str:
 def size(num_bytes: float) -> str:
     """Format a number of bytes in a suitable unit."""
     for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
+        if num_bytes < 999.5:  # rounded to three digits, it is less than the next unit
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.3g} TB"
