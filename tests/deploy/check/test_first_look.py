@@ -194,3 +194,94 @@ def test_a_switch_with_its_other_value_has_no_opposite_sign():
 def test_what_has_no_statistics_or_is_not_finite_is_not_judged():
     assert first_look({"joints": np.full(7, 1e9)}, KINDS, TrainingObservations({}, "")) == []
     assert found(joints=np.full(7, np.nan)) == []
+
+
+# ---- limits from both sides ----------------------------------------------------------------------
+
+
+def judged(x, mean, std, low, high):
+    """Kinds of what is found in a vector, problems with a mark."""
+    known = Range(*(np.array(values, float) for values in (mean, std, low, high)))
+    told = first_look(
+        {"v": np.array(x, float)}, {"v": "low_dim"}, TrainingObservations({"v": known}, "")
+    )
+    return [f"{entry.kind}{'!' * (entry.level is Severity.problem)}" for entry in told]
+
+
+@pytest.mark.parametrize(
+    ("x", "mean", "std", "low", "high", "kinds"),
+    [
+        # More than ten deviations away, and beyond a tenth of the range.
+        ([24.1], [0], [1], [-20], [20], ["units!"]),
+        ([-24.1], [0], [1], [-20], [20], ["units!"]),
+        ([23.9], [0], [1], [-20], [20], []),
+        ([9.9], [0], [1], [-2], [2], ["range"]),
+        ([11], [0], [1], [-np.inf], [np.inf], ["units!"]),
+        ([9.9], [0], [1], [-np.inf], [np.inf], []),
+        # Zeros.
+        ([0, 0], [1.5, 0], [0.2, 1], [1, -1], [2, 1], ["zeros!"]),
+        ([0, 0], [0.5, 0], [0.2, 1], [0.09, -1], [1, 1], []),  # nearly within the range
+        # Two numbers outside: an order in which all are likely.
+        ([10, 0], [0, 10], [1, 1], [-2.5, 7.5], [2.5, 12.5], ["order!"]),
+        ([12.5, 0], [0, 10], [1, 1], [-2.5, 7.5], [2.5, 12.5], ["order!"]),
+        ([12.6, 0], [0, 10], [1, 1], [-2.5, 7.5], [2.5, 12.5], ["units!", "range"]),
+        ([13, 0], [0, 10], [1, 1], [-4, 6], [4, 14], ["order!"]),
+        ([13.1, 0], [0, 10], [1, 1], [-4, 6], [4, 14], ["units!", "range"]),  # three deviations
+        # One number outside: two that each are near the other's mean.
+        ([10, 0], [0, 10], [1, 5], [-2.5, -5], [2.5, 25], ["order!"]),
+        ([15, 0], [0, 10], [1, 5], [-2.5, -5], [2.5, 25], ["order!"]),
+        ([15.1, 0], [0, 10], [1, 5], [-2.5, -5], [2.5, 25], ["units!"]),
+        ([10, 1.1], [0, 10], [1, 5], [-2.5, -5], [2.5, 25], ["range"]),
+        # The opposite sign.
+        ([-3], [3], [1], [0.5], [5.5], ["sign!"]),
+        ([-4], [3], [1], [0.5], [5.5], ["sign!"]),
+        ([-4.1], [3], [1], [0.5], [5.5], ["range"]),
+        ([-4], [4], [0.041], [3.9], [4.1], ["sign!"]),
+        ([-4], [4], [0.04], [3.9], [4.1], ["units!"]),  # it hardly varies: a switch
+        ([-3, 9], [3, 0], [1, 1], [0.5, -2], [5.5, 2], ["range"]),  # that explains one of two
+    ],
+)
+def test_a_vector_by_hand(x, mean, std, low, high, kinds):
+    assert judged(x, mean, std, low, high) == kinds
+
+
+@pytest.mark.parametrize(("second", "odd"), [(2.01, True), (-2.01, True), (1.99, False)])
+def test_a_number_that_hardly_varied_has_a_fifth_of_the_largest_deviation(second, odd):
+    known = Range(np.zeros(2), np.array([1.0, 0.05]), np.full(2, -1.0), np.full(2, 1.0))
+    look = LaterLook({"v": "low_dim"}, TrainingObservations({"v": known}, ""))
+    assert bool(look({"v": [0.5, second]})) == odd
+    assert look({}) == look({"v": [0.5]}) == ""
+
+
+@pytest.mark.parametrize(
+    ("high", "level"),
+    [(1.1, None), (1.3, "warning"), (18.9, "warning"), (19.1, "problem")],
+)
+def test_actions_beyond_the_limits(high, level):
+    told = look_at_actions([-1.0], [high], ActionLimits(low=[-1.0], high=[1.0]))
+    assert [entry.level.value for entry in told] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(("low", "odd"), [(0.11, True), (0.09, False)])
+def test_actions_near_zero(low, odd):
+    for sign in (1, -1):
+        ends = sorted([sign * low, sign * (low + 1)])
+        assert bool(look_at_pose(np.zeros(2), ends[:1] * 2, ends[1:] * 2)) == odd
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "exchanged"),
+    [
+        ([0.4, 0.5, 0.6], [0.24, 0.3, 0.5], True),
+        ([0.4, 0.5, 0.6], [0.26, 0.4, 0.5], False),  # no channel differs by more than 0.15
+        ([0.6, 0.5, 0.2], [0.2, 0.5, 0.6], False),  # the other order of colours explains it as well
+    ],
+)
+@pytest.mark.parametrize(("off", "is_near"), [(0.0, True), (0.06, True), (0.07, False)])
+def test_exchanged_cameras_by_hand(a, b, exchanged, off, is_near):
+    a, b = np.array(a), np.array(b)
+    noise = 0.05 * np.array([-1.0, 1.0]).reshape(1, 2, 1)
+    known = TrainingObservations({"x": around(a, 0.1), "y": around(b, 0.1)}, "")
+    seen = {"x": b + noise + off, "y": a + noise}  # a third of the difference of 0.2 may remain
+    told = [entry.kind for entry in first_look(seen, {"x": "rgb", "y": "rgb"}, known)]
+    assert ("exchanged" in told) == (exchanged and is_near)
