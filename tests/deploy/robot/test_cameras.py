@@ -87,3 +87,64 @@ def test_a_camera_without_new_pictures_is_frozen(kept, words):
         for tick in range(11):
             cameras.fault(Observation({"top": shown[19 - tick % kept]}), 2 + tick / 20)
     assert tick == 8  # the last one had been shown twice
+
+
+def grain(seed, size=(48, 64)):
+    """A picture in which each pixel is different."""
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
+
+
+@pytest.mark.parametrize("size", [(48, 64), (7, 9), (65, 33)])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda image: image[::-1, ::-1], "is upside down"),
+        (lambda image: image[:, ::-1], "is mirrored"),
+        (lambda image: image[..., ::-1], "has exchanged red and blue channels"),
+        (lambda image: image[::-1], ""),
+    ],
+)
+def test_pixels_are_compared_with_their_mirror_images(size, change, words):
+    cameras, image = CameraWatch(0, 0.5), grain(0, size)
+    assert not cameras.fault(Observation({"a": image}), 0.0)
+    found = cameras.fault(Observation({"a": change(image)}), 0.1)
+    assert found == (f"the image 'a' {words}, unlike before" if words else "")
+
+
+def test_each_pixel_of_a_small_picture_counts():
+    cameras, dot = CameraWatch(0, 0.5), np.zeros((3, 3, 3), np.uint8)
+    assert not cameras.fault(Observation({"a": grain(0, (3, 3))}), 0.0)
+    dot[1, 1] = 9
+    assert not cameras.fault(Observation({"a": dot}), 0.1)
+    assert "single colour" in cameras.fault(Observation({"a": 0 * dot}), 0.2)
+
+
+def test_two_cameras_that_differed_little_may_become_the_same():
+    cameras, image = CameraWatch(0, 0.5), np.full((8, 8, 3), 90, np.uint8)
+    image[:4] = 200
+    assert not cameras.fault(Observation({"a": image, "b": image + np.uint8(1)}), 0.0)
+    assert not cameras.fault(Observation({"a": image, "b": image}), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("moments", "frozen"), [([0, 0.2, 0.499], False), ([0, 0.2, 0.5], True), ([0, 0.5], False)]
+)
+def test_a_picture_repeats_itself_often_and_long_enough(moments, frozen):
+    cameras, image = CameraWatch(2, 0.5), grain(0)
+    for moment in moments[:-1]:
+        assert not cameras.fault(Observation({"a": image}), moment)
+    if not frozen:
+        assert not cameras.fault(Observation({"a": image}), moments[-1])
+        return
+    with pytest.raises(RobotError, match="has been the same for 2 steps"):
+        cameras.fault(Observation({"a": image}), moments[-1])
+
+
+def test_what_is_no_picture_is_not_judged():
+    cameras = CameraWatch(1, 0.0)
+    values = {"none": np.zeros((0, 0, 3), np.uint8), "depth": np.zeros((4, 4, 1)), "n": np.ones(3)}
+    for tick in range(5):
+        assert not cameras.fault(Observation(values), float(tick))
+    with pytest.raises(RobotError, match="'mask' has been the same for 1 steps"):
+        for tick in range(2):
+            cameras.fault(Observation({"mask": np.ones((4, 4, 1), np.uint8)}), float(tick))
