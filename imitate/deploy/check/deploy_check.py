@@ -338,8 +338,8 @@ def check_memory(file: DatasetFile, demos: Sequence[str], keys: Iterable[str]) -
     steps, each = sum(map(file.length, demos)), _STEP_BYTES
     for key in keys:
         if file.has(demos[0], key):
-            numbers = math.prod(shape := file.shape(demos[0], key)[1:])
-            each += numbers * (1 if len(shape) > 1 else _NUMBER_BYTES)
+            shape, size = file.shape(demos[0], key)[1:], file.dtype(demos[0], key).itemsize
+            each += math.prod(shape) * (size if len(shape) > 1 else _NUMBER_BYTES)
     remedy = "give fewer or shorter demos (--max-demos)"
     check_room(f"{file.path}: comparing {steps} steps", steps * each, remedy)
 

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile
-from imitate.deploy.check.deploy_check import check
+from imitate.deploy.check import deploy_check
+from imitate.deploy.check.deploy_check import (
+    ActionErrors,
+    CheckedDemo,
+    Predictions,
+    check,
+    check_memory,
+    limit_findings,
+)
 from imitate.deploy.check.inputs import Severity
 from imitate.deploy.check.statistics import TrainingObservations, measured
 from imitate.deploy.schema import ObservedKey, Schema
 from imitate.errors import UserError
+from tests.demo_files import episode, write_demos
 
 RATE = 2.0  # a busy machine makes no call late
 SCHEMA = Schema(
@@ -274,3 +283,104 @@ def test_exchanged_observations_are_found_by_what_the_policy_makes_of_them(check
     told = [entry.words for entry in report.findings if entry.kind == "exchanged"]
     assert len(told) == wrong and all(entry.startswith(words) for entry in told)
     assert report.errors.overall > 1
+
+
+# ---- by hand -------------------------------------------------------------------------------------
+
+
+def predictions(*pairs):
+    """Recorded and predicted actions of some demos."""
+    made = [(np.array(a, float), np.array(b, float)) for a, b in pairs]
+    demos = [CheckedDemo(f"d{n}", {}, recorded) for n, (recorded, _) in enumerate(made)]
+    return Predictions(demos, [predicted for _, predicted in made], 1.0, np.ones(3))
+
+
+def test_errors_of_actions_by_hand():
+    first = ([[0, 0, 7], [2, 0.01, 7]], [[1, 0, 7], [2, 0.01, 8]])
+    second = ([[4, 0, 7], [2, 0.01, 7]], [[4, 0, 7], [5, 0.01, 7]])
+    errors = ActionErrors(predictions(first, second), ["x", "y", "z"])
+    assert errors.mean.tolist() == [1.0, 0.0, 0.25]
+    assert errors.p95 == pytest.approx([1 + 0.85 * 2, 0, 0.85])  # between the third and the fourth
+    assert errors.std == pytest.approx([2**0.5, 0.005, 0])
+    assert errors.constant == pytest.approx([1.0, 0.005, 0])
+    # The second number varies by less than a hundredth of the first, the third never.
+    np.testing.assert_array_equal(errors.relative, [1.0, np.nan, np.nan])
+    assert (errors.overall, errors.worst_demo, errors.worst_step) == (1.0, "d1", ("d1", 1, 0))
+    told = errors.to_dict()
+    assert told["relative"] == [1.0, None, None] and told["overall"] == 1.0
+    assert told["worst_step"] == {"demo": "d1", "step": 1, "dimension": 0}
+    assert errors.findings(1.0) == []
+    (finding,) = errors.findings(0.99)
+    assert (finding.level, finding.kind) == (Severity.problem, "actions")
+    assert finding.words.startswith("the policy's action error is 1.00 times that of the best")
+
+
+def test_a_number_with_larger_errors_than_a_constant_is_a_warning():
+    recorded = [[0, 0], [2, 2]]
+    errors = ActionErrors(predictions((recorded, [[0, 1.5], [2, 3]])), ["x", "y"])
+    assert errors.relative.tolist() == [0.0, 1.25] and errors.overall == 0.625
+    for tolerance in (0.7, 1.0, 1.24):
+        (finding,) = errors.findings(tolerance)
+        assert (finding.level, finding.words.partition(" have")[0]) == (
+            Severity.warning,
+            "actions[1 (y)]",
+        )
+    assert errors.findings(1.25) == []
+
+
+def test_actions_that_never_vary_are_not_judged():
+    errors = ActionErrors(predictions(([[1.0], [1.0]], [[5.0], [5.0]])))
+    assert np.isnan(errors.overall) and errors.to_dict()["overall"] is None
+    assert errors.findings(1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("acted", "low", "found"),
+    [
+        ([0, 0, 0, 1, 1], -1, True),  # two of five steps, and none of the demos'
+        ([0, 0, 0, 0, 1], -1, False),  # a fifth
+        ([0, 0, 0, -1, 1], -1, True),
+        ([0, 0, 0, 1 - 1e-6, 1], -1, True),
+        ([0, 0, 0, 1 - 1e-5, 1], -1, False),
+        ([0, 0, 0, 1, 1], -np.inf, True),
+    ],
+)
+def test_limits_that_only_the_policy_reaches(acted, low, found):
+    made = predictions((np.zeros((5, 2)), np.column_stack([np.zeros(5), acted])))
+    told = limit_findings(made, np.array([-9.0, low]), np.array([9.0, 1.0]), names=["x", "y"])
+    assert [entry.level for entry in told] == [Severity.warning] * found
+    if found:
+        assert told[0].words.endswith("of the steps: dimension 1 (y): 40%, demos 0%")
+    same = predictions((np.ones((5, 1)), np.ones((5, 1))))
+    assert limit_findings(same, np.array([-1.0]), np.array([1.0])) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "each"), [(np.uint8, 256 + 72 + 192), (np.float32, 256 + 72 + 4 * 192)]
+)
+def test_the_memory_of_a_comparison(tmp_path, monkeypatch, dtype, each):
+    obs = {"v": np.zeros((4, 3)), "depth": np.zeros((4, 12, 16, 1), dtype)}
+    write_demos(tmp_path / "a.hdf5", [episode(4, obs), episode(4, obs)])
+    claimed = []
+    monkeypatch.setattr(deploy_check, "check_room", lambda *given: claimed.append(given[1]))
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        check_memory(file, file.demos(), ["obs/v", "obs/depth", "obs/none"])
+    assert claimed == [8 * each]
+
+
+@pytest.mark.parametrize(
+    ("policy_hz", "file_hz", "level"),
+    [
+        (20.0, 20.2, None),
+        (20.0, 19.8, None),
+        (20.0, 20.3, Severity.problem),
+        (20.0, 19.7, Severity.problem),
+        (None, 20.0, Severity.note),
+    ],
+)
+def test_rates(checked, policy_hz, file_hz, level):
+    report = checked(schema=replace(SCHEMA, rate_hz=policy_hz), rate=file_hz)
+    assert [found.level for found in report.findings if found.kind == "rate"] == (
+        [level] if level else []
+    )
+    assert report.rate_hz == (policy_hz or file_hz)
