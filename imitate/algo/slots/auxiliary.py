@@ -48,6 +48,7 @@ __all__ = [
     "AuxiliaryConfig",
     "AuxiliaryContext",
     "Batch",
+    "RelativeErrors",
     "SharingAuxiliaryConfig",
     "newest_frame",
     "register",
@@ -169,6 +170,35 @@ def _encoders_of(net: nn.Module) -> list[GroupEncoder]:
     # a network of tokens has encoders of observation and goal apart, in this order
     parts = [each for each in net.modules() if isinstance(each, ObservationEncoder)]
     return [GroupEncoder(parts[0])] if parts else []
+
+
+class RelativeErrors(nn.Module):
+    """Bonuses from the errors of a model that learns: errors relative to their moving mean, at most 5.
+
+    So a bonus keeps its size while the errors of a model become thousands of times smaller.
+    """
+
+    RATE = 0.01
+    """Rate of the moving mean per update."""
+    LARGEST = 5.0
+    """Largest bonus."""
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, errors: Tensor) -> Tensor:
+        """Return bonuses (B,) of errors (B,); before the first update they are relative to their own mean."""
+        mean = torch.where(self.mean > 0, self.mean, errors.mean())
+        tiny = torch.finfo(errors.dtype).tiny
+        return (errors / mean.clamp(min=tiny)).clamp(max=self.LARGEST)
+
+    @torch.no_grad()
+    def add(self, errors: Tensor) -> None:
+        """Move the mean towards that of errors (B,)."""
+        found = errors.mean()
+        self.mean.copy_(torch.where(self.mean > 0, self.mean.lerp(found, self.RATE), found))
 
 
 class Auxiliary(nn.Module, ABC):

@@ -27,6 +27,7 @@ from imitate.algo.slots.auxiliary import (
     AuxiliaryConfig,
     AuxiliaryContext,
     Batch,
+    RelativeErrors,
     register,
 )
 from imitate.config import OptimizerConfig, Section
@@ -36,9 +37,7 @@ from imitate.models.mlp import MLP
 from imitate.models.moments import RowMoments
 
 CLIP = 5.0
-"""Largest bonus, and largest magnitude of whitened observations."""
-RATE = 0.01
-"""Rate of the moving mean per update."""
+"""Largest magnitude of whitened observations."""
 
 
 class ICMConfig(AuxiliaryConfig):
@@ -61,8 +60,6 @@ class ICMConfig(AuxiliaryConfig):
 class ICM(Auxiliary):
     """Features, forward model and inverse model."""
 
-    mean: Tensor
-
     def __init__(self, config: ICMConfig, context: AuxiliaryContext) -> None:
         super().__init__(config, context)
         self.encoder = context.encoder()
@@ -79,7 +76,8 @@ class ICM(Auxiliary):
             nn.init.zeros_(cast(Tensor, self.inverse_model[-1].weight))
         self._num_choices = context.num_choices
         self._latest: tuple[Any, Tensor] | None = None
-        self.register_buffer("mean", torch.zeros(()))
+        self.relative = RelativeErrors()
+        self.followed = [self.moments, self.relative]
 
     def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return features (B, D), or whitened observations, before and after the transitions."""
@@ -133,16 +131,14 @@ class ICM(Auxiliary):
 
     @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:
-        """Return the bonus (B,), which is never negative; 0 before the first update."""
-        errors = self._known(batch)
-        return torch.where(self.mean > 0, errors / self.mean, torch.zeros(())).clamp(max=CLIP)
+        """Return the bonus (B,), which is never negative."""
+        bonus: Tensor = self.relative(self._known(batch))
+        return bonus
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
         """Update the moving mean of errors, and the moments of observations if they are predicted."""
-        error = self._known(batch).mean()
-        moved = self.mean + RATE * (error - self.mean)
-        self.mean.copy_(torch.where(self.mean > 0, moved, error))
+        self.relative.add(self._known(batch))
         if self.features is None:
             self.moments.add(self.encoder(batch["next_obs"]))
         self._latest = None

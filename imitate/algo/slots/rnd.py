@@ -4,13 +4,13 @@ Burda, Edwards, Storkey, Klimov, "Exploration by Random Network Distillation", I
 fixed random network f, a predictor p, and x the next observation, whitened by running statistics and clipped to +-5:
 
     loss    E[ |p(x) - f(x)|^2 ], mean over the features                                      -> RND.loss
-    reward  |p(x) - f(x)|^2 / running standard deviation of it                                -> RND.reward
+    reward  |p(x) - f(x)|^2 / moving mean of it, at most 5                                    -> RND.reward
 
 The predictor learns states that are visited often, so new states have a larger bonus. The bonus of a replayed batch is
-computed before the update with it. Departures: the bonus is divided
-by its own standard deviation instead of that of its discounted return, so that it has the same meaning for a replay
-buffer; with image observations, both networks see the features of one fixed random encoder. The bonus is added to the
-reward, with the same discount and the same terminals.
+computed before the update with it. Departures: the bonus is divided by its own moving mean (rate 0.01) instead of the
+standard deviation of its discounted return over the whole training, so that it has the same meaning for a replay buffer
+and keeps its size while the predictor learns; with image observations, both networks see the features of one fixed
+random encoder. The bonus is added to the reward, with the same discount and the same terminals.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from imitate.algo.slots.auxiliary import (
     AuxiliaryConfig,
     AuxiliaryContext,
     Batch,
+    RelativeErrors,
     register,
 )
 from imitate.config import Section
@@ -41,9 +42,7 @@ class RNDConfig(AuxiliaryConfig):
 
     model_config = {**Section.model_config}
 
-    reward: float = Field(
-        0.1, ge=0, description="weight of the bonus, which is scaled to a standard deviation of 1"
-    )
+    reward: float = Field(0.1, ge=0, description="weight of the bonus, whose mean is about 1")
     layer_dims: tuple[PositiveInt, ...] = Field(
         (128, 128), description="hidden layers of both networks"
     )
@@ -59,9 +58,9 @@ class RND(Auxiliary):
         self.encoder = context.encoder().requires_grad_(False)
         self.target = self._network(config).requires_grad_(False)
         self.predictor = self._network(config)
-        self.inputs, self.errors = RowMoments(self.encoder.output_dim), RowMoments(1)
+        self.inputs, self.relative = RowMoments(self.encoder.output_dim), RelativeErrors()
         self._latest: tuple[Any, Tensor, Tensor] | None = None
-        self.followed = [self.inputs, self.errors]
+        self.followed = [self.inputs, self.relative]
 
     def _network(self, config: RNDConfig) -> nn.Sequential:
         mlp = MLP(self.encoder.output_dim, config.layer_dims)
@@ -99,12 +98,13 @@ class RND(Auxiliary):
     @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:
         """Return the bonus (B,), which is never negative."""
-        return self._known(batch)[1] / self.errors.std
+        bonus: Tensor = self.relative(self._known(batch)[1])
+        return bonus
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
         """Update the running statistics of inputs and errors."""
         seen, errors = self._known(batch)
-        self.errors.add(errors.unsqueeze(-1))
+        self.relative.add(errors)
         self.inputs.add(seen)
         self._latest = None

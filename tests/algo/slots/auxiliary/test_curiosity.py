@@ -71,13 +71,14 @@ def test_errors_of_both_models():
     assert info["Forward_Loss"].item() == pytest.approx((1 + 9) / 4)
     assert info["Inverse_Loss"].item() == pytest.approx((1 + 49) / 4)
     assert loss.item() == pytest.approx(0.2 * 2.5 + 0.8 * 12.5)
-    assert found.reward(batch).tolist() == [0.0, 0.0]
+    # relative to their own mean, then to the moving mean, and at most 5
+    assert found.reward(batch).tolist() == pytest.approx([0.5 / 2.5, 4.5 / 2.5])
     found.follow(batch)
     assert found.reward(batch).tolist() == pytest.approx([0.5 / 2.5, 4.5 / 2.5])
-    found.mean.fill_(0.5)
+    found.relative.mean.fill_(0.5)
     assert found.reward(batch).tolist() == pytest.approx([1.0, 5.0])
     found.follow(batch)
-    assert found.mean.item() == pytest.approx(0.5 + 0.01 * 2.0)
+    assert found.relative.mean.item() == pytest.approx(0.5 + 0.01 * 2.0)
 
 
 def test_features_learn_from_the_inverse_model_alone():

@@ -34,9 +34,15 @@ def test_loss_and_reward_by_hand():
     # Features (3, 8) are not predicted: (9 + 64) / 2; inputs beyond 5 are clipped to it: (25 + 100) / 2.
     data = batch([[3.0, 4.0], [50.0, -50.0]])
     assert rnd.loss(data)[0].item() == pytest.approx((36.5 + 62.5) / 2)
-    assert rnd.reward(data).tolist() == pytest.approx([36.5, 62.5])
-    rnd.errors.add(torch.tensor([[1.0], [5.0]]))  # standard deviation 2
-    assert rnd.reward(data).tolist() == pytest.approx([18.25, 31.25])
+    # Relative to their own mean before the first update, then to the moving mean; at most 5.
+    assert rnd.reward(data).tolist() == pytest.approx([36.5 / 49.5, 62.5 / 49.5])
+    rnd.relative.add(torch.tensor([10.0, 30.0]))
+    assert rnd.reward(data).tolist() == pytest.approx([36.5 / 20, 62.5 / 20])
+    rnd.relative.mean.fill_(2.0)
+    assert rnd.reward(data).tolist() == [5.0, 5.0]
+    rnd.relative.add(torch.tensor([4.0]))
+    assert rnd.relative.mean.item() == pytest.approx(2.0 + 0.01 * 2.0)
+    rnd.relative.mean.fill_(2.0)
     rnd.inputs.add(
         torch.tensor([[1.0, 0.0], [5.0, 8.0]])
     )  # means 3 and 4, standard deviations 2 and 4
@@ -64,6 +70,12 @@ def test_what_is_new_is_worth_more_than_what_was_often_seen():
     often = rnd.reward(batch(torch.rand(200, 2, generator=generator))).mean()
     new = rnd.reward(batch(torch.rand(200, 2, generator=generator) + 1.5)).mean()
     assert new > 5 * often
+
+
+def test_a_state_without_any_error_has_no_bonus():
+    rnd = make_rnd()
+    rnd.predictor.load_state_dict(rnd.target.state_dict())
+    assert rnd.reward(batch(np.ones((2, 2)))).tolist() == [0.0, 0.0]
 
 
 ALGORITHMS = {
@@ -105,7 +117,7 @@ def test_critics_learn_the_bonus_and_the_predictor_the_states(name):
     bonus = info["auxiliary/novelty/Reward"].item()
     assert bonus > 0 and not torch.equal(first, rnd.predictor[1].weight)
     assert info["Q_Targets"].item() == pytest.approx(0.5 * bonus)
-    assert rnd.errors.count.item() == 8
+    assert rnd.inputs.count.item() == 8
     assert (data["rewards"] == 0).all()  # the batch of the caller stays as it is
     copy = make_algo(name)
     copy.deserialize(algo.serialize())
