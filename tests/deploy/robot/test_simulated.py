@@ -3,15 +3,18 @@
 import json
 import time
 from contextlib import ExitStack, closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from imitate.cli.robot.robots import robot_of
+from imitate.deploy.robot import simulated
 from imitate.deploy.robot.loop import ControlLoop, Safety
-from imitate.deploy.robot.robot import make_robot, make_teleoperator
+from imitate.deploy.robot.robot import Observation, make_robot, make_teleoperator
 from imitate.deploy.robot.simulated import ExpertTeleoperator, SimulatedRobot
 from imitate.errors import EnvError, RobotError, UserError
+from imitate.system import clock
 from tests.deploy.fake_robot import Constant
 from tests.refusals import refused
 
@@ -158,6 +161,92 @@ def test_the_same_number_is_the_same_beginning(connected):
     assert not np.array_equal(starts[0], starts[1])
     other = connected(seed=10)  # begins with its first seed, 10, which is the third after 7
     np.testing.assert_array_equal(other.observe().values["flat"], starts[0])
+
+
+CARTPOLE = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {}}
+
+
+def test_a_terminated_environment_waits_for_a_reset(connected):
+    robot, steps = connected(CARTPOLE, seed=1), 0
+    while robot.ended() is False and steps < 15:
+        robot.send(np.array([1.0, 0.0]))
+        steps += 1
+    assert robot.ended() is True and 5 < steps < 15
+    assert (robot.reward(), robot.reward()) == (float(steps), 0.0)
+    last = robot.observe()
+    robot.send(np.array([1.0, 0.0]))
+    np.testing.assert_array_equal(robot.observe().values["flat"], last.values["flat"])
+    assert robot.observe().stamp_s > last.stamp_s and robot.reward() == 0.0
+    robot.reset()
+    assert robot.ended() is False
+
+
+def test_an_action_counts_for_one_period_and_a_stop_cancels_it(virtual_time, connected):
+    robot, taken = connected(rate_hz=10.0, in_step=False, hold_action=[0.25]), []
+
+    def watch(env):
+        step = env.step
+        env.step = lambda action: taken.append(float(action[0])) or step(action)
+
+    robot.call(watch)
+    robot.send(np.array([1.0]))
+    clock.sleep(0.25)
+    assert taken == [1.0, 0.25]
+    robot.send(np.array([2.0]))
+    robot.stop()
+    clock.sleep(0.1)
+    assert taken == [1.0, 0.25, 0.25]
+    robot.hold()
+    robot.send(np.array([-1.0]))
+    clock.sleep(0.1)
+    assert taken == [1.0, 0.25, 0.25, -1.0]
+    assert robot.pose(None).tolist() == [0.25] and robot.success() is False
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "rate_hz"), [(None, None, 20.0), (None, 30, 30.0), (5, 30, 5.0)]
+)
+def test_the_rate_is_the_given_one_or_the_environments(given, own, rate_hz):
+    kwargs = {} if own is None else {"control_freq": own}
+    assert SimulatedRobot({**PENDULUM, "env_kwargs": kwargs}, given).rate_hz == rate_hz
+
+
+class Act:
+    """An expert that acts by its steps, beyond the limits."""
+
+    horizon = 4
+
+    def __init__(self, style):
+        self.steps = 0
+
+    def act(self, obs):
+        self.steps += 1
+        return np.array([self.steps - 0.5])
+
+
+@pytest.mark.parametrize(
+    ("options", "solved", "actions", "events"),
+    [
+        ({"steps_after": 1}, (2, 9), [0.5, 1, 1, 0.5], {3: "success"}),
+        ({"steps_after": 2}, (2, 9), [0.5, 1, 1, 1, 0.5], {4: "success"}),
+        ({"steps_after": 1}, (2, 3), [0.5, 1, 1, 1, 0.5], {4: "failure"}),
+        ({"patience": 2}, (9, 9), [0.5, 1, 0.5], {2: "failure"}),
+        ({"watches": 2}, (9, 9), [None, None, 0.5, 1, None], {4: "failure"}),
+    ],
+)
+def test_an_expert_at_a_device_judges_itself(monkeypatch, options, solved, actions, events):
+    """The task is solved from one step until before another one."""
+    monkeypatch.setattr(simulated, "find_expert", lambda task: Act)
+    hand, step = ExpertTeleoperator("Lift", **options), 0
+    with refused("the expert is not connected", error=UserError):
+        hand.guide(Observation({}))
+    hand.connect(SimpleNamespace(success=lambda: solved[0] <= step < solved[1]))
+    found = {}
+    for step, action in enumerate(actions, start=1):
+        wish = hand.guide(Observation({}))
+        assert (None if wish.action is None else wish.action.tolist()) == (action and [action])
+        found |= dict.fromkeys([step] if wish.events else [], "".join(wish.events))
+    assert found == events
 
 
 # ---- robots by name ------------------------------------------------------------------------------
