@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from imitate import SequenceDataset
+from imitate.config.data_needs import FollowingSteps
 from imitate.data import DatasetFile, ShuffledBatches
 from imitate.errors import ConfigError, DatasetError
 from tests.tiny import tiny_demos
@@ -267,6 +268,36 @@ def test_next_obs_that_the_file_lacks_is_the_following_one(demo_file, cache_mode
             assert torch.equal(batch["next_obs"][key][0], stored[[1, 1, 2]])
             assert torch.equal(batch["next_obs"][key][1], stored[[3, 3, 3]])
             assert torch.equal(batch["goal_obs"][key][0], stored[3])
+
+
+@pytest.mark.parametrize("next_obs", [True, False])
+def test_the_steps_that_follow_a_step(demo_file, next_obs):
+    """The last step of a demo is real, but what is seen after it is known only from ``next_obs``."""
+    path = demo_file(num_demos=2, length=4, next_obs=next_obs)
+    with h5py.File(path, "a") as file:
+        for number in range(2):
+            demo = file[f"data/demo_{number}"]
+            demo["rewards"][...], demo["terminals"][...] = (
+                np.arange(1, 5) + 4 * number,
+                [0, 0, 0, 1],
+            )
+    wanted = FollowingSteps(3, rewards=True, ends=True)
+    found = SequenceDataset(path, ("object",), following=wanted)[[4, 6, 7]]["following"]
+    known = [[1, 1, 1], [1, next_obs, 0], [next_obs, 0, 0]]
+    assert found["mask"].tolist() == [[bool(entry) for entry in row] for row in known]
+    assert found["rewards"].tolist() == [[5, 6, 7], [7, 8, 8], [8, 8, 8]]
+    assert found["ends"].tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 0]]
+    with DatasetFile(path) as file:
+        obs, actions = (torch.from_numpy(file.read("demo_1", k)) for k in ("obs/object", "actions"))
+        last = (
+            torch.from_numpy(file.read("demo_1", "next_obs/object"))[-1:] if next_obs else obs[-1:]
+        )
+    after = torch.cat([obs[1:], last]).float()
+    rows = torch.tensor([[0, 1, 2], [2, 3, 3], [3, 3, 3]])
+    assert torch.equal(found["obs"]["object"], after[rows])
+    assert torch.equal(found["actions"], actions.float()[rows])
+    plain = SequenceDataset(path, ("object",), following=FollowingSteps(1))[[4]]["following"]
+    assert set(plain) == {"obs", "actions", "mask"} and plain["mask"].shape == (1, 1)
 
 
 def test_the_goal_comes_without_next_obs_in_the_batch(demo_file):
