@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import select
 import sys
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ EVENTS = {
     "\x1b": "quit",
 }
 """Events of keys: Enter, x, Backspace, z, full stop, Esc."""
+_SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
+"""Bytes of a special key, such as an arrow, which begin with those of Esc."""
 
 
 class TerminalKeys:
@@ -65,9 +68,7 @@ class TerminalKeys:
         text = b""
         while select.select([sys.stdin], [], [], 0)[0]:
             text += self._bytes(1024)
-        if len(text) > 1 and text.startswith(b"\x1b"):
-            return ""
-        return text.decode("utf-8", "ignore")
+        return _SEQUENCE.sub(b"", text).decode("utf-8", "ignore")
 
     def wait(self) -> str:
         """Wait for the next key; return Escape for special keys such as arrows.

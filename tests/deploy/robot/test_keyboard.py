@@ -70,9 +70,14 @@ def test_the_gripper_moves_for_a_moment_at_least(terminal, keyboard, press_s, ac
 
 
 def test_an_arrow_is_no_escape(terminal, keyboard):
-    device = keyboard()
-    terminal.press("\x1b[A")
-    assert device.guide(None).events == frozenset()
+    device = keyboard(gripper=False)
+    for keys, moves in (("\x1b[A", False), ("w\x1b[A", True), ("\x1bOB\x1b[1;5C\x1b[3~d", True)):
+        terminal.press(keys)
+        guidance = device.guide(None)
+        assert (guidance.events, guidance.action is not None) == (frozenset(), moves)
+    for keys in ("\x1b", "\x1b\x1b", "w\x1b", "\x1bw", "\x1b[A\x1b"):  # Esc in a hurry, too
+        terminal.press(keys)
+        assert device.guide(None).events == {"quit"}
 
 
 # ---- a terminal's keys and lines -----------------------------------------------------------------
