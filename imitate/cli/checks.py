@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imitate.cli.options import AsJson, Dataset, SetKeys
+from imitate.cli.options import FAILED, AsJson, Dataset, SetKeys
 from imitate.errors import printable
 
 if TYPE_CHECKING:
     from imitate.checks.env import CheckFinding
 
 
-FOUND = 1
 MARKS = {
     "ok": "ok     ",
     "warning": "WARNING",
@@ -60,7 +59,7 @@ def of_environment(
             line = f"{MARKS[finding.verdict]}  {finding.name:<{width}}  {finding.words}"
             typer.echo(printable(line))
     if any(finding.verdict == "error" for finding in findings):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(FAILED)
 
 
 WIDTH = len("observations")
@@ -116,4 +115,4 @@ def of_configuration(
     if json_:
         typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
     if any(finding.verdict == "error" for finding in findings):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(FAILED)

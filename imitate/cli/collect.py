@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from imitate.cli.options import (
+    FAILED,
+    INTERRUPTED,
     AsJson,
     On,
     Overwrite,
@@ -33,9 +35,6 @@ from imitate.errors import UserError
 from imitate.evaluate.environments import named_env
 from imitate.system.processes import LOCAL
 from imitate.system.text import counted
-
-SOME_LOST = 1
-INTERRUPTED = 130
 
 
 class Quality(str, Enum):
@@ -282,7 +281,7 @@ def command(
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(_as_json(report) if json_ else _as_text(report))
     if report.lost:
-        raise typer.Exit(SOME_LOST)
+        raise typer.Exit(FAILED)
 
 
 def _plan_of_policy(agent: Path, env: str | None) -> Plan:

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.options import CONFIG, AsJson, On, Seed, SetKeys, StepTimeout, TakeOverArgs
+from imitate.cli.options import (
+    CONFIG,
+    FAILED,
+    INTERRUPTED,
+    AsJson,
+    On,
+    Seed,
+    SetKeys,
+    StepTimeout,
+    TakeOverArgs,
+)
 from imitate.cli.progress import Progress
 from imitate.errors import ConfigError
 from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
@@ -18,9 +28,6 @@ from imitate.system.text import counted, mean_text, rate_text
 if TYPE_CHECKING:
     from imitate.config import Config
     from imitate.train.interactive.dagger import Round, SuperviseRound
-
-FAILED = 1
-INTERRUPTED = 130
 
 
 def command(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.options import (
+    FAILED,
     ActingPrecision,
     Lang,
     On,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from imitate.evaluate.settings import Lateness
     from imitate.policy.renaming import Rename
 
-FAILED = 1
 ALL = "all"
 """Name that stands for all environments of a checkpoint."""
 

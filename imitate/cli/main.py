@@ -23,14 +23,13 @@ from typer.core import TyperCommand, TyperGroup
 
 from imitate.cli.help_texts import complete, examples
 from imitate.cli.mistakes import UsageError, as_typed, mistakes
-from imitate.cli.options import with_trust
+from imitate.cli.options import FAILED, INTERRUPTED, with_trust
 from imitate.errors import UserError, nearest, offering, printable
 from imitate.system.missing import no_such
 from imitate.system.user_code import error_words, place_in_user_code
 from imitate.system.version import __version__
 
 USER_ERROR = 2
-STOPPED = 1
 _CIRCLE = "Symlink loop from"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 """Words in torch's out-of-memory errors, for the machine and for a GPU."""
@@ -44,7 +43,6 @@ _NEEDED = {
 }
 """Packages by module name, with their purpose; a robot's computer may lack them."""
 _ARGS = "imitate.command_line"
-INTERRUPTED = 130
 HUNG_UP = 129
 TERMINATED = 143
 
@@ -416,7 +414,7 @@ def _told(error: Exception) -> int | None:
     robots = sys.modules.get("imitate.deploy.robot.robot")  # imported only if a robot is used
     if robots is not None and isinstance(error, robots.RobotError):
         typer.echo(f"error: {printable(str(error))}", err=True)
-        return STOPPED
+        return FAILED
     if str(error).startswith(_CIRCLE):  # pathlib's own words
         typer.echo(f"error: {printable(str(error))}: links lead in a circle", err=True)
         return USER_ERROR
@@ -430,7 +428,7 @@ def _told(error: Exception) -> int | None:
         return USER_ERROR
     if place_in_user_code(error):
         typer.echo(printable(f"error: {error_words(error)}; traceback: {_kept(error)}"), err=True)
-        return STOPPED
+        return FAILED
     return None
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from imitate.crew.backend import Backend
 
 
+FAILED, INTERRUPTED = 1, 130
+"""Exit codes: something failed, was stopped, lost or found, as the help of the command says; Ctrl-C was pressed."""
 COMMANDS = frozenset(
     {
         "train",

@@ -9,6 +9,7 @@ import typer
 
 from imitate.cli.options import (
     CONFIG,
+    FAILED,
     ON_HELP,
     AsJson,
     Dataset,
@@ -19,9 +20,6 @@ from imitate.cli.options import (
     TrainDevice,
 )
 from imitate.errors import ConfigError
-
-FAILED = 1
-INTERRUPTED = 130
 
 
 def command(

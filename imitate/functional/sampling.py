@@ -44,7 +44,9 @@ class RowGenerator(torch.Generator):
         """Return the next uniform numbers in (0, 1): float64 (B, ...) on the CPU."""
         size = math.prod(shape[1:])
         if shape[0] != len(self._seeds):
-            raise ValueError(f"a draw of shape {tuple(shape)} for {len(self._seeds)} rows")
+            raise ValueError(
+                f"the shape {tuple(shape)} has {shape[0]} rows; wanted {len(self._seeds)}, one for each seed"
+            )
         count = torch.arange(self._drawn + 1, self._drawn + size + 1)
         self._drawn += size
         # Seeds are hashed before the counter is added, so that streams of similar seeds are not shifted copies of each

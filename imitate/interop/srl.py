@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from imitate.algo.base.algo import Algo, Batch
 from imitate.algo.base.policy_state import PolicyState, joined_states
-from imitate.algo.base.rows import select_rows
+from imitate.algo.base.rows import arrays_of, select_rows
 from imitate.errors import UserError
 from imitate.interop.experience import Experience, decided, tensors
 
@@ -100,8 +100,8 @@ class Policy:
     @property
     def default_policy_state(self) -> NamedArray | None:
         """State of an agent at the start of an episode; None for a policy without a memory."""
-        state = _arrays(self.algo.initial_state(1))
-        return _named(state)[0] if _has_arrays(state) else None
+        state = arrays_of(self.algo.initial_state(1))
+        return _named(state)[0] if _hasarrays_of(state) else None
 
     def rollout(self, requests: Any) -> NamedArray:
         """Act for a batch of agents, with exploration in the rows whose ``is_evaluation`` is 0.
@@ -144,7 +144,7 @@ class Policy:
         order = np.argsort(np.concatenate([rows for rows, _ in groups]))
         whole = select_rows(joined_states(parts), torch.from_numpy(order))
         version = np.full((count, 1), self.version, dtype=np.int64)
-        return _named({**_arrays(whole), "policy_version_steps": version})
+        return _named({**arrays_of(whole), "policy_version_steps": version})
 
     def analyze(self, sample: Any, target: str) -> NamedArray:
         """Compute what a trainer needs from a sample; nothing changes.
@@ -281,19 +281,11 @@ def _flags(value: Any, count: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return flags
 
 
-def _arrays(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a nested dict of tensors as one of arrays."""
-    return {
-        key: _arrays(value) if isinstance(value, Mapping) else value.cpu().numpy()
-        for key, value in tree.items()
-    }
-
-
 def _named(tree: Mapping[str, Any]) -> NamedArray:
     return NamedArray(
         {key: _named(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
     )
 
 
-def _has_arrays(tree: Mapping[str, Any]) -> bool:
-    return any(_has_arrays(x) if isinstance(x, Mapping) else True for x in tree.values())
+def _hasarrays_of(tree: Mapping[str, Any]) -> bool:
+    return any(_hasarrays_of(x) if isinstance(x, Mapping) else True for x in tree.values())

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from imitate.errors import ConfigError, nearest
+from imitate.errors import ConfigError
 from imitate.functional import normalization
+from imitate.models.options import chosen
 
 Affine = tuple[Tensor, Tensor]
 """Offset and scale: ``normalized = (raw - offset) / scale``."""
@@ -105,14 +106,14 @@ class PartlyMeasured(Mapping[str, Stats]):
 
 def fit_obs(mode: str, stats: Stats, key: str = "") -> Affine:
     """Return offset and scale of an observation key for ``train.obs_normalization``."""
-    rule = _rule(_OBS_RULES, mode, "train.obs_normalization")
+    rule = chosen(_OBS_RULES, mode, "train.obs_normalization")
     return rule(stats, f"train.obs_normalization of '{key}'")
 
 
 def fit_actions(mode: str, stats: Stats, key: str) -> Affine:
     """Return offset and scale of an action key for ``train.action_config.<key>.normalization``."""
     place = f"train.action_config.{key}.normalization"
-    return _rule(_ACTION_RULES, mode, place)(stats, place)
+    return chosen(_ACTION_RULES, mode, place)(stats, place)
 
 
 def _tensor(value: ArrayLike) -> Tensor:
@@ -164,9 +165,3 @@ _ACTION_RULES: Mapping[str, _Rule] = {
     "gaussian": _gaussian,
     **_BY_QUANTILES,
 }
-
-
-def _rule(rules: Mapping[str, _Rule], name: str, key: str) -> _Rule:
-    if name not in rules:
-        raise ConfigError(f"{key}: unknown normalization '{name}'; {nearest(name, rules)}")
-    return rules[name]

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from imitate.errors import ConfigError
 from imitate.models.key_encoder import KeyEncoder, make_key_encoder
 from imitate.models.layout import Shape
+from imitate.system.instructions import LANGUAGE_KEY
 
-LANGUAGE_KEY = "lang_emb"
-"""Name of the observation with the embedding of the language instruction."""
 CONDITION_KEY = "advantage_condition"
 """Name of the input with the condition of :mod:`imitate.algo.slots.advantage`."""
 GOOD = (1.0, 0.0)

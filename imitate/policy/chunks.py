@@ -115,7 +115,7 @@ class ChunkPlayer:
         if actions.ndim != 2 or not len(actions):
             raise UserError(f"a chunk has shape {actions.shape}; wanted (K, A) with K at least 1")
         if not np.isfinite(actions).all():
-            raise UserError("a chunk is not finite")
+            raise UserError("a chunk contains NaN or inf; wanted finite actions")
         if ticket.number <= self._newest:
             self.counts.older += 1
             return False

@@ -120,7 +120,7 @@ def _named(path: Path, name: str) -> int:
         words = line.split()
         if words and words[0] == name:
             return int(words[1])
-    raise ValueError(f"{path}: no {name}")
+    raise ValueError(f"{path}: no line begins with {name}")
 
 
 def return_freed_memory() -> None:

@@ -43,7 +43,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
     if not 0 <= position <= len(keys):  # numpy would read beyond them
-        raise ValueError(f"position {position} in {len(keys)} numbers")
+        raise ValueError(f"numpy's position {position} is beyond {len(keys)} numbers")
     np.random.set_state((name, np.asarray(keys, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():

@@ -72,7 +72,7 @@ def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple
         lower and upper end, in [0, 1].
     """
     if not 0 <= successes <= n:
-        raise ValueError(f"successes must lie in 0..{n}, got {successes}")
+        raise ValueError(f"successes must be from 0 to {n}, got {successes}")
     if n == 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf(0.5 + confidence / 2.0)

@@ -340,7 +340,7 @@ class FQEResult:
 
     @property
     def behind_interval(self) -> tuple[float, float]:
-        """Interval of the difference to the best policy, computed in the same way."""
+        """Mean difference to the best policy, minus and plus two standard deviations over the members."""
         return _interval(self.behind)
 
 

@@ -43,7 +43,7 @@ class TrainState:
         for name, value in known.items():
             wanted = (int, float) if name.endswith("_s") else (int,)
             if type(value) not in wanted or not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value!r}")
+                raise ValueError(f"{name} is {value!r}; wanted a finite number of at least 0")
         return cls(**known)
 
 

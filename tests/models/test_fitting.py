@@ -48,8 +48,8 @@ def test_offset_and_scale(fit, mode, offset, scale):
 @pytest.mark.parametrize(
     ("fit", "mode", "words"),
     [
-        (fit_obs, "gaussian", "train.obs_normalization of 'x': unknown normalization 'gaussian'|mean_std"),
-        (fit_actions, "mean_std", "train.action_config.x.normalization: unknown normalization|gaussian"),
+        (fit_obs, "gaussian", "train.obs_normalization of 'x': unknown 'gaussian'|mean_std"),
+        (fit_actions, "mean_std", "train.action_config.x.normalization: unknown|gaussian"),
     ],
 )  # fmt: skip
 def test_unknown_normalizations_are_refused(fit, mode, words):

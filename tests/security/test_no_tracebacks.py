@@ -158,7 +158,7 @@ RESUMED = {
         policy=2**63
     ),
     "KeyError": lambda ckpt: ckpt["train_state"].pop("step"),
-    "position 1000000 in 624 numbers": lambda ckpt: ckpt["train_state"]["rng"].update(
+    "position 1000000 is beyond 624 numbers": lambda ckpt: ckpt["train_state"]["rng"].update(
         numpy=(*ckpt["train_state"]["rng"]["numpy"][:2], 10**6, 0, 0.0)
     ),
     "'datasets'": lambda ckpt: ckpt["provenance"].pop("datasets"),

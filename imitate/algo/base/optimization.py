@@ -198,7 +198,9 @@ class Optimization:
             own, saved = scheduler.state_dict(), state["schedulers"][name]
             for key in ("last_epoch", "_step_count"):
                 if type(saved[key]) is not int or not 0 <= saved[key] < 2**53:
-                    raise ValueError(f"'{key}' of a schedule is {saved[key]!r}")
+                    raise ValueError(
+                        f"'{key}' of a schedule is {saved[key]!r}; wanted a whole number of at least 0"
+                    )
                 own[key] = saved[key]
             for key in ("base_lrs", "_last_lr"):  # torch would take any key in place of a method
                 own[key] = [float(rate) for rate in saved[key]]

@@ -39,6 +39,14 @@ def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any
     }
 
 
+def arrays_of(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a nested dict of tensors as one of arrays."""
+    return {
+        key: arrays_of(value) if isinstance(value, Mapping) else value.cpu().numpy()
+        for key, value in tree.items()
+    }
+
+
 def join_rows(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Concatenate the rows of two batches, for the tensors of the first."""
     return {

@@ -255,7 +255,9 @@ class ElitesConfig(PlannerConfig):
     @model_validator(mode="after")
     def _enough(self) -> Self:
         if self.elites > self.population:
-            raise ValueError(f"elites {self.elites} of a population of {self.population}")
+            raise ValueError(
+                f"elites {self.elites} is above population {self.population}; wanted at most as many"
+            )
         return self
 
 

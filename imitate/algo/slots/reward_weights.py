@@ -194,7 +194,7 @@ class RewardWeights(nn.Module):
             return
         before, memory = float(self.steps), float(self.config.memory_steps)
         self.steps += count
-        # The first steps count alike: a mean that began at 0 would keep all upper bounds.
+        # The first steps have equal weights: a moving mean from 0 would seem to keep all upper bounds.
         is_young = before + count <= memory
         kept = before / (before + count) if is_young else (1.0 - 1.0 / memory) ** count
         now = torch.as_tensor(sums[1:] / count, dtype=torch.float32, device=self.mean.device)

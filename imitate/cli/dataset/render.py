@@ -14,6 +14,8 @@ import typer
 
 from imitate.cli.dataset.curate import First, Names, names_of
 from imitate.cli.options import (
+    FAILED,
+    INTERRUPTED,
     AsJson,
     FilterKey,
     On,
@@ -33,9 +35,6 @@ from imitate.envs.cameras import DEFAULT_SIZE, Camera
 from imitate.errors import UserError, nearest
 from imitate.system.processes import LOCAL
 from imitate.system.text import counted
-
-SOME_LOST = 1
-INTERRUPTED = 130
 
 
 class Segmentation(str, Enum):
@@ -155,7 +154,7 @@ def render(
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(json.dumps(asdict(report)) if json_ else _as_text(report))
     if report.lost:
-        raise typer.Exit(SOME_LOST)
+        raise typer.Exit(FAILED)
 
 
 def _cameras(

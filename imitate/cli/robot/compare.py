@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.options import (
+    FAILED,
     ROBOT,
     ActingDevice,
     ActingPrecision,
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
     from imitate.deploy.comparison.trial_file import TrialFile
     from imitate.deploy.robot.loop import ControlLoop
     from imitate.deploy.robot.robot import Robot
-
-
-STOPPED = 1
 
 
 class JudgeName(str, Enum):
@@ -286,7 +284,7 @@ def _compare(
         typer.echo(
             f"error: {error}; the trial was not written; resume with the same command", err=True
         )
-        raise typer.Exit(STOPPED) from None
+        raise typer.Exit(FAILED) from None
     if finished and judge.blind:
         file.reveal()
     _show(file, False, json_)
@@ -343,9 +341,6 @@ def _identity(name: str, found: FoundPolicy) -> str:
         metadata["weights"] = found.actor.weights
     text = json.dumps([name, metadata], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-_PLACES = ("first", "second")
 
 
 def is_open(outcome: ComparisonOutcome) -> bool:

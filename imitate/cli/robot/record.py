@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imitate.cli.options import ROBOT, AnyRate, AsJson, TeleopArgs
+from imitate.cli.options import FAILED, ROBOT, AnyRate, AsJson, TeleopArgs
 from imitate.cli.robot.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs
 from imitate.errors import UserError
 from imitate.system.text import counted
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from imitate.deploy.robot.loop import ControlLoop
     from imitate.deploy.robot.recording import Recorder
     from imitate.errors import RobotError
-
-
-STOPPED = 1
 
 
 @dataclass(frozen=True)
@@ -195,7 +192,7 @@ class RecordingSession:
         typer.echo(json.dumps(summary) if self.as_json else words)
         if done.stopped is not None:
             typer.echo(f"error: {done.stopped}", err=True)
-            raise typer.Exit(STOPPED)
+            raise typer.Exit(FAILED)
 
 
 @dataclass

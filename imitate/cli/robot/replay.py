@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from imitate.cli.options import ROBOT, AnyRate, AsJson
+from imitate.cli.options import FAILED, ROBOT, AnyRate, AsJson
 from imitate.cli.robot.robots import (
     AnyLimits,
     Limits,
@@ -23,8 +23,6 @@ from imitate.cli.robot.robots import (
     released,
 )
 from imitate.errors import UserError
-
-STOPPED = 1
 
 
 class RecordedActions:
@@ -138,7 +136,7 @@ def command(
             success = solved(body)
         except RobotError as error:
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(STOPPED) from None
+            raise typer.Exit(FAILED) from None
     if json_:
         typer.echo(json.dumps({"demo": name, "success": success, "report": report.to_dict()}))
     else:
@@ -148,4 +146,4 @@ def command(
         )
     if slow_words := slow_stop(report.stop_s):
         typer.echo(f"error: {slow_words}", err=True)
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(FAILED)

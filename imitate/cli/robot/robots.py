@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from imitate.cli.options import FAILED
 from imitate.errors import UserError, nearest
 from imitate.system.missing import no_such
 from imitate.system.plain_files import read_json
@@ -229,9 +230,6 @@ def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperat
     return device
 
 
-STOPPED = 1
-
-
 class Interrupts:
     """Signals that end a command.
 
@@ -293,7 +291,7 @@ def released(robot: Robot) -> Iterator[Interrupts]:
             RobotError
         ) as error:  # an error of a device, or of a call to the robot between two episodes
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(STOPPED) from error
+            raise typer.Exit(FAILED) from error
         except (UserError, typer.Exit):
             raise
         except (Exception, KeyboardInterrupt):
@@ -307,4 +305,4 @@ def released(robot: Robot) -> Iterator[Interrupts]:
                     called(robot.close)
             except RobotError as error:
                 typer.echo(f"error: {error}", err=True)
-                raise typer.Exit(STOPPED) from error
+                raise typer.Exit(FAILED) from error

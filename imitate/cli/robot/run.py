@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.options import (
+    FAILED,
     ROBOT,
     ActingDevice,
     ActingPrecision,
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from imitate.deploy.robot.recording import Recorder
     from imitate.deploy.robot.report import Report
     from imitate.deploy.robot.robot import Robot
-
-STOPPED = 1
 
 
 def command(
@@ -211,7 +210,7 @@ def command(
         typer.echo(json.dumps([result.to_dict() for result in results], indent=2))
     if failure is not None:
         typer.echo(f"error: {failure}", err=True)
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(FAILED)
 
 
 def _check_record(path: Path | None, *, dry_run: bool) -> None:

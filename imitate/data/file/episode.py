@@ -16,7 +16,7 @@ from imitate.errors import DatasetError, nearest
 from imitate.system.images import given_array
 from imitate.system.text import SIGNALS, counted
 
-_MAX_ATTR_BYTES = 60_000  # limit of HDF5's attributes, 64 KiB; longer texts are possible
+MAX_ATTR_BYTES = 60_000  # limit of HDF5's attributes, 64 KiB; longer texts are possible
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ def attrs_of(episode: Episode, where: str) -> dict[str, Any]:
                 raise DatasetError(
                     f"{where}: attribute '{key}' is a {type(value).__name__}: give text, a number, or a JSON value"
                 ) from error
-        if isinstance(value, np.ndarray) and value.nbytes > _MAX_ATTR_BYTES:
+        if isinstance(value, np.ndarray) and value.nbytes > MAX_ATTR_BYTES:
             raise DatasetError(
-                f"{where}: attribute '{key}' has {value.nbytes} bytes: give a step array, or at most {_MAX_ATTR_BYTES}"
+                f"{where}: attribute '{key}' has {value.nbytes} bytes: give a step array, or at most {MAX_ATTR_BYTES}"
             )
         kept[key] = value
     return kept
@@ -146,7 +146,7 @@ def stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
 
 
 _CHANNELS = (1, 3, 4)
-_NO_COLOURS = re.compile("depth|segmentation")
+NO_COLOURS = re.compile("depth|segmentation")
 SCALARS = ("rewards", "terminals", "timeouts")
 """Arrays with one number per step, of any type."""
 
@@ -251,7 +251,7 @@ def check_first(
         raise DatasetError(
             f"{where}: a name needs at least one letter and must not contain '/': give another name"
         )
-    if not _NO_COLOURS.search(name):
+    if not NO_COLOURS.search(name):
         _check_image(shape, dtype, where)
 
 

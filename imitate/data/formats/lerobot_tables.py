@@ -99,7 +99,7 @@ class Tables:
         self.numbers = [number for number in self.numbers if number not in numbers]
 
     def _with_rows(self) -> list[int]:
-        """Return the first numbers, each of which must have a file of rows, because no list names them."""
+        """Return the numbers of the episodes from 0 on; no list names them, so each must have a file of rows."""
         there = sum(1 for _ in (self.path / "data").rglob("*.parquet"))
         numbers = list(range(min(self.count, there + 1)))
         self._compare(numbers)

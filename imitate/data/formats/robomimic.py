@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from imitate.data.file.action_scale import OFFSET
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.file.episode import Episode
+from imitate.data.file.episode import MAX_ATTR_BYTES, Episode
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.file.writer import DatasetWriter
 from imitate.data.formats import hdf5_tree
@@ -42,7 +42,6 @@ from imitate.errors import DatasetError
 ENV_TYPES = {1: "robosuite", 2: "gymnasium", 3: "iGibson", REAL_ROBOT: "a real robot"}
 _OF_THE_WRITER = {"env_args", "total", "imitate_format", "control_freq", "num_samples"}
 _ENDS = ("dones", "terminals", "timeouts")
-_MAX_ATTR_BYTES = 60_000
 
 
 def _recognises(path: Path) -> bool:
@@ -231,7 +230,7 @@ def _as_attribute(
     key: str, dataset: h5py.Dataset, attrs: dict[str, Any], report: ConversionReport
 ) -> None:
     name = key.replace("/", ".")
-    if dataset.size and dataset.size * dataset.dtype.itemsize > _MAX_ATTR_BYTES:
+    if dataset.size and dataset.size * dataset.dtype.itemsize > MAX_ATTR_BYTES:
         report.dropped[key] = f"shape {dataset.shape}: not one row per step"
         return
     value = hdf5_tree.plain(hdf5_tree.rows(dataset)[()])

@@ -13,10 +13,10 @@ from imitate.data import DatasetWriter
 from imitate.data.file.features import FEATURES, as_attribute
 from imitate.deploy.robot.loop import ControlStep
 from imitate.deploy.robot.robot import Robot
+from imitate.envs.make import REAL_ROBOT
 from imitate.errors import DatasetError, UserError
 from imitate.system import clock
 
-REAL_ROBOT = 4
 TIMES = "timestamps"
 """Name of the array with the seconds from the first recorded step to each step; steps that held the pose are gaps."""
 

@@ -16,6 +16,7 @@ from imitate.errors import ConfigError
 from imitate.models.fitting import Statistics
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec, columns
 from imitate.system.images import IMAGE_MODALITIES
+from imitate.system.instructions import LANGUAGE_KEY
 
 _TOLERANCE = 0.02
 """Largest fraction of the variance of two-valued data that may be missing."""
@@ -242,9 +243,6 @@ class Resize(PreprocessStep):
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
         """Return the image unchanged: its units are already those of the data, and lost pixels cannot be restored."""
         return value
-
-
-LANGUAGE_KEY = "lang_emb"
 
 
 class Tokenize(PreprocessStep):

@@ -71,9 +71,9 @@ def read_header(data: Buffer) -> FrameHeader | None:
     first, second = data[0], data[1]
     opcode, final, length = first & 0x0F, bool(first & 0x80), second & 0x7F
     if first & 0x70 or opcode not in _OPCODES:
-        raise WireError("a frame of an unknown kind")
+        raise WireError("a frame has reserved bits or an unknown opcode")
     if opcode >= CLOSE and (not final or length > _LONGEST_CONTROL):
-        raise WireError("a control frame that is too long or fragmented")
+        raise WireError("a control frame is too long or fragmented")
     size = 2
     if length >= 126:
         size, code = (4, "!H") if length == 126 else (10, "!Q")
@@ -287,9 +287,9 @@ class Channel:
     def _check(self, header: FrameHeader) -> None:
         """Refuse a frame before its data are read."""
         if (header.mask is None) is (self._new_mask is None):
-            raise WireError("a frame of a client without a mask, or of a server with one")
+            raise WireError("a frame of a client has no mask, or one of a server has a mask")
         if len(self._parts) >= _MOST_PARTS:
-            raise WireError(f"a message of more than {_MOST_PARTS} frames")
+            raise WireError(f"a message has more than {_MOST_PARTS} frames")
         if header.length + sum(map(len, self._parts)) > self.max_bytes:
             self.close(1009, "the message is too large")
             raise ClosedError(f"a message is larger than {self.max_bytes} bytes")
@@ -333,7 +333,9 @@ class Channel:
         if header.opcode > BINARY:
             return None
         if (header.opcode == CONTINUATION) is not bool(self._parts):
-            raise WireError("a continuation frame without a message, or a message within another")
+            raise WireError(
+                "a continuation frame follows no message, or a message begins within another"
+            )
         if header.opcode != CONTINUATION:
             self._kind = header.opcode
         if self._parts or not header.final:

@@ -21,9 +21,7 @@ from imitate.errors import ConfigError
 from imitate.system.plain_files import check_not_linked, read_json
 from imitate.system.run_folder import write_text
 from imitate.system.statistics import rate_of
-from imitate.train.training_data import with_filter_key
-
-LABELLED = "labelled"
+from imitate.train.training_data import LABELLED, with_filter_key
 
 
 @dataclass
@@ -147,7 +145,7 @@ class RoundFiles:
         return sum(int(entry["episodes"]) for entry in self._saved()["rounds"])
 
     def counted(self, number: int) -> Round:
-        """Count the numbers of a round from the file."""
+        """Count the episodes, steps, interventions and labels of a round in ``demos.hdf5``."""
         over = Round(number)
         if not self.demos.exists():
             return over

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from imitate.data.file.episode import NO_COLOURS
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
 from imitate.data.quality.doctor.survey import Array, DemoSteps, FileLayout
 
@@ -91,7 +92,6 @@ def flip(images: Array) -> Array:
 
 
 _MAX_RUNS = 100
-_NO_COLOURS = re.compile("depth|segmentation")
 
 
 class ImageChecks:
@@ -105,7 +105,7 @@ class ImageChecks:
         self._keys = {
             key: form
             for key, form in layout.steps.items()
-            if key.startswith("obs/") and form.is_image and not _NO_COLOURS.search(key)
+            if key.startswith("obs/") and form.is_image and not NO_COLOURS.search(key)
         }
         self._blank: defaultdict[str, list[Place]] = defaultdict(list)
         self._low: dict[str, float] = {}

@@ -18,6 +18,7 @@ from torch import Tensor
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.policy_state import PolicyState, joined_states
+from imitate.algo.base.rows import arrays_of, select_rows
 from imitate.config import load_config
 from imitate.crew import Reports
 from imitate.functional.sampling import RowGenerator, split_mix
@@ -194,9 +195,9 @@ class BatchedPolicy:
             "state": dict(step.state),
         }
         ends = np.cumsum([len(request["fresh"]) for request in requests]).tolist()
-        arrays = _arrays(tree)
+        arrays = arrays_of(tree)
         return [
-            {**_rows(arrays, start, end), "version": self.version}
+            {**select_rows(arrays, slice(start, end)), "version": self.version}
             for start, end in zip([0, *ends], ends, strict=False)
         ]
 
@@ -222,20 +223,6 @@ def noise_seeds(seed: int, clock: Tensor) -> Tensor:
     for number in clock.unbind(1):
         seeds = split_mix(seeds) + number
     return seeds
-
-
-def _arrays(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _arrays(value) if isinstance(value, Mapping) else value.cpu().numpy()
-        for key, value in tree.items()
-    }
-
-
-def _rows(tree: Mapping[str, Any], start: int, end: int) -> dict[str, Any]:
-    return {
-        key: _rows(value, start, end) if isinstance(value, Mapping) else value[start:end]
-        for key, value in tree.items()
-    }
 
 
 def device_here(wanted: str) -> str:

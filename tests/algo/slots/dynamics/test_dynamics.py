@@ -88,7 +88,7 @@ def test_a_type_brings_its_section():
         ({"planner": {"type": "cme"}}, "no type 'cme'; did you mean 'cem'"),
         ({"dynamics": {"membres": 3}}, "membres"),
         ({"planner": {"type": "mppi", "rate": 0.5}}, "rate"),
-        ({"planner": {"elites": 500}}, "elites 500 of a population of 400"),
+        ({"planner": {"elites": 500}}, "elites 500 is above population 400"),
     ],
 )
 def test_what_there_is_not_is_refused(algo, words):
