@@ -264,8 +264,7 @@ def plot(
     episodes. A line has the name of its sweep or experiment, else the values in which it differs.
     """
     from imitate.system.run_folder import to_json
-    from imitate.train.sweep.curves import read_curves
-    from imitate.train.sweep.labels import renamed
+    from imitate.train.sweep.curves import read_curves, renamed
     from imitate.train.sweep.over_seeds import each_run, require_seeds, settings_of
     from imitate.train.sweep.plot import draw_settings
     from imitate.train.sweep.results_table import as_json, caption, cells, save_table

@@ -1,14 +1,16 @@
-"""Metrics of runs, read from their folders, and runs of one setting."""
+"""Curves of runs: metrics read from their folders, settings and their short names, and the style of pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from imitate.config.axes import short_name
 from imitate.data.file.hdf5_format import natural_key
-from imitate.errors import UserError, printable
+from imitate.errors import UserError, nearest, printable
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder, existing, open_run_folder
 from imitate.train.metrics import MetricsFile
@@ -162,3 +164,166 @@ def _is_run(folder: Path) -> bool:
 
 def _epoch(record: Record) -> int:
     return int(record["epoch"])
+
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 8,
+    "axes.titlecolor": "0.35",
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3,
+    "errorbar.capsize": 2,
+    "pdf.fonttype": 42,  # embed outlines of letters, which publishers accept
+    "ps.fonttype": 42,
+}
+"""Settings of matplotlib."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B2A000")
+"""Colours of Okabe and Ito, distinguishable with colour blindness (yellow is darkened)."""
+PANEL_INCHES = (3.4, 2.4)
+"""Size of a panel; two are the width of two columns of a paper."""
+_NAMES = {
+    "bc_ensemble": "BC ensemble",
+    "cal_ql": "Cal-QL",
+    "causal_bc": "causal BC",
+    "diffusion_policy": "diffusion policy",
+    "flow_policy": "flow policy",
+    "ppo_bc": "PPO+BC",
+    "rebrac": "ReBRAC",
+    "fql": "FQL",
+    "residual": "residual",
+    "td3_bc": "TD3+BC",
+    "vq_bet": "VQ-BeT",
+}
+
+
+def algorithm_name(name: str) -> str:
+    """Return the name of an algorithm in the literature, such as ``IQL`` for ``iql``."""
+    return _NAMES.get(name, name.upper().replace("_", "-"))
+
+
+def color(number: int, count: int) -> Any:
+    """Return the colour of line ``number`` of ``count``."""
+    if count <= len(COLORS):
+        return COLORS[number]
+    import matplotlib
+
+    return matplotlib.colormaps["turbo"]((number + 0.5) / count)
+
+
+LONGEST = 30
+"""Letters of a label, and of a value that has a column in a table."""
+MOST_KEYS = 2
+"""Keys in a label that differ."""
+
+
+def labelled(settings: Sequence[Setting]) -> list[Setting]:
+    """Return the settings with a label of at most `LONGEST` letters each, all different.
+
+    It is the name of the sweep's folder or of the experiment, else the algorithm's. Where several settings share it,
+    the values in which they differ follow, at most `MOST_KEYS`; of a single sweep they are enough.
+    """
+    bases = [_base(setting.curves) for setting in settings]
+    alone = len(set(bases)) == 1 and all(curve.sweep for s in settings for curve in s.curves)
+    labels = []
+    for setting, base in zip(settings, bases, strict=True):
+        cell = _cell(setting)
+        if alone and cell:
+            labels.append(cell)
+        elif bases.count(base) == 1:
+            labels.append(base or _of_algorithm(setting))
+        else:
+            labels.append(f"{base} {cell or value_words(setting.values)}".strip())
+    return told_apart(settings, labels)
+
+
+def renamed(settings: Sequence[Setting], names: Iterable[str]) -> list[Setting]:
+    """Return the settings with labels of the user's: ``NAME=TEXT`` for each.
+
+    Raises:
+        UserError: there is no such label.
+    """
+    texts: dict[str, str] = {}
+    for name in names:
+        old, equals, text = name.rpartition("=")
+        if not equals or not text:
+            raise UserError(f"--label {name}: wanted NAME=TEXT, such as lift_bc=BC")
+        if old not in {setting.label for setting in settings}:
+            raise UserError(
+                f"--label {name}: no line has the name '{old}'; "
+                f"{nearest(old, [setting.label for setting in settings])}"
+            )
+        texts[old] = text
+    return [replace(s, label=texts.get(s.label, s.label)) for s in settings]
+
+
+def told_apart(settings: Sequence[Setting], labels: Sequence[str]) -> list[Setting]:
+    """Return the settings with labels of at most `LONGEST` letters; equal ones get a number."""
+    labels, made = [_shortened(label) for label in labels], []
+    for number, (setting, label) in enumerate(zip(settings, labels, strict=True)):
+        if labels.count(label) > 1:
+            short = label[: LONGEST - 4].rstrip()
+            label = f"{short} #{1 + labels[:number].count(label)}"
+        made.append(replace(setting, label=label))
+    return made
+
+
+def value_words(values: Mapping[str, Any]) -> str:
+    """Return the first values as text, such as ``batch_size=64, seq_length=10``."""
+    if list(values) == ["algo_name"]:
+        return algorithm_name(words(values["algo_name"]))
+    first = list(values.items())[:MOST_KEYS]
+    return ", ".join(f"{short_name(key, values)}={_last_part(words(v))}" for key, v in first)
+
+
+def words(value: Any) -> str:
+    """Format a value as in JSON, without the quotes of a text."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def cell_of(run: str) -> str:
+    """Return the values in the name of a sweep's run but its seed; the runs of one setting share them."""
+    parts = [part for part in run.split(",") if part.split("=")[0] not in ("seed", "train.seed")]
+    return ", ".join(parts)
+
+
+def origin(curve: Curve) -> tuple[str, str]:
+    """Return what the runs of one setting share: the sweep and its cell, or the experiment's name."""
+    if curve.sweep:
+        return curve.sweep, cell_of(curve.folder.parent.name)
+    return str(curve.config.get("experiment", {}).get("name", curve.label)), ""
+
+
+def _base(curves: Sequence[Curve]) -> str:
+    """Return the name that the runs of a setting share, or an empty text."""
+    names = {origin(curve)[0] for curve in curves}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _cell(setting: Setting) -> str:
+    cells = {origin(curve)[1] for curve in setting.curves}
+    text = cells.pop() if len(cells) == 1 else ""
+    key, _, value = text.partition("=")
+    return algorithm_name(value) if key == "algo_name" and "," not in value else text
+
+
+def _of_algorithm(setting: Setting) -> str:
+    if setting.values:
+        return value_words(setting.values)
+    first = setting.curves[0]
+    return first.folder.parent.parent.name or str(first.config.get("algo_name", "all"))
+
+
+def _last_part(text: str) -> str:
+    return text.rstrip("/").rpartition("/")[2] if "/" in text and "{" not in text else text
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 3].rstrip(" ,_=") + "..."

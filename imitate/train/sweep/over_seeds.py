@@ -22,8 +22,16 @@ from imitate.system.statistics import (
     rate_over_seeds,
 )
 from imitate.train.outcomes import SUCCESS
-from imitate.train.sweep.curves import SEED, Curve, Record, Setting, seed_of
-from imitate.train.sweep.labels import labelled, origin, told_apart
+from imitate.train.sweep.curves import (
+    SEED,
+    Curve,
+    Record,
+    Setting,
+    labelled,
+    origin,
+    seed_of,
+    told_apart,
+)
 
 NOT_OF_THE_SETTING = (
     "experiment.name",

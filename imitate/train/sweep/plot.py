@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from imitate.errors import UserError, nearest
 from imitate.system.plain_files import cleared, replaced
 from imitate.system.statistics import Statistic
-from imitate.train.sweep.curves import Curve, Setting
-from imitate.train.sweep.labels import PANEL_INCHES, STYLE, color
+from imitate.train.sweep.curves import PANEL_INCHES, STYLE, Curve, Setting, color
 from imitate.train.sweep.over_seeds import Band, band
 from imitate.train.sweep.results_table import NAMES, have_several
 

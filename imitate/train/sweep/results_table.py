@@ -12,8 +12,7 @@ from imitate.errors import UserError, nearest
 from imitate.system.run_folder import to_json, write_text
 from imitate.system.statistics import Estimate, Statistic
 from imitate.system.text import mean_text, rate_text, significant
-from imitate.train.sweep.curves import Setting
-from imitate.train.sweep.labels import LONGEST, algorithm_name, words
+from imitate.train.sweep.curves import LONGEST, Setting, algorithm_name, words
 from imitate.train.sweep.over_seeds import MEASURES, Measure, estimate_of
 
 Cells = tuple[list[str], list[list[str]]]

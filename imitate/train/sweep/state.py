@@ -26,8 +26,7 @@ from imitate.system.text import mean_text
 from imitate.train.metrics import MetricsFile
 from imitate.train.outcomes import SUCCESS, outcome_words
 from imitate.train.state import PAUSED
-from imitate.train.sweep.curves import Setting
-from imitate.train.sweep.labels import words
+from imitate.train.sweep.curves import Setting, words
 
 PRUNED = "pruned"
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from imitate.errors import UserError
-from imitate.train.sweep import labels
-from imitate.train.sweep.curves import Curve, Setting
-from imitate.train.sweep.labels import (
+from imitate.train.sweep import curves
+from imitate.train.sweep.curves import (
+    Curve,
+    Setting,
     algorithm_name,
     cell_of,
     color,
@@ -53,8 +54,8 @@ def test_eight_colours_and_a_map_for_more():
 
 def test_the_style_of_pictures():
     """Two panels side by side are as wide as a page of a paper, and their letters as large as its notes."""
-    assert labels.PANEL_INCHES == (3.4, 2.4)
-    sizes = {key: value for key, value in labels.STYLE.items() if type(value) in (int, float)}
+    assert curves.PANEL_INCHES == (3.4, 2.4)
+    sizes = {key: value for key, value in curves.STYLE.items() if type(value) in (int, float)}
     assert sizes == {
         **{"font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "errorbar.capsize": 2},
         **{"grid.alpha": 0.25, "grid.linewidth": 0.5, "lines.linewidth": 1.3, "lines.markersize": 3},
@@ -67,7 +68,7 @@ def test_the_style_of_pictures():
         "axes.axisbelow",
         "legend.frameon",
     )
-    assert [labels.STYLE[key] for key in frames] == [False, False, True, True, False]
+    assert [curves.STYLE[key] for key in frames] == [False, False, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_labels(settings, found):
 
 
 def test_long_labels_are_shortened_and_equal_ones_numbered():
-    assert labels.LONGEST == 30
+    assert curves.LONGEST == 30
     names = ["x" * 30, "y" * 31, "z" * 26 + "_" + "z" * 9, "z" * 40]
     made = labels_of(told_apart([setting(curve())] * 4, names))
     assert made == ["x" * 30, "y" * 27 + "...", "z" * 26 + "...", "z" * 27 + "..."]
