@@ -252,7 +252,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
 
 
 def ready_for(algorithm: str | None) -> str:
-    """Return the ready configuration of an algorithm, of its own tasks rather than robosuite's; '' if there is none."""
+    """Return an algorithm's ready configuration, of its own tasks rather than robosuite's; '' if none has it."""
     found = [name for name in names() if algorithm in name.split("/")]
     wanted = (f"{algorithm}/{algorithm}", f"{algorithm}/{algorithm}_pendulum")
     own = [name for name in found if name.startswith(f"{algorithm}/")]

@@ -131,7 +131,7 @@ class RayMember:
         return self._inbox.popleft()
 
     def give_up(self, error: UserError) -> None:
-        """Report as its message that it could not be started."""
+        """Add the message that the worker could not be started."""
         self._inbox.append(Unprepared(error))
 
     def dismiss(self) -> None:

@@ -95,7 +95,7 @@ class ChunkPlayer:
         return 0 if self._plan is None else len(self._plan)
 
     def remaining(self) -> Vector | None:
-        """Copy (n, A) of the planned actions from the current step on, or None if there are none."""
+        """Copy (n, A) of the planned actions from the current step on, or None if nothing is planned."""
         return None if self._plan is None or not len(self._plan) else self._plan.copy()
 
     def accept(self, chunk: ArrayLike, ticket: Ticket) -> bool:

@@ -48,7 +48,7 @@ def policy_from_checkpoint(
     """Load a policy. Needs no simulator, dataset or network, and changes no global state.
 
     Args:
-        device: device on which the policy runs; None: the first CUDA device, or the CPU if there is none.
+        device: device on which the policy runs; None: the first CUDA device, or the CPU of a machine without one.
         ckpt_path: checkpoint file, ours or robomimic's; give either this or ``ckpt_dict``.
         ckpt_dict: an already loaded checkpoint.
         verbose: log what was loaded.

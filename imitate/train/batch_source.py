@@ -201,7 +201,7 @@ class BatchSource(Protocol):
         steps_per_update: checkpoints are possible only at multiples of this number of steps.
         gives_several: true if :meth:`batches` may yield more than one batch.
         advice: suggestion to the user when the loss becomes infinite or NaN.
-        index: (B,) sample numbers of the latest batch; None if there are none.
+        index: (B,) sample numbers of the latest batch; None for batches without numbers.
         waited_s: seconds spent waiting for data or environments; reset to 0 by the run at the start of each epoch.
         curriculum: stages of the environment, or None if it does not change.
     """

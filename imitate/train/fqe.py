@@ -318,7 +318,7 @@ class FQEResult:
         members: values estimated by the ensemble's members.
         checkpoint: checkpoint of the policy.
         demo_return: mean discounted return of the demos.
-        warning: limitation of the estimate, or '' if there is none.
+        warning: limitation of the estimate, or '' for an estimate without one.
         behind: difference to the best policy of the ranking, by member; 0 for the best.
     """
 

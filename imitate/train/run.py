@@ -213,7 +213,7 @@ class Run:
             self.console.pulse(self.rollouts.pulse_words)
 
     def rollout_entry(self, epoch: int) -> dict[str, Any] | None:
-        """Return the evaluation of an epoch for results.json, or None if there is none."""
+        """Return the evaluation of an epoch for results.json, or None if the epoch was not evaluated."""
         record = self.history.rollouts.get(epoch)
         if record is None:
             return None

@@ -121,7 +121,7 @@ class AuxiliaryContext:
         return self.encoding.frames
 
     def chosen_shapes(self, keys: Iterable[str] | None = None) -> Shapes:
-        """Return the shapes of these observations; by default of all images, or of all if there are none.
+        """Return the shapes of these observations; by default of all images; without images, of all observations.
 
         Raises:
             ConfigError: an observation is unknown.

@@ -53,7 +53,7 @@ class OptimismConfig(Section):
 
 
 def optimistic(policy: Gaussian, upper: Callable[[Tensor], Tensor], shift: float) -> Gaussian:
-    """Return the policy with its means shifted, in each state on its own.
+    """Return the policy with its means shifted towards a higher upper bound of the value, in each state separately.
 
     Args:
         policy: (B,) distribution before the tanh.

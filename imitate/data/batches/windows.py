@@ -261,7 +261,7 @@ class Gatherer:
     Args:
         store: store with all keys.
         obs_keys: observations; those that are not in the store are skipped.
-        next_keys: keys of ``next_obs`` in the store; if there are none, the following observation is used.
+        next_keys: keys of ``next_obs`` in the store; without such keys, the following observation is used.
         action_keys: arrays that are concatenated to form the action; they are adjacent in the store, too.
         step_keys: further arrays.
     """

@@ -31,7 +31,7 @@ def as_attribute(entries: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def features_of(attrs: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """Return the entries by array from the attributes of a file, or {} if there are none.
+    """Return the entries by array from the attributes of a file; {} for a file without ``features``.
 
     Raises:
         DatasetError: the attribute does not have the form described in the module.
@@ -102,7 +102,7 @@ def dimension_words(dimensions: Iterable[int], names: Sequence[str] | None, most
 def dimension_names(names: Any) -> list[str]:
     """Return the names of a feature's numbers as a flat list; LeRobot has a list, lists in it, or lists in an object.
 
-    Returns [] if there are none.
+    Returns [] if the file names none.
     """
     if isinstance(names, dict):
         names = [value for value in names.values() if isinstance(value, list)]

@@ -245,7 +245,7 @@ def _is_observation(name: str, entry: Mapping[str, Any]) -> bool:
 
 
 def unusual_names(keys: Iterable[tuple[str, str]]) -> str:
-    """Describe which features with names other than LeRobot's became which arrays; "" if there are none.
+    """Describe which features with names other than LeRobot's became which arrays; "" if all have LeRobot's names.
 
     Args:
         keys: features, each with the array that it became.

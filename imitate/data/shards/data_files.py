@@ -23,7 +23,7 @@ class Outline:
     """A dataset in outline.
 
     Attributes:
-        env_meta: environment of the demos; {} if there is none.
+        env_meta: environment of the demos; {} if the file names no environment.
         control_freq: actions per second; None if the data do not record it.
         filter_keys: names of the masks.
     """

@@ -80,7 +80,7 @@ class Graph:
 
     @contextmanager
     def limited(self, limit_s: float) -> Iterator[None]:
-        """End a run within the block that takes longer, such as an endless loop."""
+        """During the block, end each run that takes longer than ``limit_s`` seconds, such as an endless loop."""
         options = self._run_options = self._new_options()
         timer = threading.Timer(limit_s, setattr, (options, "terminate", True))
         timer.daemon = True

@@ -25,7 +25,7 @@ class ChunkPlan:
 
     Attributes:
         actions: (K, A); with ensembling, weighted sums of the predictions for this step and later ones.
-        position: index of the next action; -1 if there is none. Unused with ensembling.
+        position: index of the next action; -1 if nothing is planned. Unused with ensembling.
         weight: (K,) sum of the weights of each step.
         count: (K,) number of predictions of each step.
     """

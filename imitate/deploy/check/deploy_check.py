@@ -222,7 +222,7 @@ def limit_findings(
 
     Args:
         predictions: predictions of the policy.
-        low, high: (A,) limits of its actions; infinite if there are none.
+        low, high: (A,) limits of its actions; infinite without limits.
         more: smallest difference of the shares of steps that is reported.
         names: names of the numbers, if they have names.
     """
@@ -285,7 +285,7 @@ class CheckReport:
     Attributes:
         demos: names of the demos that were used.
         steps: number of their control steps.
-        training: description of the source of the training statistics; empty if there are none.
+        training: description of the source of the training statistics; empty without statistics.
         rate_hz: control rate of the policy, or else of the file; None if neither contains it.
         findings: problems, warnings, and notes on what could not be checked.
         errors: errors of the actions, or None if the policy could not be called.

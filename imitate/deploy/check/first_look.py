@@ -185,7 +185,7 @@ def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> li
 def look_at_pose(
     pose: NDArray[np.float64] | None, low: ArrayLike, high: ArrayLike
 ) -> list[DeployFinding]:
-    """Report a pose of zeros, as of relative actions, for a policy of position targets.
+    """Report that ``pose()`` gives zeros, as for relative actions, although the policy sends position targets.
 
     Args:
         pose: (A,) action that keeps the robot at rest, or None if it is unknown.

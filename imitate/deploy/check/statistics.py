@@ -40,7 +40,7 @@ class TrainingObservations:
 
     Attributes:
         ranges: statistics by key.
-        origin: description of their source; empty if there are none.
+        origin: description of their source; empty without statistics.
     """
 
     ranges: Mapping[str, Range]

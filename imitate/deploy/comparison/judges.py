@@ -58,7 +58,7 @@ class Judge(Protocol):
 
     Attributes:
         blind: true if the judge must not learn which policy acts.
-        keys: device whose events end a trial; None if there is none.
+        keys: device whose events end a trial; None to judge without a device.
         until_success: true if a trial ends as soon as the robot reports success.
     """
 

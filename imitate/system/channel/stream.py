@@ -203,7 +203,7 @@ class Lobby(Generic[T]):
             self._ends.pop(connection, None)
 
     def patience_s(self) -> float | None:
-        """Return the seconds until the oldest connection must be ended, or None if there is none."""
+        """Return the seconds until the oldest connection must be ended, or None if no connection waits."""
         with self._lock:
             first = next(iter(self._ends.values()), None)
         return None if first is None else max(0.0, first - time.monotonic())

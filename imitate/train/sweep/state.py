@@ -40,7 +40,7 @@ class SweepRun:
         values: its values by dotted key.
         status: 'finished', 'stopped early: ...' by its own ``experiment.early_stopping``, 'pruned at epoch ...' by the
             sweep in favour of better runs, 'failed: ...', 'interrupted'; 'waiting' before it ran.
-        results: content of the run's results.json; empty if there is none.
+        results: content of the run's results.json; empty before the file exists.
     """
 
     name: str
@@ -91,7 +91,7 @@ class SweepResult:
 
 
 def newest_run(place: Path) -> RunFolder | None:
-    """Return the newest run below the folder of a name; None if there is none."""
+    """Return the newest run below the folder of a name; None if no run has begun."""
     runs = runs_in(place)
     return RunFolder(runs[-1]) if runs else None
 
@@ -204,7 +204,7 @@ class Halving:
         return (*rungs, num_epochs)
 
     def value(self, records: Sequence[Mapping[str, Any]], epoch: int) -> float | None:
-        """Return the latest value up to an epoch, negated if lower is better; None if there is none.
+        """Return the latest value up to an epoch, negated if lower is better; None before the first value.
 
         Args:
             records: lines of ``metrics.jsonl``.
@@ -282,7 +282,7 @@ class Order(Protocol):
     """Decides which run trains next."""
 
     def next(self) -> Leg | None:
-        """Return the next training, or None if there is none now or none at all."""
+        """Return the next training, or None if no training may begin now, or all have ended."""
 
     def ended(self, run: SweepRun) -> None:
         """Record the state of a run whose training has ended, successfully or not."""

@@ -97,7 +97,7 @@ class Clipping:
 
 
 def _turns(column: Array, low: float, high: float) -> int:
-    """Count how often a dimension reverses between its limits; one that moves from end to end never does."""
+    """Count the reversals of a dimension strictly between its limits; a motion from limit to limit has none."""
     inner = (column > low) & (column < high)
     moved = np.flatnonzero(np.diff(column))
     direction = np.sign(np.diff(column.astype(np.float64))[moved])

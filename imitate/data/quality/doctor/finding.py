@@ -68,7 +68,7 @@ class Finding:
         level: severity of the finding.
         what: description of the finding.
         places: demos, arrays and steps concerned.
-        remedy: changes that make a copy without the finding; None: there is no automatic repair.
+        remedy: changes that make a copy without the finding; None if a person has to repair it.
         advice: advice if there is no remedy, or as an alternative to it.
     """
 
