@@ -51,48 +51,32 @@ from imitate.errors import UserError
 from imitate.train import trainer
 
 PRELOADED = [
-    *(
-        "gymnasium",
-        "imageio",
-        "matplotlib.figure",
-        "matplotlib.backends.backend_agg",
-        "onnx",
-        "pyarrow.parquet",
-        "zarr",
-    ),
-    *(
-        "PIL.BmpImagePlugin",
-        "PIL.GifImagePlugin",
-        "PIL.JpegImagePlugin",
-        "PIL.PpmImagePlugin",
-        "pyarrow.dataset",
-    ),
-    *(
-        "gymnasium.envs.classic_control",
-        "torch._dynamo",
-        "torch.utils.tensorboard",
-        "typer.rich_utils",
-        "webbrowser",
-        "xml.etree.ElementTree",
-    ),
-]
+    "gymnasium", "gymnasium.envs.classic_control", "imageio", "matplotlib.figure", "matplotlib.backends.backend_agg",
+    "onnx", "pyarrow.dataset", "pyarrow.parquet", "zarr", "PIL.BmpImagePlugin", "PIL.GifImagePlugin", "PIL.JpegImagePlugin",
+    "PIL.PpmImagePlugin", "torch._dynamo", "torch.utils.tensorboard", "typer.rich_utils", "webbrowser",
+    "xml.etree.ElementTree",
+]  # fmt: skip
+"""Modules that the parent process imports once for all runs."""
 SPACE, MOST, FEW = 12 * 2**30, 4 * 2**30, 50
 TREE = {
     "algo_name": "bc",
-    "experiment": {
-        "name": "t",
-        "epoch_every_n_steps": 1,
-        "rollout": {"enabled": False},
-        "logging": {"log_tb": False},
-    },
+    "experiment": {"name": "t", "epoch_every_n_steps": 1, "rollout": {"enabled": False}, "logging": {"log_tb": False}},
     "train": {"data": [{"path": "d.hdf5"}], "output_dir": "runs", "num_epochs": 1, "batch_size": 2},
     "algo": {"actor_layer_dims": [4]},
     "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
-}
+}  # fmt: skip
 ODD: list[Any] = [
     None, True, -1, 0, 2**63, 10**400, -0.0, 1e308, float("nan"), float("inf"), "", "x" * 5000, "a/b", "../x", "\x1b[2J",
     "os:system", "\udc80", [], [2], [[[]]], {}, {"a": 1}, ["a", 1], "1e999", "0", b"\xff",
 ]  # fmt: skip
+IN_JSON = [x for x in ODD if not isinstance(x, bytes)]
+IN_ATTRIBUTES = [
+    x for x in ODD if not isinstance(x, dict | type(None)) and x not in (10**400, [[[]]], ["a", 1])
+]
+ATTRIBUTES = ["env_args", "total", "num_samples", "success", "control_freq", "model_file", b"\xff"]
+DEMOS = ["demo_" + "9" * 5000, "demo", "ü", "\x1b[2J", "demo_0x", "-1"]
+SHAPES = [(2**40, 3), (2**40, 0), (0, 2**40), (3,), (2**20, 2**20)]
+DTYPES = [h5py.string_dtype(), h5py.vlen_dtype("f4"), h5py.ref_dtype, h5py.enum_dtype({"a": 1})]
 TEXTS = [
     b"", b"{", b"\xff\xfe{}", b"[" * 5000 + b"]" * 5000, b'{"a":' * 900 + b"1" + b"}" * 900, b"9" * 5000, b"null", b"[]",
     b'"x"', b"{}", b"\x00" * 100, b'{"epoch": "x", "Train/Loss": []}', b"NaN", b"1e999",
@@ -110,7 +94,7 @@ def change_json(path: Path, rng: random.Random) -> str:
     texts = path.read_text().splitlines() if lines else [path.read_text()]
     place = rng.randrange(len(texts)) if texts else 0
     tree = json.loads(texts[place]) if texts else {}
-    words = change_tree(tree, rng, [x for x in ODD if not isinstance(x, bytes)])
+    words = change_tree(tree, rng, IN_JSON)
     texts = [*texts[:place], json.dumps(tree), *texts[place + 1 :]]
     path.write_text("\n".join(texts) + "\n")
     return words
@@ -162,64 +146,30 @@ def change_h5(path: Path, rng: random.Random) -> str:
             file[name] = odd_arrays(rng)
         elif kind == 2:
             del file[name]
-            kinds = [
-                h5py.string_dtype(),
-                h5py.vlen_dtype("f4"),
-                h5py.ref_dtype,
-                h5py.enum_dtype({"a": 1}),
-            ]
-            file.create_dataset(name, (5,), rng.choice(kinds))
+            file.create_dataset(name, (5,), rng.choice(DTYPES))
         elif kind == 3:
             del file[name]
             links = [
                 h5py.SoftLink("/nowhere"),
                 h5py.SoftLink("/"),
                 h5py.ExternalLink("/etc/passwd", "/"),
-                file["data"],
             ]
-            file[name] = rng.choice(links)
+            file[name] = rng.choice([*links, file["data"]])
         elif kind == 4:
-            odd = [
-                x
-                for x in ODD
-                if not isinstance(x, dict | type(None))
-                and x != 10**400
-                and x != [[[]]]
-                and x != ["a", 1]
-            ]
             with contextlib.suppress(TypeError, ValueError, OverflowError, UnicodeEncodeError):
-                key = rng.choice(
-                    [
-                        "env_args",
-                        "total",
-                        "num_samples",
-                        "success",
-                        "control_freq",
-                        "model_file",
-                        b"\xff",
-                    ]
-                )
-                file[name if rng.random() < 0.5 else "data"].attrs[key] = rng.choice(odd)
+                key = rng.choice(ATTRIBUTES)
+                file[name if rng.random() < 0.5 else "data"].attrs[key] = rng.choice(IN_ATTRIBUTES)
         elif kind == 5:
             meta = json.loads(file["data"].attrs["env_args"])
-            change_tree(meta, rng, [x for x in ODD if not isinstance(x, bytes)])
+            change_tree(meta, rng, IN_JSON)
             file["data"].attrs["env_args"] = rng.choice([json.dumps(meta), "[" * 5000, "9" * 5000])
         elif kind == 6:
-            file.move(
-                "data/demo_0",
-                "data/"
-                + rng.choice(["demo_" + "9" * 5000, "demo", "ü", "\x1b[2J", "demo_0x", "-1"]),
-            )
+            file.move("data/demo_0", "data/" + rng.choice(DEMOS))
         elif kind == 7:
             del file[name]
-            shape = rng.choice([(2**40, 3), (2**40, 0), (0, 2**40), (3,), (2**20, 2**20)])
-            file.create_dataset(
-                name,
-                shape,
-                "f4",
-                chunks=tuple(max(1, min(x, 64)) for x in shape),
-                compression="gzip",
-            )
+            shape = rng.choice(SHAPES)
+            chunks = tuple(max(1, min(x, 64)) for x in shape)
+            file.create_dataset(name, shape, "f4", chunks=chunks, compression="gzip")
         else:
             del file[name]
             file.create_group(name)
@@ -244,7 +194,7 @@ def change_checkpoint(path: Path, rng: random.Random) -> str:
         ckpt = torch.load(path, weights_only=True)
         if kind == 0:
             config = json.loads(ckpt["config"])
-            words = change_tree(config, rng, [x for x in ODD if not isinstance(x, bytes)])
+            words = change_tree(config, rng, IN_JSON)
             ckpt["config"] = rng.choice(
                 [json.dumps(config)] * 9 + ["[" * 5000, '{"a":' * 900 + "1" + "}" * 900]
             )
@@ -284,7 +234,7 @@ def change_bundle(path: Path, rng: random.Random) -> str:
     parts = {"network": bytearray(bundle.network), "arrays": bytearray(bundle.arrays)}
     words = rng.choice([*parts, "description", "graph", "graph"])
     if words == "description":
-        words = change_tree(bundle.description, rng, [x for x in ODD if not isinstance(x, bytes)])
+        words = change_tree(bundle.description, rng, IN_JSON)
     elif words == "graph":
         model = onnx.load_from_string(bundle.network)
         words = change_graph(model.graph, rng)

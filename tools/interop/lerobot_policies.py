@@ -116,7 +116,7 @@ def main(folder):
 
 def ours_name(key):
     """Return our key of a recorded feature."""
-    from imitate.data.formats.lerobot import obs_name
+    from imitate.data.formats.lerobot_layout import obs_name
 
     return obs_name(key.removeprefix("obs/"))
 
