@@ -45,7 +45,8 @@ from imitate.functional.losses import (
 )
 from imitate.models.actor import Obs
 from imitate.models.mlp import MLP
-from imitate.models.observation import CONDITION_KEY, LANGUAGE_KEY
+from imitate.models.observation import CONDITION_KEY
+from imitate.system.instructions import LANGUAGE_KEY
 
 NETWORK = "advantage"
 """Name of the slot's network."""

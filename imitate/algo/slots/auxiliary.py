@@ -40,7 +40,8 @@ from imitate.config.auxiliary import (
 )
 from imitate.errors import ConfigError, nearest
 from imitate.models.actor import GroupEncoder, Obs
-from imitate.models.observation import LANGUAGE_KEY, ObservationEncoder
+from imitate.models.observation import ObservationEncoder
+from imitate.system.instructions import LANGUAGE_KEY
 from imitate.system.text import MASK
 
 __all__ = [

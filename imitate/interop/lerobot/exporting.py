@@ -23,7 +23,7 @@ from imitate.algo.base.algo import Algo
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot import act, diffusion
 from imitate.interop.lerobot.features import ACTION, CameraEncoder, Feature, encoders_of
-from imitate.models.observation import LANGUAGE_KEY
+from imitate.system.instructions import LANGUAGE_KEY
 from imitate.system.plain_files import fresh, give_name, sync
 from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS
 from imitate.system.trust import in_networks

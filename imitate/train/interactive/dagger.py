@@ -38,8 +38,9 @@ from imitate.train.interactive.dagger_episodes import (
     SupervisedPlayer,
     SuperviseRound,
 )
-from imitate.train.interactive.dagger_file import LABELLED, DaggerProgress, Round, RoundFiles, alike
+from imitate.train.interactive.dagger_file import DaggerProgress, Round, RoundFiles, alike
 from imitate.train.trainer import RunResult, train
+from imitate.train.training_data import LABELLED
 
 __all__ = ["DaggerPlan", "DaggerProgress", "Round", "SuperviseRound", "dagger"]
 
