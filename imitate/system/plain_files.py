@@ -83,7 +83,7 @@ def fresh(path: Path, mode: str = "wb", buffering: int = -1) -> IO[Any]:
 
 
 def cleared(path: Path) -> Path:
-    """Return a path at which a library may create a file by name; it contains an empty regular file."""
+    """Replace the file at a path by an empty regular one, so that a library may open it by name; return the path."""
     fresh(path).close()
     return path
 

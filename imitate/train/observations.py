@@ -122,7 +122,7 @@ def with_observations(config: Config, files: DataFiles | None = None) -> Config:
     lists = dict(_key_lists(config.observation, "observation"))
     wants_auto = any(AUTO in keys for keys in lists.values())
     if not config.train.data or (config.train.online.enabled and not wants_auto):
-        return config  # the environment has them, and demonstrations are read later
+        return config  # the observations are those of the environment; demonstrations are compared with it later
     with data_files(config, files) as files:
         found = _observed(config, files)
         config = with_auto(config, found)

@@ -169,7 +169,7 @@ def widened(policy: ActionDistribution, min_std: float) -> ActionDistribution:
 
 
 def same_action_log_prob(actions: Tensor, previous: Tensor, known: Tensor) -> Tensor:
-    """Return the log-density (B,) of actions that tend to be the previous ones.
+    """Return the log-density (B,) of actions under a prior that favours the previous ones.
 
     Args:
         actions: (B, A) within -1 and 1.
