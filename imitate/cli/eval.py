@@ -331,7 +331,7 @@ def _tell(
     json_file: Path | None,
 ) -> None:
     """Print the table with its notes; write the JSON file."""
-    from imitate.cli.reports.evaluation import (
+    from imitate.cli.eval_jobs import (
         compare,
         comparison_lines,
         cpu_warning,
@@ -376,7 +376,7 @@ def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None
 def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path], frozenset[Path]]:
     """Return the agents, with checkpoints in a temporary folder in place of programs, and those that act at random."""
     from imitate.algo.slots.scripted import RANDOM, is_scripted
-    from imitate.cli.reports.evaluation import PROGRAMS
+    from imitate.cli.eval_jobs import PROGRAMS
 
     names = [str(path) for path in agents]
     if not any(map(is_scripted, names)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from imitate.cli.reports.evaluation import short_name
+from imitate.cli.eval_jobs import short_name
 from imitate.errors import ConfigError
 from imitate.system.text import counted
 

@@ -18,7 +18,6 @@ from typing import Any, TextIO
 from imitate.config.from_data import rollout_horizon
 from imitate.crew import Lost
 from imitate.crew.crew import TRIES
-from imitate.envs.d4rl_score import d4rl_score
 from imitate.envs.env import success_in
 from imitate.errors import ConfigError, EvaluationError
 from imitate.evaluate.environments import label
@@ -26,7 +25,7 @@ from imitate.evaluate.named_rewards import RewardMeans, RewardSpec, reward_means
 from imitate.evaluate.settings import EpisodePlan, Lateness
 from imitate.system.plain_files import appended, lock, read_json
 from imitate.system.run_folder import to_json, write_text
-from imitate.system.statistics import Estimate, Rate, estimate, rate_of
+from imitate.system.statistics import Estimate, Rate, d4rl_score, estimate, rate_of
 
 LONG_DEMO = 0.6
 """Demonstrations longer than this share of the horizon count as long as it."""

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from imitate.envs.d4rl_score import d4rl_score
-from imitate.system.statistics import mean_over_seeds, wilson_interval
+from imitate.system.statistics import d4rl_score, mean_over_seeds, wilson_interval
 from imitate.system.text import counted, mean_text, rate_text
 from imitate.train.console import duration
 

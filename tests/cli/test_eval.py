@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imitate.cli import eval_jobs
-from imitate.cli.reports.evaluation import compare, comparison_lines, cpu_warning, short_name, table
+from imitate.cli.eval_jobs import compare, comparison_lines, cpu_warning, short_name, table
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.result import EpisodeResult, EvalResult
 from imitate.policy import checkpoint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imitate.envs.d4rl_score import REFERENCE_RETURNS, d4rl_score
+from imitate.system.statistics import REFERENCE_RETURNS, d4rl_score
 
 DIGITS = {
     "HalfCheetah": (-280.178953, 12135.0),
