@@ -144,6 +144,8 @@ def write_scripted(name: str, env: str, path: Path) -> Path:
     return path
 
 
+# ---- results as text -----------------------------------------------------------------------------
+
 UNKNOWN = "-"
 
 

@@ -25,6 +25,9 @@ ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 _MOST = 4096
 
 
+# ---- wrappers ------------------------------------------------------------------------------------
+
+
 class Wrapper:
     """An environment around another one; what it does not change is that of the inner one.
 
@@ -299,6 +302,8 @@ def wrapped(
         env = kind(env, settings)
     return env  # type: ignore[no-any-return]
 
+
+# ---- construction --------------------------------------------------------------------------------
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4

@@ -50,6 +50,9 @@ def _moved(shape: Sequence[int], modality: str, key: str, axes: tuple[int, int])
 
 ROTATION_6D = "rot_6d"
 
+
+# ---- actions -------------------------------------------------------------------------------------
+
 _Convert = Callable[[Tensor], Tensor]
 
 

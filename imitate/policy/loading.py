@@ -162,6 +162,9 @@ def _limits(
     return low, high
 
 
+# ---- sources of a policy -------------------------------------------------------------------------
+
+
 class PolicySource(Protocol):
     """Source of a policy; picklable."""
 

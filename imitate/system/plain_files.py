@@ -255,6 +255,9 @@ def check_depth(value: Any, name: str) -> None:
         level = [part for values in parts for part in values if isinstance(part, dict | list)]
 
 
+# ---- locks ---------------------------------------------------------------------------------------
+
+
 def lock(
     file: Any,
     *,

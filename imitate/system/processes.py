@@ -192,6 +192,9 @@ def handled(handlers: Mapping[int, Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+# ---- signals that end a training -----------------------------------------------------------------
+
+
 class Interrupt:
     """The received signal, if any; `exit_code` follows the shell's convention (130, 143)."""
 

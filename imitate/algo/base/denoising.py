@@ -233,6 +233,8 @@ class DenoisingConfig(CloningSection):
         )
 
 
+# ---- denoising in a loop that can be exported ----------------------------------------------------
+
 DOMAIN, OPERATOR = "imitate", "Denoise"
 """Name of the operator that stands for all steps."""
 OPSETS = {DOMAIN: 1}

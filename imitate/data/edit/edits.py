@@ -219,6 +219,9 @@ def _put(file: ConfinedFile, chosen: Mapping[str, Sequence[str]]) -> None:
         put_mask(file, name, demos)
 
 
+# ---- copies with other demos, keys or scales -----------------------------------------------------
+
+
 def subset(
     source: Path, target: Target, selection: Selection, on_demo: Progress = _silent
 ) -> list[str]:
@@ -321,7 +324,7 @@ def normalize_actions(
     target: Target,
     *,
     mode: Mode = "min_max",
-    on_demo: Progress = lambda done, total: None,
+    on_demo: Progress = _silent,
 ) -> ActionScale:
     """Write a copy whose ``actions`` are in [-1, 1], or have mean 0 and standard deviation 1, per dimension.
 
@@ -358,7 +361,7 @@ def normalize_actions(
     return found
 
 
-def undo(source: Path, target: Target, on_demo: Progress = lambda done, total: None) -> ActionScale:
+def undo(source: Path, target: Target, on_demo: Progress = _silent) -> ActionScale:
     """Write a copy whose ``actions`` are the robot's original commands, up to rounding.
 
     Returns:

@@ -180,6 +180,8 @@ def described_image(values: NDArray[Any], entry: Any, *, video: bool) -> dict[st
     return {**plain, **kept, "dtype": "video" if video else "image"}
 
 
+# ---- names of a dataset that is read -------------------------------------------------------------
+
 _PREFIX = "observation."
 _ACTIONS = ("action", "actions")
 _NO_OBSERVATION = re.compile(

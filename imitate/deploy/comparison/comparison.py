@@ -236,6 +236,8 @@ def _words(verdict: Verdict, stopped: str) -> str:
     return f"{words}, stopped by the control loop" if stopped else words
 
 
+# ---- result --------------------------------------------------------------------------------------
+
 _ROUNDING = 1e-12
 
 

@@ -279,6 +279,8 @@ def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
     return found
 
 
+# ---- normalization -------------------------------------------------------------------------------
+
 NAMES = (("offset", "scale"), ("mean", "std"))
 
 

@@ -160,6 +160,8 @@ def shut(sock: socket.socket, how: int = socket.SHUT_RDWR) -> None:
         socket.socket.shutdown(sock, how)
 
 
+# ---- admission -----------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 

@@ -166,6 +166,8 @@ def _epoch(record: Record) -> int:
     return int(record["epoch"])
 
 
+# ---- names and style in pictures -----------------------------------------------------------------
+
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.spines.top": False,

@@ -172,6 +172,8 @@ def _return(entry: dict[str, Any]) -> str:
     return mean_text(entry["mean_return"], entry.get("return_std"), entry.get("mean_return_95"))
 
 
+# ---- order of training ---------------------------------------------------------------------------
+
 METRICS = {
     "success_rate": ("rollout", SUCCESS, 1.0),
     "return": ("rollout", "Rollout/Return", 1.0),
