@@ -133,7 +133,7 @@ def test_uniform_numbers_stay_below_one():
 
 
 def test_a_draw_for_other_rows_is_refused():
-    with pytest.raises(ValueError, match="for 1 rows"):
+    with pytest.raises(ValueError, match="has 2 rows; wanted 1"):
         fill_normal(torch.empty(2, 3), RowGenerator(torch.tensor([0])))
 
 
