@@ -80,6 +80,7 @@ class RemotePolicy:
         self._resize = resize
         self._resizer: Resizer | None = None
         self._connection: Channel | None = None
+        self._is_ours: bool | None = None
         self._lang: str | None = None
         self._number = 0
         self._chunk: NDArray[np.float64] | None = None
@@ -295,8 +296,14 @@ class RemotePolicy:
         return RemoteError(f"{self._url} answered with status {status}")
 
     def _read_metadata(self, metadata: dict[str, Any]) -> None:
-        self.metadata = metadata
         ours = metadata.get(HEADER)
+        is_ours = isinstance(ours, dict)
+        if self._is_ours not in (None, is_ours):
+            raise UserError(
+                f"{self._url} now serves another policy: its server is of another kind than the one at the beginning; "
+                "create a new RemotePolicy"
+            )
+        self.metadata, self._is_ours = metadata, is_ours
         if not isinstance(ours, dict):
             self.schema = None  # the server is openpi's
             if self._resize:

@@ -9,7 +9,7 @@ import pytest
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.schema import ObservedKey
 from imitate.deploy.server.client import RemoteError, RemotePolicy
-from imitate.deploy.server.session import Prediction, Session
+from imitate.deploy.server.session import Desk, Prediction, Session
 from imitate.errors import ClosedError, RobotError, UserError
 from imitate.policy.asynchronous import AsynchronousPolicy
 from imitate.system import clock
@@ -263,6 +263,28 @@ def test_a_client_does_not_go_on_with_other_weights(network_of):
         policy(observation())
     with pytest.raises(UserError, match="its weights differ from those at the beginning"):
         policy(observation())
+
+
+@pytest.mark.parametrize("is_first_ours", [True, False])
+def test_a_client_does_not_go_on_with_a_server_of_another_kind(
+    network_of, monkeypatch, is_first_ours
+):
+    """Actions of openpi's server have no limits, so they do not follow those of a server that tells its schema."""
+    own = Desk.metadata
+
+    def serve(is_ours):
+        monkeypatch.setattr(Desk, "metadata", own if is_ours else lambda *_: {})
+        return network_of(Counter())
+
+    network = serve(is_first_ours)
+    policy = RemotePolicy("ws://here")
+    network.close()
+    serve(not is_first_ours)
+    with pytest.raises(RemoteError):  # the connection is lost
+        policy(observation())
+    for _ in range(2):
+        with pytest.raises(UserError, match="now serves another policy: its server is of another"):
+            policy(observation())
 
 
 @pytest.mark.parametrize(
