@@ -11,7 +11,9 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_dataset import MinariDataset
 
 from imitate.data import DatasetFile
+from imitate.data.formats.base import ConversionReport
 from imitate.data.formats.convert import convert
+from imitate.data.formats.minari import action_columns, leaves, space_of
 from imitate.errors import DatasetError
 from tests.demo_files import episode, write_demos
 
@@ -114,6 +116,57 @@ def test_nested_observations_discrete_actions_and_the_environment(datasets, tmp_
         assert file.env_meta["env_name"] == "CartPole-v1"
 
 
+FRAME = np.full((2, 16, 16, 3), 7)
+
+
+@pytest.mark.parametrize(
+    ("space", "values", "dtype"),
+    [
+        (spaces.Box(0, 255, (16, 16, 3), np.int16), FRAME.astype(np.int16), np.uint8),
+        (spaces.Box(0, 254, (16, 16, 3), np.int16), FRAME.astype(np.int16), np.int16),
+        (spaces.Box(1, 255, (16, 16, 3), np.int16), FRAME.astype(np.int16), np.int16),
+        (spaces.Box(0, 255, (16, 16, 3), np.int32), FRAME.astype(np.int32), np.int32),
+        (spaces.Box(0, 255, (16, 16, 3), np.float32), FRAME.astype(np.float32), np.float32),
+    ],
+)
+def test_frames_that_were_written_as_int16_are_pixels_again(space, values, dtype):
+    found = leaves({"i": values}, spaces.Dict({"i": space}), ConversionReport())["i"]
+    assert found.dtype == dtype and (found == 7).all()
+
+
+def test_actions_of_several_parts():
+    parts = {"a": spaces.Box(-1, 1, (2, 1)), "b": spaces.Discrete(3, start=1)}
+    values = {"a": np.ones((2, 2, 1)), "b": np.array([1, 3])}
+    for space, given, words in (
+        (spaces.Dict(parts), values, "a, b side by side"),
+        (spaces.Tuple(list(parts.values())), list(values.values()), "2 parts side by side"),
+    ):
+        report = ConversionReport()
+        assert action_columns(given, space, "x", report).tolist() == [
+            [1, 1, 1, 0, 0],
+            [1, 1, 0, 0, 1],
+        ]
+        assert report.changed["actions"] == words
+    with pytest.raises(DatasetError, match="x: actions are texts"):
+        action_columns(["a"], spaces.Text(3), "x", ConversionReport())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "frames", "low", "high"),
+    [
+        (np.int16, True, 0, 255),
+        (np.int16, False, -32768, 32767),
+        (np.uint8, False, 0, 255),
+        (np.float32, False, -np.inf, np.inf),
+        (bool, False, 0, 1),
+    ],
+)
+def test_the_space_of_values(dtype, frames, low, high):
+    found = space_of(np.zeros((4, 3), dtype), frames)
+    assert (found.shape, found.dtype) == ((3,), dtype)
+    assert (found.low == low).all() and (found.high == high).all()
+
+
 def test_episodes_without_their_last_observation_are_named(datasets, tmp_path):
     make(observe=lambda number, length: counted(number, length - (number == 2)))
     with pytest.raises(DatasetError, match="episode 2: 4 observations 'flat' and 4 actions"):
@@ -150,6 +203,12 @@ def test_minari_reads_what_is_written(datasets, tmp_path, link):
     convert(tmp_path / "a.hdf5", datasets / "lift-v0", to_format="minari")
     assert check_data_integrity(datasets / "lift-v0").total_steps == 5
     assert minari.load_dataset("lift-v0").spec.dataset_id == "lift-v0"
+    convert(datasets / "lift-v0", tmp_path / "b.hdf5")
+    with DatasetFile(tmp_path / "a.hdf5") as before, DatasetFile(tmp_path / "b.hdf5") as after:
+        keys = ["obs/object", *["next_obs/object"] * (link != "missing")]
+        assert after.has("demo_1", "next_obs/object") == (link != "missing")
+        for key in keys:
+            np.testing.assert_array_equal(after.read("demo_1", key), before.read("demo_1", key))
 
 
 def test_metadata_and_infos_survive_minari_to_hdf5_to_minari(datasets, tmp_path):
