@@ -58,7 +58,7 @@ def image_divisor(modality: str, recorded: str | None, given: str, key: str) -> 
     return 255.0 if given == "uint8" else 1.0
 
 
-_CHANNELS = {1, 3, 4}
+CHANNELS = {1, 3, 4}
 # smallest side in pixels: smaller arrays may be boards, matrices or stacks of vectors
 _LEAST_SIDE = 16
 _LEAST_BYTES_SIDE = 5  # smallest side of a uint8 array with three axes
@@ -81,8 +81,8 @@ def image_layout(shape: Sequence[int], dtype: Any) -> str | None:
     is_large = sum(side >= least for side in size) >= 2
     if len(size) == 2:
         return "HW" if is_uint8 and is_large else None
-    if len(size) == 3 and is_large and _CHANNELS.intersection((size[0], size[2])):
-        return "HWC" if size[2] in _CHANNELS else "CHW"
+    if len(size) == 3 and is_large and CHANNELS.intersection((size[0], size[2])):
+        return "HWC" if size[2] in CHANNELS else "CHW"
     return "unknown" if sum(side >= _LEAST_SIDE for side in size) >= 2 else None
 
 

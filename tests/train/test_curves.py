@@ -12,10 +12,10 @@ from imitate.train.sweep.curves import (
     algorithm_name,
     cell_of,
     color,
+    distinguished,
     labelled,
     origin,
     renamed,
-    told_apart,
     value_words,
     words,
 )
@@ -98,9 +98,9 @@ def test_labels(settings, found):
 def test_long_labels_are_shortened_and_equal_ones_numbered():
     assert curves.LONGEST == 30
     names = ["x" * 30, "y" * 31, "z" * 26 + "_" + "z" * 9, "z" * 40]
-    made = labels_of(told_apart([setting(curve())] * 4, names))
+    made = labels_of(distinguished([setting(curve())] * 4, names))
     assert made == ["x" * 30, "y" * 27 + "...", "z" * 26 + "...", "z" * 27 + "..."]
-    made = labels_of(told_apart([setting(curve())] * 3, ["b" * 31, "a", "b" * 33]))
+    made = labels_of(distinguished([setting(curve())] * 3, ["b" * 31, "a", "b" * 33]))
     assert made == ["b" * 26 + " #1", "a", "b" * 26 + " #2"]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError, nearest
-from imitate.system.images import given_array
+from imitate.system.images import CHANNELS, given_array
 from imitate.system.text import SIGNALS, counted
 
 MAX_ATTR_BYTES = 60_000  # limit of HDF5's attributes, 64 KiB; longer texts are possible
@@ -145,7 +145,6 @@ def stacked(values: list[NDArray[Any]], where: str) -> NDArray[Any]:
     return np.stack(values)
 
 
-_CHANNELS = (1, 3, 4)
 NO_COLOURS = re.compile("depth|segmentation")
 SCALARS = ("rewards", "terminals", "timeouts")
 """Arrays with one number per step, of any type."""
@@ -263,12 +262,12 @@ def _check_scalar(value: NDArray[Any], where: str) -> None:
 def _check_image(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
     if len(shape) != 3:
         return
-    if shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+    if shape[0] in CHANNELS and shape[2] not in CHANNELS:
         raise DatasetError(
             f"{where} has shape {shape}, which looks like an image with channels first: expected (H, W, C), as "
             "np.moveaxis(image, 0, -1) gives; or open the writer with strict=False"
         )
-    if shape[2] in _CHANNELS and dtype.kind == "f":
+    if shape[2] in CHANNELS and dtype.kind == "f":
         raise DatasetError(
             f"{where} is an image of {dtype}: expected uint8 from 0 to 255, as (255 * image).round().astype(np.uint8) "
             "gives for values from 0 to 1; for data other than pixels, open the writer with strict=False"

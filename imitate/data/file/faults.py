@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
-from imitate.system.images import IMAGE_MODALITIES
+from imitate.system.images import CHANNELS, IMAGE_MODALITIES
 from imitate.system.text import counted
 
 ACTION_LIMIT = 1.0 + 1e-5
 """Actions beyond this limit are outside [-1, 1], not just rounded."""
-_CHANNELS = (1, 3, 4)
 
 
 def check_length(file: DemoFile, demo: str) -> int:
@@ -107,7 +106,7 @@ def check_bounded(
 
 def is_channel_first(step: Sequence[int]) -> bool:
     """Return true if the shape of a step looks like an image (C, H, W): few channels before two longer sides."""
-    return len(step) == 3 and step[0] in _CHANNELS and step[2] not in _CHANNELS
+    return len(step) == 3 and step[0] in CHANNELS and step[2] not in CHANNELS
 
 
 def check_modality(file: DemoFile, demo: str, key: str, modality: str) -> None:

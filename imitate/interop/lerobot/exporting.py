@@ -22,7 +22,7 @@ from torch import Tensor
 from imitate.algo.base.algo import Algo
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot import act, diffusion
-from imitate.interop.lerobot.features import ACTION, CameraEncoder, Feature, encoders_of
+from imitate.interop.lerobot.features import ACTION, EPSILON, CameraEncoder, Feature, encoders_of
 from imitate.system.instructions import LANGUAGE_KEY
 from imitate.system.plain_files import fresh, give_name, sync
 from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS
@@ -30,7 +30,6 @@ from imitate.system.trust import in_networks
 
 CHECKPOINT = "policy.pth"
 """Name of our checkpoint in a folder for the package ``lerobot_policy_imitate``."""
-_EPSILON = 1e-8
 _BEFORE, _BEHIND = "policy_preprocessor", "policy_postprocessor"
 _DEVICE: dict[str, Any] = {
     "registry_name": "device_processor",
@@ -136,7 +135,7 @@ def _write_processors(
     everything = {**config["input_features"], **outputs}
 
     def normalizer(kind: str, features: Mapping[str, Any], file: str) -> dict[str, Any]:
-        settings = {"eps": _EPSILON, "features": features, "norm_map": norm_map}
+        settings = {"eps": EPSILON, "features": features, "norm_map": norm_map}
         return {"registry_name": kind, "config": settings, "state_file": file}
 
     before = "policy_preprocessor_step_3_normalizer_processor.safetensors"

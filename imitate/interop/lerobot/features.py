@@ -18,6 +18,8 @@ from imitate.models.resnet import ChannelGroupNorm, ResNet, ResNet18Conv, ResNet
 from imitate.models.visual import VisualCore
 
 ACTION = "action"
+EPSILON = 1e-8
+"""Number that LeRobot adds to a standard deviation."""
 Kind = Literal["STATE", "ENV", "VISUAL", "ACTION"]
 
 

@@ -30,7 +30,7 @@ from imitate.algo.base.factory import algo_factory
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.lerobot import act, diffusion
-from imitate.interop.lerobot.features import Feature, inputs_of, output_of
+from imitate.interop.lerobot.features import EPSILON, Feature, inputs_of, output_of
 from imitate.models.fitting import Affine
 from imitate.models.preprocess import Preprocess
 from imitate.models.pretrained import read_safetensors
@@ -183,7 +183,6 @@ def _buffers(
     return found
 
 
-_EPSILON = 1e-8
 _RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 MODES = ("IDENTITY", "MEAN_STD", *_RANGES)
 
@@ -206,11 +205,11 @@ def affine_of(
     of_feature = statistics.get(feature.name, {})
     if mode == "MEAN_STD":
         mean, std = (_statistic(feature, of_feature, name, mode) for name in ("mean", "std"))
-        return mean, std + _EPSILON
+        return mean, std + EPSILON
     low, high = (_statistic(feature, of_feature, name, mode) for name in _RANGES[mode])
     span = high - low
     if feature.kind == "ACTION":  # the action is the constant, whatever the network predicts
-        half = torch.where(span == 0, torch.full_like(span, _EPSILON), span) / 2
+        half = torch.where(span == 0, torch.full_like(span, EPSILON), span) / 2
         return low + half, half
     # The network's input is -1 for the constant, and it has not seen any other value in training.
     half = torch.where(span == 0, torch.ones_like(span), span / 2)

@@ -243,7 +243,7 @@ def labelled(settings: Sequence[Setting]) -> list[Setting]:
             labels.append(base or _of_algorithm(setting))
         else:
             labels.append(f"{base} {cell or value_words(setting.values)}".strip())
-    return told_apart(settings, labels)
+    return distinguished(settings, labels)
 
 
 def renamed(settings: Sequence[Setting], names: Iterable[str]) -> list[Setting]:
@@ -266,7 +266,7 @@ def renamed(settings: Sequence[Setting], names: Iterable[str]) -> list[Setting]:
     return [replace(s, label=texts.get(s.label, s.label)) for s in settings]
 
 
-def told_apart(settings: Sequence[Setting], labels: Sequence[str]) -> list[Setting]:
+def distinguished(settings: Sequence[Setting], labels: Sequence[str]) -> list[Setting]:
     """Return the settings with labels of at most `LONGEST` letters; equal ones get a number."""
     labels, made = [_shortened(label) for label in labels], []
     for number, (setting, label) in enumerate(zip(settings, labels, strict=True)):

@@ -27,10 +27,10 @@ from imitate.train.sweep.curves import (
     Curve,
     Record,
     Setting,
+    distinguished,
     labelled,
     origin,
     seed_of,
-    told_apart,
 )
 
 NOT_OF_THE_SETTING = (
@@ -171,7 +171,7 @@ def each_run(curves: Sequence[Curve]) -> list[Setting]:
         name if names.count(name) == 1 else f"{curve.sweep} {name}" if curve.sweep else name
         for name, curve in zip(names, curves, strict=True)
     ]
-    return told_apart([Setting("", {}, (curve,), 1) for curve in curves], longer)
+    return distinguished([Setting("", {}, (curve,), 1) for curve in curves], longer)
 
 
 def estimate_of(setting: Setting, measure: Measure, statistic: Statistic) -> Estimate | None:

@@ -10,9 +10,8 @@ import numpy as np
 
 from imitate.data.file.episode import NO_COLOURS
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
-from imitate.data.quality.doctor.survey import Array, DemoSteps, FileLayout
+from imitate.data.quality.doctor.survey import HAND, Array, DemoSteps, FileLayout
 
-_HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
 _UNFIT = re.compile(r"hand|wrist|bird|top|overhead|depth|segmentation")
 _MAX_DEMOS = 10
 _MIN_FRAMES = 60
@@ -28,7 +27,7 @@ class Orientation:
     """
 
     def __init__(self, layout: FileLayout) -> None:
-        hands = [key for key, form in layout.steps.items() if _HAND.match(key)]
+        hands = [key for key, form in layout.steps.items() if HAND.match(key)]
         self._hand = next((key for key in hands if layout.steps[key].step == (3,)), None)
         self._keys = [
             key

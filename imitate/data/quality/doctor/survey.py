@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from imitate.data.file.faults import is_channel_first
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor.finding import Finding, Place
 from imitate.errors import DatasetError
+
+HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
+"""Names of arrays with positions of a hand."""
 
 
 class FileArray(NamedTuple):

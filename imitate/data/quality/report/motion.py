@@ -10,13 +10,12 @@ import numpy as np
 from imitate.data.file.faults import are_beyond
 from imitate.data.file.features import dimension_words
 from imitate.data.quality.doctor.motion import is_position, is_switch
-from imitate.data.quality.doctor.survey import DemoLayout
+from imitate.data.quality.doctor.survey import HAND, DemoLayout
 from imitate.data.quality.report.section import Figure, ReportSection, number, percent
 from imitate.data.quality.report.subject import Array, ReportInput, spread
 from imitate.data.quality.report.svg import Line, Plot, histogram, padded
 from imitate.system.text import counted
 
-_HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
 _PLACE = re.compile(r"_pos(ition)?$")
 _ROBOT = re.compile(r"robot|eef|ee_|tcp|gripper|joint|qpos|_to_")
 _MOST_PATHS, _MOST_POINTS = 60, 80
@@ -30,7 +29,7 @@ _AXES = ("x, m", "y, m", "z, m")
 def trajectories(subject: ReportInput) -> ReportSection:
     """Plot the paths of the hands; for files without hands, the first observations over time."""
     hands = [
-        key for key, form in subject.layout.steps.items() if _HAND.match(key) and form.step == (3,)
+        key for key, form in subject.layout.steps.items() if HAND.match(key) and form.step == (3,)
     ]
     demos = spread(subject.sample, _MOST_PATHS)
     figures = [figure for key in hands for figure in _paths(subject, key, demos)]
