@@ -400,8 +400,9 @@ def test_shards_whose_demos_are_too_short_are_left_out(tmp_path):
     keys = {"seq_length": 10, "pad_seq_length": False, "shard_window": 1}
     config = resolved(tmp_path / "s", experiment={"validate": False}, **keys)
     dataset, _ = build_streamed(config, DataFiles())
-    assert dataset.samples == (12, 12)
+    assert (dataset.samples, len(dataset)) == ((12, 12), 24)
     assert len(dataset.window((0,))) == 12
+    assert dataset.tasks == () and dataset.demo_lengths.tolist() == [15] * 4
 
 
 @pytest.mark.slow("all findings of the checks, each of which trains")
