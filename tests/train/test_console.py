@@ -1,11 +1,12 @@
 """Console of a run: durations and rates in words, the forecast, lines without a bar."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 
 from imitate.train import console
-from imitate.train.console import ADVICE, Console, Forecast, duration, rate
+from imitate.train.console import ADVICE, Console, Forecast, duration, images_on_cpu, rate
 
 
 @pytest.mark.parametrize(
@@ -133,3 +134,51 @@ def test_a_terminal_has_a_bar_and_no_pulse(clock):
     assert "pulse" not in shown and "a line\n" in shown
     assert "2/10" in shown and "loss 1" in shown and "9/10" in shown
     assert not Console(stream, quiet=True).interactive
+
+
+def test_a_bar_is_drawn_five_times_a_second_at_most(clock, monkeypatch):
+    drawn = []
+
+    class Bar:
+        def __init__(self, *, total, initial, file, unit, dynamic_ncols):
+            self.n = initial
+            drawn.append(("begin", total, initial, unit, dynamic_ncols))
+
+        def set_postfix_str(self, words, refresh):
+            drawn.append((words, refresh))
+
+        def update(self, steps):
+            self.n += steps
+            drawn.append(self.n)
+
+        def close(self):
+            drawn.append("end")
+
+    monkeypatch.setattr("imitate.system.text.ProgressBar", Bar)
+    made = Console(Terminal())
+    made.start_bar(10, 2)
+    made.words = "w"
+    for clock[0], done in ((5.0, 3), (5.19, 4), (5.21, 5), (5.4, 6), (5.405, 7)):
+        made.advance(done)
+    made.close_bar()
+    made.close_bar()
+    made.advance(9)
+    seen = [("w", False), 3, ("w", False), 5, 7, "end"]
+    assert drawn == [("begin", 10, 2, "step", True), *seen]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "device", "found"),
+    [
+        (["low_dim", "rgb"], "cpu", True),
+        (["low_dim", "depth"], "cpu", True),
+        (["low_dim"], "cpu", False),
+        (["rgb"], "cuda", False),
+    ],
+)
+def test_images_are_slow_without_a_gpu(kinds, device, found):
+    of_all = SimpleNamespace(modalities_of_all=lambda: dict(enumerate(kinds)))
+    setup = SimpleNamespace(
+        config=SimpleNamespace(observation=of_all), device=SimpleNamespace(type=device)
+    )
+    assert images_on_cpu(setup) == found

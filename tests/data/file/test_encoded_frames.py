@@ -75,6 +75,9 @@ def test_a_video_is_read_from_a_file_as_it_was_written(video, tmp_path):
     array.attrs["order"] = np.zeros(5, np.int8)
     with pytest.raises(ValueError, match="'order' has 5 numbers for 6 packets"):
         video_form(array, form.shape)
+    array.file.close()
+    coloured = in_a_file(tmp_path, packets, replace(form, colours=(1, 13, 6)))
+    assert video_form(coloured, form.shape).colours == (1, 13, 6)
 
 
 @pytest.mark.parametrize("form", [{"shape": (32, 16, 3)}, {"order": np.arange(6)[::-1]}])
