@@ -350,7 +350,7 @@ def plans_are_cut(algo):
 
     near = algo.config.get("near", None)
     searches = "plan" in algo.initial_state(1).get("policy", {})  # from where the last search ended
-    searches &= near is None or near.evaluation < 1  # not from the policy's plans alone
+    searches &= near is None or max(near.share, near.evaluation) < 1  # not at the policy's
     cut, uncut = second(cut=True), second(cut=False)
     if plans(algo) or searches:
         assert not np.allclose(cut, uncut)
