@@ -1,11 +1,13 @@
 """Copies with changes."""
 
+import errno
+
 import h5py
 import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, SequenceDataset
-from imitate.data.edit.rewrite import FileChanges, Rows, rewrite
+from imitate.data.edit.rewrite import FileChanges, Rows, check_keys, copying, rewrite
 from imitate.errors import DatasetError
 
 
@@ -90,3 +92,47 @@ def test_a_damaged_demo_is_named_and_others_can_be_saved(demo_file, tmp_path):
     out = copied(path, tmp_path, FileChanges(demos={"demo_0", "demo_2"}))
     with DatasetFile(out) as file:
         assert file.demos() == ["demo_0", "demo_2"]
+
+
+def test_attributes_chunks_and_lengths_of_a_copy(demo_file, tmp_path):
+    path = demo_file(num_demos=2, length=30)
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs.update({"old": 1, "kept": 2})
+        demo = file["data/demo_1"]
+        for name, chunks in (("small", (4, 2)), ("large", (25, 2)), ("plain", None)):
+            demo.create_dataset(name, data=np.arange(60).reshape(30, 2), chunks=chunks)
+        del file["data/demo_0/actions"]
+        file["data/demo_0/actions"] = 3.0  # no array: a demo without steps
+    rows = np.array([3, 4, 9, 20, *range(21, 30)])
+    attrs = {"old": None, "none": None, "new": "x"}
+    out = copied(path, tmp_path, FileChanges(rows={"demo_1": Rows(rows, rows)}, attrs=attrs))
+    with h5py.File(out) as new:
+        found = new["data"].attrs
+        assert (found["new"], found["kept"], found["total"]) == ("x", 2, 13)
+        assert not {"old", "none"} & set(found)
+        assert new["data/demo_0"].attrs["num_samples"] == 0
+        demo = new["data/demo_1"]
+        assert demo.attrs["num_samples"] == 13
+        for name in ("small", "large", "plain"):
+            np.testing.assert_array_equal(demo[name][:, 0], 2 * rows)
+        assert demo["small"].chunks == (4, 2) and demo["plain"].chunks is None
+        assert demo["large"].chunks is not None and demo["large"].chunks[0] <= 13
+
+
+def test_a_full_disk_is_no_damage_of_the_source(demo_file):
+    with DatasetFile(demo_file(num_demos=1)) as file:
+        with pytest.raises(OSError, match="No space left") as caught, copying(file, "demo_0"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert caught.value.errno == errno.ENOSPC and not isinstance(caught.value, DatasetError)
+        with (
+            pytest.raises(DatasetError, match="demo 'demo_0' cannot be read"),
+            copying(file, "demo_0"),
+        ):
+            raise OSError("bad block")
+
+
+def test_keys_that_no_demo_has_are_refused(demo_file):
+    with DatasetFile(demo_file(num_demos=2)) as file:
+        check_keys(file, ["obs/object", "actions", "obs"])
+        with pytest.raises(DatasetError, match="obs/objekt.*obs/object"):
+            check_keys(file, ["actions", "obs/objekt"])
