@@ -130,3 +130,15 @@ def test_a_local_policy_sees_the_same():
 def test_an_openpi_server_does_not_say_its_sizes():
     with openpi_server(lambda obs: {}) as url, refused("image sizes", error=UserError):
         Patient(url, resize=True)
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((4, 6), True), ((5, 6), False)])
+def test_a_ratio_may_differ_by_the_rounding_to_pixels(shape, fits):
+    """From 4 x 6 to 2 x 4: 4 * 4 - 6 * 2 is 4, the largest side of the result; from 5 x 6 it is 8."""
+    resize = Resizer(replace(SCHEMA, observations={"camera": ObservedKey((2, 4, 3), "rgb")}))
+    image = {"camera": noise(*shape, 3)}
+    if fits:
+        assert resize(image)["camera"].shape == (2, 4, 3)
+        return
+    with refused("image 'camera' has 5 x 6 pixels, but 2 x 4", error=UserError):
+        resize(image)
