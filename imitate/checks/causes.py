@@ -223,12 +223,38 @@ class Neighbours:
         ]
         return np.concatenate([d for d, _ in found]), np.concatenate([r for _, r in found])
 
+    def similar(self, most: float, number: int) -> NDArray[np.intp]:
+        """Return for steps of the demonstrations the nearest steps of as many others, in the same state.
 
-_CLOSE = 0.15
+        Args:
+            most: largest distance, in standard deviations per number that varies.
+            number: number of demonstrations.
+
+        Returns:
+            rows (N, number) of the steps, of which the first is the step itself; only steps that have them.
+        """
+        varied = int((self.points.std(axis=0) > 0).sum())
+        firsts = np.flatnonzero(np.diff(self.of, prepend=-1))
+        found = []
+        for row in np.unique(np.linspace(0, len(self.points) - 1, _ROWS).astype(int)):
+            squares = ((self.points - self.points[row]) ** 2).sum(axis=1)
+            squares[self.of == self.of[row]] = np.inf
+            near = np.minimum.reduceat(squares, firsts)
+            others = np.argsort(near)[: number - 1]
+            if near[others[-1]] <= most**2 * max(varied, 1):
+                rows = [int(np.where(self.of == n, squares, np.inf).argmin()) for n in others]
+                found.append([row, *rows])
+        return np.array(found, dtype=np.intp).reshape(-1, number)
+
+
+_ROWS = 1500
+"""Largest number of steps for which similar ones are searched."""
+_CLOSE = 0.2
 """Largest distance of states that should have one action, in standard deviations per number."""
-
-
-_PAIRS = 30
+_STATES, _DEMOS, _STEPS = 30, 5, 5
+"""Least number of such states; demonstrations that are compared in each, and steps of which actions are averaged."""
+_FORKS, _CHANCE = 1.0, 0.65
+"""Largest variances of actions of healthy demonstrations in one state: in a twentieth of the states, and in half."""
 
 
 def of_consistency(
@@ -236,7 +262,10 @@ def of_consistency(
 ) -> Cause | None:
     """Measure how much actions differ between almost equal states of different demonstrations.
 
-    0 is the same action in the same state; 1 is no more alike than at random.
+    Means of the actions of some steps are compared, so noise counts little, and ways that part count even if few states
+    show it. 0 is the same action in the same state; 1 is no more alike than at random. An action that nowhere follows
+    from the state is judged by the median over the states, others by the twentieth of the states with the largest
+    differences.
 
     Args:
         neighbours: steps of the demonstrations.
@@ -246,21 +275,33 @@ def of_consistency(
     Returns:
         the cause, or None if fewer than 30 states of the demonstrations are so near to each other.
     """
-    distance, row = neighbours.among_demos()
-    close = distance <= _CLOSE * np.sqrt(neighbours.points.shape[1])
-    actions = np.concatenate([demo.actions for demo in demos])
+    number = min(_DEMOS, len(demos))
+    rows = neighbours.similar(_CLOSE, number)
+    means = [_next_mean(demo.actions) for demo in demos]
+    actions = np.concatenate(means)
     std = actions.std(axis=0)
     varied = std > 0.01 * std.max()
-    if close.sum() < _PAIRS or not varied.any():
+    if len(rows) < _STATES or number < 2 or not varied.any():
         return None
-    difference = ((actions[close] - actions[row[close]])[:, varied] / std[varied]) ** 2
-    ratio = float(difference.mean() / 2)
+    ratio = actions[rows][:, :, varied].var(axis=1, ddof=1) / std[varied] ** 2
+    median = np.median(ratio, axis=0)
+    part = np.sort(ratio, axis=0)[-max(len(ratio) // 20, 5) :].mean(axis=0)
+    apart = float(np.where(median < 0.5, part, 0.0).max())
+    value = max(apart / _FORKS, float(median.mean()) / _CHANCE)
     words = (
-        f"in {close.sum()} almost equal states of two demonstrations actions differ {ratio:.2f} times as much as in "
-        "any two states"
+        f"in {len(rows)} states that {number} demonstrations pass, their actions differ {median.mean():.2f} times as "
+        f"much as in any states, and in the twentieth of them where they part {apart:.2f} times"
     )
     advice = "record in one way, filter (imitate dataset filter), or train flow_policy, diffusion_policy or vq_bet"
-    return scored("inconsistent", ratio, 1.3 if several_ways else 0.65, words, advice)
+    return scored("inconsistent", value, 5.0 if several_ways else 1.0, words, advice)
+
+
+def _next_mean(actions: Array) -> Array:
+    """Return the means (T, A) of the actions of each step and the next ones."""
+    sums = np.cumsum(np.concatenate([np.zeros((1, actions.shape[1])), actions]), axis=0)
+    ends = np.minimum(np.arange(len(actions)) + _STEPS, len(actions))
+    found: Array = (sums[ends] - sums[:-1]) / (ends - np.arange(len(actions)))[:, None]
+    return found
 
 
 _FALLING = 0.12

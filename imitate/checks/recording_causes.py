@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,11 @@ from imitate.deploy.check.statistics import Range
 
 
 def of_vectors(
-    key: str, demos: Sequence[Array], known: Range, shown: Sequence[Array]
+    key: str,
+    demos: Sequence[Array],
+    known: Range,
+    shown: Sequence[Array],
+    firsts: Array | None = None,
 ) -> Iterator[Cause]:
     """Compare a vector of the recording with its training: other units or frames, values that were never seen.
 
@@ -42,6 +47,7 @@ def of_vectors(
         demos: (T, D) values of each episode.
         known: statistics of the training.
         shown: (T, D) values of each demonstration; may be empty.
+        firsts: (N, D) first values of more demonstrations; None: those of ``shown``.
     """
     every = np.concatenate(demos)
     findings = {found.kind: found for found in vector_findings(key, every, known)}
@@ -59,7 +65,8 @@ def of_vectors(
         )
         return
     begun = [bool(_beyond([demo[:1]], known)[1] > 0) for demo in demos]
-    for kind, begins, limit in (("outside", True, SHARE), ("drift", False, _DRIFT)):
+    chance = _by_chance(shown, len(demos))
+    for kind, begins, limit in (("outside", True, chance), ("drift", False, _DRIFT)):
         numbers = [number for number, begin in enumerate(begun) if begin is begins]
         if not numbers:
             continue
@@ -74,22 +81,52 @@ def of_vectors(
             )
         yield scored(kind, outside * len(numbers) / len(demos), limit, words, _OUTSIDE_ADVICE)
     if shown:
-        yield _of_offset(key, demos, known, shown)
+        begun_at = np.stack([demo[0] for demo in shown]) if firsts is None else firsts
+        yield _of_offset(key, demos, known, begun_at, _by_chance(shown, len(demos)))
         yield from _of_sensor(key, demos, shown)
 
 
-_DRIFT = 0.4
+_DRIFT = 0.55
 """Largest share of steps outside of the training's range after healthy policies' single failures."""
 
 
-def _of_offset(key: str, demos: Sequence[Array], known: Range, shown: Sequence[Array]) -> Cause:
+def _by_chance(shown: Sequence[Array], count: int) -> float:
+    """Return the share of episodes that begin outside of the training's range by chance, at least a tenth.
+
+    It is the least one that any number exceeds with a probability below 1 %. How often a number is outside is known
+    from the begin of each demonstration and the range of the others.
+
+    Args:
+        shown: (T, D) values of each demonstration; of fewer than two nothing is known.
+        count: number of episodes.
+    """
+    if len(shown) < 2:
+        return SHARE
+    low, high = (np.sort([f(demo, axis=0) for demo in shown], axis=0) for f in (np.min, np.max))
+    firsts = np.stack([demo[0] for demo in shown])
+    least = np.where([demo.min(axis=0) > low[0] for demo in shown], low[0], low[1])
+    most = np.where([demo.max(axis=0) < high[-1] for demo in shown], high[-1], high[-2])
+    room = OUTSIDE * (most - least)
+    outside = int(((firsts < least - room) | (firsts > most + room)).sum())
+    chance = (outside + 0.5) / (firsts.size + 1)
+    left = 1.0
+    for number in range(count + 1):
+        if left * firsts.shape[1] < 0.01:
+            return max(SHARE, number / count)
+        left -= comb(count, number) * chance**number * (1 - chance) ** (count - number)
+    return 1.0
+
+
+def _of_offset(
+    key: str, demos: Sequence[Array], known: Range, there: Array, by_chance: float
+) -> Cause:
     """Compare the first values of the episodes, which no action has changed: are all of them moved to one side?
 
     The score grows with the share of episodes that begin outside only because of it, and with its certainty. Failures
-    that all begin in the training's range may come from that part of it which the demonstrations hardly show, which is
-    as likely as a wrong sensor.
+    that all begin in the training's range, or less far apart, may come from that part of it which the demonstrations
+    hardly show, which is as likely as a wrong sensor.
     """
-    here, there = (np.stack([part[0] for part in parts]) for parts in (demos, shown))
+    here = np.stack([demo[0] for demo in demos])
     shift = np.median(here, axis=0) - np.median(there, axis=0)
     above, below = here.max(axis=0) - known.high, here.min(axis=0) - known.low
     one_side = np.where(below >= 0, np.maximum(above, 0.0), np.where(above <= 0, below, 0.0))
@@ -104,9 +141,11 @@ def _of_offset(key: str, demos: Sequence[Array], known: Range, shown: Sequence[A
         f"({errors[worst]:.1f} standard errors); {outside:.0%} of the episodes begin outside the training's range, and "
         f"{back:.0%} without the shift"
     )
+    spread = float(here[:, worst].std() / max(there[:, worst].std(), 1e-12))
+    moved = outside > 0 and 1 / _SPREAD < spread < _SPREAD
     return scored(
-        "offset" if outside > 0 else "other starts",
-        max(outside / SHARE if back < 0.5 * outside else 0.0, certain),
+        "offset" if moved else "other starts",
+        certain + (outside / by_chance if back < 0.5 * outside else 0.0),
         1.0,
         words,
         "calibrate the sensor or camera that gives it, or place objects and robot as in the demonstrations",
@@ -117,6 +156,8 @@ _OUTSIDE_ADVICE = "record demonstrations that begin in or pass such states, or c
 _CONSTANT_ADVICE = (
     "record demonstrations in which it varies, or leave it out of observation.modalities"
 )
+_SPREAD = 1.45
+"""Factor by which the spread of first values may differ if all of them are moved."""
 _SHIFTED = 6.0
 """Standard errors of a shift of the first values that healthy recordings do not reach."""
 
@@ -207,7 +248,8 @@ def of_images(
         if found.level is Severity.note or found.kind in usual:
             continue
         score = 5.0 if found.level is Severity.problem else 1.5
-        yield Cause(f"image {found.kind}", score, found.words, _IMAGE_ADVICE.get(found.kind, ""))
+        kind = found.kind if "image" in found.kind else f"image {found.kind}"
+        yield Cause(kind, score, found.words, _IMAGE_ADVICE.get(found.kind, ""))
 
 
 _IMAGE_ADVICE = {
@@ -277,7 +319,7 @@ def of_exchange(
             words = f"'{a}' and '{b}' look exchanged: their difference has the opposite sign in the demonstrations"
             yield (
                 f"{a}, {b}",
-                Cause("exchanged", MOST, words, "exchange them in the robot's observe()"),
+                Cause("exchanged vectors", MOST, words, "exchange them in the robot's observe()"),
             )
 
 
@@ -432,7 +474,7 @@ def of_coverage(
     return scored(
         "coverage",
         float(np.median(every)),
-        max(1.5 * usual, 1e-9),
+        max(2.2 * usual, 1e-9),
         words,
         "record demonstrations at these states, or correct the policy there: imitate dagger",
     )

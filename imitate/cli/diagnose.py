@@ -62,7 +62,8 @@ def command(
 
     Exit codes: 0 no cause found; 1 a cause is named; 2 invalid input.
     """
-    from imitate.checks.diagnosis import diagnose, subject_of
+    from imitate.checks.diagnosis import diagnose
+    from imitate.checks.subject import subject_of
     from imitate.data.dataset_file import DatasetFile
     from imitate.policy.renaming import parse_rename
 

@@ -75,7 +75,7 @@ def test_a_recording_outside_of_the_training_shows_nothing():
     [
         ((-1, -0.6), 0.0, set()),
         ((-1, -0.6), 0.03, set()),
-        ((-1, -0.6), 0.2, {"drift"}),
+        ((-1, -0.6), 0.4, {"drift"}),
         ((1.5, 2.5), 0.0, {"outside", "offset"}),
         ((0.8, 1), 0.0, {"other starts"}),
     ],
@@ -92,3 +92,15 @@ def test_where_episodes_begin_tells_a_cause_from_its_consequence(start, speed, n
     causes = [*of_vectors("pos", failed, range_of(shown), shown)]
     assert sum(cause.kind in ("outside", "drift") for cause in causes) == 1
     assert {cause.kind for cause in causes if cause.is_named} == named
+
+
+@pytest.mark.parametrize(("number", "named"), [(8, False), (30, True)])
+def test_episodes_begin_outside_of_few_demonstrations_by_chance(number, named):
+    rng = np.random.default_rng(3)
+    shown = [rng.normal(size=(1, 4)).repeat(5, axis=0) for _ in range(number)]
+    known = range_of(shown)
+    failed = [known.mean + np.zeros((5, 4)) for _ in range(12)]
+    for one in failed[:5]:
+        one[:, 0] = known.high[0] + 1
+    causes = {cause.kind: cause for cause in of_vectors("pos", failed, known, shown)}
+    assert causes["outside"].is_named == named

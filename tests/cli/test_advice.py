@@ -16,7 +16,8 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 FOREIGN = {"--address", "--head", "--local-dir", "--repo-type", "--nproc", "--strict"}
 """Options of Ray, the Hub's tool and torchrun."""
 PRINTED_BY = """
-checks/causes checks/diagnosis checks/fitted checks/recording_causes | diagnose
+checks/causes checks/diagnosis checks/ends checks/fitted | diagnose
+checks/recording_causes checks/response checks/subject | diagnose
 checks/ | check-algo
 collect/action_file collect/actions | dataset actions
 collect/collect collect/collected_files collect/demonstrate | collect

@@ -1,0 +1,167 @@
+"""Episodes that look solved and are not: their observations do not describe the scene.
+
+At the end of successful demonstrations some combinations of observed numbers hardly vary, such as the difference of a
+position and its goal: they are what the task asks for. A policy that sees a goal or a pose in another order, with
+another sign or from another origin reaches this state in its observations, and fails in the scene.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.checks.causes import Array, Cause, scored
+
+
+class Watched(NamedTuple):
+    """Vectors (T, D) that the policy observes in an episode, joined, and the steps (T,) that solve the task."""
+
+    vectors: Array
+    solved: NDArray[np.bool_]
+
+
+_HELD = 0.1
+"""Fraction of its usual variance below which a combination of numbers is one that the task asks for."""
+_FOLDS, _FEWEST = 5, 8
+_BEFORE = 3
+"""Unsolved steps before the first solved one that have to look different."""
+_RELIABLE = 0.9
+"""Least probability that an unsolved step is farther from the solved state than a solved one."""
+_EPISODES, _SHARE = 4, 0.5
+"""Least number and share of failed episodes that look solved."""
+
+
+class SolvedState:
+    """The state in which demonstrations end.
+
+    Args:
+        demos: at least one demonstration, each of them solved.
+    """
+
+    def __init__(self, demos: Sequence[Watched]) -> None:
+        every = np.concatenate([demo.vectors for demo in demos])
+        self._mean, std = every.mean(axis=0), every.std(axis=0)
+        varied = std > 1e-6 * np.maximum(np.abs(self._mean), 1.0)
+        self._scale = np.where(varied, std, np.inf)
+        points = self._standard(every)
+        size, ways = np.linalg.eigh(np.cov(points.T, ddof=0) + 1e-3 * np.eye(points.shape[1]))
+        ways /= np.sqrt(size)
+        ends = self._standard(np.stack([demo.vectors[-1] for demo in demos])) @ ways
+        spread, turned = np.linalg.eigh(np.atleast_2d(np.cov(ends.T)))
+        held = spread < _HELD
+        held[: np.count_nonzero(~varied)] = False  # numbers that never vary have no spread
+        width = np.sqrt(np.maximum(spread[held], 0) + 1e-4)
+        self._ways = ways @ turned[:, held] / width
+        self._middle = ends.mean(axis=0) @ turned[:, held] / width
+
+    @property
+    def found(self) -> bool:
+        """True if the ends have something in common."""
+        return bool(self._ways.shape[1] > 0)
+
+    @property
+    def weights(self) -> Array:
+        """Weight (D,) of each number in the distance from this state."""
+        found: Array = np.sqrt((self._ways**2).sum(axis=1))
+        return found
+
+    def _standard(self, vectors: Array) -> Array:
+        found: Array = (vectors - self._mean) / self._scale
+        return found
+
+    def distances(self, vectors: Array) -> Array:
+        """Return the squared distances (T,) of vectors (T, D), in the variance of the ends."""
+        found: Array = ((self._standard(vectors) @ self._ways - self._middle) ** 2).mean(axis=1)
+        return found
+
+
+class LooksSolved:
+    """Test of observations for the state in which demonstrations end, and its reliability.
+
+    Args:
+        demos: demonstrations, each of them solved.
+    """
+
+    def __init__(self, demos: Sequence[Watched]) -> None:
+        self.reliable = False
+        """True if states before the first solved one are farther away than those after it."""
+        if len(demos) < _FEWEST:
+            return
+        self.state = SolvedState(demos)
+        if not self.state.found:
+            return
+        after, before, firsts, lasts = [], [], [], []
+        for fold in range(_FOLDS):
+            known = SolvedState([demo for n, demo in enumerate(demos) if n % _FOLDS != fold])
+            if not known.found:
+                return
+            for demo in demos[fold::_FOLDS]:
+                far = known.distances(demo.vectors)
+                first = int(demo.solved.argmax())
+                begin = min(first + 1, len(far) - 1)
+                after.append(far[begin:])
+                before.append(far[max(begin - _BEFORE, 0) : begin])
+                firsts.append(far[first])
+                lasts.append(far[-1])
+        inside, outside = np.concatenate(after)[:, None], np.concatenate(before)
+        if outside.size:
+            higher = (inside < outside).mean() + 0.5 * (inside == outside).mean()
+            self.reliable = bool(higher >= _RELIABLE)
+        self.limit = float(np.quantile(lasts, 0.9))
+        """Largest distance of a state that looks solved."""
+        self.last = float(np.max(firsts))
+        """Largest distance of the last state before that."""
+
+    def __call__(self, episode: Watched) -> bool:
+        """Return whether an episode comes to a state that looks solved."""
+        return bool(self.state.distances(episode.vectors).min() <= self.limit)
+
+
+def of_frame(
+    looks: LooksSolved, episodes: Sequence[Watched], columns: Mapping[str, slice]
+) -> Cause | None:
+    """Count the failed episodes that look solved; None if it is not known how solved states look.
+
+    Args:
+        looks: the test of observations.
+        episodes: recorded episodes.
+        columns: place of each observation in the vectors.
+    """
+    failed = [one for one in episodes if not one.solved.any()]
+    if not looks.reliable or not failed:
+        return None
+    number = sum(map(looks, failed))
+    weights = looks.state.weights
+    strong = {key: float(weights[at].max()) for key, at in columns.items()}
+    keys = [key for key, value in strong.items() if value > 0.3 * max(strong.values())]
+    fixed = [key for key in keys if all(_is_fixed(one.vectors[:, columns[key]]) for one in failed)]
+    words = (
+        f"in {number} of {len(failed)} failed episodes {', '.join(map(repr, keys))} come to values at which "
+        f"demonstrations are solved: {' or '.join(map(repr, fixed or keys))} does not describe the scene"
+    )
+    value = number / len(failed) if number >= _EPISODES else 0.0
+    return scored("frame", value, _SHARE, words, _FRAME)
+
+
+_FRAME = (
+    "compare order, signs, origin and units of its numbers in the robot's observe() with a measured pose, and whether "
+    "the test of success is that of the demonstrations"
+)
+
+
+def _is_fixed(values: Array) -> bool:
+    return bool(
+        (np.ptp(values, axis=0) <= 1e-6 * np.maximum(np.abs(values).max(axis=0), 1.0)).all()
+    )
+
+
+def is_right(looks: LooksSolved, episodes: Sequence[Watched]) -> bool:
+    """Return whether solved episodes of a recording end as demonstrations: then observations do describe the scene."""
+    solved = [one for one in episodes if one.solved.any()]
+    if not looks.reliable or len(solved) < 2:
+        return False
+    far = [looks.state.distances(one.vectors).min() for one in solved]
+    return bool(np.median(far) <= looks.last)

@@ -1,0 +1,301 @@
+"""A policy and its run, episodes of a file as the policy observes them, and its actions on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imitate.checks.causes import Array
+from imitate.checks.ends import Watched
+from imitate.checks.response import Pairs
+from imitate.data.dataset_file import DatasetFile
+from imitate.data.quality.doctor.motion import is_motion
+from imitate.deploy.check.deploy_check import CheckedDemo, Predictions, check_memory
+from imitate.deploy.check.statistics import TrainingObservations, training_of
+from imitate.errors import DatasetError, UserError
+from imitate.policy.checkpoint import config_of
+from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.system.instructions import TASK_ATTRS, instruction_of
+from imitate.system.run_folder import RunFolder, find_checkpoint
+from imitate.train.metrics import MetricsFile
+
+_SEVERAL_WAYS = ("flow_policy", "diffusion_policy", "vq_bet", "act")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy and its run.
+
+    Attributes:
+        policy: the policy.
+        known: statistics of the observations of its training.
+        normalization: offset and scale of each observation in the checkpoint.
+        losses: training loss of each epoch.
+        success: success rate of the last evaluations, or None.
+        horizon: longest evaluation episode in steps, or None.
+        several_ways: true if the policy can learn several ways of acting in one state.
+        part: filter key of the demonstrations of the training, and the largest number of them; None: all.
+        imitates_all: true if all demonstrations are imitated, bad ones too.
+    """
+
+    policy: RolloutPolicy
+    known: TrainingObservations
+    normalization: Mapping[str, tuple[Array, Array]]
+    losses: Sequence[float] = ()
+    success: float | None = None
+    horizon: int | None = None
+    several_ways: bool = False
+    part: tuple[str | None, int | None] = (None, None)
+    imitates_all: bool = False
+
+    def demos_of(self, data: DatasetFile) -> list[str]:
+        """Return the names of the demonstrations of a file with which the policy was trained."""
+        filter_key, limit = self.part
+        known = filter_key is not None and filter_key in data.filter_keys()
+        return data.demos(filter_key if known else None)[:limit]
+
+
+def subject_of(run: Path, device: str | None = None) -> tuple[Subject, Path | None]:
+    """Load a policy and what its run recorded.
+
+    Args:
+        run: a run folder or a checkpoint.
+        device: device of the policy; None is the CPU.
+
+    Returns:
+        the subject, and the file of its demonstrations if it exists.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    path = find_checkpoint(run)
+    policy, ckpt = policy_from_checkpoint(device=device or "cpu", ckpt_path=path)
+    config = config_of(ckpt)
+    kinds = {key: policy.modalities[key] for key in policy.obs_keys}
+    records = MetricsFile(RunFolder(path.parent.parent).metrics).read()
+    losses = [r["Train/Loss"] for r in records if r.get("kind") == "epoch" and "Train/Loss" in r]
+    rates = [r["Rollout/Success_Rate"] for r in records if "Rollout/Success_Rate" in r]
+    sources = ckpt["provenance"].get("datasets", ())
+    files = [Path(str(entry.get("path"))) for entry in sources]
+    first: Mapping[str, Any] = next(iter(sources), {})
+    normalization = {
+        key: (entry["offset"].double().numpy().ravel(), entry["scale"].double().numpy().ravel())
+        for key, entry in ckpt["preprocess"]["obs"].items()
+    }
+    ways = config.algo_name in _SEVERAL_WAYS or bool(
+        getattr(getattr(config.algo, "gmm", None), "enabled", False)
+    )
+    chosen = config.train.sample_weight.kind, config.train.filter_best
+    from_rewards = config.algo.data_needs(config).transitions is not None
+    weighs = bool(getattr(getattr(config.algo, "advantage", None), "enabled", False))
+    subject = Subject(
+        policy,
+        training_of(ckpt, None, kinds, reads_files=False),
+        normalization,
+        losses,
+        max(rates) if rates else None,
+        config.experiment.rollout.horizon if config.experiment.rollout.enabled else None,
+        ways,
+        (first.get("filter_key") or config.train.hdf5_filter_key, first.get("demo_limit")),
+        chosen == (None, None) and not from_rewards and not weighs,
+    )
+    return subject, next((file for file in files if file.is_file()), None)
+
+
+def episodes_of(
+    file: DatasetFile,
+    names: Sequence[str],
+    policy: RolloutPolicy,
+    rename: Mapping[str, str] | None = None,
+) -> list[CheckedDemo]:
+    """Read the observations of the policy and the actions of some episodes.
+
+    Args:
+        file: open file.
+        names: names of the episodes.
+        policy: the policy.
+        rename: from names of the file's observations to the policy's.
+
+    Raises:
+        UserError: an observation of the policy is missing.
+        DatasetError: the file is damaged.
+    """
+    found = []
+    names_there = recorded_names(policy, rename)
+    if names:
+        check_memory(file, names, [*(f"obs/{key}" for key in names_there.values()), "actions"])
+    for name in names:
+        missing = [key for key in names_there.values() if not file.has(name, f"obs/{key}")]
+        if missing:
+            raise UserError(
+                f"{file.path}: {name} has no observation {', '.join(missing)}; it has "
+                f"{', '.join(file.obs_keys(name))}: give names by --rename NEW=OLD"
+            )
+        obs = {own: file.read(name, f"obs/{key}") for own, key in names_there.items()}
+        actions = file.read(name, "actions")
+        for own, values in obs.items():
+            if len(values) != len(actions):
+                raise DatasetError(
+                    f"{file.path}: demo '{name}' has {len(values)} observations '{own}' and {len(actions)} actions: "
+                    "find all such demos with imitate dataset doctor"
+                )
+        lang = instruction_of(file.attrs(name, TASK_ATTRS), None) if policy.instructions else None
+        found.append(
+            CheckedDemo(name, obs, actions.reshape(len(actions), -1).astype(np.float64), lang)
+        )
+    return found
+
+
+def recorded_names(policy: RolloutPolicy, rename: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the name in the file of each observation of the policy."""
+    own = {old: new for new, old in (rename or {}).items()}
+    return {key: own.get(key, key) for key in policy.obs_keys}
+
+
+def acted(policy: RolloutPolicy, episodes: Sequence[CheckedDemo], seed: int = 0) -> Predictions:
+    """Call the policy on all episodes with one instruction at once; each row of a batch is an episode.
+
+    Args:
+        policy: the policy.
+        episodes: observations and actions of some episodes.
+        seed: seed of policies that sample.
+    """
+    torch.manual_seed(seed)
+    actions: list[Array] = [np.zeros(0)] * len(episodes)
+    for lang in dict.fromkeys(episode.lang for episode in episodes):
+        rows = [row for row, episode in enumerate(episodes) if episode.lang == lang]
+        every = _acted([episodes[row] for row in rows], policy, lang)
+        for row, found in zip(rows, every, strict=True):
+            actions[row] = found[: len(episodes[row].actions)]
+    return Predictions(episodes, actions, 0.0, np.zeros(0))
+
+
+def nearer(one: Predictions, other: Predictions) -> Predictions:
+    """Return the action that is nearer to the demonstrated one at each step.
+
+    A policy that samples may take another way than the demonstration, which is no error.
+    """
+    actions = []
+    for demo, a, b in zip(one.demos, one.actions, other.actions, strict=True):
+        first, second = (np.abs(x - demo.actions).sum(axis=1, keepdims=True) for x in (a, b))
+        actions.append(np.where(first <= second, a, b))
+    return Predictions(one.demos, actions, 0.0, np.zeros(0))
+
+
+def _acted(episodes: Sequence[CheckedDemo], policy: RolloutPolicy, lang: str | None) -> Array:
+    """Return the policy's actions (N, T, A); shorter episodes repeat their last observation."""
+    policy.start_episode(lang)
+    steps = []
+    for step in range(max(len(episode.actions) for episode in episodes)):
+        obs = {
+            key: np.stack([e.obs[key][min(step, len(e.actions) - 1)] for e in episodes])
+            for key in policy.obs_keys
+        }
+        steps.append(policy(obs, batched_ob=True))
+    return np.stack(steps, axis=1)
+
+
+def motions_of(
+    file: DatasetFile, episodes: Sequence[CheckedDemo], rename: Mapping[str, str] | None = None
+) -> Pairs:
+    """Return actions and positions of the episodes."""
+    found = []
+    new = rename or {}
+    for episode in episodes:
+        own = {new.get(key, key): key for key in file.obs_keys(episode.name)}
+        keys = [own[key] for key in sorted(own) if is_motion(f"obs/{key}")]
+        if keys:
+            parts = [file.read(episode.name, f"obs/{key}") for key in keys]
+            flat = [part.reshape(len(part), -1).astype(np.float64) for part in parts]
+            found.append((episode.actions, np.concatenate(flat, axis=1)))
+    return found
+
+
+def first_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -> dict[str, Array]:
+    """Return the first values (N, D) of vectors in some episodes; keys that one of them lacks are left out."""
+    found = {}
+    for key in keys:
+        if all(file.has(name, f"obs/{key}") for name in names):
+            firsts = [file.read(name, f"obs/{key}", 0, 1).ravel() for name in names]
+            if firsts[0].dtype.kind in "fiu" and len({first.size for first in firsts}) == 1:
+                found[key] = np.stack(firsts).astype(np.float64)
+    return found
+
+
+def watched(
+    file: DatasetFile, names: Sequence[str], keys: Sequence[str], solved: Mapping[str, bool | None]
+) -> list[Watched]:
+    """Read vectors of episodes and the steps in which the task is solved; without rewards the last one of a success.
+
+    Args:
+        file: open file.
+        names: names of the episodes.
+        keys: names of the vectors in the file.
+        solved: outcome of each episode.
+    """
+    check_memory(file, names, [f"obs/{key}" for key in keys])
+    found = []
+    for name in names:
+        parts = [file.read(name, f"obs/{key}") for key in keys]
+        joined = [part.reshape(len(part), -1).astype(np.float64) for part in parts]
+        rewarded = np.zeros(len(parts[0]), dtype=bool)
+        if solved[name] and file.has(name, "rewards"):
+            rewarded |= file.read(name, "rewards").ravel() > 0
+        if solved[name] and (not rewarded.any() or rewarded.all()):
+            rewarded[:] = np.arange(len(rewarded)) == len(rewarded) - 1
+        found.append(Watched(np.concatenate(joined, axis=1), rewarded))
+    return found
+
+
+def changed_by(
+    policy: RolloutPolicy,
+    predictions: Predictions,
+    chosen: Mapping[str, NDArray[np.intp] | None],
+) -> float:
+    """Return how much the actions change if some observations are taken from other demonstrations.
+
+    The change is a fraction of the change if all observations are taken from other demonstrations.
+
+    Args:
+        policy: the policy.
+        predictions: its actions.
+        chosen: columns of each key that are exchanged, or None for the whole key.
+    """
+
+    def mixed_value(own: Array, other: Array, columns: NDArray[np.intp] | None) -> Array:
+        taken: Array = other[np.arange(len(own)) % len(other)]
+        if columns is None:
+            return taken
+        mixed = own.reshape(len(own), -1).copy()
+        mixed[:, columns] = taken.reshape(len(own), -1)[:, columns]
+        return mixed.reshape(own.shape)
+
+    def changed(keys: Mapping[str, NDArray[np.intp] | None]) -> float:
+        episodes = predictions.demos
+        others = [*episodes[1:], episodes[0]]
+        mixed = [
+            CheckedDemo(
+                own.name,
+                {
+                    key: mixed_value(own.obs[key], other.obs[key], keys[key])
+                    if key in keys
+                    else own.obs[key]
+                    for key in policy.obs_keys
+                },
+                own.actions,
+                own.lang,
+            )
+            for own, other in zip(episodes, others, strict=True)
+        ]
+        again = acted(policy, mixed)
+        pairs = zip(again.actions, predictions.actions, strict=True)
+        return float(np.concatenate([np.abs(a - b).mean(axis=1) for a, b in pairs]).mean())
+
+    return changed(chosen) / max(changed(dict.fromkeys(policy.obs_keys)), 1e-9)

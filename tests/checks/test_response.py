@@ -1,0 +1,171 @@
+"""Delays are found from short episodes without a rate, for velocities, lags and position targets."""
+
+import numpy as np
+import pytest
+
+from imitate.checks.response import (
+    of_delay,
+    of_effects,
+    of_order,
+    of_parts,
+    of_shift,
+    reach_of,
+    right_sides,
+)
+
+
+def moved(u, delay=0, pull=0.0, lag=0.0, rng=None):
+    """Positions after actions: q' = q + 0.1 s - pull q, with s a lag of the actions `delay` steps before."""
+    q, s = np.zeros_like(u), np.zeros(u.shape[1])
+    for step in range(len(u) - 1):
+        s = lag * s + (1 - lag) * (u[step - delay] if step >= delay else 0)
+        q[step + 1] = q[step] + 0.1 * s - pull * q[step]
+    return q + (0 if rng is None else rng.normal(0, 1e-3, q.shape))
+
+
+def episodes(number=20, steps=14, seed=0, size=2, **robot):
+    rng = np.random.default_rng(seed)
+    smooth = [np.cumsum(rng.normal(0, 0.3, (steps, size)), axis=0) for _ in range(number)]
+    return [(u, moved(u, rng=rng, **robot)) for u in smooth]
+
+
+ROBOTS = {"velocity": {}, "target": {"pull": 0.1}, "lag": {"lag": 0.5, "pull": 0.2}}
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_the_delay_of_a_recording(robot, delay):
+    trained = episodes(**ROBOTS[robot])
+    found = of_delay(episodes(4, 30, seed=1, delay=delay, **ROBOTS[robot]), trained)
+    assert found.is_named == (delay > 0), found
+    assert f"actions {delay} steps later" in found.words
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+@pytest.mark.parametrize("ahead", [-1, 0, 1, 2])
+def test_observations_ahead_of_their_actions_are_shifted(robot, ahead):
+    pairs = episodes(30, 20, **ROBOTS[robot])
+    size = abs(ahead)
+    if ahead > 0:
+        pairs = [(u[: len(u) - size], q[size:]) for u, q in pairs]
+    elif ahead < 0:
+        pairs = [(u[size:], q[: len(q) - size]) for u, q in pairs]
+    found = of_shift(pairs)
+    assert found.is_named == (ahead > 0), found  # one step later is a delay that robots have
+    assert f"actions {-max(ahead, 0)} steps earlier" in found.words
+
+
+def test_positions_that_no_action_moves_show_nothing():
+    rng = np.random.default_rng(0)
+    noise = [(rng.normal(size=(20, 2)), rng.normal(size=(20, 2))) for _ in range(20)]
+    still = [(u, np.zeros_like(q)) for u, q in noise]
+    for pairs in (noise, still, []):
+        for found in (of_delay(pairs, pairs), of_shift(pairs), of_order(pairs, pairs)):
+            assert found is None or found.score == 0
+    assert of_delay(noise, episodes()).score == 0
+    assert [reach_of([(np.zeros((n, 1)), None)]) for n in (5, 10, 14, 99)] == [0, 2, 3, 10]
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [1, 0, 2], [2, 0, 1]])
+def test_positions_in_another_order(order):
+    trained, recorded = (episodes(size=3, seed=seed) for seed in (0, 1))
+    found = of_order([(u, q[:, order]) for u, q in recorded], trained)
+    back = ", ".join(str(order.index(n)) for n in range(3))
+    assert found is None if order == [0, 1, 2] else f"in the order {back} (" in found.words
+    assert of_order([(u, q[:, :2]) for u, q in recorded], trained) is None
+
+
+@pytest.mark.parametrize("flipped", [[], [1], [0, 2]])
+def test_positions_with_the_other_sign(flipped):
+    trained, recorded = (episodes(size=3, seed=seed) for seed in (0, 1))
+    signs = [-1 if n in flipped else 1 for n in range(3)]
+    found = of_order([(u, q * signs) for u, q in recorded], trained)
+    if not flipped:
+        assert found is None
+        return
+    named = ", ".join(f"{'-' if n in flipped else ''}{n}" for n in range(3))
+    assert found.kind == "sign" and f"in the order {named} (" in found.words
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+@pytest.mark.parametrize("gain", [1.0, 0.5, 2.0])
+def test_the_gain_of_a_recording(robot, gain):
+    trained, recorded = episodes(**ROBOTS[robot]), episodes(6, 30, seed=1, **ROBOTS[robot])
+    found = of_effects([(u / gain, q) for u, q in recorded], trained)
+    assert found.is_named == (gain != 1), found
+    if robot == "velocity" and gain != 1:
+        assert f"moves {gain:.2f} times as far" in found.words
+        assert found.score == pytest.approx(np.log(2) / np.log(1.85), rel=0.02)
+    assert of_effects(recorded, []) is None
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+def test_limits_that_cut_actions_are_found(robot):
+    trained, recorded = episodes(**ROBOTS[robot]), episodes(6, 30, seed=1, **ROBOTS[robot])
+    cut = [(u, moved(np.clip(u, [-0.4, -9], [0.7, 9]), **ROBOTS[robot])) for u, _ in recorded]
+    found = of_effects(cut, trained)
+    assert found.kind == "limits" and found.is_named, found
+    low, high = map(
+        float, found.words.split("actions[0] were cut to ")[1].split(",")[0].split(" to ")
+    )
+    assert (low, high) == pytest.approx((-0.4, 0.7), abs=0.05)
+    assert of_effects(recorded, trained).score < 0.3
+
+
+def test_positions_that_stand_at_an_obstacle_are_neither_cut_nor_slow():
+    trained, recorded = episodes(), episodes(6, 30, seed=1)
+    blocked = [(u, np.clip(q, None, 0.02)) for u, q in recorded]
+    assert not of_effects(blocked, trained).is_named
+
+
+def begun(pairs, seed):
+    """The same episodes, each from a position of its own."""
+    rng = np.random.default_rng(seed)
+    return [(u, q + rng.uniform(-1, 1, q.shape[1])) for u, q in pairs]
+
+
+@pytest.mark.parametrize("scale", [[1, 1], [2.5, 3], [0.3, 0.4]])
+def test_positions_on_another_scale_begin_as_far_apart_as_they_move(scale):
+    trained, recorded = begun(episodes(), 2), begun(episodes(12, 30, seed=1), 3)
+    scaled = of_effects([(u, q * scale + 1) for u, q in recorded], trained)
+    weaker = of_effects([(u / scale, q) for u, q in recorded], trained)
+    names = {1: (None, None)}.get(scale[0], ("units", "gain"))
+    assert tuple(one.kind if one.is_named else None for one in (scaled, weaker)) == names
+    assert scaled.score == pytest.approx(weaker.score, rel=0.1)
+
+
+def test_sides_of_motions_are_right_only_if_all_are():
+    trained, recorded = episodes(), episodes(6, 30, seed=1)
+    assert right_sides([(u, 3 * q + 1) for u, q in recorded], trained)
+    assert not right_sides([(u, q * [1, -1]) for u, q in recorded], trained)
+    assert not right_sides([], trained) and not right_sides(recorded, [])
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+def test_an_action_with_the_other_sign_is_named_after_the_policy_has_left_the_demonstrations(robot):
+    trained, recorded = episodes(**ROBOTS[robot]), episodes(6, 30, seed=1, **ROBOTS[robot])
+    found = of_effects([(u * [1, -1], q) for u, q in recorded], trained)
+    assert found.kind == "sign" and found.is_named and "actions[1]" in found.words
+
+
+def test_all_actions_with_larger_effects_are_another_rate_if_no_rate_is_known():
+    trained, recorded = episodes(size=4), episodes(6, 30, seed=1, size=4)
+    faster = [(u / 2, q) for u, q in recorded]
+    one = [(u * [1, 1, 1, 0.5], q) for u, q in recorded]
+    assert of_effects(faster, trained, same_rate=False).kind == "rate"
+    assert of_effects(faster, trained).kind == "gain"
+    assert of_effects(one, trained, same_rate=False).kind == "gain"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"), [([1, 1], None), ([1, -1], "sign"), ([1, 5], "gain"), ([0.2, 1], "gain")]
+)
+def test_demonstrations_with_other_signs_or_sizes_of_actions(change, kind):
+    trained = episodes(12, 60, seed=3)
+    mixed = [(u * change, q) if n % 3 == 0 else (u, q) for n, (u, q) in enumerate(trained)]
+    named = [cause for cause in of_parts(mixed) if cause.is_named]
+    assert [cause.kind for cause in named] == ([kind] if kind else [])
+    if kind:
+        assert "4 of 12" in named[0].words or "8 of 12" in named[0].words
+        assert f"actions[{int(change[0] == 1)}]" in named[0].words
+    assert not [*of_parts(mixed[:3])]
