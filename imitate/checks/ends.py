@@ -88,7 +88,7 @@ class LooksSolved:
     def __init__(self, demos: Sequence[Watched]) -> None:
         self.reliable = False
         """True if states before the first solved one are farther away than those after it."""
-        if len(demos) < _FEWEST:
+        if len(demos) < max(_FEWEST, 2 * sum(one.vectors.shape[1] for one in demos[:1])):
             return
         self.state = SolvedState(demos)
         if not self.state.found:

@@ -53,6 +53,12 @@ def test_ends_that_have_nothing_in_common_show_nothing():
     last = np.arange(20) == 19
     aimless = [Watched(rng.normal(size=(20, 4)), last) for _ in range(30)]
     failed = [one._replace(solved=np.zeros(20, dtype=bool)) for one in aimless]
-    for demos in (aimless, aimless[:3]):
+    for demos in (aimless, aimless[:3], []):
         looks = LooksSolved(demos)
         assert of_frame(looks, failed, COLUMNS) is None and not is_right(looks, aimless)
+
+
+def test_two_demonstrations_for_each_number_are_needed():
+    demos = episodes(20, 0)
+    wide = [one._replace(vectors=np.tile(one.vectors, 3)) for one in demos]
+    assert LooksSolved(demos).reliable and not LooksSolved(wide).reliable
