@@ -24,7 +24,7 @@ collect/collect collect/collected_files collect/demonstrate | collect
 collect/playback | dataset playback
 collect/render | dataset render
 collect/replay | dataset actions, dataset migrate-env
-config/axes train/sweep/order train/sweep/sweep train/sweep/work | sweep
+config/axes train/sweep/state train/sweep/sweep train/sweep/work | sweep
 config/loading | train, sweep, dagger, check-algo, config show
 config/data_paths config/ | train, sweep, dagger, check-algo
 config/base_config crew/ray_cluster system/processes | train, sweep, eval, collect, dagger, dataset render
@@ -32,7 +32,6 @@ data/download/ | dataset download
 data/edit/edits | dataset normalize-actions
 data/edit/merge | dataset merge
 data/edit/shard data/shards/ | dataset shard
-data/edit/small_changes | dataset set-env
 data/edit/target | dataset split, dataset filter, dataset subset, dataset delete, dataset doctor, dataset set-env
 data/file/journal | dataset split, dataset filter, dataset subset, dataset delete, dataset doctor, dataset set-env
 data/formats/ | dataset convert
@@ -40,7 +39,6 @@ data/quality/report/ | dataset report
 deploy/bundle/ | export
 deploy/check/ | check-deploy
 deploy/comparison/ | compare
-deploy/robot/fitting | run, compare
 deploy/robot/ | run, compare, record
 deploy/server/client | run, compare, check-deploy
 deploy/server/server | serve
@@ -84,6 +82,8 @@ EXCEPTIONS = {
         "--dataset",
     ): "train, of a configuration whose public file is missing",
     ("cli/robot/policies", "--skill"): "run",
+    ("data/edit/edits", "--env"): "set-env",
+    ("data/edit/edits", "--type"): "set-env",
     ("data/quality/doctor/actions", "--set"): "for a configuration",
     ("data/quality/doctor/structure", "--video"): "imitate dataset playback",
     ("cli/dataset/curate", "--keys"): "imitate dataset stats has it",
@@ -95,6 +95,11 @@ EXCEPTIONS = {
     ("data/formats/lerobot_video", "--video"): "a converter's",
 }
 """Options that only some of a module's commands have, with the one that prints them."""
+
+
+def test_the_tables_name_modules_that_exist():
+    places = [*modules(), *(place for place, _ in EXCEPTIONS)]
+    assert [p for p in places if not p.endswith("/") and not (ROOT / f"{p}.py").is_file()] == []
 
 
 def modules():

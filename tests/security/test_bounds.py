@@ -287,7 +287,7 @@ def test_networks_larger_than_memory_are_refused_before_they_are_made(monkeypatc
     monkeypatch.setattr("imitate.algo.base.allocation.MOST_TENSORS", 100)
     for layers, words in (
         ([2**40], "memory are free"),
-        ([10**400], "more than 10.18 GB"),
+        ([10**400], "more than 10.15 TB"),
         ([4] * 100, "more than 100 tensors"),
     ):
         with pytest.raises(ConfigError, match=f"algo: asks for networks .*{words}"):

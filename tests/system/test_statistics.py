@@ -29,7 +29,7 @@ def test_wilson_interval_of_no_trials_says_nothing():
 
 
 def test_wilson_interval_refuses_impossible_counts():
-    with pytest.raises(ValueError, match="0..5"):
+    with pytest.raises(ValueError, match="from 0 to 5"):
         wilson_interval(6, 5)
 
 
