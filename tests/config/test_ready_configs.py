@@ -95,7 +95,8 @@ def test_an_installed_wheel_has_the_files_of_data(tmp_path):
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(built)], check=True)
     code = (
         "import imitate.config.loading as ready_configs; from imitate.config import load_config;"
-        "print(ready_configs.folder(), len(ready_configs.names()), load_config('robosuite/lift/bc').algo_name);"
+        "print(ready_configs.folder(), len(ready_configs.names()), sep='\\n');"
+        "print(load_config('robosuite/lift/bc').algo_name);"
         "from imitate.data.download.catalogue import catalogue_path, load_catalogue; load_catalogue();"
         "print(catalogue_path())"
     )
@@ -107,7 +108,7 @@ def test_an_installed_wheel_has_the_files_of_data(tmp_path):
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [
+    assert done.stdout.splitlines() == [
         str(site / "imitate" / "configs"),
         str(len(names())),
         "bc",

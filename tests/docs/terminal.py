@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Container
@@ -79,7 +80,7 @@ class Terminal:
         self._end_server()
         command = line.partition(" #")[0].removeprefix("imitate ")
         self._server = subprocess.Popen(
-            ["bash", "-c", f"exec {self.program} {command} --port 0 --json"],
+            ["bash", "-c", f"exec {shlex.quote(str(self.program))} {command} --port 0 --json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
