@@ -56,7 +56,7 @@ class Case:
 
     Attributes:
         config: configuration made from the demonstrations, or None for online RL.
-        peer: name of the case of robomimic or Stable-Baselines3, or None if there is none.
+        peer: name of the case of robomimic or Stable-Baselines3, or None without one.
         wanted: target of the speed relative to the peer.
         steps: number of steps in a round.
     """

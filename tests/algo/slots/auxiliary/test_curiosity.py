@@ -81,6 +81,13 @@ def test_errors_of_both_models():
     assert found.relative.mean.item() == pytest.approx(0.5 + 0.01 * 2.0)
 
 
+def test_all_statistics_are_shared_by_processes_that_train_together():
+    found = icm()
+    shared = {id(buffer) for part in found.followed for buffer in part.buffers()}
+    own = {name for name, buffer in found.named_buffers() if id(buffer) not in shared}
+    assert shared and not own
+
+
 def test_features_learn_from_the_inverse_model_alone():
     found, batch = curious()
     before, after = found.seen(batch)
