@@ -1,12 +1,14 @@
 """Behavior cloning: the losses' numbers, what tells the variants apart, memory and goals."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from imitate.algo import bc
+from imitate.errors import ConfigError
 from imitate.models.actor import Actor, RecurrentActor, TransformerActor
 from imitate.models.heads import Deterministic, DeterministicHead, GaussianHead, GMMHead
 from tests.algo.conftest import within
@@ -30,6 +32,7 @@ def predict(algo, actions):
     """Let the head predict these actions, whatever is observed."""
     head = algo.policy.head
     head.forward = lambda features: Deterministic(torch.tensor(actions))
+    head.act = lambda features: torch.tensor(actions)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,7 @@ def test_regression_losses_by_hand():
     # The first three dimensions are at right angles.
     assert float(info["Cosine_Loss"]) == pytest.approx(1.0)
     assert float(info["Loss"]) == pytest.approx(1.125 + 4.375 + 100.0)
+    assert float(info["Action_Error"]) == pytest.approx((0.5 + 0.5 + 0.0 + 2.0) / 4)
 
 
 def test_padded_steps_are_not_supervised():
@@ -104,6 +108,38 @@ def test_negative_log_likelihood_of_a_mixture_by_hand():
     info = algo.train_on_batch(batch, 1, validate=True)
     assert float(info["Loss"]) == pytest.approx(-math.log(density), rel=1e-5)
     assert float(info["Log_Likelihood"]) == pytest.approx(math.log(density), rel=1e-5)
+
+
+@pytest.mark.parametrize(("sums", "errors"), [(True, (5.0, 9.0)), (False, (2.5, 4.5))])
+def test_the_evidence_bound_of_a_chunk_by_hand(sums, errors):
+    """Reconstructed (1, 2) and (3, 0) for zeros, the second of weight 3; a divergence of 2 with the weight 0.1."""
+    keys = ("enabled=true", "kl_weight=0.1")
+    keys += (f"decoder.reconstruction_sum_across_elements={str(sums).lower()}",)
+    chunk = (
+        "algo.chunk.enabled=true",
+        "algo.chunk.size=2",
+        "algo.chunk.execute=1",
+        "train.seq_length=2",
+    )
+    algo = make([*(f"algo.vae.{key}" for key in keys), *chunk])
+    out = SimpleNamespace(
+        reconstruction=torch.tensor([[1.0, 2.0, 3.0, 0.0]]), reconstruction_loss=torch.zeros(1)
+    )
+    algo.nets["policy"].vae.forward = lambda *_: SimpleNamespace(
+        **vars(out), kl=torch.tensor([2.0])
+    )
+    batch = batch_of(torch.zeros(1, 2, 2), torch.zeros(1, 2, 2), weight=torch.tensor([[1.0, 3.0]]))
+    info = algo.train_on_batch(algo.process_batch_for_training(batch), 1, validate=True)
+    expected = (errors[0] + 3 * errors[1]) / 4
+    assert float(info["Reconstruction_Loss"]) == pytest.approx(expected)
+    assert float(info["Loss"]) == pytest.approx(expected + 0.2)
+
+
+def test_chunks_of_a_recurrent_policy_need_longer_windows():
+    """Chunks of 3 from each of 5 steps: 7 steps."""
+    chunk = ("algo.rnn.enabled=true", "algo.rnn.horizon=5", "algo.chunk.enabled=true")
+    with pytest.raises(ConfigError, match="need windows of 7 steps: set it to 7"):
+        make((*chunk, "algo.chunk.size=3", "train.seq_length=6"))
 
 
 class OwnBC(bc.BC):

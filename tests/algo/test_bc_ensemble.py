@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.algo.bc_ensemble import disagreement
+from imitate.algo.bc_ensemble import Repulsion, disagreement
 from imitate.functional.particles import PENALTY
 from tests.algo.conftest import gradients, make_algo
 from tests.tiny import tiny_algo
@@ -155,12 +155,26 @@ def test_noise_is_relative_to_the_batch_and_leaves_constants():
     algo = tiny_algo(
         "bc_ensemble",
         obs={"s": 2},
-        algo={"particles": {"extra_share": 1.0, "extra_noise": 0.5}},
+        algo={"particles": {"extra_share": 0.5, "extra_noise": 0.25}},
     )
-    features = torch.stack([torch.linspace(-30.0, 30.0, 2000), torch.ones(2000)], 1)
-    noise = algo.noisy(features) - features
-    assert noise[:, 0].std().item() == pytest.approx(0.5 * features[:, 0].std().item(), rel=0.1)
-    assert not noise[:, 1].any()
+    features = torch.tensor([[-3.0, 1.0], [3.0, 1.0]])  # deviations 3 and 0, of half of the rows
+    torch.manual_seed(0)
+    found = algo.noisy(features)
+    torch.manual_seed(0)
+    drawn = torch.randn(1, 2)
+    torch.testing.assert_close(found, torch.tensor([[-3.0 + 0.75 * drawn[0, 0], 1.0]]))
+
+
+def test_the_function_of_minmax_sees_features_and_outputs():
+    """tanh of 2 s_1 - s_2 + 3 o, in a layer of one unit, times 0.5."""
+    repulsion = Repulsion(2, 1, (1,))
+    weights = {"mlp": [[2.0, -1.0, 3.0]], "last": [[0.5]]}
+    for name, weight in weights.items():
+        linear = next(m for m in getattr(repulsion, name).modules() if hasattr(m, "weight"))
+        linear.weight.data, linear.bias.data = torch.tensor(weight), torch.zeros(1)
+    found = repulsion(torch.tensor([[0.5, 0.25]]), torch.tensor([[[0.0]], [[1.0]]]))
+    wanted = [0.5 * math.tanh(0.75), 0.5 * math.tanh(3.75)]
+    assert found.flatten().tolist() == pytest.approx(wanted)
 
 
 def test_weighted_rows():
