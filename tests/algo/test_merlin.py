@@ -69,6 +69,21 @@ def test_episodes_of_a_batch_write_to_rows_of_their_own():
     assert after[:, :, 0].tolist() == [[5, 0, 0], [1, 0, 6]]
 
 
+def test_a_step_of_the_memory_by_hand():
+    """The posterior adds 1 .. 4 to the prior of 5 each. Three keys read each of four empty rows by a quarter."""
+    core = make(slots={"size": 4, "latent_dim": 2, "num_keys": 2}, rnn={"hidden_dim": 8}).net.memory
+    for weight in core.parameters():
+        torch.nn.init.zeros_(weight)
+    core.prior[-1].bias.data = torch.full((4,), 5.0)
+    core.posterior[-1].bias.data = torch.arange(1.0, 5.0)
+    state = core.initial_state(1)
+    state["usage"] += torch.tensor([3.0, 2.0, 4.0, 6.0])
+    outputs, after = core(torch.zeros(1, 1, core.posterior[0].in_features - 8 - 8 - 4), state)
+    assert outputs[0, 0, :8].tolist() == [6, 7, 8, 9, 5, 5, 5, 5]
+    assert after["usage"].flatten().tolist() == [3.75, 1.0, 4.75, 6.75]
+    assert after["slots"][0].tolist() == [[0] * 4, [6, 7, 0, 0], [0] * 4, [0] * 4]
+
+
 def test_the_loss_of_the_predictor_by_hand():
     algo = make(kl_weight=0.5)
     for weight in algo.net.decoder.parameters():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.algo import muzero
 from imitate.algo.muzero import ModelTree, halved, n_step_values
 from imitate.errors import ConfigError, DatasetError
 from imitate.functional.sampling import draw_dirichlet
@@ -103,6 +104,7 @@ def test_states_after_an_end_are_absorbing():
     algo.set_eval()
     torch.nn.init.zeros_(algo.model.policy[-1].weight)
     atoms, choices = math.log(101), math.log(2)
+    two, algo.keeps_errors = algo.model.atoms.two_hot(torch.tensor(2.0)), True
     nothing, window = torch.zeros(4, 5), {"ends": row(1, 0, 0, 0, 0).expand(4, 5)}
     window |= {"obs": {"s": torch.zeros(4, 5, 1)}, "actions": torch.zeros(4, 5, 2)}
     for seen in (True, False):
@@ -117,6 +119,9 @@ def test_states_after_an_end_are_absorbing():
         assert info["Value_Loss"].item() == pytest.approx(2 * atoms, rel=1e-4)
         assert info["Reward_Loss"].item() == pytest.approx(atoms, rel=1e-4)
         assert info["Policy_Loss"].item() == pytest.approx(choices, rel=1e-4)
+    algo.model.value[-1].bias.data = (two + 1e-30).log()
+    algo.train_on_batch(batch, 1, validate=True)
+    assert algo.sample_errors.tolist() == pytest.approx([5.0 - 2.0] * 4, rel=1e-3)
 
 
 def test_half_of_a_gradient_passes():
@@ -135,7 +140,7 @@ def test_dirichlet_numbers_have_their_moments():
 
 
 def test_the_policys_loss_by_hand():
-    """Logits log 3 and 0 are the probabilities 3/4 and 1/4; a Gaussian of mean 0 and log std -1.5 = -4 + 2.5."""
+    """Logits log 3 and 0 are the probabilities 3/4 and 1/4; a Gaussian of mean 1/4 and log std -1.5 = -4 + 2.5."""
     algo = make()
     for of in (algo, numbers := make(1, 0)):
         torch.nn.init.zeros_(of.model.policy[-1].weight)
@@ -147,8 +152,51 @@ def test_the_policys_loss_by_hand():
         entropy, torch.tensor([-0.75 * math.log(0.75) - 0.25 * math.log(0.25)])
     )
     points = torch.tensor([[[0.0], [math.tanh(1.0)]]])
-    loss, _ = numbers.policy_loss(torch.zeros(1, 8), row(0.25, 0.75), points)
-    torch.testing.assert_close(loss, torch.tensor([0.75 * 0.5 * math.exp(3.0) - 1.5]))
+    numbers.model.policy[-1].bias.data = torch.tensor([0.25, 0.0])
+    loss, entropy = numbers.policy_loss(torch.zeros(1, 8), row(0.25, 0.75), points)
+    squares = 0.25 * 0.25**2 + 0.75 * 0.75**2
+    torch.testing.assert_close(loss, torch.tensor([0.5 * math.exp(3.0) * squares - 1.5]))
+    assert entropy.item() == pytest.approx(-1.5)
+
+
+def test_each_of_three_steps_counts_a_third():
+    """Ends of zero heads cost log 2; predictions are compared with the state that follows the step."""
+    algo = make(unroll_steps=3)
+    algo.set_eval()
+    torch.nn.init.zeros_(algo.model.ends[-1].weight)
+    torch.manual_seed(0)
+    window = {"obs": {"s": torch.randn(4, 5, 1)}, "actions": torch.rand(4, 5, 2)}
+    window |= {"ends": torch.zeros(4, 5), "rewards": torch.zeros(4, 5)}
+    following = {**window, "mask": torch.ones(4, 5, dtype=torch.bool)}
+    batch = tiny_batch(algo, size=4, actions=torch.zeros(4, 1, 2), following=following)
+    batch = algo.process_batch_for_training(batch)
+    info = algo.train_on_batch(batch, 1, validate=True)
+    model, window = algo.model, batch["experience"]["window"]
+    with torch.no_grad():
+        seen = [model.encoded({"s": window["obs"]["s"][:, k]}, None) for k in range(4)]
+        z, near = seen[0], 0.0
+        for step in range(3):
+            z = model.dynamics(torch.cat([z, window["actions"][:, step]], -1))
+            pair = model.prediction(model.projection(z)), model.projection(seen[step + 1])
+            near += torch.nn.functional.cosine_similarity(*pair).mean().item() / 3
+    assert info["Ends_Loss"].item() == pytest.approx(math.log(2), rel=1e-4)
+    assert info["Reward_Loss"].item() == pytest.approx(math.log(101), rel=1e-4)
+    assert info["Consistency_Loss"].item() == pytest.approx(-near, rel=1e-4)
+
+
+def test_the_priors_of_the_root_have_a_share_of_noise(monkeypatch):
+    """A quarter of the way from 1/2 and 1/2 to 0.9 and 0.1."""
+    algo, roots = make(search={**SEARCH["search"], "noise_share": 0.25}), []
+    torch.nn.init.zeros_(algo.model.policy[-1].weight)
+    search = muzero.search
+    monkeypatch.setattr(
+        muzero, "search", lambda root, *more: roots.append(root) or search(root, *more)
+    )
+    monkeypatch.setattr(muzero, "draw_dirichlet", lambda *_: row(0.9, 0.1))
+    for explore in (True, False):
+        algo.act({"s": torch.zeros(1, 1)}, algo.initial_state(1), explore=explore)
+    found = [root.priors[0].tolist() for root in roots]
+    assert found == [pytest.approx([0.6, 0.4]), pytest.approx([0.5, 0.5])]
 
 
 def chain(algo, size=64, seed=0, continuous=False):

@@ -87,6 +87,32 @@ def window(algo, actions=(0.8, 0.8), rewards=(1.0, 2.0), **more):
     return algo.process_batch_for_training(batch)
 
 
+def test_sequences_of_a_replay_buffer_have_a_row_for_each_state():
+    """Three states around two steps; the goal belongs to each state, the weight to each step."""
+    words = {"algo": {"discount": 0.5}, "train": {"seq_length": 3, "obs_normalization": None}}
+    algo = tiny_algo("taac", obs={"s": 1}, goal=("s",), action=1, hidden=(), **words)
+    steps = {"actions": numbers(0.8, 0.3), "discounts": numbers(0.5, 0.0)}
+    batch = {
+        **{
+            name: value.unsqueeze(-1) if name == "actions" else value
+            for name, value in steps.items()
+        },
+        "obs": {"s": torch.tensor([[[1.0], [2.0], [3.0]]])},
+        "goal_obs": {"s": torch.tensor([[7.0]])},
+        "n_step_rewards": numbers(1, 2),
+        "mask": torch.ones(1, 2, dtype=torch.bool),
+        "weight": numbers(4, 5, 6),
+        "ahead": numbers(0),
+        "memory/current_plan": torch.tensor([[[0.8]]]),
+    }
+    found = algo.process_batch_for_training(batch)
+    assert found["goal_obs"]["s"].flatten().tolist() == [7, 7, 7]
+    assert found["obs"]["s"].flatten().tolist() == [1, 2, 3]
+    assert found["weight"].tolist() == [[4, 5]] and found["rewards"].tolist() == [[1, 2]]
+    assert found["before"].flatten().tolist() == pytest.approx([0.8, 0.8, 0.3])
+    assert found["new"].tolist() == [[False, True]]
+
+
 def share(value):
     """Probability of a plan whose value is this much above the other's."""
     return 1 / (1 + math.exp(-value))

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from imitate.algo.slots.density import last_frames
 from imitate.algo.slots.frozen import FrozenPolicy
 from imitate.algo.slots.prior import Prior, PriorConfig, same_action_log_prob
 from imitate.errors import CheckpointError, ConfigError
@@ -78,6 +79,12 @@ def test_a_mixture_and_a_policy_with_a_memory_have_densities():
     expected = recurrent.policy.head(features[:, -1]).log_prob(action)
     found = frozen(recurrent, units()).distribution({"s": frames}, units())
     assert found.log_prob(action).item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(2, [1, 2]), (4, [0, 0, 1, 2]), (1, 2)])
+def test_the_newest_frames_are_taken(count, chosen):
+    found = last_frames({"s": torch.arange(3.0).view(1, 3)}, count)["s"]
+    assert found[0].tolist() == chosen
 
 
 def of_clone(**settings):
