@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -10,12 +11,12 @@ import torch
 from scipy.spatial.transform import Rotation
 
 from imitate.collect.action_file import arm_controllers
-from imitate.collect.actions import ActionOptions, convert_actions
+from imitate.collect.actions import ActionOptions, Blocks, Forms, convert_actions
 from imitate.collect.replay import migrate_file
 from imitate.data import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.errors import DatasetError
-from imitate.functional.rotations import rotation_6d_to_axis_angle
+from imitate.functional.rotations import CommandRange, HandPoses, rotation_6d_to_axis_angle
 from tests.demo_files import make_demo_file
 
 TWO_ARMS = Path(__file__).parents[1] / "data" / "fixtures" / "robosuite_1.4.1_two_arms.hdf5"
@@ -127,8 +128,9 @@ def test_a_real_robots_goals_by_scipy(real, tmp_path, key):
         pose_keys=KEYS,
         scale=(0.1, 0.2),
         key=key,
+        check=1,
     )
-    assert report.keys == [key]
+    assert (report.keys, report.clipped, report.replays) == ([key], 0, {})
     actions = read(real, "actions")
     turned = Rotation.from_rotvec(actions[:, 3:6] * 0.2) * Rotation.from_quat(
         read(real, "obs/hand_quat")
@@ -158,6 +160,39 @@ def test_goals_out_of_reach_are_clipped_and_counted(real, tmp_path):
     assert (report.steps, report.clipped, report.clipped_share) == (12, 2, 2 / 12)
     assert report.error < 1e-12
     np.testing.assert_allclose(read(out, "actions")[:, 0], [1, 1, 0.5, 0.5, 0.5, 0.5], atol=1e-12)
+
+
+RANGE = CommandRange(*(torch.full((6,), x).double() for x in (-1, 1, -0.1, 0.1)))
+
+
+def forms(mode, actions, frame=None, base=0.0):
+    """Forms of actions (T, 2 arms, 7) whose hands are at the bases, at ``base`` in all coordinates."""
+    actions = torch.tensor(actions).double().flatten(1)
+    about = SimpleNamespace(mode=mode, limits=RANGE, base_frame=frame is not None)
+    blocks = Blocks.of(actions, 2, "axis_angle", "x")
+    place, turn = torch.full((len(actions), 2, 3), base).double(), torch.eye(3).double()
+    hands = HandPoses(place, turn.expand(len(actions), 2, 3, 3), turn if frame is None else frame)
+    return Forms(about, blocks, "axis_angle", hands, place, "x")
+
+
+@pytest.mark.parametrize(("mode", "beyond"), [("delta", 1.5), ("absolute", 0.15)])
+def test_a_step_that_is_clipped_for_one_arm_counts_once(mode, beyond):
+    """Commands beyond 1, goals beyond 0.1 m: of one arm, of both, of none."""
+    far, near = [beyond] + [0.0] * 6, [0.0] * 7
+    made = forms(mode, [[far, near], [far, far], [near, near]])
+    assert made.clipped == 2 and made.error < 1e-12
+    moved = made.commands if mode == "absolute" else made.goals[0]
+    assert moved[..., 0].tolist() == [[pytest.approx(x) for x in row] for row in (
+        [[1, 0], [1, 1], [0, 0]] if mode == "absolute" else [[0.1, 0], [0.1, 0.1], [0, 0]]
+    )]  # fmt: skip
+
+
+def test_goals_in_the_frame_of_a_base_are_goals_in_the_world():
+    """The base is at (1, 1, 1), and its x is the world's y."""
+    frame = torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]).double()
+    made = forms("absolute", [[[0.05, 0.02] + [0.0] * 5] * 2], frame, base=1.0)
+    np.testing.assert_allclose(made.goals[0][0], [[0.98, 1.05, 1.0]] * 2)
+    np.testing.assert_allclose(made.commands[0, :, :3], [[0.5, 0.2, 0.0]] * 2, atol=1e-12)
 
 
 def test_robomimics_action_dict(real, tmp_path):
@@ -193,7 +228,8 @@ def test_robomimics_action_dict(real, tmp_path):
 @pytest.mark.parametrize(("rotation", "width"), [("rot6d", 10), ("euler", 7)])
 def test_rotations_written_otherwise_and_back(real, tmp_path, rotation, width):
     there, back = tmp_path / "there.hdf5", tmp_path / "back.hdf5"
-    assert convert(real, there, rotation=rotation).poses == ""
+    report = convert(real, there, rotation=rotation)
+    assert (report.poses, report.clipped, report.error) == ("", 0, 0.0)
     assert read(there, "actions").shape == (6, width)
     convert(there, back, from_rotation=rotation)
     np.testing.assert_allclose(read(back, "actions"), read(real, "actions"), atol=1e-12)

@@ -393,6 +393,17 @@ def test_a_window_holds_the_samples_of_its_shards(folder):
     assert (whole[2 * 2 * 15]["actions"] == dataset.window((2,))[0]["actions"]).all()
 
 
+def test_a_window_that_cannot_be_read_is_released(folder, monkeypatch):
+    with DataFiles() as files:
+        dataset, _ = build_streamed(resolved(folder, **WINDOWS), files)
+        released = []
+        monkeypatch.setattr(type(dataset), "release", lambda _, numbers: released.append(numbers))
+        monkeypatch.setattr(module, "window_set", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            dataset.window((1, 3))
+    assert released == [(1, 3)]
+
+
 def test_shards_whose_demos_are_too_short_are_left_out(tmp_path):
     short = write_demos(tmp_path / "a.hdf5", num=2, length=3, filter_keys=False)
     long = write_demos(tmp_path / "b.hdf5", num=4, length=15, filter_keys=False)

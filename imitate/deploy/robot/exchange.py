@@ -77,11 +77,11 @@ class Exchange(Teleoperator):
         self._seen_s: float | None = None
         self._outcome: StepOutcome | None = None
         self._done: tuple[Vector, bool, bool] | None = None
-        self._open: bool | None = None
         self._events: frozenset[str] = frozenset()
-        self._last: Vector = np.zeros(robot.limits.size)
-        self._leaving = self._asleep = self._begins = False
-        self._waits_since = 0.0
+        limits = robot.limits
+        self._last: Vector = np.clip(np.zeros(limits.size), limits.low, limits.high)
+        self._rest = self._last
+        self.enter()
 
     def attach(self, loop: ControlLoop) -> None:
         """Set the control loop that uses this as its device; its ``on_step`` must be :meth:`on_step`."""
@@ -92,10 +92,7 @@ class Exchange(Teleoperator):
     def begin(self) -> None:
         """Begin an episode: the next outcome is an observation without an action."""
         with self._changed:
-            rest = np.clip(
-                np.zeros_like(self._last), self._robot.limits.low, self._robot.limits.high
-            )
-            self._last, self._done = rest, (rest, False, False)
+            self._last, self._done = self._rest, (self._rest, False, False)
             self._decided, self._outcome, self._events = None, None, frozenset()
         if self._device is not None:
             self._device.start_episode()
@@ -105,7 +102,8 @@ class Exchange(Teleoperator):
         """Get ready for another run of the loop."""
         with self._changed:
             self._leaving = self._asleep = False
-            self._begins, self._open = True, None
+            self._begins = True
+            self._open: bool | None = None
             self._waits_since = clock.now()
 
     def decide(self, action: Vector) -> bool:

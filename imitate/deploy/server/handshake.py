@@ -106,7 +106,7 @@ def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline
             else ("; the address of a server with a certificate begins with wss://")
         )
         raise ClosedError(f"the handshake was not answered{hint}") from error
-    words = head.split(maxsplit=2)
+    words = head.split()
     if (
         len(words) < 2
         or not words[0].startswith(b"HTTP/")

@@ -495,6 +495,10 @@ def test_tables_and_statistics_are_as_lerobot_wants_them(tmp_path):
     convert(tmp_path / "a.hdf5", root, to_format="lerobot")
     info = info_of(root)
     assert (info["total_episodes"], info["total_frames"], info["fps"]) == (2, 63, 20)
+    sizes = {"chunks_size": 1000, "data_files_size_in_mb": 100, "video_files_size_in_mb": 200}
+    assert {key: info[key] for key in sizes} == sizes and info["splits"] == {"train": "0:2"}
+    meta = sorted(path.name for path in (root / "meta").iterdir())
+    assert meta == ["episodes", "imitate.hdf5", "info.json", "stats.json", "tasks.parquet"]
     names = ["eef.0", "eef.1", "eef.2", "quat.0", "quat.1"]
     assert info["features"]["observation.state"]["names"] == names
     table = pq.read_table(root / "data/chunk-000/file-000.parquet")
@@ -524,6 +528,24 @@ def test_tables_and_statistics_are_as_lerobot_wants_them(tmp_path):
     (first, _) = pq.read_table(root / EPISODES).to_pylist()
     np.testing.assert_allclose(first["stats/action/mean"], actions[:40].mean(axis=0), atol=1e-12)
     assert (first["dataset_from_index"], first["dataset_to_index"]) == (0, 40)
+
+
+def test_a_large_table_is_followed_by_another(tmp_path, monkeypatch):
+    demos(tmp_path / "a.hdf5", [3, 3, 3])
+
+    def files(megabytes, name):
+        monkeypatch.setattr("imitate.data.formats.lerobot_writer._DATA_MB", megabytes)
+        convert(tmp_path / "a.hdf5", tmp_path / name, to_format="lerobot")
+        return sorted((tmp_path / name / "data").rglob("*.parquet"))
+
+    each = files(1e-6, "small")
+    assert [path.name for path in each] == [f"file-00{number}.parquet" for number in range(3)]
+    rows = pq.read_table(tmp_path / "small" / EPISODES).to_pylist()
+    assert [row["data/file_index"] for row in rows] == [0, 1, 2]
+    group = pq.ParquetFile(each[0]).metadata.row_group(0)
+    columns = [group.column(number).total_compressed_size for number in range(group.num_columns)]
+    size = 4 + sum(columns)  # of the first episode, with the magic number and without the footer
+    assert len(files((size - 1) / 2**20, "alone")) == 3 and len(files(size / 2**20, "pairs")) == 2
 
 
 def test_a_success_that_is_unknown_has_no_column(tmp_path):

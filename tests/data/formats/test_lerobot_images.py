@@ -123,7 +123,7 @@ def copied(request, tmp_path_factory):
 
 def test_packets_and_pngs_are_copied_and_give_the_same_frames(copied):
     root, path, report = copied
-    assert not report.changed
+    assert not report.changed and f"video packets of {TOP}" in report.kept
     folder = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
     assert path.stat().st_size < folder + 24_000  # HDF5's own records
     with DatasetFile(path) as file:
@@ -325,6 +325,20 @@ def test_texts_are_not_made_an_array_of_the_longest():
         assert tables.decoded("x", column) is None
     assert tracemalloc.get_traced_memory()[1] < 10**6
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "said", [{"info": {"video.is_depth_map": True}}, {"video_info": {"is_depth_map": True}}]
+)
+def test_a_depth_video_is_left_out(tmp_path, said):
+    root = make(tmp_path / "l", next(iter(CODECS)))
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][TOP].update(said)
+    (root / "meta/info.json").write_text(json.dumps(info))
+    report = convert(root, tmp_path / "a.hdf5")
+    assert report.dropped[TOP].startswith("a depth video, whose colours are distances")
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        assert "top_image" not in file.obs_keys("demo_0")
 
 
 def test_damaged_packets_are_named(copied, tmp_path):

@@ -236,11 +236,11 @@ def test_lists_of_texts_are_not_read(tmp_path):
     assert sorted(columns) == ["episode_index", "text", "x"] and tables.unread == {"words", "deep"}
 
 
-@pytest.mark.parametrize(("allowed", "fits"), [(9_000, False), (11_000, True)])
+@pytest.mark.parametrize(("allowed", "fits"), [(10_012, False), (10_013, True)])
 def test_texts_that_are_repeated(tmp_path, monkeypatch, allowed, fits):
     tables = v2(tmp_path, 0)
     name = tmp_path / "data/chunk-000/episode_000000.parquet"
-    write(name, episode_index=[0] * 100, text=["a" * 92] * 100)  # 8 and 92 bytes a row
+    write(name, episode_index=[0] * 100, text=["a" * 92] * 100)  # 8 and 92 bytes and a bit a row
     monkeypatch.setattr(module, "_FREE_BYTES", allowed)
     monkeypatch.setattr(module, "_TIMES", 0)
     if fits:

@@ -149,6 +149,11 @@ def test_events_reach_the_next_outcome_and_outdated_actions_do_not(world):
     exchange.guide(seen())
     found = outcome(exchange)
     assert found.events == {"success", "redo"} and not found.intervened
+    exchange.decide(np.array([0.25, 0.75]))
+    exchange.guide(seen())
+    exchange.on_step(step([0.2, 0.7]))
+    exchange.guide(seen())
+    assert outcome(exchange).events == frozenset()
     exchange.follow(np.array([1.0, 1.0]))
     assert device.followed == [[1.0, 1.0]]
 
@@ -164,6 +169,15 @@ def test_the_loop_ends_at_the_programs_wish_or_while_it_computes_for_long(world)
     loop.safety.hold_s = 1e9
     assert exchange.guide(seen()).events == frozenset()
     exchange.leave()
+    assert exchange.guide(seen()).events == {END}
+
+
+def test_before_the_first_episode_the_pose_is_held_for_the_usual_time():
+    exchange, loop = Exchange(ROBOT), Loop()
+    exchange.attach(loop)
+    loop.safety.hold_s = 1.0
+    assert exchange.guide(seen()) == HOLD
+    loop.safety.hold_s = -1.0
     assert exchange.guide(seen()).events == {END}
 
 

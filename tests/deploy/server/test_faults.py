@@ -293,6 +293,7 @@ def test_a_client_does_not_go_on_with_a_server_of_another_kind(
         (np.zeros(3), "actions of 3 numbers; wanted 2"),
         (np.array([0.1, 2e9]), "beyond its own limits .number 1: 2e.09, limits -1e.04 to 1e.04."),
         (np.array([0.1, np.nan]), "array of finite numbers"),
+        (np.diag([0.1, -2e9, 0.1])[:, :2], "own limits .number 1: -2e.09, limits -1e.04 to 1e.04."),
     ],
 )
 @pytest.mark.parametrize("lasts", [1, 1000])
@@ -300,8 +301,10 @@ def test_an_answer_that_is_none_of_the_policy_is_not_sent(network_of, answer, wo
     class Odd(Counter):
         def predict(self, asks):
             self.batches.append(0)
-            odd = 10 < len(self.batches) <= 10 + lasts
-            return [Prediction(answer if odd else np.zeros(2), np.zeros((4, 2)), {}) for _ in asks]
+            first, chunk = np.zeros(2), np.zeros((4, 2))
+            if 10 < len(self.batches) <= 10 + lasts:
+                first, chunk = (answer, chunk) if answer.ndim == 1 else (first, answer)
+            return [Prediction(first, chunk, {}) for _ in asks]
 
     network_of(Odd())
     robot = camera_robot()
@@ -339,4 +342,27 @@ def test_the_text_of_a_server_is_one_line(network_of, monkeypatch):
     with pytest.raises(UserError) as raised:
         RemotePolicy("ws://here").start_episode(lang="unknown")
     words = str(raised.value)
-    assert words.startswith("ws://here: no error: something else x") and len(words) < 600
+    assert words.startswith("ws://here: no error: something else x") and len(words) == 11 + 500
+
+
+def test_requests_are_numbered_from_one(network_of, monkeypatch):
+    network, sent = network_of(Counter()), []
+
+    def connected(*settings):
+        end = network.connected(*settings)
+        send = end.send
+
+        def noted(data, timeout_s):
+            header = decode(b"".join(data))["imitate"]
+            sent.append((header["id"], header["kind"]))
+            send(data, timeout_s)
+
+        end.send = noted
+        return end
+
+    monkeypatch.setattr("imitate.deploy.server.client.connected", connected)
+    policy = RemotePolicy("ws://here")
+    policy.ping()
+    policy.cut_plan()
+    policy(observation())
+    assert sent == [(1, "ping"), (2, "cut"), (3, "begin"), (4, "observe")]

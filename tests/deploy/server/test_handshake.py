@@ -1,5 +1,6 @@
 """Handshakes over real connections within this machine."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -8,6 +9,7 @@ import pytest
 
 from imitate.deploy.server.handshake import Handshake, RefusedError, connected
 from imitate.errors import ClosedError, UserError
+from imitate.system.channel.stream import Stream
 from tests.refusals import refused
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -69,6 +71,12 @@ def test_a_refusal_has_its_status(serve):
     assert caught.value.status == 403
 
 
+def test_an_answer_may_lack_a_reason(serve):
+    url = serve(lambda sock: sock.recv(10_000) and sock.sendall(b"HTTP/1.1 404\r\n\r\n"))
+    with pytest.raises(RefusedError, match="refused with status 404"):
+        connect(url)
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -82,12 +90,19 @@ def test_a_refusal_has_its_status(serve):
     ],
 )  # fmt: skip
 def test_answers_that_are_none(serve, answer, words):
+    ended = threading.Event()
+
     def handle(sock):
         sock.recv(10_000)
         sock.sendall(answer)
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(2.0)
+        if sock.recv(1) == b"":
+            ended.set()
 
-    with refused(words, error=ClosedError):
+    with refused(words, error=ClosedError) as caught:
         connect(serve(handle))
+    assert ended.wait(2.0) and caught is not None  # closed at once, although the error is kept
 
 
 @pytest.mark.parametrize("url", ["here:80", "http://here", "ws://:80", "ws://here:99999"])
@@ -131,6 +146,30 @@ def test_a_request_without_a_websocket_is_answered_and_closed():
     early, request, answer = admitted(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
     assert early is None and request.path == "/health"
     assert answer.startswith(b"HTTP/1.1 426")
+
+
+def test_a_refused_client_may_finish_sending_before_it_reads(serve):
+    url = serve(lambda sock: Handshake(sock, 10.0, 1000).answer(403, "no"))
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+        client.sendall(UPGRADE.encode() + bytes(8_000_000))
+        client.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: client.recv(10_000), b""))
+    assert answer.startswith(b"HTTP/1.1 403") and answer.endswith(b"no")
+
+
+def test_each_part_of_a_handshake_has_the_whole_time(serve, monkeypatch):
+    left_s, flush = [], Stream.flush
+
+    def noted(stream, deadline):
+        left_s.append(deadline - time.monotonic())
+        flush(stream, deadline)
+
+    monkeypatch.setattr(Stream, "flush", noted)
+    for finish in (lambda h: h.accept(), lambda h: h.answer(403, "no")):
+        left_s.clear()
+        with contextlib.suppress(RefusedError):
+            connect(serve(lambda sock, finish=finish: finish(Handshake(sock, 9.0, 1000)))).abort()
+        assert [round(seconds) for seconds in left_s[:2]] == [10, 9]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from imitate.errors import NotFiniteError, UserError
 from imitate.policy.rollout_policy import RolloutPolicy
 from tests.deploy.policies import instructed, observations, policy_of
 from tests.refusals import refused
+from tests.tiny import tiny_algo
 
 NAMES = ["bc/bc", "bc/bc_rnn", "act/act", "dt/dt", "bc/bc_transformer"]
 
@@ -147,3 +148,20 @@ def test_the_only_instruction_need_not_be_named_and_one_of_two_must():
 def test_the_schema_tells_how_many_actions_are_predicted_and_executed(name, chunk, execute):
     schema = schema_of(policy_of(name))
     assert (schema.chunk, schema.execute) == (chunk, execute)
+
+
+def test_each_session_has_its_goal():
+    def policy():
+        algo = tiny_algo("bc", obs={"s": 1}, goal=("s",))
+        algo.set_eval()
+        return RolloutPolicy(algo)
+
+    served, goals = ServedPolicy(policy()), ([-1.0], [2.0])
+    obs = {"s": np.array([0.5], np.float32)}
+    made = [{"s": np.array(goal, np.float32)} for goal in goals]
+    asks = [Ask(served.begin(None), obs, goal, None) for goal in made]
+    found = [reply.action for reply in served.predict(asks)]
+    twin = policy()
+    twin.start_episode()
+    np.testing.assert_allclose(found, [twin(obs, goal) for goal in made], atol=1e-6)
+    assert np.abs(found[0] - found[1]).max() > 1e-3

@@ -1,5 +1,6 @@
 """Server and client over a real socket: sessions, errors, limits, and every fault of a network that we can provoke."""
 
+import inspect
 import os
 import signal
 import socket
@@ -21,10 +22,10 @@ from imitate.deploy.schema import Schema
 from imitate.deploy.server import handshake
 from imitate.deploy.server.client import RemoteError
 from imitate.deploy.server.server import PolicyServer
-from imitate.errors import UserError
+from imitate.errors import ClosedError, UserError
 from imitate.system.channel import frames
 from imitate.system.channel.frames import NO_MASK, header_of
-from imitate.system.channel.messages import decode, encode, encode_parts
+from imitate.system.channel.messages import MAX_MESSAGE, decode, encode, encode_parts
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
 from tests.deploy.in_process import Patient
 from tests.refusals import refused
@@ -146,9 +147,116 @@ def test_health_needs_no_session_and_all_else_one_token(server_of, request_line,
         assert status in raw.recv(1000)
 
 
-def test_a_taken_port_is_one_line(server):
-    with refused(f"cannot listen on 127.0.0.1:{server.port}", error=UserError):
-        PolicyServer(Counter(), port=server.port)
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_port_that_is_taken_or_none_is_one_line(server, is_taken):
+    port, reason = (server.port, "Address already in use") if is_taken else (70_000, "0-65535")
+    with pytest.raises(UserError) as caught:
+        PolicyServer(Counter(), port=port)
+    assert str(caught.value).startswith(f"cannot listen on 127.0.0.1:{port}: ")
+    assert reason in str(caught.value) and "Errno" not in str(caught.value)
+
+
+def test_what_a_server_grants_by_default():
+    settings = inspect.signature(PolicyServer).parameters.values()
+    found = {setting.name: setting.default for setting in settings if setting.name != "served"}
+    wanted = {"host": "127.0.0.1", "port": 8000, "token": None, "tls": None, "max_sessions": 64}
+    assert found == {**wanted, "idle_s": 300.0, "max_bytes": MAX_MESSAGE}
+
+
+def test_a_checked_connection_leaves_the_lobby(server):
+    with socket.create_connection((server.host, server.port), timeout=600) as raw:
+        raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in raw.recv(1000)
+    until = time.monotonic() + 5.0
+    while server.lobby.oldest() and time.monotonic() < until:
+        time.sleep(0.005)
+    assert server.lobby.oldest() == []
+
+
+def test_a_failing_listener_is_tried_ten_times_a_second_and_closing_waits_for_its_thread(
+    monkeypatch, caplog
+):
+    tries, ended = [], []
+
+    class Server(PolicyServer):
+        def serve_forever(self):
+            assert threading.current_thread().daemon
+            super().serve_forever()
+            time.sleep(0.05)
+            ended.append(True)
+
+    def accept(listener):
+        tries.append(time.monotonic())
+        raise OSError("no file is left")
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    with Server(Counter(), port=0):
+        while len(tries) < 3:
+            time.sleep(0.005)
+    assert ended == [True]
+    assert min(np.diff(tries)) >= 0.09
+    assert "a connection was not accepted: no file is left" in caplog.text
+
+
+class Scripted:
+    """A channel that receives one thing after the other, and notes what happens to it."""
+
+    def __init__(self, *script):
+        self.script, self.waited_s, self.pings_s = list(script), [], []
+        self.ends, self.sent = [], []
+
+    @property
+    def emptied(self):
+        return not self.script or isinstance(self.script[0], BaseException)
+
+    def recv(self, timeout_s):
+        self.waited_s.append(timeout_s)
+        found = self.script.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def send(self, data, timeout_s):
+        self.sent.append((decode(data if isinstance(data, bytes) else b"".join(data)), timeout_s))
+
+    def ping(self, timeout_s):
+        self.pings_s.append(timeout_s)
+
+    def close(self, code=1000, reason=""):
+        self.ends.append((code, reason))
+
+    def abort(self):
+        self.ends.append("abort")
+
+
+CUT = encode({"imitate": {"kind": "cut", "id": 1}})
+
+
+@pytest.mark.parametrize(
+    ("script", "waited_s", "pings", "end"),
+    [
+        ([TimeoutError()] * 4, [20, 20, 20, 10], 3, (1001, "no message for too long")),
+        ([CUT, CUT, CUT, ClosedError("x")], [20, 0, 0, 20], 0, "abort"),
+        ([CUT, TimeoutError(), CUT, ClosedError("x")], [20, 20, 20, 20], 1, "abort"),
+        ([b"\xc1"], [20], 0, None),
+    ],
+)
+def test_a_session_waits_for_messages_and_reads_those_that_are_there(script, waited_s, pings, end):
+    server, channel = PolicyServer(Counter(), port=0, idle_s=70.0), Scripted(*script)
+    server.serve(channel)
+    server.close()
+    assert channel.waited_s == waited_s and channel.pings_s == [10.0] * pings
+    assert channel.ends == [end] if end else channel.ends[0][0] == 1007
+    assert server.statistics.count("errors") == (1 if end else 2)  # this count is one of them
+    assert {seconds for _, seconds in channel.sent} == {10.0}
+
+
+def test_other_errors_of_a_session_end_it_and_are_raised():
+    server, channel = PolicyServer(Counter(), port=0), Scripted(KeyError("a fault"))
+    with pytest.raises(KeyError, match="a fault"):
+        server.serve(channel)
+    server.close()
+    assert channel.ends == ["abort"]
 
 
 # ---- what is no message --------------------------------------------------------------------------
