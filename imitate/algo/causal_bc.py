@@ -157,7 +157,7 @@ class CausalBC(Algo[CausalBCConfig]):
         value = masked_mean((2.0 * error * predicted - predicted.square()).mean(-1), weight)
         real = predicted * (weight > 0).unsqueeze(-1)
         # the norm's gradient at 0 is 0; a square root's would be infinite
-        size = torch.linalg.vector_norm(real) / max(1.0, predicted.numel()) ** 0.5
+        size = torch.linalg.vector_norm(real) / predicted.numel() ** 0.5
         loss = self.config.norm_weight * size - value
         return loss, {"Discriminator_Loss": loss, "Residual_Predictability": value}
 

@@ -76,11 +76,11 @@ class MBRL(Algo[MBRLConfig]):
     """Algorithm that acts by planning in a learned model."""
 
     main_net = "dynamics"
+    random_needs_act = False
 
     def _create_networks(self) -> None:
         model = dynamics_of(self.config.dynamics, self.obs_shapes, self.ac_dim)
         self.nets = nn.ModuleDict({"dynamics": model})
-        self.random_needs_act = self.frame_stack > 1
 
     @property
     def dynamics(self) -> Dynamics:

@@ -58,6 +58,27 @@ def test_the_loss_of_numbers_and_the_mean_action():
     assert seen == {round(low, 4), round(high, 4)}
 
 
+def test_each_member_descends_on_its_own_loss():
+    """Losses (o - 0.25)^2 of o = tanh(slope): 2 (o - 0.25)(1 - o^2), not divided by the number of members."""
+    algo = make_algo("bc_ensemble", {**PAIR, "particles": {"rule": "none"}})
+    set_members(algo, 0.5, -1.0)
+    gradients(algo, batch_of([1.0], [[0.25]]))
+    outputs = math.tanh(0.5), math.tanh(-1.0)
+    wanted = [2 * (o - 0.25) * (1 - o * o) for o in outputs]
+    assert algo.nets["policy"].head.weight.grad.flatten().tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_members_are_compared_beside_the_data_where_they_are_repelled_there(share):
+    particles = {"rule": "svgd", "extra_share": share, "extra_noise": 0.0}
+    algo = make_algo("bc_ensemble", {**PAIR, "particles": particles})
+    set_members(algo, 0.5, -0.5)
+    algo.set_train()
+    info = algo.train_on_batch(batch_of([1.0, 1.0], [[0.0], [0.0]]), 1)
+    assert info["Disagreement"].item() == pytest.approx(math.tanh(0.5))
+    assert ("Disagreement_Outside" in info) == (share > 0)
+
+
 def test_choices():
     section = {**PAIR, "num_choices": 2, "particles": {"rule": "none"}}
     algo = make_algo("bc_ensemble", section, action=2)

@@ -84,6 +84,26 @@ def test_losses_by_hand():
     assert float(info["BC_Distance"]) == pytest.approx(squares, rel=1e-5)
 
 
+def test_losses_of_two_numbers_are_means_and_padding_is_no_part_of_the_norm():
+    """Discriminator 2 for both numbers at state 1; errors 0.3 - tanh(0.2) and 0.5 - tanh(0.2); the rest is padded."""
+    config = {"bc_weight": 0.05, "norm_weight": 0.1}
+    train = {"seq_length": 2}
+    algo = tiny_algo("causal_bc", obs={"s": 1}, action=2, hidden=(), algo=config, train=train)
+    set_slopes(algo, 0.5, 2.0)
+    raw = {
+        "obs": {"s": torch.tensor([[[1.0], [0.4]], [[9.0], [9.0]]])},
+        "actions": torch.tensor([[[9.0, 9.0], [0.3, 0.5]], [[9.0, 9.0], [9.0, 9.0]]]),
+        "pad_mask": torch.tensor([[True, True], [True, False]]),
+    }
+    info = algo.train_on_batch(algo.process_batch_for_training(raw), 1, validate=True)
+    errors = [0.3 - math.tanh(0.2), 0.5 - math.tanh(0.2)]
+    game, squares = sum(4 * e for e in errors) / 2, sum(e * e for e in errors) / 2
+    assert float(info["Loss"]) == pytest.approx(game + 0.05 * squares, rel=1e-5)
+    assert float(info["BC_Distance"]) == pytest.approx(squares, rel=1e-5)
+    expected = 0.1 * math.sqrt(2 * 2.0**2 / 4) - (game - 4.0)
+    assert float(info["Discriminator_Loss"]) == pytest.approx(expected, rel=1e-5)
+
+
 def test_the_instrument_lies_as_many_steps_back_as_said():
     algo = make_algo(instrument_lag=2)
     raw = {

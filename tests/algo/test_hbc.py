@@ -84,7 +84,9 @@ def test_in_training_the_actor_s_goal_is_the_planner_s_target():
 def test_in_cascade_it_is_what_the_planner_names():
     algo = make(mode="cascade")
     ready = algo.process_batch_for_training(raw(4))
-    algo.planner.sample_subgoals = lambda obs, *_: {"x": torch.full((len(obs["x"]), 1, 1), 9.0)}
+    algo.planner.sample_subgoals = lambda obs, goal, number, _: {
+        "x": torch.full((len(obs["x"]), number, 1), 8.0 + number)
+    }
     assert algo.goals_of_actor(ready)["x"].tolist() == [[9.0]] * 4
 
 
@@ -188,6 +190,20 @@ def test_latents_of_random_subgoals_are_those_of_the_chosen_ones():
     algo.goals_of_actor(ready)
     every = ready["actor"]["subgoals"]["x"]
     assert ((every == seen[0][:, None]).squeeze(-1).sum(1) == 1).all()
+
+
+@pytest.mark.parametrize(("corrected", "samples"), [(True, 7), (False, 0)])
+def test_latents_in_data_are_the_best_of_those_of_the_correction(corrected, samples):
+    correction = {"enabled": corrected, "num_samples": 7}
+    algo = make(latent_subgoal={"enabled": True, "prior_correction": correction})
+    seen = []
+    algo.planner.latents_of = lambda *given: seen.append(given[-1]) or torch.zeros(4, 2)
+    algo.goals_of_actor(algo.process_batch_for_training(raw(4)))
+    assert seen == [samples]
+    algo.set_eval()
+    algo.planner.sample_latents = lambda obs, goal, number, _: torch.full((1, number, 2), number)
+    step = algo.act({"x": torch.zeros(1, 1)}, algo.initial_state(1))
+    assert step.state["policy"]["subgoal"]["latent_subgoal"].tolist() == [[1, 1]]
 
 
 def test_a_planner_with_classes_gives_the_actor_one_hot_latents():

@@ -67,6 +67,19 @@ def test_the_value_of_a_subgoal_is_that_of_the_best_action_there(worlds):
     torch.testing.assert_close(values, torch.full((2, 4), 0.9))
 
 
+@torch.no_grad()
+def test_subgoals_are_valued_for_the_goal_of_their_row():
+    """The value is the nearness to the goal."""
+    algo = linear(num_samples=3)
+    algo.set_eval()
+    candidates(algo, -1.0, 2.0, 0.5)
+    algo.value.goal_shapes = {"s": (1,)}
+    algo.value.state_value = lambda states, goal, _: -(states["s"] - goal["s"]).abs()[:, 0]
+    goal = {"s": torch.tensor([[1.8], [-3.0], [0.6]])}
+    step = algo.act({"s": torch.zeros(3, 1)}, algo.initial_state(3), goal)
+    assert step.extras["subgoal/s"].flatten().tolist() == [2.0, -1.0, 0.5]
+
+
 def mixed(size=256, seed=0):
     """From 0, four of five times to -1, where nothing is earned, else to 1, where 1 is."""
     generator = torch.Generator().manual_seed(seed)

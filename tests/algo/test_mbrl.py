@@ -117,6 +117,16 @@ def learned(algo, raw, updates):
 FAST = {"optimizer": {"learning_rate": {"initial": 0.01}}}
 
 
+def test_validation_computes_the_loss_alone():
+    algo = make()
+    assert not algo.random_needs_act
+    algo.set_eval()
+    before = {name: value.clone() for name, value in algo.nets.state_dict().items()}
+    info = algo.train_on_batch(algo.process_batch_for_training(world(8)), 1, validate=True)
+    assert info["Loss"] == info["Dynamics_Loss"] > 0 and algo.dynamics.inputs.count == 0
+    assert all(torch.equal(value, before[name]) for name, value in algo.nets.state_dict().items())
+
+
 def test_it_learns_a_task_from_random_steps():
     """Cloning the same steps would stay where it is: their mean action is 0."""
     algo = make(dynamics=FAST)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imitate.algo import muzero
-from imitate.algo.muzero import ModelTree, halved, n_step_values
+from imitate.algo.muzero import ModelTree, after_ends, halved, n_step_values
 from imitate.errors import ConfigError, DatasetError
 from imitate.functional.sampling import draw_dirichlet
 from tests.refusals import refused
@@ -70,7 +70,7 @@ def test_losses_of_a_window_by_hand():
     assert info["Loss"].item() == pytest.approx(total, rel=1e-4)
 
 
-@pytest.mark.parametrize(("end", "discount"), [(-1.0, 0.5), (1.0, 0.0)])
+@pytest.mark.parametrize(("end", "discount"), [(-1.0, 0.5), (0.0, 0.5), (1.0, 0.0)])
 def test_an_edge_of_the_models_tree_by_hand(end, discount):
     """Reward 2, value 3, probabilities 3/4 and 1/4 in every state; the episode ends, or goes on."""
     algo = make()
@@ -124,6 +124,11 @@ def test_states_after_an_end_are_absorbing():
     assert algo.sample_errors.tolist() == pytest.approx([5.0 - 2.0] * 4, rel=1e-3)
 
 
+def test_states_after_an_end_by_hand():
+    assert after_ends(row(0, 1, 0)).tolist() == [[0, 0, 1, 1]]
+    assert after_ends(row(1, 1, 0)).tolist() == [[0, 1, 1, 1]]
+
+
 def test_half_of_a_gradient_passes():
     x = torch.tensor(3.0, requires_grad=True)
     halved(x).backward()
@@ -157,6 +162,30 @@ def test_the_policys_loss_by_hand():
     squares = 0.25 * 0.25**2 + 0.75 * 0.75**2
     torch.testing.assert_close(loss, torch.tensor([0.5 * math.exp(3.0) * squares - 1.5]))
     assert entropy.item() == pytest.approx(-1.5)
+    pairs = make(2, 0)
+    torch.nn.init.zeros_(pairs.model.policy[-1].weight)
+    pairs.model.policy[-1].bias.data = torch.tensor([0.25, -0.5, 0.0, 0.0])
+    points = torch.tensor([[[0.0, 0.0], [math.tanh(1.0), 0.0], [0.0, math.tanh(1.0)]]])
+    loss, entropy = pairs.policy_loss(torch.zeros(1, 8), row(0.5, 0.25, 0.25), points)
+    squares = 0.5 * (0.0625 + 0.25) + 0.25 * (0.5625 + 0.25) + 0.25 * (0.0625 + 2.25)
+    assert loss.item() == pytest.approx(0.5 * math.exp(3.0) * squares - 3.0, rel=1e-5)
+    assert entropy.item() == pytest.approx(-3.0)
+
+
+def test_a_quarter_of_the_candidates_is_uniform_and_the_others_are_the_policys(monkeypatch):
+    algo = make(1, 0, search={"simulations": 2, "candidates": 8})
+    torch.nn.init.zeros_(algo.model.policy[-1].weight)
+    algo.model.policy[-1].bias.data = torch.tensor([0.25, 0.0])
+    monkeypatch.setattr(muzero, "fill_uniform", lambda x, _: x.fill_(0.75))
+    monkeypatch.setattr(muzero, "draw_normal", lambda mean, std, _: mean + 2 * std)
+    z = torch.full((1, 8), 0.25)
+    tree = ModelTree(algo.model, algo.config, 1, z, 2, None)
+    assert len(tree.states) == len(tree.candidates) == 3
+    with torch.no_grad():
+        leaf = tree.root(z)
+    drawn = math.tanh(0.25 + 2 * math.exp(-1.5))
+    assert tree.candidates[0].flatten().tolist() == pytest.approx([0.5] * 2 + [drawn] * 6)
+    assert leaf.priors.tolist() == [[0.125] * 8]
 
 
 def test_each_of_three_steps_counts_a_third():

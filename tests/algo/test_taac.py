@@ -175,6 +175,19 @@ def test_padding_and_what_follows_an_end_count_for_nothing():
     assert algo.td_targets(batch)[0, 1] == 2.0 and batch["mask"].all()
 
 
+def test_without_a_mask_all_steps_of_a_window_are_real():
+    algo = by_hand()
+    batch = {
+        "obs": {"s": torch.tensor([[[1.0], [2.0], [3.0]]])},
+        "actions": torch.full((1, 3, 1), 0.8),
+        "rewards": numbers(1, 2, 0),
+        "dones": numbers(0, 1, 0),
+    }
+    found = algo.process_batch_for_training(batch)
+    assert found["mask"].tolist() == [[True, True]] and found["weight"].tolist() == [[1, 1]]
+    assert found["discounts"].tolist() == [[0.5, 0.0]]
+
+
 def test_the_policy_keeps_the_better_plan():
     """Q prefers large actions: of 0.4 kept, and 0 new, the kept; of -0.4 the new."""
     algo = by_hand("linear")
