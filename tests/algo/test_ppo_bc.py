@@ -118,6 +118,8 @@ def test_moments_of_a_mixture_and_a_rollout(worlds):
     mean, variance = moments_of(GaussianMixture(torch.tensor([[[0.0], [0.4]]]), stds, weights))
     assert mean.item() == pytest.approx(0.3)
     assert variance.item() == pytest.approx(0.25 * 0.01 + 0.75 * (0.16 + 0.04) - 0.09)
+    shares, none = moments_of(Categorical(torch.tensor([[0.25, 0.75]]).log()))
+    assert shares[0].tolist() == pytest.approx([0.25, 0.75]) and none.tolist() == [[0.0, 0.0]]
     base = worlds.make_algo(
         "bc", {"gaussian": {"enabled": True, "init_std": 0.3, "fixed_std": True}}
     )

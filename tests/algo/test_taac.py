@@ -31,6 +31,7 @@ def test_plans_by_hand(form, once, new):
     plan = torch.tensor([PLANS[form]])
     torch.testing.assert_close(continued(plan)[0, :, 0], torch.tensor(once))
     torch.testing.assert_close(renewed(numbers(-0.7), plan)[0, :, 0], torch.tensor(new))
+    torch.testing.assert_close(continued(-plan)[0, :, 0], -torch.tensor(once))
     first = torch.cat([plan[:, :1], torch.zeros_like(plan[:, 1:])], 1)
     assert renewed(numbers(0.5), first).flatten().tolist() == first.flatten().tolist()
 
@@ -42,6 +43,13 @@ def test_plans_and_their_ends_follow_from_the_actions():
     assert new.tolist() == [[False, True, False, True]]
     wanted = [[0.7, 0.1], [0.1, -0.3], [-0.5, -0.3], [0.0, 0.25]]
     torch.testing.assert_close(plans[0, :, :, 0], torch.tensor(wanted))
+
+
+def test_a_plan_is_new_if_one_number_of_the_action_is_another():
+    actions = torch.tensor([[[0.5, 0.25], [0.5, 0.5]]])
+    plans, new = plans_of(torch.tensor([[[0.5, 0.25]]]), actions)
+    assert new.tolist() == [[False, True]]
+    torch.testing.assert_close(plans[:, :, 0], actions)
 
 
 def test_targets_span_the_steps_of_a_plan():

@@ -1,11 +1,14 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import imageio.v3 as imageio
 import numpy as np
 import pytest
 
+from imitate.collect import playback as module
 from imitate.collect.playback import playback
+from imitate.collect.recorded import RecordedDemo
 from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.errors import DatasetError, EnvError
 
@@ -52,6 +55,7 @@ def test_recorded_images_every_second_step(image_file, tmp_path):
     assert done == ["demo_0", "demo_1"]
     frames = imageio.imread(tmp_path / "v.mp4")
     assert frames.shape == (6, 32, 32, 3)
+    assert imageio.immeta(tmp_path / "v.mp4")["fps"] == 10  # every second one of 20 a second
     np.testing.assert_allclose(frames[:3].mean(axis=(1, 2, 3)), [0, 100, 200], atol=8)
     assert [path.name for path in tmp_path.glob("*.mp4")] == ["v.mp4"]
 
@@ -107,6 +111,55 @@ def test_states_show_the_cube_going_up(lift_file, tmp_path):
         return np.nonzero(red)[0].mean()
 
     assert height_of_red(last) < height_of_red(first) - 1  # rows count from the top
+
+
+class Line:
+    """A simulator of a time and a place, to which commands are added; it is solved in the place 2 alone."""
+
+    def __init__(self):
+        self.starts, self.drawn = [], []
+
+    def reset_to(self, start):
+        self.starts.append(sorted(start))
+        self.state = np.array(start["states"], dtype=float)
+
+    def step(self, action):
+        self.state = self.state + [1.0, action[0]]
+
+    def get_state(self):
+        return {"states": self.state}
+
+    def is_success(self):
+        return {"task": bool(self.state[1] == 2)}
+
+    def render(self, **size):
+        self.drawn.append((int(self.state[1]), *size.values()))
+        return np.full((2, 2, 3), self.state[1])
+
+
+@pytest.mark.parametrize(
+    ("by", "skip", "drawn", "starts", "divergence", "success"),
+    [
+        ("actions", 2, [0, 2], [["model", "states"]], 0.5, True),
+        ("actions", 3, [0, 3], [["model", "states"]], 0.5, True),
+        ("states", 1, [0, 1, 2, 3], [["model", "states"], *[["states"]] * 3], None, None),
+    ],
+)
+def test_a_demo_is_played_by_its_actions_or_states(
+    monkeypatch, by, skip, drawn, starts, divergence, success
+):
+    """Places 0, 1, 2.5 and 3 were recorded, steps of 1 lead to 0, 1, 2 and 3; times are not compared."""
+    env, notes = Line(), []
+    monkeypatch.setattr(module, "watched", lambda make, reports: env)
+    states = np.array([[9.0, 0.0], [0.0, 1.0], [0.0, 2.5], [0.0, 3.0]])
+    commands = np.ones((4, 1)) if by == "actions" else None
+    demo = RecordedDemo("demo_0", states, {"model": "m"}, 4, commands)
+    view = module.View({}, by, "front", 2, skip)
+    played = module.DemoPlayer(view, SimpleNamespace(note=notes.append))(demo)
+    assert played == module.PlayedDemo(len(drawn), divergence, success)
+    assert env.starts == starts
+    assert env.drawn == [(place, 2, 2, "front") for place in drawn]
+    assert [int(frame.max()) for note in notes for frame in note.pixels] == drawn
 
 
 def test_a_simulator_that_hangs_is_named(tmp_path, monkeypatch):

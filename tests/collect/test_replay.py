@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from shutil import copy
 
@@ -9,14 +10,22 @@ import h5py
 import numpy as np
 import pytest
 
+from imitate.collect import replay as module
 from imitate.collect.action_file import arm_controllers
-from imitate.collect.replay import RECORDED_ENV_ARGS, migrate_file, replayed
-from imitate.data import DatasetFile
+from imitate.collect.replay import (
+    RECORDED_ENV_ARGS,
+    Replay,
+    migrate_file,
+    replay_some,
+    replayed,
+)
+from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.edit.target import Target
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.envs import make_env
-from imitate.errors import DatasetError, UserError
+from imitate.errors import DatasetError, EnvError, UserError
+from tests.crew.test_crew import Here
 from tests.demo_files import make_demo_file
 
 INFO = {"env_name": "Lift", "robots": ["Panda"], "control_freq": 20, "has_renderer": True}
@@ -191,11 +200,11 @@ def test_a_file_of_1_4_1_plays_in_1_5(tmp_path):
     assert done[-1] == (2, 2)
     assert LIFT.read_bytes() == before
     assert list(report.replays) == ["demo_0", "demo_1"]
-    for replay in report.replays.values():
-        assert replay.was_solved
-        assert replay.is_solved
-        assert replay.obs_error_m < 1e-9  # the scene is the same
-        assert replay.hand_error_m < 0.001  # and so is the motion: 0.5 mm and 0.2 mm
+    for played in report.replays.values():
+        assert played.was_solved
+        assert played.is_solved
+        assert played.obs_error_m < 1e-9  # the scene is the same
+        assert played.hand_error_m < 0.001  # and so is the motion: 0.5 mm and 0.2 mm
     with DatasetFile(LIFT) as old, DatasetFile(out) as new:
         assert new.env_meta["env_version"].startswith("1.5")
         assert json.loads(new.file_attrs[RECORDED_ENV_ARGS]) == old.env_meta
@@ -257,3 +266,72 @@ def test_other_simulators_are_refused(tmp_path):
     path = make_demo_file(tmp_path / "gym.hdf5", env_meta={"env_name": "Pendulum-v1", "type": 2})
     with pytest.raises(DatasetError, match="is 2: only robosuite's"):
         migrate_file(path, None)
+
+
+class Hand:
+    """A hand whose place is the state, to which actions are added; the task is solved at the place 2 alone."""
+
+    action_dim = 1
+
+    def _seen(self):
+        return {"x": np.zeros(2), "hand_eef_pos": np.array([self.place, 0.0, 0.0])}
+
+    def reset_to(self, start):
+        self.place = float(start["states"][0])
+        return self._seen()
+
+    def step(self, action):
+        self.place += float(action[0])
+        return self._seen(), 0.0, False, False, {}
+
+    def is_success(self):
+        return {"task": self.place == 2.0}
+
+
+@pytest.fixture
+def hand_file(tmp_path, monkeypatch):
+    """Makes a file of places 0, 1 and 2.5, to which actions of 1 do not lead; the last hand is 0.25 m off."""
+    monkeypatch.setattr(module, "watched", lambda make, beat: Hand())
+
+    def make(demos, attrs=({},), size=1, obs="hand_eef_pos"):
+        steps, zeros = np.array([[0.0], [1.0], [2.5]]), np.zeros(3)
+        hands = np.concatenate([steps, np.zeros((3, 2))], 1)
+        hands[2, 2] = 0.25
+        path = tmp_path / f"{size}.hdf5"
+        with DatasetWriter(path, {"env_name": "x", "type": 2}) as writer:
+            for number in range(demos):
+                episode = Episode(
+                    {obs: hands}, np.ones((3, size)), zeros, zeros, zeros, states=steps
+                )
+                writer.append_episode(replace(episode, attrs=attrs[number % len(attrs)]))
+        return DatasetFile(path)
+
+    return make
+
+
+def test_a_replay_by_hand(hand_file):
+    with hand_file(3, ({"success": True}, {}, {"success": False})) as file:
+        found = replay_some(file, {}, 3, backend=Here())
+    assert list(found) == ["demo_0", "demo_1", "demo_2"]
+    errors = {"obs_error_m": 0.25, "hand_error_m": 0.5, "is_solved": True}
+    wanted = [Replay(3, was_solved=was, **errors) for was in (True, False, False)]
+    assert list(found.values()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"), [(0, []), (1, [0]), (2, [0, 4]), (3, [0, 2, 4]), (9, [0, 1, 2, 3, 4])]
+)
+def test_demos_to_check_are_spread_over_the_file(hand_file, wanted, chosen):
+    with hand_file(5, obs="x") as file:
+        found = replay_some(file, {}, wanted, backend=Here())
+    assert list(found) == [f"demo_{number}" for number in chosen]
+    assert all(replay.obs_error_m is None for replay in found.values())
+
+
+def test_a_replay_that_fails_is_named(hand_file):
+    words = "demo_0 cannot be played: the node is gone, in 2 tries"
+    with hand_file(1) as file, pytest.raises(EnvError, match=words):
+        replay_some(file, {}, 1, backend=Here(losses=2))
+    words = r"demo_0: actions \(3, 2\) and 3 states do not fit the environment, which takes \(1,"
+    with hand_file(1, size=2) as file, pytest.raises(DatasetError, match=words):
+        replay_some(file, {}, 1, backend=Here())
