@@ -33,6 +33,7 @@ from imitate.data.formats.base import (
     NamedDemo,
     OpenedDataset,
     Options,
+    reading,
     robot_meta,
 )
 from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, action_of, from_features, keys_of
@@ -93,8 +94,9 @@ def missing_images(path: Path, info: dict[str, Any]) -> str:
     if not any(feature.get("dtype") == "video" for feature in info["features"].values()):
         return ""
     try:
-        tables = Tables(path, info)
-        return VideoCameras(tables, ConversionReport("", "", "", "")).missing().words
+        with reading(path):
+            tables = Tables(path, info)
+            return VideoCameras(tables, ConversionReport("", "", "", "")).missing().words
     except DatasetError as error:
         return str(error)
 
