@@ -313,6 +313,8 @@ def test_positions_stand_before_unit_quaternions():
     scene = np.concatenate([place[0], turn[0], place[1], turn[1], place[0]], axis=1)
     assert places_in("obs/object", scene) == [0, 7]
     assert places_in("obs/object", place[0]) == [0]
+    last = np.array([[9.0, 1.0, 2.0, 3.0, 0.6, 0.0, 0.8, 0.0]])
+    assert places_in("obs/object", last) == [1]
     assert places_in("obs/cube_pos", place[0]) == [0]
     assert places_in("obs/force", place[0]) == []
 
