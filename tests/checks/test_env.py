@@ -1,4 +1,5 @@
 import functools
+import warnings
 
 import gymnasium
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 
 from imitate.checks.env import check_env
 from imitate.envs import make_env
+from imitate.errors import EnvError
 from tests.train.online.worlds import Faulty, Line
 
 
@@ -142,3 +144,98 @@ class Upside(Complete):
 def test_what_is_wrong_is_named(make, name, verdict, words):
     found = verdicts(make)[name]
     assert found[0] == verdict and words in found[1]
+
+
+class Pair:
+    """Two agents: 'a' leaves after three steps, 'b' after five; ``fault`` breaks a contract."""
+
+    agents, name, action_dim, parallel = ("a", "b"), "pair", 2, None
+    action_low, action_high = np.full(2, -np.inf), np.full(2, np.inf)
+
+    def __init__(self, fault=""):
+        self.fault, self.episodes, self.acted = fault, 0, []
+        if fault == "limits":
+            self.action_high = self.action_low
+
+    def seen(self):
+        random = np.random if self.fault == "unseeded" else self.random
+        lasts = self.fault == "lasting" and self.episodes > 2
+        obs = {"x": random.normal(size=2) + 1e-4 * lasts * self.episodes}
+        if self.fault == "nan" and self.steps == 2:
+            obs["x"][0] = np.nan
+        return {**obs, "y": np.zeros(1)} if self.fault == "keys" and self.steps == 2 else obs
+
+    def reset(self, *, seed=None):
+        self.random, self.steps = np.random.default_rng(seed), 0
+        self.episodes += 1
+        return [self.seen(), self.seen()], {}
+
+    def step(self, actions):
+        assert actions.shape == (2, 2) and np.abs(actions).max() <= 1
+        self.acted.append(actions)
+        self.steps += 1
+        stays = 10**6 if self.fault == "endless" else 0
+        outcomes = []
+        for end in (3 + stays, 5 + stays):
+            gone = self.steps > end and not (self.fault == "returns" and self.steps == 5)
+            gone |= self.fault == "leaves" and end == 5 and self.steps > 1
+            reward = np.inf if self.fault == "reward" else 0.0
+            over = self.steps == end
+            outcome = (self.seen(), reward, over and end == 3, over and end == 5, {})
+            outcomes.append(None if gone else outcome)
+        return outcomes
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "verdict", "words"),
+    [
+        ("", "agents", "ok", "a, b; actions of 2 numbers"),
+        ("", "observations", "ok", "x (2,)"),
+        ("", "seeding", "ok", "a seed gives one episode"),
+        ("", "episode end", "ok", "all agents left within 5 random steps"),
+        ("limits", "agents", "error", "action_low is not below action_high everywhere"),
+        ("keys", "observations", "error", "keys or shapes change: {'x': (2,)} at first"),
+        ("keys", "seeding", "untried", "because of 'observations'"),
+        ("nan", "observations", "error", "['x'] contains NaN or inf"),
+        ("reward", "observations", "error", "the reward contains NaN or inf"),
+        ("reward", "episode end", "untried", "because of 'observations'"),
+        ("unseeded", "seeding", "error", "the same seed and actions gave two different episodes"),
+        ("lasting", "seeding", "error", "an episode depends on the one before it: reset"),
+        ("returns", "episode end", "error", "after 5 steps agent 'a' acts after its end"),
+        ("leaves", "episode end", "error", "after 2 steps agent 'b' is gone without an end"),
+        ("endless", "episode end", "ok", "not within 40 random steps: train.online.horizon cuts"),
+    ],
+)
+def test_contracts_of_several_agents(monkeypatch, fault, name, verdict, words):
+    monkeypatch.setattr("pettingzoo.test.parallel_api_test", lambda env, num_cycles: None)
+    found = {f.name: f for f in check_env(lambda: Pair(fault), {"type": 1}, steps=40)}
+    assert found["made"].words == "pair, actions of 2 numbers"
+    assert found["pettingzoo's checker"].words == "no complaint"
+    assert found[name].verdict == verdict and found[name].words.startswith(words)
+
+
+@pytest.mark.parametrize("words", ["a bad reward", ""])
+def test_pettingzoos_test_is_named(monkeypatch, words):
+    def test(env, num_cycles):
+        assert num_cycles == 100
+        warnings.warn("odd\nand more", stacklevel=1)
+        if fails:
+            raise AssertionError(words)
+
+    monkeypatch.setattr("pettingzoo.test.parallel_api_test", test)
+    wanted = words or "an assertion of PettingZoo's test failed"
+    for fails in (True, False):
+        verdict, said = ("error", wanted) if fails else ("ok", "odd")
+        found = {f.name: f for f in check_env(Pair, {"type": 1})}["pettingzoo's checker"]
+        assert (found.verdict, found.words) == (verdict, said)
+
+
+def test_an_environment_that_cannot_be_made():
+    def make():
+        raise EnvError("no such task")
+
+    (found,) = check_env(make, {"type": 1})
+    assert (found.name, found.verdict, found.words) == ("made", "error", "no such task")
