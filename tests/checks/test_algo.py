@@ -14,7 +14,7 @@ from imitate.algo.base.factory import register_algo_factory_func
 from imitate.algo.sac import SAC
 from imitate.checks import algo as algo_checks
 from imitate.checks.algo import check_algo
-from imitate.checks.learning_and_acting import follows
+from imitate.checks.learning_and_acting import NAMED, follows, shortened
 from imitate.train.setup import resolve
 from tests.tiny import tiny_tree
 
@@ -241,15 +241,27 @@ def test_what_is_built_upon_something_broken_is_not_tried():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "online", "whether"),
+    ("old", "new", "online", "right"),
     [
-        ([0.0, 0.0], [0.1, 0.2], [1.0, 2.0], True),
-        ([0.0, 0.0], [1.0, 2.0], [1.0, 2.0], True),
-        ([0.0, 0.0], [0.2, 0.1], [1.0, 2.0], False),
-        ([0.0, 0.0], [-0.1, -0.2], [1.0, 2.0], False),
-        ([0.0, 0.0], [2.0, 4.0], [1.0, 2.0], False),
-        ([1.0, 2.0], [1.1, 2.0], [1.0, 2.0], False),
+        ((0, 0), (0.1, 0), (1, 0), True),
+        ((0, 0), (1, 0), (1, 0), True),
+        ((0, 0), (0, 0), (1, 0), True),  # the update may come later
+        ((0, 0), (1.1, 0), (1, 0), False),  # beyond it
+        ((0, 0), (-0.1, 0), (1, 0), False),
+        ((0, 0), (0.1, 0.0049), (1, 0), True),
+        ((0, 0), (0.1, 0.0051), (1, 0), False),  # aside
+        ((3, 4), (4, 4), (3, 4), False),  # there is no way to go
+        ((1e6, 0), (1e6, 0.9), (1e6 + 1, 0), True),  # float32 rounds by as much
+        ((1e6, 0), (1e6, 1.2), (1e6 + 1, 0), False),
     ],
 )
-def test_following_is_going_a_part_of_the_way(old, new, online, whether):
-    assert follows(*map(torch.tensor, (old, new, online))) == whether
+def test_following_is_going_a_part_of_the_way(old, new, online, right):
+    vectors = [torch.tensor(x, dtype=torch.float64) for x in (old, new, online)]
+    assert follows(*vectors) == right
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_only_some_names_are_listed(more):
+    names = [f"n{number}" for number in range(NAMED + more)]
+    wanted = ", ".join(names[:NAMED]) + (f" and {more} more" if more else "")
+    assert shortened(names) == wanted
