@@ -72,7 +72,7 @@ class Experience:
     def _rollout(self, algo: Any) -> Batch:
         """Return the prepared steps of a rollout, of which the last may be in the middle of an episode."""
         mask = self._mask
-        timeouts = self.timeouts | ~mask
+        timeouts = self._timeouts
         cut = timeouts.copy()
         cut[-1] = True
         rows = np.flatnonzero(cut)
@@ -102,7 +102,7 @@ class Experience:
         obs, following = (_by_env(group) for group in (self.obs, self.next_obs))
         steps = _by_env({"actions": self.actions, "rewards": self.rewards, "dones": self.terminals})
         mask = self._mask.T
-        ends = (self.terminals | self.timeouts).T | ~mask
+        ends = (self.terminals | self._timeouts).T.copy()
         ends[:, -1] = True
         after = np.flatnonzero(ends) + 1
         start = np.concatenate([[0], after[:-1]])
@@ -139,6 +139,14 @@ class Experience:
     @property
     def _mask(self) -> Array:
         return np.ones_like(self.terminals) if self.mask is None else self.mask
+
+    @property
+    def _timeouts(self) -> Array:
+        """Time limits, also where there is no step, and where none follows."""
+        missing = ~self._mask
+        missing[:-1] |= missing[1:]
+        found: Array = self.timeouts | missing & ~self.terminals
+        return found
 
 
 def tensors(tree: Mapping[str, Any], device: torch.device | str = "cpu") -> dict[str, Any]:
