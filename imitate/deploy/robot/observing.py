@@ -151,7 +151,7 @@ class MeasuredPoses:
         self._stillness = Stillness(limits, frozen, period_s)
         self._trusted: Vector | None = None
         self._last: Vector | None = None
-        self._seen_s, self._blind_s, self._is_free = 0.0, 0.0, True
+        self._seen_s, self._is_free = 0.0, True
 
     @property
     def are_bounded(self) -> bool:
@@ -182,7 +182,7 @@ class MeasuredPoses:
         gone = self._gone(pose, now_s)
         if gone is not None:
             return self._words(_JUMPED, gone, "to", pose)
-        self._trusted, self._blind_s, self._is_free = pose, 0.0, False
+        self._trusted, self._is_free = pose, False
         silent = self._noise.silent(pose)
         if silent.any():
             return self._words(

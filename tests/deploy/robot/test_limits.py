@@ -18,6 +18,12 @@ def box(**changes):
     return ActionLimits(**{**BOX, **changes})
 
 
+@pytest.mark.parametrize("rate_hz", [0.0, -1.0, np.nan, np.inf])
+def test_a_rate_that_is_none_is_refused(rate_hz):
+    with pytest.raises(UserError, match=f"the control rate is {rate_hz} Hz; wanted a number above"):
+        LimitFilter(box(), rate_hz)
+
+
 INFINITE = {"low": [-np.inf] * 2, "high": [np.inf] * 2}
 
 
