@@ -282,6 +282,7 @@ def test_names_of_shards_sort_as_their_numbers():
     names = [pieces[n].path.stem for n in (0, 999, 1000)]
     assert names == ["0000", "0999", "1000"]
     assert pieces[-1].episodes == range(2498, 2500)
+    assert [piece.episodes for piece in shards_of(Path("d"), 3, 2)] == [range(2), range(2, 3)]
 
 
 # ---- resuming ------------------------------------------------------------------------------------
