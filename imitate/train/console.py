@@ -64,7 +64,8 @@ class Console:
             self.say(words())
 
     def start_bar(self, total: int, done: int) -> None:
-        """Begin the bar of the whole run, in steps of the run."""
+        """End the bar before, if there is one, and begin a bar of ``total`` steps."""
+        self.close_bar()
         self._done = done
         if self.interactive:
             from imitate.system.text import ProgressBar

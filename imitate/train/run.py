@@ -161,13 +161,20 @@ class Run:
         if self.state.step:
             return
         self.algo.set_train()
-        for batch in self._source.pretraining(self.state):
-            yield batch, 1
-            self._agree()
-            if self._bad is not None:
-                self._go_back(self._bad)
-            if self._stopping:
-                return
+        total = self.config.train.online.pretrain_updates
+        if total:
+            self.console.start_bar(total, 0)
+        with self._timed():
+            for done, batch in enumerate(self._source.pretraining(self.state)):
+                words = f"update {done}/{total} from demonstrations alone, before the first step"
+                self.console.advance(done)
+                self.console.pulse(lambda words=words: words)
+                yield batch, 1
+                self._agree()
+                if self._bad is not None:
+                    self._go_back(self._bad)
+                if self._stopping:
+                    return
         self._means = EpochMeans()
 
     def _batches_of_epoch(self) -> Iterator[tuple[Batch, int]]:

@@ -35,7 +35,7 @@ EPOCH = 50
 """Steps of an epoch, of an episode and before the first update."""
 
 
-def run(tmp_path, *args, **kwargs):
+def run(tmp_path, *args, quiet=True, **kwargs):
     usual = {
         "experiment": {
             **{"epoch_every_n_steps": EPOCH, "rollout": {"horizon": EPOCH}},
@@ -44,7 +44,7 @@ def run(tmp_path, *args, **kwargs):
         "online": {"warmup_steps": EPOCH},
     }
     tree = online_tree(*args, **merged(usual, kwargs))
-    return train(tree, output_dir=tmp_path, quiet=True)
+    return train(tree, output_dir=tmp_path, quiet=quiet)
 
 
 def live(result):
@@ -246,14 +246,22 @@ def demonstrations(tmp_path):
     return tmp_path / "demos.hdf5"
 
 
-def on_demonstrations(tmp_path, data, num_epochs):
+def on_demonstrations(tmp_path, data, num_epochs, quiet=True):
     online = {"env": None, "demo_ratio": 0.5, "pretrain_updates": 7}
-    return run(tmp_path, online=online, train={"data": str(data), "num_epochs": num_epochs})
+    keys = {"data": str(data), "num_epochs": num_epochs}
+    return run(tmp_path, online=online, train=keys, quiet=quiet)
 
 
-def test_demonstrations_and_online_steps_share_a_batch(tmp_path, demonstrations):
-    result = on_demonstrations(tmp_path, demonstrations, 2)
+def test_demonstrations_and_online_steps_share_a_batch(
+    tmp_path, demonstrations, monkeypatch, capsys
+):
+    """The updates before the first step are counted and shown."""
+    monkeypatch.setattr("imitate.train.console.HEARTBEAT_S", 0.0)
+    result = on_demonstrations(tmp_path, demonstrations, 2, quiet=False)
     assert records(result)[-1]["Train/Updates"] == 7 + 10
+    shown = [line for line in capsys.readouterr().err.splitlines() if "alone, before" in line]
+    assert shown[0].startswith("update 0/7 from demonstrations")
+    assert len(shown) == 7
 
 
 @pytest.mark.parametrize(
