@@ -74,12 +74,16 @@ class OfMany(gymnasium.Env):
         return self.seen(), action if self.many > 1 else 0.5, over, over, {"success": False}
 
 
-def test_batches_are_named_and_a_generator_of_its_own_is_no_error():
+def test_batches_are_named_and_a_generator_of_its_own_is_no_error(monkeypatch):
     gymnasium.register("OfMany-v0", OfMany)
     meta = {"env_name": "OfMany-v0", "type": 2, "env_kwargs": {}}
     found = {f.name: f for f in check_env(functools.partial(make_env, meta), meta)}
     assert found["gymnasium's checker"].verdict == "warning" and found["seeding"].verdict == "ok"
     assert "seeds work all the same" in found["gymnasium's checker"].words
+    monkeypatch.setattr(np.random, "default_rng", lambda _, make=np.random.default_rng: make())
+    found = {f.name: f for f in check_env(functools.partial(make_env, meta), meta)}
+    assert found["gymnasium's checker"].verdict == found["seeding"].verdict == "error"
+    monkeypatch.undo()
     meta["env_kwargs"]["num_envs"] = 3
     words = [f.words for f in check_env(functools.partial(make_env, meta), meta)]
     batch = "returns a batch (terminated has shape (3,), the reward (3,)); expected one environment"
@@ -121,6 +125,10 @@ class Forgetful(Complete):
         return self.obs()
 
 
+class HalfOpen(Complete):
+    action_high = np.full_like(Line.action_high, np.inf)
+
+
 class Upside(Complete):
     action_low, action_high = Line.action_high, Line.action_low
 
@@ -136,6 +144,7 @@ class Upside(Complete):
         (AlwaysAlike, "success", "ok", "reported; true in 28 of 30 random steps"),
         (Forgetful, "states", "error", "differs"),
         (Upside, "limits", "error", "not below"),
+        (HalfOpen, "limits", "warning", "actions have no limits"),
         (functools.partial(Faulty, "shape", 5), "observations", "error", "shapes change"),
         (functools.partial(Faulty, "nan_obs", 5), "observations", "error", "NaN"),
         (functools.partial(Faulty, "crash", 5), "observations", "error", "the simulator is gone"),
@@ -161,7 +170,7 @@ class Pair:
         random = np.random if self.fault == "unseeded" else self.random
         lasts = self.fault == "lasting" and self.episodes > 2
         obs = {"x": random.normal(size=2) + 1e-4 * lasts * self.episodes}
-        if self.fault == "nan" and self.steps == 2:
+        if self.steps == {"nan": 2, "late": 5}.get(self.fault):
             obs["x"][0] = np.nan
         return {**obs, "y": np.zeros(1)} if self.fault == "keys" and self.steps == 2 else obs
 
@@ -200,6 +209,7 @@ class Pair:
         ("keys", "observations", "error", "keys or shapes change: {'x': (2,)} at first"),
         ("keys", "seeding", "untried", "because of 'observations'"),
         ("nan", "observations", "error", "['x'] contains NaN or inf"),
+        ("late", "observations", "error", "['x'] contains NaN or inf"),
         ("reward", "observations", "error", "the reward contains NaN or inf"),
         ("reward", "episode end", "untried", "because of 'observations'"),
         ("unseeded", "seeding", "error", "the same seed and actions gave two different episodes"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from imitate.collect import action_file
-from imitate.collect.action_file import ActionFile, ObservedPoses, open_poses
-from imitate.data import DatasetFile
+from imitate.collect.action_file import ActionFile, ObservedPoses, SimulatedPoses, open_poses
+from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.envs.migration import installed_robosuite
 from imitate.errors import DatasetError
 from tests.demo_files import make_demo_file
@@ -76,6 +76,73 @@ def test_limits_of_commands_are_the_controllers(opened):
         (own.limits.motion_low, -0.2),
     ):
         assert found.tolist() == [wanted] * 6
+
+
+@pytest.mark.parametrize(
+    ("to", "mode"), [(None, "delta"), ("absolute", "delta"), ("delta", "absolute")]
+)
+def test_actions_of_other_robots_are_the_opposite_of_what_is_wanted(tmp_path, to, mode):
+    path = make_demo_file(tmp_path / "a.hdf5", num_demos=1, env_meta={"env_name": "x", "type": 4})
+    with DatasetFile(path) as file:
+        about = ActionFile.of(file, to=to, scale=(0.1, 0.2))
+        plain = ActionFile.of(file, to=to, scale=None)
+    found = about.mode, about.arms, about.base_frame, about.playable
+    assert found == (mode, 1, False, False)
+    assert about.limits.motion_high.tolist() == [0.1] * 3 + [0.2] * 3
+    assert about.limits.motion_low.tolist() == [-0.1] * 3 + [-0.2] * 3
+    assert plain.limits.motion_high.tolist() == [1] * 6
+
+
+def test_one_controller_may_be_that_of_two_robots(tmp_path):
+    env = meta({})
+    env["env_kwargs"]["robots"] = ["Panda", "Sawyer"]
+    path = make_demo_file(tmp_path / "a.hdf5", num_demos=1, env_meta=env)
+    with DatasetFile(path) as file:
+        assert ActionFile.of(file, to=None, scale=None).arms == 2
+
+
+class Arm:
+    """A simulator whose hand is at its state, along the axes of a base that is turned by a quarter."""
+
+    turned = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+
+    def __init__(self):
+        self.resets, self.closed = [], False
+
+    def reset_to(self, start):
+        self.resets.append(sorted(start))
+        self.place = float(start["states"][0])
+
+    def arm_poses(self):
+        return [(np.full(3, self.place), np.eye(3), np.array([1.0, 2.0, 3.0]), self.turned)]
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("base_frame", [True, False])
+def test_simulated_poses_are_those_of_the_recorded_states(tmp_path, monkeypatch, base_frame):
+    arm, made = Arm(), []
+    monkeypatch.setattr(action_file, "make_env", lambda *given, **how: made.append(how) or arm)
+    monkeypatch.setattr(action_file, "RobosuiteEnv", Arm)
+    steps, zeros = np.array([[0.5], [0.25]]), np.zeros(2)
+    attrs = {"model_file": "<m/>", "ep_meta": "{}"}
+    with DatasetWriter(tmp_path / "a.hdf5", meta({})) as writer:
+        writer.append_episode(
+            Episode({"x": steps}, steps, zeros, zeros, zeros, states=steps, attrs=attrs)
+        )
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        with SimulatedPoses(file, {}, base_frame=base_frame) as source:
+            hands, bases = source.of("demo_0")
+        assert arm.closed and made == [{"obs_keys": []}]
+        monkeypatch.setattr(action_file, "RobosuiteEnv", int)
+        with pytest.raises(DatasetError, match="--source simulator is for files of robosuite"):
+            SimulatedPoses(file, {}, base_frame=base_frame)
+    assert arm.resets == [["ep_meta", "model", "states"], ["states"]]
+    assert hands.position.tolist() == [[[0.5] * 3], [[0.25] * 3]]
+    assert bases.tolist() == [[[1, 2, 3]]] * 2 and hands.rotation.shape == (2, 1, 3, 3)
+    wanted = Arm.turned if base_frame else np.eye(3)
+    np.testing.assert_array_equal(np.broadcast_to(hands.frame, (2, 1, 3, 3))[1, 0], wanted)
 
 
 @pytest.mark.parametrize(

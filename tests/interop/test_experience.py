@@ -68,6 +68,13 @@ def test_a_rollout_ends_where_steps_are_missing_and_with_the_last_ones():
     assert found["rewards"].dtype == np.float32 and found["rewards"].tolist() == REWARDS.tolist()
 
 
+def test_a_step_before_a_missing_one_ends_the_rollout_unless_the_task_ends_there():
+    algo = make("ppo")
+    algo.prepare_rollout = lambda rollout: rollout
+    found = experience(np.array([[True, True], [True, True], [False, False]])).samples(algo)
+    assert found["timeouts"].tolist() == [[False, True], [False, True], [True, True]]
+
+
 @pytest.mark.parametrize(
     ("name", "words", "expected"),
     [

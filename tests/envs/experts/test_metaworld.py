@@ -1,6 +1,8 @@
 """Experts of Meta-World's tasks, with a stand-in for its policies."""
 
+import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +40,17 @@ def test_settings_of_all_tasks():
     assert (MetaWorldTask.horizon, MetaWorldTask.motion_axes) == (500, 3)
     assert MetaWorldTask.dense_kwargs == {"reward_shaping": True} and not MetaWorldTask.env_kwargs
     assert MetaWorldTask.acts_as_person is False
+
+
+def test_a_task_has_its_instruction_and_the_packages_policy(monkeypatch):
+    policies = SimpleNamespace(ENV_POLICY_MAP={"push-v3": Policy})
+    monkeypatch.setitem(sys.modules, "metaworld", SimpleNamespace(policies=policies))
+    monkeypatch.setitem(sys.modules, "metaworld.policies", policies)
+    found = expert_of("metaworld:push-v3")
+    assert found == MetaWorldTask("metaworld:push-v3", "push the object to the goal", Policy)
+    monkeypatch.setitem(sys.modules, "metaworld.policies", None)
+    with pytest.raises(EnvError, match="metaworld:push-v3: .*metaworld"):
+        expert_of("metaworld:push-v3")
 
 
 def test_an_unknown_task_is_refused_with_its_neighbour():
