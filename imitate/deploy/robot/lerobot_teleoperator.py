@@ -81,7 +81,6 @@ class LeRobotTeleoperator(Teleoperator):
         self._names: tuple[str, ...] = ()
         self._terminal: TerminalKeys | None = None
         self._goal: dict[str, float] | None = None
-        self._followed = 0.0
 
     def connect(self, robot: Robot) -> None:
         """Open the device.

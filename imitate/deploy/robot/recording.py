@@ -67,7 +67,7 @@ class Recorder:
         self._keys, self._with_policy = keys, with_policy
         # A file of an earlier version without this array is continued without it.
         self._timed = not self._writer.arrays or TIMES in self._writer.arrays
-        self._running, self._began_s = False, 0.0
+        self._running = False
         self.steps = 0
         """Steps of the running episode."""
 
@@ -80,16 +80,15 @@ class Recorder:
         """Add one control step."""
         if step.action is None:
             return
+        now_s = clock.now()
         if not self._running:
             self._writer.start_episode()
-            self._running, self.steps = True, 0
+            self._running, self.steps, self._began_s = True, 0, now_s
         values = step.observation.values
         keys = self._keys if self._keys is not None else tuple(values)
         missing = [key for key in keys if key not in values]
         if missing:
             raise UserError(f"the robot gives no '{missing[0]}'; it gives {', '.join(values)}")
-        now_s = clock.now()
-        self._began_s = now_s if self.steps == 0 else self._began_s
         extra: dict[str, Any] = {TIMES: np.float64(now_s - self._began_s)} if self._timed else {}
         if self._with_policy:
             wanted = step.action if step.wanted is None else step.wanted

@@ -79,6 +79,10 @@ def test_the_first_outcome_is_an_observation_without_an_action(world):
     assert (found.intervened, found.held, found.events) == (False, False, frozenset())
     assert (found.reward, found.success, found.ended) == (2.5, True, True)
     assert device.started == 1
+    found.action[:] = 9.0
+    exchange.begin()
+    exchange.guide(seen())
+    assert outcome(exchange).action.tolist() == [0.0, 0.5]
 
 
 def decided(world, action=(0.25, 0.75), stamp_s=None, given=HOLD):

@@ -1,5 +1,6 @@
 """A virtual pad of SDL: the real library from the state of a pad to the action."""
 
+import inspect
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from imitate.deploy.robot.gamepad import AXES, BUTTONS, Gamepad, reading_of
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.simulated import ExpertTeleoperator, SimulatedRobot
+from imitate.errors import RobotError
 from tests.deploy.devices import ARM, KEYS, Pad
 from tests.deploy.fake_robot import FakeRobot
 
@@ -63,6 +65,20 @@ def test_triggers_close_and_open_the_gripper(pad, hand):
     assert hand.guide(None).action[-1] == 1.0
     pad.move("lefttrigger", 32767)
     assert hand.guide(None).action[-1] == -1.0
+
+
+def test_settings_of_a_pad_by_default():
+    settings = inspect.signature(Gamepad).parameters.values()
+    numbers = {"scale": 0.3, "dead_band": 0.1, "grace_s": 0.3, "index": 0}
+    others = {"axes": None, "buttons": None, "mode": None, "source": None}
+    flags = {"hold": True, "gripper": True, "keys": True}
+    assert {one.name: one.default for one in settings} == {**numbers, **others, **flags}
+
+
+def test_a_pad_that_is_gone_is_named(pad, hand):
+    pad.close()
+    with pytest.raises(RobotError, match="the gamepad '(?!gamepad').+' was disconnected"):
+        hand.guide(None)
 
 
 def test_roles_of_buttons_may_be_changed(pad):

@@ -31,8 +31,10 @@ def keyboard(terminal, virtual_time):
         device.close()
 
 
-def test_keys_move_the_axes(terminal, keyboard):
+def test_keys_move_the_axes(terminal, keyboard, capsys):
     device = keyboard(gripper=False, scale=0.5)
+    keys = capsys.readouterr().err
+    assert "space" in keys and keys.endswith("\n") and "Esc" in keys
     assert device.guide(None).action is None
     terminal.press("w")
     np.testing.assert_allclose(device.guide(None).action, [0.5, 0.0])
@@ -63,9 +65,9 @@ def test_the_gripper_moves_for_a_moment_at_least(terminal, keyboard, press_s, ac
     device = keyboard(press_s=press_s)
     terminal.press(" ")
     assert device.guide(None).action is not None
-    clock.sleep(acts_s - 0.01)
+    clock.sleep(acts_s - 0.125)
     assert device.guide(None).action is not None
-    clock.sleep(0.02)
+    clock.sleep(0.125)  # to its end, exactly
     assert device.guide(None).action is None
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import termios
 
 import numpy as np
 import pytest
@@ -84,8 +85,9 @@ def test_a_device_with_events_leaves_the_terminal_alone(terminal):
 
 
 def test_keys_that_are_wanted_are_read_beside_the_devices_events(terminal):
-    gamepad = Gamepad()
+    gamepad, before = Gamepad(), termios.tcgetattr(terminal.stdin)
     device = connected(gamepad, FakeRobot(BOX), keys=True)
+    assert termios.tcgetattr(terminal.stdin) != before
     terminal.press("x")
     gamepad.pressed = {"success", "is_intervention"}
     assert device.guide(None).events == {"failure", "success"}
@@ -93,6 +95,7 @@ def test_keys_that_are_wanted_are_read_beside_the_devices_events(terminal):
     guidance = device.guide(None)  # without is_intervention the person does not act
     assert (guidance.action, guidance.events) == (None, {"failure"})
     device.close()
+    assert termios.tcgetattr(terminal.stdin) == before
 
 
 def test_the_space_bar_does_not_end_a_persons_acting_where_it_always_acts(terminal):

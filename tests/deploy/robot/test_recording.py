@@ -59,6 +59,22 @@ def test_a_discarded_episode_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_each_episode_of_a_recorder_has_its_steps_times_and_success(tmp_path):
+    with Recorder(tmp_path / "a.hdf5", 100.0) as recorder:
+        for steps, success in ((3, True), (2, None)):
+            words = {"safety": CALM, "on_step": recorder.on_step}
+            ControlLoop(FakeRobot(), Constant(), 100.0, **words).run(steps)
+            assert recorder.steps == steps
+            recorder.keep(success, note=None, lang="go")
+        assert recorder.keep(True) is None and recorder.episodes == 2
+    with h5py.File(tmp_path / "a.hdf5") as raw:
+        found = {name: demo["timestamps"][:].tolist() for name, demo in raw["data"].items()}
+        attrs = [dict(raw["data"][name].attrs) for name in ("demo_0", "demo_1")]
+    assert found == {"demo_0": pytest.approx([0, 0.01, 0.02]), "demo_1": pytest.approx([0, 0.01])}
+    assert bool(attrs[0]["success"]) and "success" not in attrs[1]
+    assert all(one["lang"] == "go" and "note" not in one for one in attrs)
+
+
 FIRST = {1: Guidance(np.array([0.1, 0.0]))}
 """A person who acts in the first step alone."""
 

@@ -124,7 +124,8 @@ def test_it_is_an_environment_of_both_kinds(opened):
     assert env.observation_space.contains(obs)
     assert obs["camera"].dtype == np.uint8
     assert env.render(height=8, width=8).shape == (8, 8, 3)
-    assert env.serialize()["env_kwargs"]["control_freq"] == 10.0
+    meta = {"env_name": "robot", "type": 4, "env_kwargs": {"control_freq": 10.0}}
+    assert env.serialize() == meta
     with pytest.raises(EnvError, match="cannot be put into a recorded state"):
         env.reset_to({})
 
