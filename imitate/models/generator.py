@@ -8,7 +8,8 @@ K is the number of noise values that a network f sees, D the length of a particl
     gpvi         g_i = (1 / n) sum_j k(z_j, z_i) dL/dtheta_j
                        - (w / n) sum_j J_j^-T dk(z_j, z_i)/dz_j, J_j = dG(z_j) / dz_j          -> gpvi
     inverse      [y_1, y_2] = J^-T [v_1, v_2] with J = [[A, 0], [B, 0]] + link I:
-                       y_2 = v_2 / link, (A^T + link I) y_1 = v_1 - B^T y_2                    -> inverse_products
+                       y_2 = v_2 / link, M y_1 = v_1 - B^T y_2 with M = A^T + link I, damped:
+                       (M^T M + e I) y_1 = M^T (v_1 - B^T y_2)                                 -> inverse_products
     update       d weights of f = sum_i g_i . d theta_i / d weights of f: a gradient step on (g * theta).sum()
     hypernetwork theta_i = all weights of an MLP                                               -> WeightLayout, mlp
 
@@ -17,16 +18,19 @@ Amortized: Feng, Wang, Liu, "Learning to Draw Samples with Amortized Stein Varia
 Functional Gradients", ICML 2021 (arXiv:2103.01291). Hypernetwork: Ratzlaff, Fuxin, "HyperGAN", ICML 2019
 (arXiv:1901.11058), without its mixer and discriminator.
 
-Departures: the product with the inverse Jacobian is solved exactly, by a system of K equations, where the paper
-learns it with a network; svgd and gpvi take means over the other n - 1 draws instead of a second draw, because a
-draw's part in its own mean is its gradient alone, without repulsion, which shrinks what is learned. A weight of the MLP
-is a number of the particle over the root of its layer's inputs, so that particles of unit size are a usual start.
+Departures: the product with the inverse Jacobian is solved by a system of K equations, where the paper learns it with a
+network, and damped, because one nearly singular J would outweigh all other draws; svgd and gpvi take means over the
+other n - 1 draws instead of a second draw, because a draw's part in its own mean is its gradient alone, without
+repulsion, which shrinks what is learned. A weight of the MLP is a number of the particle over the root of its layer's
+inputs, so that particles of unit size are a usual start.
 
 To fit samples to a density exp(-L / w):
 
-    generator = Generator(2, noise_dim=2)
-    for _ in range(500):
-        noise = generator.draw(64)
+    generator = Generator(2)
+    optimizer = torch.optim.Adam(generator.parameters(), 5e-3)
+    for step in range(500):
+        optimizer.param_groups[0]["lr"] = 5e-3 * (1 - step / 500)
+        noise = generator.draw(128)
         particles = generator(noise)
         (gradients,) = torch.autograd.grad(L(particles).sum(), particles, retain_graph=True)
         moved = directions("svgd", generator, noise, particles.detach(), gradients, weight=1.0)
@@ -48,25 +52,31 @@ from imitate.functional.kernels import linears
 from imitate.functional.particles import RULES, similarity
 from imitate.models.mlp import MLP
 
+DAMPING = 0.01
+"""Damping e of the inverse Jacobian, as a fraction of its mean squared singular value."""
+
 
 class Generator(nn.Module):
     """Maps noise to particles.
 
     Args:
         output_dim: D, length of a particle.
-        noise_dim: K, number of noise values that the network sees; at most D with ``link``.
+        noise_dim: K, number of noise values that the network sees, at most D with ``link``; None: the smaller of 32 and
+            D.
         layer_dims: hidden layers.
-        link: factor of noise (n, D) that is added to the particles; 0: none, and noise is (n, K).
+        link: factor of noise (n, D) that is added to the particles; 0: none, and noise is (n, K). With the default
+            particles begin as the noise, which keeps the slopes of ``gpvi`` regular.
     """
 
     def __init__(
         self,
         output_dim: int,
-        noise_dim: int = 32,
+        noise_dim: int | None = None,
         layer_dims: Sequence[int] = (64, 64),
-        link: float = 0.0,
+        link: float = 1.0,
     ) -> None:
         super().__init__()
+        noise_dim = min(32, output_dim) if noise_dim is None else noise_dim
         if link and noise_dim > output_dim:
             raise ValueError(
                 f"noise_dim {noise_dim} exceeds the {output_dim} numbers of a particle"
@@ -106,7 +116,10 @@ def inverse_products(generator: Generator, noise: Tensor, vectors: Tensor) -> Te
     below = vectors[..., seen:] / link if link else vectors[..., seen:]
     right = vectors[..., :seen] - below @ rest
     eye = torch.eye(seen, device=noise.device, dtype=noise.dtype)
-    above: Tensor = torch.linalg.solve(own.mT + link * eye, right.mT).mT
+    slope = own.mT + link * eye
+    square = slope.mT @ slope
+    damping = DAMPING * square.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    above: Tensor = torch.linalg.solve(square + damping * eye, slope.mT @ right.mT).mT
     return torch.cat([above, below], -1)
 
 
