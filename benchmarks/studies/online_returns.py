@@ -129,6 +129,12 @@ CASES = {
         )
         for rule in ("sgd", "stages")
     },
+    "merlin_recall": Case("merlin/merlin_recall", 0.95, SUCCESS),
+    "ppo_recall": Case("ppo/ppo_recurrent", 0.95, SUCCESS),
+    "ppo_recall_windows_of_4": Case("ppo/ppo_recurrent", 0.95, SUCCESS, ("train.seq_length=4",)),
+    "ppo_recall_without_memory": Case(
+        "ppo/ppo_recurrent", 0.7, SUCCESS, ("algo.rnn.enabled=false",), at_most=True
+    ),
     "ppg_cartpole": Case("ppg/ppg_cartpole", 475.0),
     "a2c_cartpole": Case("a2c/a2c_cartpole", 475.0),
     "muzero_cartpole": Case("muzero/muzero_cartpole", 450.0),
