@@ -1,12 +1,13 @@
 """Advantage actor-critic: one update of policy and value after each short rollout of several environments.
 
 Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", ICML 2016 (arXiv:1602.01783), collected
-synchronously. With generalized advantages A and their returns R = A + V:
+synchronously by default. With generalized advantages A and their returns R = A + V:
 
     L = -E[ A log pi(a | s) ] + value_weight E[ (V(s) - R)^2 ] - entropy_weight E[ H(pi(. | s)) ]      -> A2C._loss
 
-With ``algo.vtrace``, before each pass over a rollout after the first, returns and advantages are computed again by
-V-trace (Espeholt et al. 2018, arXiv:1802.01561), which corrects them for the change of the policy since:
+With ``algo.vtrace``, before each pass over a rollout, returns and advantages are computed by V-trace (Espeholt et al.
+2018, arXiv:1802.01561), which corrects them for the change of the policy since the rollout was collected, by earlier
+passes or, with ``train.online.max_staleness``, by the updates that were made meanwhile:
 
     R = v, A = min(1, pi / pi_old) (r + g (V' + trace (v' - V')) - V)  -> functional.policy_gradient.vtrace
 
@@ -63,7 +64,7 @@ class A2CConfig(OnPolicyConfig):
     vtrace: bool = Field(
         False,
         description="correct returns and advantages before each pass over a rollout for the change of the policy since "
-        "it was collected; for rollout_epochs above 1",
+        "it was collected; for rollout_epochs above 1 or train.online.max_staleness",
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
@@ -84,6 +85,8 @@ class A2CConfig(OnPolicyConfig):
 @register("a2c", A2CConfig)
 class A2C(OnPolicy[A2CConfig]):
     """Policy gradient with a value function as baseline."""
+
+    takes_old = True
 
     @property
     def prepares_each_pass(self) -> bool:

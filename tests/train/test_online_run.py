@@ -181,6 +181,18 @@ def test_workers_collect(tmp_path):
     assert numbers["Metrics/EnvironmentSteps"] >= EPOCH and numbers["Metrics/Staleness"] <= 5
 
 
+@pytest.mark.slow("two workers start")
+def test_a2c_learns_from_rollouts_of_earlier_weights(tmp_path):
+    online = {"num_envs": 2, "num_workers": 2, "collect_steps": 10, "warmup_steps": 0}
+    words = {"train": {"num_epochs": 4, "batch_size": 10}, "algo": {"vtrace": True}}
+    with pytest.raises(Exception, match="max_staleness: 1, but rollouts of all workers give 2 upd"):
+        run(tmp_path, "a2c", online={**online, "max_staleness": 1}, **words)
+    numbers = records(run(tmp_path, "a2c", online={**online, "max_staleness": 4}, **words))[-1]
+    # the workers begin their next rollouts before the update of the last one, and after the other's
+    assert 1 <= numbers["Metrics/Staleness"] <= 4
+    assert numbers["Train/Updates"] >= numbers["Metrics/EnvironmentSteps"] / 10 - 2
+
+
 @pytest.mark.slow("workers of two kinds start, twice")
 def test_policy_workers_act_and_a_run_resumes(tmp_path):
     online = {"acting": "central", "ring": 2, "warmup_steps": 4, **WORKER}

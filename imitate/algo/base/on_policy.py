@@ -66,6 +66,9 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     experience = "rollout"
     _OF_STEPS: ClassVar = ("actions", "log_prob", "advantages", "returns", "values")
 
+    takes_old: ClassVar = False
+    """True if it may learn from rollouts of earlier weights, see ``train.online.max_staleness``."""
+
     reward_source: RewardSource | None = None
     """Slot: rewards that replace the environment's."""
 

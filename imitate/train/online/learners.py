@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -267,6 +268,7 @@ class RolloutLearner(Learner):
         self._rollout_steps, self._batch_size = rollout_steps, batch_size
         self._reward_scaler = reward_scaler
         self._waiting: list[Collected] = []
+        self._due: deque[Iterator[Batch]] = deque()
         self._leaves = False
 
     def take(self, collected: Collected, counted: int | None = None) -> None:
@@ -275,13 +277,24 @@ class RolloutLearner(Learner):
         self._show_signals(collected)
 
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
-        """Yield prepared minibatches of a complete rollout; ``most`` does not limit their number."""
+        """Yield prepared minibatches of complete rollouts, at most ``most``; the rest follows in the next call.
+
+        A rollout is prepared when its turn comes, by policy and value of that time.
+        """
         steps = [step for collected in self._waiting for step in collected.steps]
-        lanes = self._waiting[-1].lanes if self._waiting else np.zeros(0, dtype=np.int64)
-        if len(steps) < self._rollout_steps:
-            return
-        self._waiting.clear()
-        rollout = stacked(steps)
+        if len(steps) >= self._rollout_steps:
+            self._due.append(self._batches_of(stacked(steps), self._waiting[-1].lanes))
+            self._waiting.clear()
+        while self._due and most != 0:
+            batch = next(self._due[0], None)
+            if batch is None:
+                self._due.popleft()
+                continue
+            yield batch
+            most = None if most is None else most - 1
+
+    def _batches_of(self, rollout: Batch, lanes: NDArray[np.int64]) -> Iterator[Batch]:
+        """Yield the minibatches of a raw rollout of these environments, then let the observation statistics follow."""
         rollout["rewards"] = self.algo.rollout_rewards(rollout)
         rollout["rewards"] = self._reward_scaler(
             rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes, rollout["mask"]

@@ -278,17 +278,28 @@ def _check_workers(setup: OnlineSetup) -> None:
         ConfigError: the settings do not fit each other; the message names key, value and remedy.
     """
     online = setup.config.train.online
-    rollouts = setup.algo.experience == "rollout"
-    if online.max_staleness is not None and (rollouts or not online.num_workers):
+    rollouts = cast(OnPolicy, setup.algo) if setup.algo.experience == "rollout" else None
+    takes_old = rollouts is None or rollouts.takes_old
+    if online.max_staleness is not None and not (takes_old and online.num_workers):
         raise ConfigError(
             "train.online.max_staleness: needs num_workers of 1 or more and an algorithm "
-            "with a replay buffer: set it to null"
+            "with a replay buffer, or a2c: set it to null"
         )
     if online.max_staleness == 0:
         raise ConfigError(
             "train.online.max_staleness: 0 allows no update, since workers always act while others learn: set it to 1 "
             "or more, or to null, so that learning and collecting alternate"
         )
+    if rollouts is not None and online.max_staleness is not None:
+        most = rollouts.config.rollout_epochs * max(
+            online.num_workers,
+            round(setup.num_lanes * online.collect_steps / setup.config.train.batch_size),
+        )
+        if online.max_staleness < most:
+            raise ConfigError(
+                f"train.online.max_staleness: {online.max_staleness}, but rollouts of all workers give {most} updates: "
+                f"set it to {most} or more"
+            )
     if online.push_every_s and online.max_staleness is None:
         raise ConfigError(
             f"train.online.push_every_s: {online.push_every_s:g}, but max_staleness is null, "
