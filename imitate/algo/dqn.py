@@ -99,7 +99,8 @@ class DQNConfig(ActorCriticConfig):
         problems = super().conflicts(config)
         if self.num_choices == 0:
             problems.append(
-                "algo.num_choices is 0, but dqn chooses among discrete actions: take sac or td3"
+                "dqn chooses among discrete actions, but these are numbers (algo.num_choices is 0): take sac or td3, "
+                "as in --config sac/sac_pendulum"
             )
         return problems
 

@@ -245,7 +245,7 @@ class AlgoCheck:
             self._see_data()
         nets = self._setup.algo.nets
         weights = sum(p.numel() for p in nets.parameters())
-        return f"{type(self._setup.algo).__name__}: {', '.join(nets)}; {weights:,} weights"
+        return f"{self._setup.algo.variant}: {', '.join(nets)}; {weights:,} weights"
 
     def _built(self, *, resumed: bool = False) -> Setup:
         seed_everything(self.config.train.seed)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from imitate.cli.help_texts import examples
-from imitate.cli.options import AsJson, Overwrite, SetKeys
+from imitate.cli.options import NAMES, AsJson, Overwrite, SetKeys
 from imitate.config.algorithms import available, find
 from imitate.config.config import Config
 from imitate.config.loading import load_config, names, read_tree
@@ -66,7 +66,10 @@ def init(
         ),
     ] = "flow_policy",
     images: Annotated[
-        str, typer.Option("--images", help="all, none, or keys: front_image,wrist_image.")
+        str,
+        typer.Option(
+            "--images", metavar=NAMES, help="all, none, or keys: front_image,wrist_image."
+        ),
     ] = "all",
     image_size: Annotated[
         str | None,

@@ -22,8 +22,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from imitate.cli.help_texts import complete, examples
-from imitate.cli.mistakes import UsageError, as_typed, mistakes
-from imitate.cli.options import FAILED, INTERRUPTED, with_trust
+from imitate.cli.mistakes import UsageError, as_typed, mistakes, of_another_name
+from imitate.cli.options import FAILED, INTERRUPTED, with_lists, with_trust
 from imitate.errors import UserError, nearest, offering, printable
 from imitate.system.missing import no_such
 from imitate.system.user_code import error_words, place_in_user_code
@@ -295,7 +295,7 @@ def _command(target: Any, name: str, lines: tuple[str, ...]) -> Any:
         holder.command(name, epilog=examples(*lines))(target)
         command = typer.main.get_command(holder)
     complete(command, name)
-    return with_trust(command, name)
+    return with_lists(with_trust(command, name))
 
 
 class _PlainOutput:
@@ -347,7 +347,7 @@ class _Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command with which the arguments begin."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            hint = _as_of_dataset(args[0]) or nearest(args[0], VERBS)
+            hint = of_another_name(args) or _as_of_dataset(args[0]) or nearest(args[0], VERBS)
             raise UserError(f"there is no command '{args[0]}'; {hint}")
         return super().resolve_command(ctx, args)
 

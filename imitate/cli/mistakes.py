@@ -12,7 +12,9 @@ from typing import Any
 
 import typer
 
+from imitate.cli.options import as_lists
 from imitate.errors import ConfigError, nearest
+from imitate.system.recognition import recognise
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """The class of all mistakes that the parser finds."""
@@ -44,7 +46,7 @@ def mistakes(error: Any, args: Sequence[str]) -> list[str]:
     path = _path(context)
     if hasattr(context.command, "commands"):
         return [_of_group(context.command.commands, path, list(args)[_length(context) :])]
-    words = _sorted(context.command, list(args)[_length(context) :])
+    words = _sorted(context.command, as_lists(context.command, args[_length(context) :]))
     lines = [
         f"{name}: {path} has no such option; {_instead(name, value, path, context.command, args)}"
         for name, value in words.unknown
@@ -61,6 +63,21 @@ def as_typed(line: str, args: Sequence[str]) -> str:
         if word and "/" not in word[:1] and not word.startswith("-"):
             line = line.replace(os.path.abspath(word), word)
     return line
+
+
+def of_another_name(args: Sequence[str]) -> str:
+    """Return the advice for a command that other toolkits, or a run's reader, would type; '' for another word."""
+    word, path = args[0], next((one for one in args[1:] if not one.startswith("-")), "")
+    found = recognise(path) if path else None
+    if word == "report" and (found is None or found.kind != "run"):
+        return ""
+    run = path or "RUN"
+    texts = [line.partition(" | ") for line in _COMMANDS.strip().splitlines()]
+    for names, _, commands in texts:
+        if word in names.split():
+            shown = " or ".join(f"`imitate {one.strip()}`" for one in commands.split(","))
+            return f"write {shown.replace('RUN', run)}"
+    return ""
 
 
 def _of_group(commands: Collection[str], path: str, words: list[str]) -> str:
@@ -192,12 +209,8 @@ def _too_many(rest: list[str], known: list[str], command: Any, path: str) -> str
     before = [place for place in range(at) if known[place] in options]
     name = known[before[-1]] if before else "--"
     option: Any = options.get(name)
-    if _takes_value(option) and (option.multiple or at - before[-1] == 2):
-        first, *others = *known[before[-1] + 1 : at], *rest
-        together = f"{name} {','.join((first, *others))}"
-        if option.multiple:
-            together = " ".join(f"{name} {word}" for word in (first, *others))
-        return f"{name}: takes one word, got {first} {' '.join(others)}: write {together}"
+    if _takes_value(option) and at - before[-1] == 2:
+        return f"{name}: takes one word, got {' '.join((known[at - 1], *rest))}"
     given = ", ".join(f"'{word}'" for word in rest)
     return (
         f"{path}: takes no further words, got {given}; `imitate {path} --help` shows what it takes"
@@ -208,6 +221,15 @@ def _plain(error: Any) -> str:
     return " ".join(str(error.format_message()).split())
 
 
+_COMMANDS = """
+report results show status summary | info RUN, plot RUN, diagnose RUN
+enjoy play rollout test validate | eval --agent RUN
+resume continue | train --resume RUN
+teleoperate teleop | record
+visualize visualise viz | dataset report, dataset playback
+learn fit | train
+"""
+"""words that others type for a command | commands here"""
 _TABLE = """
 robomimic | --algo | train | --config {bc}/bc
 robomimic | --camera_height --camera_width --height --width | dataset render | --size {84}
@@ -257,6 +279,14 @@ lerobot | --teleop.port | record | --teleop-arg port={/dev/ttyACM1}
 lerobot | --teleop.type | record | --teleop lerobot:{so101_leader}
 lerobot | --wandb.enable | train | --set experiment.logging.log_wandb=true
 sb3 | --algo | train | --config sac/sac_pendulum
+sb3 | --deterministic --no-deterministic | eval | = policies act without sampling: leave it out
+sb3 | --stochastic | eval | = policies act without sampling; random actions come by --epsilon 0.1
+sb3 | --load-best | eval | = the best checkpoint of a run is taken: leave it out
+sb3 | --no-render | eval | = nothing is shown: leave it out
+sb3 | --progress | train | = progress is printed: leave it out
+sb3 | --n-timesteps | eval | --episodes 50
+sb3 | --vec-env | train | --set train.online.num_workers=4
+sb3 | --gym-packages | train | --env my_package:MyEnv-v0
 sb3 | --batch-size | train | --set train.batch_size={256}
 sb3 | --buffer-size | train | --set train.online.buffer_size={1000000}
 sb3 | --capture-video | train | --set experiment.render_video=true
@@ -303,7 +333,7 @@ ding | --platform | train | --on ray
 ding | --replay-path | eval | --video {episodes.mp4}
 ding | --seed | train | --set train.seed={0}
 """
-"""toolkit | its options | command here | words of that command, with the example of a value in braces.
+"""toolkit | its options | command here | words of that command, with the example of a value in braces, or = advice.
 
 Two values in braces are epochs and their steps, whose product is the value.
 """
@@ -327,7 +357,7 @@ class Row:
         tool: the toolkit, a key of `TOOLS`.
         flags: its options with one meaning.
         command: the command here.
-        words: the words of that command, with the example of a value in braces.
+        words: the words of that command, with the example of a value in braces; advice if they begin with ``=``.
     """
 
     tool: str
@@ -342,8 +372,13 @@ class Row:
 
     @property
     def example(self) -> str:
-        """The command with the words, as the pages show them."""
-        return f"imitate {self.command} {self.with_value(None)}"
+        """The command with the words, or the advice, as the pages show them."""
+        return self.advice or f"`imitate {self.command} {self.with_value(None)}`"
+
+    @property
+    def advice(self) -> str:
+        """What to do if no words replace the options, else ''."""
+        return self.words.removeprefix("= ") if self.words.startswith("=") else ""
 
     def with_value(self, value: str | None) -> str:
         """Return the words with the given value in place of the example."""
@@ -371,7 +406,7 @@ def page_table(tool: str) -> str:
     rows = [row for row in ROWS if row.tool == tool]
     return "\n".join(
         head
-        + [f"| {' '.join(f'`{flag}`' for flag in row.flags)} | `{row.example}` |" for row in rows]
+        + [f"| {' '.join(f'`{flag}`' for flag in row.flags)} | {row.example} |" for row in rows]
     )
 
 
@@ -390,6 +425,9 @@ def in_other_tools(
     rows = [row for row in ROWS if wanted in {one.replace("_", "-") for one in row.flags}]
     own = [row for row in rows if row.command == command]
     own = own or [row for row in rows if row.options and row.options <= set(offered)]
+    advice = [row.advice for row in own or rows if row.advice]
+    if advice:
+        return advice[0]
     texts = [row.with_value(value) for row in own] or [
         f"`imitate {row.command} {row.with_value(value)}`" for row in rows
     ]

@@ -1,8 +1,8 @@
-"""Options of several commands, and what ``--trust`` and ``--on`` do."""
+"""Options of several commands, what ``--trust`` and ``--on`` do, and lists of several words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -105,6 +105,73 @@ def _trust_env(ctx: Any, parameter: Any, given: Any) -> Any:
 
             trust_env(env)
     return given
+
+
+NAMES = "NAME,..."
+"""Metavar of options whose value is a list of names."""
+
+
+def as_lists(command: Any, words: Sequence[str]) -> list[str]:
+    """Return a command line in which lists that were typed as several words are one: ``--cameras a b`` as ``a,b``.
+
+    A word after such an option, or after one that may be repeated, belongs to it if the command takes fewer
+    arguments, or if the option takes KEY=VALUE and the word is one.
+
+    Args:
+        command: click's command.
+        words: words after its name.
+    """
+    options = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    arguments = [one.nargs for one in command.params if one.param_type_name == "argument"]
+    groups: list[list[str]] = [[]]  # each but the first begins with an option
+    for word in words:
+        if groups[-1][:1] != ["--"] and len(word) > 1 and word[0] == "-" and not word[1].isdigit():
+            groups.append([])
+        groups[-1].append(word)
+    heads = [_own_words(group, options) for group in groups]
+    excess = sum(map(len, groups)) - sum(heads) - len(arguments)
+    result: list[str] = []
+    for group, own in zip(groups, heads, strict=True):
+        head, lone = group[:own], list[str]()
+        name = group[0].partition("=")[0] if group else ""
+        option = options.get(name)
+        for word in group[own:]:
+            if option is not None and "=" in (option.metavar or ""):
+                taken = option.multiple and "=" in word
+            else:
+                taken = _is_list(option) and excess > 0 and -1 not in arguments
+            excess -= taken
+            if not taken:
+                lone.append(word)
+            elif option.multiple:
+                head += [name, word]
+            else:
+                head[-1] += f",{word}"
+        result += head + lone
+    return result
+
+
+def _own_words(group: Sequence[str], options: Mapping[str, Any]) -> int:
+    """Return the number of words at the begin of a group that are an option and its value."""
+    if not group or not group[0].startswith("-") or group[0] == "--":
+        return int(group[:1] == ["--"])
+    option = options.get(group[0].partition("=")[0])
+    valued = "=" not in group[0] and not (option is not None and option.is_flag)
+    return min(1 + valued, len(group))
+
+
+def _is_list(option: Any) -> bool:
+    return option is not None and (option.multiple or option.metavar == NAMES)
+
+
+def with_lists(command: Any) -> Any:
+    """Let a command, or a group's commands, take lists as several words; see :func:`as_lists`."""
+    for inner in getattr(command, "commands", {}).values():
+        with_lists(inner)
+    if not hasattr(command, "commands"):
+        parse = command.parse_args
+        command.parse_args = lambda context, words: parse(context, as_lists(command, words))
+    return command
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

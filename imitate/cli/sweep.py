@@ -235,7 +235,7 @@ def plot(
         typer.Option(
             "--show",
             help="Panel to draw; may be repeated. Default: loss and success, for online RL "
-            "return and success; no loss of different algorithms.",
+            "return and success. Losses of different scales are left out, or have a panel each.",
         ),
     ] = None,
     table_: Annotated[

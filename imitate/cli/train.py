@@ -21,6 +21,9 @@ from imitate.cli.options import (
 )
 from imitate.errors import ConfigError
 
+TUNED = "_tuned"
+"""End of the name of a run that begins with a checkpoint and its configuration."""
+
 
 def command(
     run: Annotated[
@@ -52,7 +55,7 @@ def command(
             metavar="CKPT",
             help="Start from the weights and the normalization of this checkpoint, of "
             "imitate, robomimic or LeRobot (experiment.ckpt_path). Without --config the "
-            "checkpoint's own configuration is used.",
+            "checkpoint's own configuration is used, and NAME_tuned is the name.",
         ),
     ] = None,
     resume: Annotated[
@@ -132,7 +135,7 @@ def command(
 
 
 def _own_config(path: Path, typed: list[str]) -> dict[str, Any]:
-    """Return a checkpoint's own configuration, which does not choose where a run is written.
+    """Return a checkpoint's own configuration with a name of its own, which does not choose where a run is written.
 
     Raises:
         EnvError: it names a module or a cluster that the user does not trust.
@@ -141,8 +144,10 @@ def _own_config(path: Path, typed: list[str]) -> dict[str, Any]:
     from imitate.evaluate.environments import check_named
     from imitate.policy.checkpoint import load_checkpoint
 
-    config = load_config(str(load_checkpoint(path)["config"]))
-    check_named(config, typed)
-    tree = config.to_dict()
+    text = str(load_checkpoint(path)["config"])
+    check_named(load_config(text, typed), typed)
+    tree = load_config(text).to_dict()
     del tree["train"]["output_dir"]
+    if not tree["experiment"]["name"].endswith(TUNED):
+        tree["experiment"]["name"] += TUNED
     return tree

@@ -17,7 +17,7 @@ import numpy as np
 from imitate.envs.cameras import Size
 from imitate.envs.env import Array, Env, Obs, success_in
 from imitate.envs.migration import ROBOSUITE, fitted
-from imitate.errors import EnvError
+from imitate.errors import EnvError, offered
 from imitate.system.text import DURATION, PREVIOUS_ACTION, SKILL
 from imitate.system.trust import PETTINGZOO, ROBOT, check_trusted
 
@@ -340,8 +340,14 @@ def check_description(env_meta: Mapping[str, Any]) -> None:
     kind = env_meta.get("type")
     if is_real(env_meta):
         what = "is 4, a real robot" if kind == REAL_ROBOT else "is missing"
+        without = "name a simulated one with"
+        if offered("--fqe"):
+            without = (
+                "without a simulator, `imitate check-deploy CHECKPOINT DEMOS.hdf5` compares a policy with recorded "
+                "actions, and `imitate compare FIRST SECOND --robot NAME` two policies on the robot; or name one with"
+            )
         raise EnvError(
-            f"env_args['type'] {what}, so no environment can be made; name a simulated one with "
+            f"env_args['type'] {what}, so no environment can be made; {without} "
             "--env module:Name-v0, or a robot with --env robot:NAME (train, dagger, eval, dataset playback), or add it "
             "to the file: imitate dataset set-env FILE --env module:Name-v0"
         )

@@ -230,16 +230,34 @@ def check_named(config: Config, typed: Iterable[str] = ()) -> None:
     """Check the environments and the cluster of a configuration from a file, such as a checkpoint, before training.
 
     Args:
-        config: the configuration.
-        typed: changes of it by the user, as ``key=value``, whose cluster is trusted.
+        config: the configuration, with those changes.
+        typed: changes of it by the user, as ``key=value``; the environments, functions and cluster in them are trusted.
 
     Raises:
         EnvError: it names a module or cluster that the user does not trust.
     """
+    _trust_typed(config, typed)
     for named in _named(config):
         check_trusted(_described(named))
     refuse("algo", unknown(_functions(config)))
     check_cluster(config, typed)
+
+
+def _trust_typed(config: Config, typed: Iterable[str]) -> None:
+    """Trust the environments, networks and functions that the user's changes of a configuration name in full."""
+    online = config.train.online
+    for text in typed:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if key in ("train.online.env", "experiment.env"):
+            named = online.env if key == "train.online.env" else config.experiment.env
+            trust_env(named if named is None or isinstance(named, str) else named.to_dict())
+        elif key == "train.online.warmup_policy":
+            trust(*(found.name for found in in_warmup(online.warmup_policy)))
+        elif key.startswith("algo."):
+            tree: Any = value
+            for part in reversed(key.split(".")[1:]):
+                tree = {part: tree}
+            trust(*(found.name for found in in_networks(tree)))
 
 
 def check_cluster(config: Config, typed: Iterable[str] = ()) -> None:

@@ -73,9 +73,8 @@ def policy_from_checkpoint(
     policy = policy_of(ckpt, device, source, rename=rename, precision=precision)
     if verbose:
         _logger.info(
-            "loaded %s (%s), trained for %s epochs, on %s",
-            type(policy.algo).__name__,
-            ckpt["algo_name"],
+            "loaded %s, trained for %s epochs, on %s",
+            policy.algo.variant,
             ckpt.get("train_state", {}).get("epoch", "?"),
             policy.algo.device,
         )

@@ -247,6 +247,12 @@ def _run(folder: Path) -> Found | None:
     return Found("run", "a run", f"look at it with `imitate info {folder}`")
 
 
+def _runs(folder: Path) -> Found | None:
+    if not any(_run(child) for child in islice(folder.iterdir(), _MOST_FILES)):
+        return None
+    return Found("run", "a folder of runs", f"look at its newest with `imitate info {folder}`")
+
+
 def _diffusion_policy_run(folder: Path) -> Found | None:
     if not (folder / ".hydra" / "config.yaml").is_file():
         return None
@@ -545,6 +551,7 @@ _FOLDERS: tuple[_Check, ...] = (
     _run,
     _diffusion_policy_run,
     _original_act,
+    _runs,
     _folder_of_pointers,
 )
 _FILES: tuple[_Check, ...] = (

@@ -15,7 +15,7 @@ from imitate.train.outcomes import INTERVAL, KEPT
 from imitate.train.state import History
 
 LOW_SUCCESS = 0.6
-SINGLE_STEP = ("BC", "BC_Gaussian", "BC_GMM", "BC_VAE")
+SINGLE_STEP = ("bc", "bc_gaussian", "bc_gmm", "bc_vae")
 """Algorithms that observe a single step; most human demonstrations need memory."""
 
 
@@ -37,7 +37,7 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
     rows = [
         ("run", results["run"]),
         ("status", results["status"]),
-        ("algorithm", f"{results['algo_name']} ({results['algo']})"),
+        ("algorithm", results["algo"]),
         _progress(results),
         (
             "loss: train, valid",

@@ -344,7 +344,7 @@ def _finish(run: Run, status: str) -> RunResult:
     results = {
         "run": str(folder.path),
         "status": status,
-        "algo": type(run.algo).__name__,
+        "algo": run.algo.variant,
         "algo_name": run.config.algo_name,
         **run.counts(),
         "train_loss": run.history.last_epoch.get("Train/Loss"),

@@ -167,7 +167,7 @@ def checkpoint(tmp_path):
 
 def test_checkpoint_numbers(checkpoint):
     report = report_of(checkpoint)
-    assert_has(report, kind="checkpoint", algo="bc", variant="BC_Gaussian", epoch=3, step=300)
+    assert_has(report, kind="checkpoint", algo="bc", variant="bc_gaussian", epoch=3, step=300)
     # 10 -> 8 hidden, then mean and std of 7 actions: 8 * 11 + 2 * 7 * 9.
     assert not any(key.startswith("algo.gmm") for key in report["changed_settings"])  # is off
     assert_has(report, parameters=88 + 126, obs_shapes={"object": [10]}, action_dim=7)
@@ -180,7 +180,7 @@ def test_checkpoint_numbers(checkpoint):
 
 def test_checkpoint_for_a_person(checkpoint):
     text = info(checkpoint).stdout
-    assert_lines(text, "bc (BC_Gaussian)", "epoch 3, 300 updates", "clipped to [-1, 1]")
+    assert_lines(text, "algorithm      bc_gaussian", "epoch 3, 300 updates", "clipped to [-1, 1]")
     assert_lines(text, "a.hdf5: 2 demos, 10 steps")
     assert any(line.split() == ["normalizes", "obs"] for line in text.splitlines())
     assert any(line.split() == ["train.batch_size", "7"] for line in text.splitlines())
@@ -240,7 +240,7 @@ def test_an_unfinished_run_for_a_person(run_folder):
 
 def test_a_finished_run(run_folder):
     results = {
-        "algo": "BC",
+        "algo": "bc",
         "status": "finished",
         "best": {"epoch": 7, "success_rate": 0.5},
         "times": {"train_wall_s": 12.0, "train_cpu_s": 11.0, "evaluation_wall_s": 30.0},
@@ -252,7 +252,7 @@ def test_a_finished_run(run_folder):
 
 
 def test_a_run_that_was_resumed_and_killed_is_not_described_by_its_earlier_results(run_folder):
-    results = {"algo": "BC", "status": "interrupted", "epoch": 18}
+    results = {"algo": "bc", "status": "interrupted", "epoch": 18}
     kept = [{"name": "last.pth", "epoch": 18}]
     (run_folder / "results.json").write_text(json.dumps({**results, "checkpoints": kept}))
     report = report_of(run_folder)

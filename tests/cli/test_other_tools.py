@@ -8,10 +8,12 @@ import typer
 
 from imitate.cli.main import app
 from imitate.cli.mistakes import ROWS, TOOLS, page_table
+from imitate.cli.options import as_lists
 from imitate.config.algorithms import available
 from imitate.config.config import keys_of
 from tests.cli.test_help import commands
 from tests.loading import load
+from tests.tiny import tiny_run
 
 PAGES = Path(__file__).parents[2] / "docs"
 LINES = """
@@ -39,8 +41,13 @@ train --nonsense | `imitate train --help` lists its options
 collect --env Lift --num 0 --bad | `imitate collect --help` lists | Missing option '--out'. | value for '--num'
 dataset playback --dataset f --video v | write `imitate dataset playback f`
 eval --dataset f --agent a | eval has no such option; did you mean --data?
-dataset render f --out g --cameras a b | --cameras: takes one word, got a b: write --cameras a,b
-train --set a=1 b=2 c=3 | --set: takes one word, got a=1 b=2 c=3: write --set a=1 --set b=2 --set c=3
+dataset render f --out g --cameras a b | f: there is no such file
+dataset render f --out g --cameras a b --size 84 96 | --size: takes one word, got 84 96
+train --config bc/bc --set train.sed=1 train.seed=2 c=3 | unknown key, did you mean 'seed' | c=3
+eval --agent a --deterministic | policies act without sampling: leave it out
+report runs | it is 'imitate dataset report'
+enjoy runs/a | write `imitate eval --agent runs/a`
+resume | write `imitate train --resume RUN`
 info a b | info: takes no further words, got 'b'; `imitate info --help` shows what it takes
 dataset rendr | there is no command 'dataset rendr'; did you mean 'render'?
 dataset --out f | name one of its commands: split
@@ -74,6 +81,39 @@ def test_what_replaces_an_option_of_another_toolkit_exists():
         assert not {*row.flags} & options_of(row.command.split()), f"{row}: is an option here too"
         for key in re.findall(r"--(?:set|grid) ([a-z][\w.]+)=", row.example):
             assert key in keys, row
+
+
+LISTS = """
+dataset render | f --cameras a b c -o g | f --cameras a,b,c -o g
+dataset render | --cameras=a b f --out g | --cameras=a,b f --out g
+dataset render | --cameras a f --out g | --cameras a f --out g
+dataset render | f --cameras a --bad b --out g | f --cameras a --bad b --out g
+dataset split | --text x --ratio 0.1 f | --text x --ratio 0.1 f
+train | --set a=1 b=2 RUN --resume | --set a=1 --set b=2 RUN --resume
+train | --config c d | --config c d
+eval | --agent a b --trust m n | --agent a b --trust m n
+collect | --signals a b --env E | --signals a --signals b --env E
+check-algo | sac --set a=-1 b=2 -- x | sac --set a=-1 --set b=2 -- x
+"""
+"""command | words | the words as the parser gets them"""
+
+
+@pytest.mark.parametrize("row", LISTS.strip().splitlines())
+def test_a_list_may_be_typed_as_several_words(row):
+    name, typed, wanted = row.split(" | ")
+    top = typer.main.get_command(app)
+    found = top.get_command(None, name.split()[0]).load()
+    for below in name.split()[1:]:
+        found = found.commands[below]
+    assert as_lists(found, typed.split()) == wanted.split()
+
+
+def test_the_report_of_a_run_is_named(call, tmp_path):
+    run = tiny_run(tmp_path)
+    for path in (run, run.parent):
+        words = f"write `imitate info {path}` or `imitate plot {path}` or `imitate diagnose {path}`"
+        assert words in call("report", path, code=2).stderr
+        assert f"with `imitate info {path}`" in call("dataset", "report", path, code=2).stderr
 
 
 @pytest.mark.parametrize("tool", TOOLS)

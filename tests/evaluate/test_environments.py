@@ -13,6 +13,7 @@ from imitate.evaluate import environments as named_environments
 from imitate.evaluate.environments import (
     EnvTrial,
     check_cluster,
+    check_named,
     environments,
     file_name,
     label,
@@ -21,7 +22,7 @@ from imitate.evaluate.environments import (
     opponent_of,
     with_env,
 )
-from tests.tiny import tiny_checkpoint
+from tests.tiny import tiny_checkpoint, tiny_tree
 
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 META = {"env_name": "Toy", "type": 2, "env_kwargs": {}}
@@ -180,6 +181,26 @@ def test_only_a_cluster_that_is_typed_needs_no_trust(config, monkeypatch):
     for typed in ([], ["train.seed=1"], ["train.seed=1", "cluster.on=ray"], ["cluster={}"]):
         check_cluster(config(({}, {})), typed)
     assert len(asked) == 2
+
+
+TYPED = """
+train.online.env=theirs:Arm-v0 | train.online.env | theirs:Arm-v0
+experiment.env=theirs:Arm-v0 | experiment.env | theirs:Arm-v0
+train.online.warmup_policy=theirs:act | train.online.warmup_policy | theirs:act
+algo.networks.actor=theirs:net | algo.networks | {"actor": "theirs:net"}
+"""
+"""change that the user types | key of a configuration in a file | value"""
+
+
+@pytest.mark.parametrize("row", TYPED.strip().splitlines())
+def test_only_names_that_are_typed_need_no_trust(row, monkeypatch):
+    monkeypatch.delenv("IMITATE_TRUST_MODULES", raising=False)
+    typed, key, value = row.split(" | ")
+    given = load_config(tiny_tree("sac"), [f"{key}={value}"])
+    for others in ([], ["experiment.name=theirs"], [f"x.{typed}"]):
+        with pytest.raises(EnvError, match="theirs"):
+            check_named(given, others)
+    check_named(given, ["train.seed=1", typed])
 
 
 def test_a_random_opponent_repeats_itself_and_keeps_to_the_mask():

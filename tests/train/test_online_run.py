@@ -395,6 +395,11 @@ NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
             {"env": "tools:Tools-v0"},
             "needs actions of one kind, but .* one of 2 choices and 1",
         ),
+        (
+            "dqn",
+            {"obs": ["flaat"]},
+            "dqn chooses among discrete actions, but .* take sac or td3, as in",
+        ),
         ("td3", {"env": "tools:Tools-v0"}, "needs continuous .* takes one of 2 choices: choose"),
         ("residual", {}, "algo.base.checkpoint: is null, but residual builds upon a policy"),
     ],

@@ -345,12 +345,31 @@ def test_a_picture_has_the_panels_for_which_there_are_numbers(make_run, drawn):
     assert "no evaluations" in words and "validation" not in words
 
 
-def test_losses_of_different_algorithms_are_not_drawn_together(make_run, drawn):
+def test_losses_of_different_scales_are_not_drawn_together(make_run, drawn):
     make_run("bc", 1, algo_name="bc")
     assert drawn()[1] == ["loss", "success"]
     make_run("iql", 1, algo_name="iql")
     assert drawn()[1] == ["success"]
-    assert "loss (each algorithm's own)" in drawn(panels=["loss"])[0]
+    assert {"loss of bc", "loss of iql"} <= {*drawn(panels=["loss"])[0]}
+    assert "success rate" not in drawn(panels=["loss"])[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "apart"),
+    [
+        ({"gmm": {"enabled": True}}, True),
+        ({"loss": {"l2_weight": 0.5}}, True),
+        ({"rnn": {"enabled": True}}, False),
+        ({"gmm": {"enabled": False, "kl_weight": 3}, "actor_layer_dims": [8]}, False),
+    ],
+)
+def test_losses_of_variants_are_apart_if_their_scales_differ(make_run, drawn, section, apart):
+    plain = {"gmm": {"enabled": False}, "loss": {"l2_weight": 1.0}, "rnn": {"enabled": False}}
+    make_run("plain", 1, success=(None, None), algo_name="bc", algo=plain)
+    make_run("other", 1, success=(None, None), algo_name="bc", algo=plain | section)
+    words = drawn()[0]
+    assert ("loss of plain" in words) == ("loss of other" in words) == apart
+    assert ("loss" in words) != apart
 
 
 def test_losses_that_are_all_there_is_are_said_not_to_be_comparable(make_run, settings_in, drawn):
@@ -360,7 +379,7 @@ def test_losses_that_are_all_there_is_are_said_not_to_be_comparable(make_run, se
         make_run(algo, 1, success=(None, None), algo_name=algo)
         text = markdown_text(settings_in(), "mean")
         assert explained in text
-        assert ("losses of different algorithms are not comparable" in text) == (algo == "iql")
+        assert ("losses of different scales are not comparable" in text) == (algo == "iql")
 
 
 def test_the_legend_names_what_is_drawn(make_run, drawn):

@@ -13,7 +13,7 @@ RESULTS = {
     "run": "runs/a",
     "status": "finished",
     "algo_name": "iql",
-    "algo": "IQL",
+    "algo": "iql",
     "epoch": 3,
     "step": 300,
     "train_loss": 0.123456,
@@ -25,7 +25,7 @@ FINAL = {"epoch": 3, "success_rate": 0.5, "mean_return": 12.5}
 PLAIN = [
     "run                runs/a",
     "status             finished",
-    "algorithm          iql (IQL)",
+    "algorithm          iql",
     "epochs, updates    3, 300",
     "loss: train, valid  0.1235, -",
     "training time      1 min 05 s (CPU 2 h 00 min)",
@@ -99,11 +99,11 @@ def test_evaluations(entry, words):
 @pytest.mark.parametrize(
     ("algo", "rate", "advised"),
     [
-        ("BC", 0.59, True),
-        ("BC_VAE", 0.0, True),
-        ("BC", 0.6, False),
-        ("BC", None, False),
-        ("IQL", 0.1, False),
+        ("bc", 0.59, True),
+        ("bc_vae", 0.0, True),
+        ("bc", 0.6, False),
+        ("bc", None, False),
+        ("iql", 0.1, False),
     ],
 )
 def test_advice_after_a_policy_of_a_single_step(algo, rate, advised):
@@ -111,7 +111,7 @@ def test_advice_after_a_policy_of_a_single_step(algo, rate, advised):
     lines = module.summary_lines(results)
     assert (f"next: {algo} observes a single step" in lines[-2]) == advised
     assert not any(line.startswith("next") for line in module.summary_lines(RESULTS))
-    assert not any("next:" in line for line in module.summary_lines({**RESULTS, "algo": "BC"}))
+    assert not any("next:" in line for line in module.summary_lines({**RESULTS, "algo": "bc"}))
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------

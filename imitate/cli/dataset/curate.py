@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.options import AsJson, FilterKey, Overwrite, Seed
+from imitate.cli.options import NAMES, AsJson, FilterKey, Overwrite, Seed
 from imitate.cli.reports.layout import table
 from imitate.data.edit import edits
 from imitate.data.edit.edits import add_filter_key, failures_among
@@ -43,11 +43,14 @@ ReplaceMasks = Annotated[
     ),
 ]
 Names = Annotated[
-    str | None, typer.Option("--demos", help="Names and ranges: demo_3,demo_7-demo_9.")
+    str | None,
+    typer.Option("--demos", metavar=NAMES, help="Names and ranges: demo_3,demo_7-demo_9."),
 ]
 Without = Annotated[
     str | None,
-    typer.Option("--without", help="Demos to leave out, such as demo_3,demo_7-demo_9."),
+    typer.Option(
+        "--without", metavar=NAMES, help="Demos to leave out, such as demo_3,demo_7-demo_9."
+    ),
 ]
 First = Annotated[
     int | None,
@@ -258,7 +261,8 @@ def delete(
     overwrite: Overwrite = False,
     demos: Names = None,
     keys: Annotated[
-        str | None, typer.Option("--keys", help="Arrays or groups: obs/object,next_obs.")
+        str | None,
+        typer.Option("--keys", metavar=NAMES, help="Arrays or groups: obs/object,next_obs."),
     ] = None,
 ) -> None:
     """Leave out demos or keys."""
@@ -293,7 +297,9 @@ _MOST_DIMENSIONS = 2**16
 def stats(
     file: File,
     filter_key: FilterKey = None,
-    keys: Annotated[str | None, typer.Option("--keys", help="Arrays: actions,obs/object.")] = None,
+    keys: Annotated[
+        str | None, typer.Option("--keys", metavar=NAMES, help="Arrays: actions,obs/object.")
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Show mean, standard deviation, minimum and maximum per key and dimension (images: per channel)."""

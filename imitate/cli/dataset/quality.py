@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from imitate.cli.dataset.curate import File, InPlace, Out, names_of, progress, target_of
-from imitate.cli.options import AsJson, FilterKey, Overwrite
+from imitate.cli.options import NAMES, AsJson, FilterKey, Overwrite
 from imitate.data.edit.target import Target
 from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.data.quality.doctor.diagnosis import fix as fix_file
@@ -30,7 +30,9 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Write a repaired copy.")] = False,
     only: Annotated[
         str | None,
-        typer.Option("--only", help="Repair only these findings, such as nan,duplicate."),
+        typer.Option(
+            "--only", metavar=NAMES, help="Repair only these findings, such as nan,duplicate."
+        ),
     ] = None,
     out: Out = None,
     in_place: InPlace = False,

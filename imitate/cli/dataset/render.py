@@ -16,6 +16,7 @@ from imitate.cli.dataset.curate import First, Names, names_of
 from imitate.cli.options import (
     FAILED,
     INTERRUPTED,
+    NAMES,
     AsJson,
     FilterKey,
     On,
@@ -60,7 +61,7 @@ def render(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
     cameras: Annotated[
-        str, typer.Option("--cameras", help="Names: agentview,robot0_eye_in_hand.")
+        str, typer.Option("--cameras", metavar=NAMES, help="Names: agentview,robot0_eye_in_hand.")
     ] = "agentview,robot0_eye_in_hand",
     size: Annotated[
         str,

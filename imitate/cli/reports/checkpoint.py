@@ -42,7 +42,7 @@ def describe(path: Path) -> Report:
         "path": str(path),
         "size_mb": find_checkpoint(path).stat().st_size / 1e6,
         "algo": ckpt["algo_name"],
-        "variant": type(algo).__name__,
+        "variant": algo.variant,
         "parameters": sum(p.numel() for p in algo.nets.parameters()),
         "acting_only": OMITTED in ckpt["model"],
         "epoch": state.get("epoch"),
@@ -109,7 +109,7 @@ def lay_out(report: Report) -> Iterator[str]:
     yield from pairs(
         [
             ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
-            ("algorithm", f"{report['algo']} ({report['variant']})"),
+            ("algorithm", report["variant"]),
             ("parameters", f"{report['parameters']:,}"),
             *(
                 [("networks", "acting ones alone: it cannot be resumed")]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imitate.cli.options import FAILED, ROBOT, AnyRate, AsJson, TeleopArgs
+from imitate.cli.options import FAILED, NAMES, ROBOT, AnyRate, AsJson, TeleopArgs
 from imitate.cli.robot.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs
 from imitate.errors import UserError
 from imitate.system.text import counted
@@ -239,7 +239,11 @@ def command(
     ] = None,
     keys: Annotated[
         str | None,
-        typer.Option("--keys", help="Observations to record, separated by commas; default: all."),
+        typer.Option(
+            "--keys",
+            metavar=NAMES,
+            help="Observations to record, separated by commas; default: all.",
+        ),
     ] = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,

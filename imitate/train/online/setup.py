@@ -179,6 +179,24 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
         env.close()
 
 
+def _first_look(meta: dict[str, Any], config: Config) -> EnvSpec:
+    """Look at an environment; actions that the algorithm does not support are refused before observations.
+
+    Raises:
+        ConfigError: the algorithm does not support the actions.
+        EnvError: an observation of the configuration is missing.
+    """
+    try:
+        return look_at(meta, config)
+    except EnvError:
+        if not is_robot(meta):
+            env = make_env(meta, team=True)
+            choices, size = int(getattr(env, "num_choices", 0)), len(env.action_low)
+            env.close()
+            _with_choices(config, meta, choices, size - choices)
+        raise
+
+
 def build_online(
     config: Config,
     device: torch.device,
@@ -239,13 +257,14 @@ def _built(
     if stages:  # evaluations use the stage of their epoch
         meta = stages[-1]
         config = config.with_overrides({"experiment.rollout.background": False})
-    env = look_at(meta, config)
+    env = _first_look(meta, config)
     meta = env.meta
     masked = config.observation.mask_key() or ACTION_MASK in config.all_obs_keys
     if env.gives_mask and not masked and not resumed:
         config = config.with_overrides({f"observation.modalities.obs.{MASK}": [ACTION_MASK]})
         env = look_at(meta, config)
-    config = with_precision(_with_choices(config, env), device)
+    choices = (env.num_choices, env.num_continuous)
+    config = with_precision(_with_choices(config, meta, *choices), device)
     _check_mask(config, env)
     _check_stages(stages, env, config)
     preprocess = _preprocess(config, env)
@@ -325,32 +344,41 @@ def _check_robot(meta: dict[str, Any], config: Config) -> None:
             )
 
 
-def _with_choices(config: Config, env: EnvSpec) -> Config:
+def _with_choices(
+    config: Config, meta: dict[str, Any], num_choices: int, num_continuous: int
+) -> Config:
     """Set the number of discrete choices in the configuration, for algorithms with such a key.
+
+    Args:
+        config: the configuration.
+        meta: env_args of the environment.
+        num_choices: number of choices of its actions; 0 if they are numbers alone.
+        num_continuous: number of continuous values of its actions.
 
     Raises:
         ConfigError: the algorithm does not support the actions, or the configuration has another number of them.
     """
-    taken = f"{meta_name(env.meta)} takes one of {env.num_choices} choices"
+    name = meta_name(meta)
+    taken = f"{name} takes one of {num_choices} choices"
     if "num_choices" not in config.algo:
-        if env.num_choices:
+        if num_choices:
             raise ConfigError(
                 f"algo_name: {config.algo_name} needs continuous actions, but {taken}: choose ppo, dqn or sac"
             )
         return config
-    seen = {"algo.num_choices": env.num_choices}
+    seen = {"algo.num_choices": num_choices}
     if "num_continuous" in config.algo:
-        seen["algo.num_continuous"] = env.num_continuous
-    elif env.num_choices and env.num_continuous:
+        seen["algo.num_continuous"] = num_continuous
+    elif num_choices and num_continuous:
         raise ConfigError(
-            f"algo_name: {config.algo_name} needs actions of one kind, but {taken} and {env.num_continuous} numbers "
+            f"algo_name: {config.algo_name} needs actions of one kind, but {taken} and {num_continuous} numbers "
             "besides: choose sac"
         )
     for key, number in seen.items():
         given = config.algo[key.removeprefix("algo.")]
         if given not in (None, number):
             raise ConfigError(
-                f"{key}: {given}, but {meta_name(env.meta)} has {number}: leave it out, or set it to that"
+                f"{key}: {given}, but {name} has {number}: leave it out, or set it to that"
             )
     return config.with_overrides(seen)
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imitate.errors import UserError, nearest
+from imitate.errors import UserError, nearest, printable
 from imitate.system.plain_files import cleared, replaced
 from imitate.system.statistics import Statistic
 from imitate.train.sweep.curves import PANEL_INCHES, STYLE, Curve, Setting, color
 from imitate.train.sweep.over_seeds import Band, band
-from imitate.train.sweep.results_table import NAMES, have_several
+from imitate.train.sweep.results_table import NAMES, have_several, loss_kind
 
 AXES = {"epoch": "epoch", "step": "updates", "cpu": "CPU seconds of training"}
 """Horizontal axes of curves, and their labels."""
@@ -73,7 +73,7 @@ def draw_settings(
         paths: image files to write; the suffix gives the format (.png, .pdf, .svg).
         over: 'step', 'epoch' or 'cpu'.
         statistic: see :func:`imitate.system.statistics.estimate`.
-        panels: names of `PANELS`; by default those of `default_panels`.
+        panels: names of `PANELS`; by default those of `default_panels`. Losses of different scales have a panel each.
 
     Raises:
         UserError: the format of an image file is unknown.
@@ -82,7 +82,11 @@ def draw_settings(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown = list(panels or default_panels(settings))
+    shown = [
+        (name, of)
+        for name in panels or default_panels(settings)
+        for of in (_by_loss(settings) if name == "loss" else [range(len(settings))])
+    ]
     # Use the object interface: it sets no global state and opens no window.
     with matplotlib.rc_context(STYLE):
         width = PANEL_INCHES[0] * len(shown)
@@ -92,8 +96,8 @@ def draw_settings(
         _check_forms(figure, paths)
         panes = figure.subplots(1, len(shown), squeeze=False, sharex=True)[0]
         drawn = set[int]()
-        for name, axes in zip(shown, panes, strict=True):
-            drawn |= _panel(axes, name, settings, over, statistic)
+        for (name, of), axes in zip(shown, panes, strict=True):
+            drawn |= _panel(axes, name, settings, of, over, statistic)
         _from_zero(panes)
         if len(settings) == 1:
             figure.suptitle(settings[0].title, fontsize=9)
@@ -106,10 +110,18 @@ def draw_settings(
     return list(paths)
 
 
+def _by_loss(settings: Sequence[Setting]) -> list[list[int]]:
+    """Return the numbers of the settings whose losses have the same scale, scale by scale."""
+    kinds: dict[str, list[int]] = {}
+    for number, setting in enumerate(settings):
+        kinds.setdefault(loss_kind(setting), []).append(number)
+    return list(kinds.values())
+
+
 def default_panels(settings: Sequence[Setting]) -> list[str]:
     """Return the panels for which there are numbers: losses, or returns of online training, and success.
 
-    Losses of different algorithms are not compared; returns take the place of a success that is not reported.
+    Losses of different scales are not compared; returns take the place of a success that is not reported.
     """
     curves = [curve for setting in settings for curve in setting.curves]
     first = "return" if any(curve.is_online for curve in curves) else "loss"
@@ -129,12 +141,17 @@ def _is_measured(curves: Sequence[Curve], panel: str) -> bool:
 
 
 def _panel(
-    axes: Any, name: str, settings: Sequence[Setting], over: str, statistic: Statistic
+    axes: Any,
+    name: str,
+    settings: Sequence[Setting],
+    of: Sequence[int],
+    over: str,
+    statistic: Statistic,
 ) -> set[int]:
-    """Draw a panel; return the numbers of the settings that have a line in it."""
+    """Draw a panel of some of the settings; return the numbers of those that have a line in it."""
     positive, drawn, intervals, lines = True, dict[Metric, None](), False, set[int]()
-    for number, setting in enumerate(settings):
-        paint = color(number, len(settings))
+    for number in of:
+        setting, paint = settings[number], color(number, len(settings))
         aside = APART * (number - (len(settings) - 1) / 2)
         for metric in PANELS[name].metrics:
             line = band(setting, metric.tag, over, statistic)
@@ -144,7 +161,11 @@ def _panel(
             drawn[metric] = None
             lines.add(number)
             positive = positive and all(value > 0 for value in line.value)
-    _label(axes, name, settings, over, statistic if intervals else None)
+    part = [settings[number] for number in of]
+    _label(axes, name, part, over, statistic if intervals else None)
+    if len(part) < len(settings):
+        others = f" and {len(part) - 1} more" if len(part) > 1 else ""
+        axes.set_ylabel(f"{PANELS[name].axis} of {printable(part[0].label)}{others}")
     if len(drawn) > 1 or list(drawn)[:1] not in ([], [PANELS[name].metrics[0]]):
         _styles_legend(axes, list(drawn))
     if name == "loss" and positive and drawn:
@@ -187,8 +208,7 @@ def _label(
     """Name the axes, and the intervals where a statistic has some."""
     online = any(curve.is_online for setting in settings for curve in setting.curves)
     x = "environment steps" if online and over == "step" else AXES[over]
-    kinds = " (each algorithm's own)" if name == "loss" and have_several(settings) else ""
-    axes.set(xlabel=x, ylabel=PANELS[name].axis + kinds)
+    axes.set(xlabel=x, ylabel=PANELS[name].axis)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if name == "success":
         axes.set_ylim(-0.03, 1.03)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,10 @@ INTERVALS = {
 }
 MOST_COLUMNS = 4
 """Keys with a column each. Settings of different algorithms differ in dozens, which only the JSON has."""
+_OF_LOSS = re.compile(
+    r"^(?!rnn|transformer|ema|optim_params)(.*\.)?(enabled|discount|\w*loss\w*|\w+_weight)$"
+)
+"""Keys of an algorithm's section that decide the scale of its loss, not its network."""
 NAMES = {"mean": "mean", "iqm": "interquartile mean", "median": "median"}
 
 
@@ -31,7 +37,7 @@ def caption(settings: Sequence[Setting], statistic: Statistic) -> str:
     measures = _compared(settings)
     deviation = ", ± their standard deviation" if any(m.is_mean for m in measures.values()) else ""
     losses = any(m.tag.endswith("/Loss") for m in measures.values()) and have_several(settings)
-    kinds = "; losses of different algorithms are not comparable" if losses else ""
+    kinds = "; losses of different scales are not comparable" if losses else ""
     return (
         f"{NAMES[statistic]} over training seeds{deviation} (95 % interval: {INTERVALS[statistic]}, "
         f"at least that of the episodes){kinds}"
@@ -39,8 +45,28 @@ def caption(settings: Sequence[Setting], statistic: Statistic) -> str:
 
 
 def have_several(settings: Sequence[Setting]) -> bool:
-    """Return true if the runs of the settings have different algorithms."""
-    return len({str(c.config.get("algo_name")) for s in settings for c in s.curves}) > 1
+    """Return true if the runs of the settings have losses of different scales."""
+    return len({loss_kind(setting) for setting in settings}) > 1
+
+
+def loss_kind(setting: Setting) -> str:
+    """Return the algorithm of a setting with what decides the scale of its loss: terms, weights, units of actions."""
+    config = setting.curves[0].config
+    algo = config.get("algo", {})
+    parts = {key: value for key, value in _leaves(algo) if _OF_LOSS.search(key)}
+    return json.dumps(
+        [config.get("algo_name"), parts, config.get("train", {}).get("action_config")]
+    )
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the dotted keys of a section with their values; of a part that is switched off only its switch."""
+    off = prefix and tree.get("enabled") is False
+    for key, value in sorted(tree.items()):
+        if isinstance(value, Mapping):
+            yield from () if off else _leaves(value, f"{prefix}{key}.")
+        elif not off or key == "enabled":
+            yield f"{prefix}{key}", value
 
 
 def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str, Any]]:
@@ -175,7 +201,7 @@ def _keys(settings: Sequence[Setting]) -> list[str]:
 
 
 def _compared(settings: Sequence[Setting]) -> dict[str, Measure]:
-    """Return the measures to read side by side: no losses of different algorithms, if there is anything else."""
+    """Return the measures to read side by side: no losses of different scales, if there is anything else."""
     found = _present(settings)
     if not have_several(settings):
         return found
