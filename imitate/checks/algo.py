@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from imitate.algo.base.algo import Info
+from imitate.algo.base.factory import variant_of
 from imitate.checks.contracts import ContractError, Trials
 from imitate.checks.env import CheckFinding, check_env
 from imitate.checks.learning_and_acting import ActingCheck, NetworkRecord
@@ -245,7 +246,7 @@ class AlgoCheck:
             self._see_data()
         nets = self._setup.algo.nets
         weights = sum(p.numel() for p in nets.parameters())
-        return f"{self._setup.algo.variant}: {', '.join(nets)}; {weights:,} weights"
+        return f"{variant_of(self._setup.algo)}: {', '.join(nets)}; {weights:,} weights"
 
     def _built(self, *, resumed: bool = False) -> Setup:
         seed_everything(self.config.train.seed)

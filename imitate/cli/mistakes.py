@@ -377,7 +377,7 @@ class Row:
 
     @property
     def advice(self) -> str:
-        """What to do if no words replace the options, else ''."""
+        """The advice if no words replace the options, else ''."""
         return self.words.removeprefix("= ") if self.words.startswith("=") else ""
 
     def with_value(self, value: str | None) -> str:

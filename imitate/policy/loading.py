@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 
 from imitate.algo.base.algo import Algo
+from imitate.algo.base.factory import variant_of
 from imitate.crew.shared import Shared
 from imitate.errors import CheckpointError, UserError
 from imitate.functional.kernels import has_int8, pack_linears
@@ -74,7 +75,7 @@ def policy_from_checkpoint(
     if verbose:
         _logger.info(
             "loaded %s, trained for %s epochs, on %s",
-            policy.algo.variant,
+            variant_of(policy.algo),
             ckpt.get("train_state", {}).get("epoch", "?"),
             policy.algo.device,
         )

@@ -469,7 +469,8 @@ def _npz(file: Path) -> Found | None:
         "npz",
         f"an archive of arrays (npz: {held}{' ...' if len(shapes) > _MOST_SHOWN else ''}) of no known layout{reason}",
         f"read are those of D4RL ({', '.join(_OF_D4RL)}), OGBench ({', '.join(sorted(_OF_OGBENCH))}) and imitation "
-        f"({', '.join(sorted(_OF_IMITATION))}); write others with imitate.data.DatasetWriter "
+        f"({', '.join(sorted(_OF_IMITATION))}), and a folder with one file for each episode, which is named itself; "
+        "write others with imitate.data.DatasetWriter "
         "(docs/own_data.md#recordings-of-another-layout)",
     )
 
@@ -486,6 +487,13 @@ def is_of_d4rl(file: Path) -> bool:
     """Return true for D4RL's flat arrays in an ``.npz``, with one row per step."""
     shapes = npz_shapes(file)
     return set(shapes) >= set(_OF_D4RL) and len({shapes[name][:1] for name in _OF_D4RL}) == 1
+
+
+def npz_names(file: Path) -> list[str]:
+    """Return the names of the arrays in an ``.npz``; [] if it is no archive."""
+    with suppress(*_UNREADABLE):
+        return [name[:-4] for name in _names_in(file) if name.endswith(".npy")]
+    return []
 
 
 def npz_shapes(file: Path) -> dict[str, tuple[int, ...]]:

@@ -15,6 +15,7 @@ import torch
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.allocation import count_numbers
+from imitate.algo.base.factory import variant_of
 from imitate.config import Config, load_config
 from imitate.config.readiness import trainable_template
 from imitate.data.shards.data_files import DataFiles, data_files
@@ -344,7 +345,7 @@ def _finish(run: Run, status: str) -> RunResult:
     results = {
         "run": str(folder.path),
         "status": status,
-        "algo": run.algo.variant,
+        "algo": variant_of(run.algo),
         "algo_name": run.config.algo_name,
         **run.counts(),
         "train_loss": run.history.last_epoch.get("Train/Loss"),

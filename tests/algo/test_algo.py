@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config, register_algo_factory_func
+from imitate.algo.base.factory import variant_of
 from imitate.algo.bc import BC
 from imitate.errors import ConfigError
 from tests.tiny import tiny_algo
@@ -140,3 +141,16 @@ def test_each_network_is_compiled_once_where_that_is_asked_for(monkeypatch):
         wanted = list(algo.nets.values()) if compiles == "true" else []
         assert asked == [(net, {"mode": "default"}) for net in wanted]
         asked.clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "variant"),
+    [
+        ("bc", ["algo.gaussian.enabled=true"], "bc_gaussian"),
+        ("bc", [], "bc"),
+        ("cql", [], "cql"),
+        ("td3_bc", [], "td3_bc"),
+    ],
+)
+def test_the_name_of_a_variant(name, overrides, variant):
+    assert variant_of(tiny_algo(name, *overrides)) == variant

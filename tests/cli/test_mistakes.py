@@ -138,6 +138,7 @@ dataset subset demos.hdf5 --min-length 99 -o new.hdf5 | no demo fulfils
 dataset subset none.hdf5 -o new.hdf5 | no such file
 eval --agent none.pth | none.pth
 eval --agent policy.pth --resume | --table
+eval --agent real.pth | `imitate check-deploy CHECKPOINT DEMOS.hdf5` compares a policy with recorded actions
 eval --agent policy.pth --overlay | name the file with --video FILE.mp4
 eval --agent policy.pth --env no_world:Reach-v0 --workers 2 | cannot be imported (No module named 'no_world')
 eval --agent policy.pth --env Pendulun-v1 | environment 'Pendulun-v1' (Environment `Pendulun` doesn't exist.); did
@@ -230,6 +231,7 @@ def folder(tmp_path_factory):
     pendulum = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
     bounds = {"action_low": [-2.0], "action_high": [2.0]}
     tiny_checkpoint(folder / "policy.pth", obs={"flat": 3}, env=pendulum, shapes=bounds)
+    tiny_checkpoint(folder / "real.pth", obs={"flat": 3}, env=ROBOT)
     constant_checkpoint(folder / "good.pth", 0.8, control_freq=20.0)
     constant_checkpoint(folder / "bad.pth", -0.6, control_freq=20.0)
     small_bundle(folder / "b.zip")

@@ -160,12 +160,6 @@ class Algo(ABC, Generic[ConfigT]):
         self.schedules.set(0.0)
 
     @property
-    def variant(self) -> str:
-        """Name of the algorithm's variant, such as bc_rnn_gmm; the algorithm's own name if it has no variants."""
-        name, own = self.global_config.algo_name, type(self).__name__.lower()
-        return own if own.startswith(f"{name}_") else name
-
-    @property
     def learners(self) -> tuple[Algo, ...]:
         """The algorithms whose networks are trained: this one, or its parts."""
         return (self,)

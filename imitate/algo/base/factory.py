@@ -219,3 +219,9 @@ def _path_of(section: Section, wanted: Any, path: str) -> str:
         if isinstance(value, Section) and (found := _path_of(value, wanted, f"{path}.{key}")):
             return found
     return ""
+
+
+def variant_of(algo: Algo) -> str:
+    """Return the name of an algorithm's variant, such as bc_rnn_gmm, or its own name if it has no variants."""
+    name, own = algo.global_config.algo_name, type(algo).__name__.lower()
+    return own if own.startswith(f"{name}_") else name

@@ -13,6 +13,7 @@ import torch
 
 from imitate.algo.base.acting import OMITTED
 from imitate.algo.base.algo import Algo
+from imitate.algo.base.factory import variant_of
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
@@ -42,7 +43,7 @@ def describe(path: Path) -> Report:
         "path": str(path),
         "size_mb": find_checkpoint(path).stat().st_size / 1e6,
         "algo": ckpt["algo_name"],
-        "variant": algo.variant,
+        "variant": variant_of(algo),
         "parameters": sum(p.numel() for p in algo.nets.parameters()),
         "acting_only": OMITTED in ckpt["model"],
         "epoch": state.get("epoch"),

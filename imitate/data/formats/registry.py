@@ -27,6 +27,7 @@ _MODULES = {
     "mimicgen": "mimicgen",
     "libero": "libero",
     "aloha": "aloha",
+    "npz-episodes": "npz_episodes",
     "diffusion-policy": "diffusion_policy",
     "minari": "minari",
     "lerobot": "lerobot",

@@ -236,6 +236,15 @@ def foreign(folder):
     return made
 
 
+def npz_episodes(path):
+    random = np.random.default_rng(0)
+    path.mkdir()
+    for number in range(3):
+        seen = {"state": random.normal(size=(LENGTH, 4)), "images": smooth(random, LENGTH)}
+        np.savez(path / f"ep_{number}.npz", actions=random.uniform(-1, 1, (LENGTH, 2)), **seen)
+    return path
+
+
 MAKERS = {
     "robomimic": ("robomimic", "d.hdf5", robomimic),
     "robomimic, jpeg and gzip": ("robomimic", "d.hdf5", with_jpegs),
@@ -243,6 +252,7 @@ MAKERS = {
     "mimicgen": ("mimicgen", "demo.hdf5", mimicgen),
     "libero": ("libero", "goal", libero),
     "aloha": ("aloha", "task", aloha),
+    "npz-episodes": ("npz-episodes", "eps", npz_episodes),
     "d4rl": ("d4rl", "d.hdf5", recorded("walker2d.hdf5")),
     "d3rlpy 2": ("d3rlpy", "d.h5", recorded("d3rlpy_vectors.h5")),
     "imitation": ("imitation", "d.npz", recorded("cartpole.npz")),
