@@ -134,7 +134,7 @@ def as_lists(command: Any, words: Sequence[str]) -> list[str]:
     for group, own in zip(groups, heads, strict=True):
         head, lone = group[:own], list[str]()
         name = group[0].partition("=")[0] if group else ""
-        option = options.get(name)
+        option: Any = options.get(name)
         for word in group[own:]:
             if option is not None and "=" in (option.metavar or ""):
                 taken = option.multiple and "=" in word
