@@ -2,13 +2,15 @@
 
 import json
 
+import h5py
 import numpy as np
 import pytest
 
 from imitate.cli.reports import bundle, checkpoint, dataset, layout, lerobot, run, shards
 from imitate.config.from_data import UNBOUNDED_ACTIONS
 from imitate.data.edit.shard import shard_files
-from tests.demo_files import make_demo_file
+from tests.demo_files import episode, make_demo_file, write_demos
+from tests.deploy.bundle.bundles import small_bundle
 
 
 def text(part, report):
@@ -351,6 +353,58 @@ train.num_epochs                       7
     )
 
 
+def test_a_bundle_is_described_by_its_file(tmp_path):
+    path = small_bundle(tmp_path / "p.zip")
+    found = bundle.describe(path)
+    assert (found["path"], found["size_mb"]) == (str(path), path.stat().st_size / 1e6)
+    execution = {key: found["execution"][key] for key in ("size", "execute")}
+    assert execution == {"size": 4, "execute": 2} and found["frames"] == 1
+    assert found["checks"] > 0 and found["schema"]["action_dim"] == 3
+
+
+def changed(path, **attrs):
+    """Remove ``success`` of the second demo, or set these attributes of it."""
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_1"].attrs["success"]
+        file["data/demo_1"].attrs.update(attrs)
+        file["data/demo_0/label"] = np.ones((1, 2))
+        file["data/demo_2/label"] = np.ones((1, 2))
+        file["data/demo_1/rewards"][-1] = 1.0
+    return path
+
+
+def test_a_dataset_is_described_by_its_arrays(tmp_path):
+    obs = {"x": np.zeros((3, 2))}
+    actions = np.array([[0.5, -2.0], [0.25, 0.0], [1.5, 1.0]])
+    rows = [(3, actions), (3, actions / 2), (1, actions[:1])]
+    made = [
+        episode(n, {"x": obs["x"][:n]}, actions=values, attrs={"success": True})
+        for n, values in rows
+    ]
+    path = changed(write_demos(tmp_path / "a.hdf5", made))
+    found = dataset.describe(path)
+    assert found["size_mb"] == path.stat().st_size / 1e6
+    assert found["length"] == {"mean": 7 / 3, "min": 1, "max": 3}
+    assert found["success"] == {"demos": 3, "of": 3, "by": "rewards"}
+    wanted = {"low": [0.125, -2.0], "high": [1.5, 1.0], "within_1": False}
+    assert found["actions"] == wanted
+    label = [entry for entry in found["keys"] if entry["key"] == "label"]
+    one = {"key": "label", "shape": [2], "dtype": "float64", "demos": 1}
+    assert label == [{**one, "once": True}, one]
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_2/actions"]
+        file["data/demo_2/actions"] = np.zeros((1, 3))
+    assert dataset.describe(path)["actions"] is None
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_actions_of_shards_leave_their_range_on_either_side(tmp_path, sign):
+    actions = sign * np.array([[0.5, 2.0], [0.0, 0.25]])
+    made = [episode(2, {"x": np.zeros((2, 1))}, actions=actions)] * 2
+    shard_files([write_demos(tmp_path / "a.hdf5", made)], tmp_path / "s", 1)
+    assert shards.describe(tmp_path / "s")["actions"]["within_1"] is False
+
+
 def test_an_imported_checkpoint():
     more = {
         "action_low": [0.0],
@@ -401,4 +455,16 @@ def test_a_run(known, column):
         f"epoch  loss  valid loss  {column}".rstrip(),
         f"1      0.25  -           {nothing}".rstrip(),
         f"2      0.25  -           {value}".rstrip(),
+    ]
+
+
+def test_kept_checkpoints_of_a_run():
+    kept = [
+        {"name": "best.pth", "epoch": 5, "reason": "best by success rate: 68 % of 50 episodes"},
+        {"name": "last.pth", "epoch": None, "reason": "last"},
+    ]
+    lines = text(run, {**RUN, "status": "finished", "kept": kept}).splitlines()
+    assert lines[3:] == [
+        "checkpoints    best.pth: best by success rate (epoch 5, 68 % of 50 episodes)",
+        "               last.pth: last (epoch unknown)",
     ]

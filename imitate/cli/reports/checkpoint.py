@@ -187,7 +187,7 @@ def _decision(report: Report) -> list[tuple[str, str]]:
 
 
 def _training_words(report: Report) -> str:
-    if report["epoch"] is None and report["step"] is None:
+    if report["epoch"] is None:
         return f"the file does not contain the progress{_reason(report)}"
     return f"epoch {report['epoch']}, {counted(report['step'], 'update')}{_reason(report)}"
 

@@ -2,10 +2,11 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 from imitate.deploy.robot.loop import ControlLoop, Safety
-from imitate.deploy.robot.watchdog import reset_robot, stop_robot
+from imitate.deploy.robot.watchdog import Watchdog, reset_robot, stop_robot
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot
@@ -82,6 +83,24 @@ def test_the_watchdog_speaks_at_once_while_the_driver_hangs(virtual_time, capsys
     hint = "; Ctrl-C ends the command if the hanging call does not return\n"
     stopping = "stop() has not returned after 0.3 s: PRESS THE EMERGENCY STOP\n"
     assert said == ["", fired + hint, "", stopping]
+
+
+@pytest.mark.parametrize("command", ["send", "hold", "skip"])
+def test_nothing_is_sent_after_a_stop_and_what_was_under_way_is_stopped_again(command):
+    robot = FakeRobot()
+    dog = Watchdog(robot, 1.0)
+    give = {"send": lambda: dog.send(np.zeros(2)), "hold": dog.hold, "skip": dog.skip}[command]
+    robot.faults[command] = lambda: dog.stop("the arm is gone")
+    if command == "skip":
+        dog.stop("the arm is gone")
+    with pytest.raises(RobotError, match="^the arm is gone; the robot was stopped$"):
+        give()
+    before = ["stop"] if command == "skip" else [command, "stop", "stop"]
+    assert robot.last_calls() == before
+    dog.stop("later")  # the first reason stays
+    with pytest.raises(RobotError, match="^the arm is gone; the robot was stopped$"):
+        give()
+    assert robot.last_calls() == [*before, "stop"]
 
 
 def test_a_stop_that_returns_in_time_says_nothing(virtual_time, capsys):
