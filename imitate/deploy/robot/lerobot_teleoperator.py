@@ -81,6 +81,7 @@ class LeRobotTeleoperator(Teleoperator):
         self._names: tuple[str, ...] = ()
         self._terminal: TerminalKeys | None = None
         self._goal: dict[str, float] | None = None
+        self._followed: float
 
     def connect(self, robot: Robot) -> None:
         """Open the device.

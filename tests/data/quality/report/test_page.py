@@ -305,6 +305,17 @@ def test_bars_count_everything_once():
     assert (len(counts), sum(counts)) == (11, 101)
 
 
+@pytest.mark.parametrize(("broken", "more"), [(6, ""), (7, " and 1 more")])
+def test_a_finding_names_six_places(demo_file, tmp_path, broken, more):
+    path = demo_file(num_demos=8, length=3)
+    with h5py.File(path, "r+") as file:
+        for number in range(broken):
+            file[f"data/demo_{number}/obs/object"][1, 0] = np.nan
+    _, reader = report(path, tmp_path / "r.html")
+    found = re.search(r"demo_5 obs/object steps 1((?: and \d+ more)?)", reader.said)
+    assert found[1] == more
+
+
 def test_positions_stand_before_unit_quaternions():
     random = np.random.default_rng(0)
     turn = random.normal(size=(2, 5, 4))
