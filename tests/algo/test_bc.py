@@ -110,9 +110,9 @@ def test_negative_log_likelihood_of_a_mixture_by_hand():
     assert float(info["Log_Likelihood"]) == pytest.approx(math.log(density), rel=1e-5)
 
 
-@pytest.mark.parametrize(("sums", "errors"), [(True, (5.0, 9.0)), (False, (2.5, 4.5))])
+@pytest.mark.parametrize(("sums", "errors"), [(True, (6.5, 10.0)), (False, (3.25, 5.0))])
 def test_the_evidence_bound_of_a_chunk_by_hand(sums, errors):
-    """Reconstructed (1, 2) and (3, 0) for zeros, the second of weight 3; a divergence of 2 with the weight 0.1."""
+    """Errors (1/2, 5/2) and (3, -1), the second of weight 3; a divergence of 2 with the weight 0.1."""
     keys = ("enabled=true", "kl_weight=0.1")
     keys += (f"decoder.reconstruction_sum_across_elements={str(sums).lower()}",)
     chunk = (
@@ -128,7 +128,8 @@ def test_the_evidence_bound_of_a_chunk_by_hand(sums, errors):
     algo.nets["policy"].vae.forward = lambda *_: SimpleNamespace(
         **vars(out), kl=torch.tensor([2.0])
     )
-    batch = batch_of(torch.zeros(1, 2, 2), torch.zeros(1, 2, 2), weight=torch.tensor([[1.0, 3.0]]))
+    actions = [[[0.5, -0.5], [0.0, 1.0]]]
+    batch = batch_of(torch.zeros(1, 2, 2), actions, weight=torch.tensor([[1.0, 3.0]]))
     info = algo.train_on_batch(algo.process_batch_for_training(batch), 1, validate=True)
     expected = (errors[0] + 3 * errors[1]) / 4
     assert float(info["Reconstruction_Loss"]) == pytest.approx(expected)

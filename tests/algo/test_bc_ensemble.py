@@ -192,7 +192,8 @@ def test_the_function_of_minmax_sees_features_and_outputs():
     weights = {"mlp": [[2.0, -1.0, 3.0]], "last": [[0.5]]}
     for name, weight in weights.items():
         linear = next(m for m in getattr(repulsion, name).modules() if hasattr(m, "weight"))
-        linear.weight.data, linear.bias.data = torch.tensor(weight), torch.zeros(1)
+        linear.weight.data.copy_(torch.tensor(weight))
+        linear.bias.data.zero_()
     found = repulsion(torch.tensor([[0.5, 0.25]]), torch.tensor([[[0.0]], [[1.0]]]))
     wanted = [0.5 * math.tanh(0.75), 0.5 * math.tanh(3.75)]
     assert found.flatten().tolist() == pytest.approx(wanted)
