@@ -297,7 +297,7 @@ def test_a_checkpoint():
         text(checkpoint, CHECKPOINT)
         == """\
 file           r/last.pth (4.0 MB)
-algorithm      bc (BC)
+algorithm      BC
 parameters     12,345
 trained        the file does not contain the progress (the last)
 environment    CartPole-v1 (gymnasium)
@@ -326,7 +326,7 @@ settings that differ from the default  value
         text(checkpoint, {**CHECKPOINT, **more})
         == """\
 file           m.pth (4.0 MB)
-algorithm      bc (BC)
+algorithm      BC
 parameters     12,345
 networks       acting ones alone: it cannot be resumed
 trained        epoch 3, 1 update
