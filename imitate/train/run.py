@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from imitate.algo.base.algo import Batch
@@ -33,6 +34,7 @@ from imitate.train.state import PAUSED, History, TrainState
 from imitate.train.validation import Validation, calibrator_of
 
 MAX_ROLLBACKS = 3
+PRETRAINING = "update {done}/{total} from demonstrations alone, before the first step"
 
 
 class Run:
@@ -166,9 +168,8 @@ class Run:
             self.console.start_bar(total, 0)
         with self._timed():
             for done, batch in enumerate(self._source.pretraining(self.state)):
-                words = f"update {done}/{total} from demonstrations alone, before the first step"
                 self.console.advance(done)
-                self.console.pulse(lambda words=words: words)
+                self.console.pulse(partial(PRETRAINING.format, done=done, total=total))
                 yield batch, 1
                 self._agree()
                 if self._bad is not None:

@@ -17,6 +17,7 @@ from imitate.errors import CheckpointError, ConfigError, nearest
 from imitate.models.preprocess import Preprocess
 from imitate.models.pretrained import checksum
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
+from imitate.system.run_folder import find_checkpoint
 
 
 def start_words(settings: ExperimentConfig) -> tuple[str, ...]:
@@ -140,9 +141,9 @@ def adopt_frozen(algo: Algo, env_meta: Mapping[str, Any]) -> None:
 
 
 def _named_policy(name: str, algo: Algo, env_meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint of that path, or of a policy that is a program."""
+    """Return a checkpoint of that file or run folder, or of a policy that is a program."""
     if not is_scripted(name):
-        return load_checkpoint(name)
+        return load_checkpoint(find_checkpoint(name))
     size = sum(key.sent for key in algo.preprocess.actions.keys.values())
     shapes = algo.preprocess.obs_shapes
     scripted = scripted_algo(name, str(env_meta.get("env_name")), shapes, size)

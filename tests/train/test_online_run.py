@@ -500,8 +500,9 @@ def actions(path):
 def test_it_learns_online_and_its_checkpoint_is_whole(tmp_path, base, name, workers):
     path = tmp_path / "moved.pth"
     path.write_bytes(base.read_bytes())
-    # Until something is learned, it is the frozen policy.
-    untaught = train(upon(name, path, warmup_steps=100), output_dir=tmp_path / "a", quiet=True)
+    # Until something is learned, it is the frozen policy, here that of a run folder.
+    folder = base.parents[1]
+    untaught = train(upon(name, folder, warmup_steps=100), output_dir=tmp_path / "a", quiet=True)
     assert actions(last_path(untaught)) == pytest.approx(actions(base), abs=1e-5)
     config = upon(name, path, num_workers=workers, collect_steps=10)
     config["train"]["num_epochs"] = 2

@@ -35,7 +35,7 @@ class FrozenPolicyConfig(Section):
 
     checkpoint: str | None = Field(
         None,
-        description="checkpoint of any algorithm, ours or robomimic's, whose observations are "
+        description="checkpoint or run folder of any algorithm, ours or robomimic's, whose observations are "
         "among those of this configuration; 'scripted', the task's expert; module:function, a function from an "
         "observation to an action; null: it is part of experiment.ckpt_path",
     )
