@@ -1,8 +1,10 @@
 """Causes in a robot's response to actions: delay, order, sign and size of motions, and commands that are cut.
 
 They come from linear models of the response. The motion of each position is q(t+1) - q(t) = b + sum over k < 3 of
-W_k u(t-k) + V q(t), with actions u. V is the pull towards a target, and the three W_k are a lag of the controller, so
-velocities, displacements and position targets are all of this form. The model has no rate, and needs no long episodes.
+w_k u(t-k) + v q(t), with actions u and its own value q. v is the pull towards a target, and the three w_k are a lag of
+the controller, so velocities, displacements and position targets are all of this form. The model is one of free motion:
+steps in contact are outliers, which are left out of it and count little when it is compared with a recording. It has
+no rate, needs no long episodes, and holds where a policy has left the states of the demonstrations.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ _EXPLAINED = 0.5
 _FLOOR = 0.01
 _FEWEST = 30
 """Least number of steps for a fit."""
-_STILL = 0.02
+_STILL = 0.1
 """Fraction of the usual motion below which a position is blocked."""
+_FITS, _OUTLIER, _RIDGE = 5, 5.2, 1e-3
+"""Regressions of free motions; the error, in the median one, from which on a step is in contact; and their ridge."""
 _COLUMNS = 16
 """Numbers of positions up to which their order is examined."""
 
@@ -49,31 +53,37 @@ class Response:
 
     def __init__(self, pairs: Pairs, delay: int = 0, reach: int = 0) -> None:
         x, y = _rows(pairs, delay, reach)
-        self.enough = len(x) >= max(_FEWEST, 2 * x.shape[1])
+        self._lags = _TAPS * pairs[0][0].shape[1]
+        self.enough = len(x) >= max(_FEWEST, 2 * (self._lags + 2))
         self._middle, self._width = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-9)
-        self._motion, self._size = y.mean(axis=0), y.std(axis=0)
-        z = (x - self._middle) / self._width
-        ridge = 1e-6 * len(z) * np.eye(z.shape[1])
-        self._weights = np.linalg.solve(z.T @ z + ridge, z.T @ (y - self._motion))
+        self._size = y.std(axis=0)
+        self._weights = np.zeros((self._lags + 2, y.shape[1]))
+        for d in np.flatnonzero(self._size > 1e-9):
+            self._weights[:, d] = _free(self._factors(x, d), y[:, d])
         self.left = self._left(x, y)
-        """Unexplained fraction (D,) of the variance of each position's motion; NaN if it does not move."""
+        """Unexplained fraction (D,) of the square of each position's motion; NaN if it does not move."""
         self.follows = np.nan_to_num(self.left, nan=1.0) < _EXPLAINED
         """True (D,) for each position that follows the actions."""
+
+    def _factors(self, x: Array, d: int) -> Array:
+        """Return the standardized lagged actions, position d and 1 of each row."""
+        z = (x - self._middle) / self._width
+        return np.column_stack([z[:, : self._lags], z[:, self._lags + d], np.ones(len(z))])
 
     def unexplained(self, pairs: Pairs, delay: int, reach: int) -> Array:
         """Return the unexplained fraction (D,) of the motion in other episodes after actions ``delay`` steps before.
 
         Steps in which a position is blocked, as at a limit, are left out.
         """
-        x, y = _rows(pairs, delay, reach, min(reach, _AHEAD))
-        return self._left(x, y, np.abs(y) > _STILL * self._size)
+        return self._left(*_rows(pairs, delay, reach, min(reach, _AHEAD)))
 
-    def parts(self, pairs: Pairs) -> tuple[Array, Array, Array]:
+    def parts(self, pairs: Pairs) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
         """Divide the motions of other episodes into the parts that follow from actions and the rest.
 
         Returns:
-            actions (N, K, A); the motions (K, A, D) after one unit of each; and the rest (N, D) of the motions. The
-            motions are those of the positions that follow the actions and move at all, in their usual size.
+            actions (N, K, A); the motions (K, A, D) after one unit of each; the rest (N, D) of the motions; and where
+            a position moves (N, D). The motions are those of the positions that follow the actions and move at all, in
+            their usual size.
         """
         x, y = _rows(pairs, 0, 0)
         number = pairs[0][0].shape[1]
@@ -83,20 +93,45 @@ class Response:
         weights /= self._width[: _TAPS * number, None]
         u = x[:, : _TAPS * number]
         rest = self._errors(x, y)[:, follows] / size + u @ weights
-        return u.reshape(len(x), _TAPS, number), weights.reshape(_TAPS, number, -1), rest
+        moved = np.abs(y[:, follows]) > _STILL * size
+        return u.reshape(len(x), _TAPS, number), weights.reshape(_TAPS, number, -1), rest, moved
 
     def _errors(self, x: Array, y: Array) -> Array:
-        found: Array = y - self._motion - (x - self._middle) / self._width @ self._weights
+        """Return the motions (N, D) that do not follow from the actions."""
+        z, weights = (x - self._middle) / self._width, self._weights
+        lagged = z[:, : self._lags] @ weights[: self._lags] + weights[-1]
+        found: Array = y - lagged - z[:, self._lags :] * weights[-2]
         return found
 
-    def _left(self, x: Array, y: Array, counted: NDArray[np.bool_] | None = None) -> Array:
-        error = self._errors(x, y)
-        steps = np.ones(y.shape, dtype=bool) if counted is None else counted
-        total = ((y - self._motion) ** 2).sum(axis=0, where=steps)
-        moves = total > 1e-6 * max(float(total.max(initial=0.0)), 1e-12)
-        squares = (error**2).sum(axis=0, where=steps)
-        left: Array = np.where(moves, squares / np.where(moves, total, 1.0), np.nan)
+    def _left(self, x: Array, y: Array) -> Array:
+        """Return the unexplained fractions (D,); a step counts as unmoved at most, and not if the position is still."""
+        error, size = self._errors(x, y), self._size
+        moved = (np.abs(y) > _STILL * size) & (size > 1e-6 * size.max(initial=0.0))
+        squares = np.minimum(error**2, y**2 + size**2).sum(axis=0, where=moved)
+        total = (y**2).sum(axis=0, where=moved)
+        left: Array = np.where(total > 0, squares / np.where(total > 0, total, 1.0), np.nan)
         return left
+
+
+def _free(x: Array, motion: Array) -> Array:
+    """Fit free motions: steps in contact, of which the errors are outliers, are left out of a linear regression.
+
+    Args:
+        x: (N, F) factors, of which the last is 1.
+        motion: (N,) motion of one position.
+
+    Returns:
+        the weights (F,).
+    """
+    ridge = _RIDGE * np.diag(np.append(np.ones(x.shape[1] - 1), 1e-6))
+    free = np.ones(len(x), dtype=bool)
+    for _ in range(_FITS):
+        z = x[free]
+        weights: Array = np.linalg.solve(z.T @ z + ridge * len(z), z.T @ motion[free])
+        error = np.abs(motion - x @ weights)
+        limit = _OUTLIER * float(np.median(error[free])) + 1e-3 * float(motion.std())
+        free = error <= max(limit, float(np.median(error)))
+    return weights
 
 
 def _rows(pairs: Pairs, delay: int, reach: int, ahead: int | None = None) -> tuple[Array, Array]:
@@ -156,10 +191,13 @@ def of_order(recorded: Pairs, trained: Pairs) -> Cause | None:
     if model is None or len(model.left) > _COLUMNS:
         return None
 
-    def left(way: _Way) -> float:
+    def each(way: _Way) -> Array:
         order, signs = way
         found = model.unexplained([(u, q[:, order] * signs) for u, q in recorded], 0, 0)
-        return float(np.nan_to_num(found[model.follows], nan=1.0).mean())
+        return np.nan_to_num(found, nan=1.0)
+
+    def left(way: _Way) -> float:
+        return float(each(way)[model.follows].mean())
 
     size = len(model.left)
     start = list(range(size)), [1] * size
@@ -172,7 +210,12 @@ def of_order(recorded: Pairs, trained: Pairs) -> Cause | None:
                 break
             way, best = nearest, left(nearest)
         found.append((best, way))
-    best, (order, signs) = min(found)
+    _, way = min(found)
+    order, signs = way
+    other = model.follows & ((np.array(order) != np.arange(size)) | (np.array(signs) < 0))
+    if not other.any():
+        return None
+    best, as_it_is = (float(each(one)[other].mean()) for one in (way, start))
     if best >= min(_EXPLAINED, 0.4 * as_it_is):
         return None
     named = ", ".join(
@@ -283,6 +326,9 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     if reverse[worst] >= 1:
         return scored("sign", float(reverse[worst]), 1.0, words + ", to the other side", _SIGN)
     sent = Commands(model, recorded)
+    turned = _of_reversed(sent, float(model.left[model.follows].mean()))
+    if turned.is_named:
+        return turned
     cut = _of_limits(sent, float(model.left[model.follows].mean()))
     if cut.is_named:
         return cut
@@ -304,6 +350,24 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     return max(cut, scored("gain", value, _FACTOR, words, _SCALE), key=lambda cause: cause.score)
 
 
+def _of_reversed(sent: Commands, usual: float) -> Cause:
+    """Judge whether an action has the other sign, also if it hardly changes in the recording.
+
+    Args:
+        sent: commands of the recording.
+        usual: unexplained fraction of the motions in the demonstrations.
+    """
+    as_it_is, other = sent.reversed_each()
+    gain = np.log2(np.maximum(as_it_is, _FLOOR) / np.maximum(other, max(usual, _FLOOR)))
+    worst = int(gain.argmax())
+    words = (
+        f"the robot moves as if actions[{worst}] had the other sign: {other[worst]:.0%} of the motion is unexplained "
+        f"then, and {as_it_is[worst]:.0%} as it is"
+    )
+    value = float(gain[worst]) if other[worst] < _EXPLAINED else 0.0
+    return scored("sign", max(value, 0.0), 2.0, words, _SIGN)
+
+
 class Commands:
     """Motions in a recording as the demonstrations' response to other commands than the recorded actions.
 
@@ -317,7 +381,7 @@ class Commands:
     def __init__(self, model: Response, recorded: Pairs) -> None:
         actions = np.concatenate([u for u, _ in recorded])
         self._low, self._high = actions.min(axis=0), actions.max(axis=0)
-        self._u, self._weights, self._rest = model.parts(recorded)
+        self._u, self._weights, self._rest, self._moved = model.parts(recorded)
         self._every = actions
         number = self._u.shape[2]
         moved = np.einsum("nka,kad->and", self._u, self._weights).reshape(number, -1)
@@ -329,7 +393,23 @@ class Commands:
 
     def _left(self, u: Array) -> float:
         error = self._rest - np.einsum("nka,kad->nd", u, self._weights)
-        return float((error**2).mean()) if error.size else 0.0
+        return float(np.minimum(error**2, _MOST).mean()) if error.size else 0.0
+
+    def reversed_each(self) -> tuple[Array, Array]:
+        """Return the unexplained fractions (A,) as it is, and if one action is negated.
+
+        They are those of the position that the action moves most; 0 if it moves in fewer than ten steps.
+        """
+        error = self._rest - np.einsum("nka,kad->nd", self._u, self._weights)
+        found = np.zeros((2, len(self._low)))
+        if not self._rest.size:
+            return found[0], found[1]
+        for a, d in enumerate(np.abs(self._weights.sum(axis=0)).argmax(axis=1)):
+            rows = self._moved[:, d]
+            if rows.sum() >= _FEWEST_MOVED:
+                other = error[:, d] + 2 * self._u[:, :, a] @ self._weights[:, a, d]
+                found[:, a] = [np.minimum(e[rows] ** 2, _MOST).mean() for e in (error[:, d], other)]
+        return found[0], found[1]
 
     def limits(self) -> tuple[float, Array, Array]:
         """Cut the actions at the limits after which the motions are as in the demonstrations.
@@ -360,7 +440,8 @@ class Commands:
                         if ends[side is low] != other[a]:
                             continue
                         cut = np.clip(self._u[:, :, a], *ends)
-                        left = float(((rest - cut @ self._weights[:, a]) ** 2).mean())
+                        error = rest - cut @ self._weights[:, a]
+                        left = float(np.minimum(error**2, _MOST).mean())
                         if left < _BETTER * best:
                             best, side[a] = left, value
         return best, low, high
@@ -380,7 +461,10 @@ class Commands:
         return found
 
 
+_FEWEST_MOVED = 10
 _GRID, _SWEEPS = 24, 3
+_MOST = 4.0
+"""Largest square of an error that counts, in the usual motion."""
 _BETTER = 0.98
 """Factor by which another limit has to lower what is unexplained."""
 _CUT = 0.25
@@ -405,7 +489,9 @@ def _of_limits(sent: Commands, usual: float) -> Cause:
         f"{sent.scaled:.0%} with the best scales, and {sent.as_it_is:.0%} as it is"
     )
     explains = left < _CUT and left <= max(2 * sent.scaled, usual, _TIE)
-    gain = float(np.log2(sent.as_it_is / max(left, usual, _FLOOR))) if explains else 0.0
+    gain = (
+        float(np.log2(max(sent.as_it_is, _FLOOR) / max(left, usual, _FLOOR))) if explains else 0.0
+    )
     return scored("limits", max(gain, 0.0), 1.5, words, _LIMITS)
 
 
@@ -537,6 +623,8 @@ _SIGN = "compare the signs of joints and actions in the robot's observe() and in
 _PART = "convert the actions of all demonstrations to the same signs and units: imitate dataset playback FILE"
 
 
+_LATER = 0.5
+"""Halvings of the unexplained fraction by a delay which healthy recordings do not reach."""
 _DELAYED = 0.7
 """Largest unexplained fraction of the motion after a delay; contacts, which the model lacks, leave a part of it."""
 
@@ -569,7 +657,7 @@ def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:
     return scored(
         "delay",
         float(gain) if at[best] < _DELAYED else 0.0,
-        1.0,
+        _LATER,
         words,
         "look for a queue or a filter between policy and robot; measure with imitate run --json",
     )

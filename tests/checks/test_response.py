@@ -148,6 +148,52 @@ def test_an_action_with_the_other_sign_is_named_after_the_policy_has_left_the_de
     assert found.kind == "sign" and found.is_named and "actions[1]" in found.words
 
 
+@pytest.mark.parametrize("delay", [0, 4])
+def test_a_delay_is_found_beside_contacts(delay):
+    """In a seventh of the steps something else moves the robot, as far as its actions do."""
+    rng = np.random.default_rng(5)
+
+    def touched(pairs):
+        kicks = [rng.normal(0, 0.1, q.shape) * (rng.random((len(q), 1)) < 1 / 7) for _, q in pairs]
+        return [(u, q + kick.cumsum(axis=0)) for (u, q), kick in zip(pairs, kicks, strict=True)]
+
+    trained = episodes(20, 30)
+    found = of_delay(touched(episodes(8, 40, seed=1, delay=delay)), trained)
+    assert found.is_named == (delay > 0), found
+    assert f"actions {delay} steps later" in found.words
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_gripper_that_a_constant_command_closes_the_other_way(sign):
+    """Its command hardly varies in the recording, so that no regression of the recording shows the sign."""
+    rng = np.random.default_rng(6)
+
+    def driven(commands, sign=1):
+        q = [np.full(1, 0.5)]
+        for u in commands[:-1]:
+            q.append(np.clip(q[-1] + 0.05 * sign * u, 0, 1))
+        return commands, np.stack(q)
+
+    def noisy(values):
+        return np.array(values)[:, None] + rng.normal(0, 0.02, (len(values), 1))
+
+    trained = [driven(noisy([1.0] * 12 + [-1.0] * 15)) for _ in range(20)]
+    found = of_effects([driven(noisy([1.0] * 30), sign) for _ in range(8)], trained)
+    assert (found.kind == "sign" and found.is_named) == (sign < 0), found
+
+
+def test_two_exchanged_positions_among_many_are_found():
+    """The others, which contacts move, do not hide them."""
+    rng = np.random.default_rng(7)
+    trained, recorded = (episodes(30, 30, seed=seed, size=8) for seed in (0, 1))
+    order = [1, 0, *range(2, 8)]
+    others = [0, 0, *[1] * 6]
+    kicks = [(rng.normal(size=q.shape) * others).cumsum(axis=0) for _, q in recorded]
+    pairs = [(u, q[:, order] + kick) for (u, q), kick in zip(recorded, kicks, strict=True)]
+    assert "in the order 1, 0, 2, 3" in of_order(pairs, trained).words
+    assert of_order(recorded, trained) is None
+
+
 def test_all_actions_with_larger_effects_are_another_rate_if_no_rate_is_known():
     trained, recorded = episodes(size=4), episodes(6, 30, seed=1, size=4)
     faster = [(u / 2, q) for u, q in recorded]
