@@ -77,13 +77,13 @@ class Response:
         """
         return self._left(*_rows(pairs, delay, reach, min(reach, _AHEAD)))
 
-    def parts(self, pairs: Pairs) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
+    def parts(self, pairs: Pairs) -> tuple[Array, Array, Array, Array]:
         """Divide the motions of other episodes into the parts that follow from actions and the rest.
 
         Returns:
-            actions (N, K, A); the motions (K, A, D) after one unit of each; the rest (N, D) of the motions; and where
-            a position moves (N, D). The motions are those of the positions that follow the actions and move at all, in
-            their usual size.
+            actions (N, K, A); the motions (K, A, D) after one unit of each; the rest (N, D) of the motions; and the
+            motions (N, D). They are those of the positions that follow the actions and move at all, in their usual
+            size.
         """
         x, y = _rows(pairs, 0, 0)
         number = pairs[0][0].shape[1]
@@ -93,22 +93,26 @@ class Response:
         weights /= self._width[: _TAPS * number, None]
         u = x[:, : _TAPS * number]
         rest = self._errors(x, y)[:, follows] / size + u @ weights
-        moved = np.abs(y[:, follows]) > _STILL * size
-        return u.reshape(len(x), _TAPS, number), weights.reshape(_TAPS, number, -1), rest, moved
+        weights = weights.reshape(_TAPS, number, -1)
+        return u.reshape(len(x), _TAPS, number), weights, rest, y[:, follows] / size
 
     def _errors(self, x: Array, y: Array) -> Array:
         """Return the motions (N, D) that do not follow from the actions."""
         z, weights = (x - self._middle) / self._width, self._weights
-        lagged = z[:, : self._lags] @ weights[: self._lags] + weights[-1]
-        found: Array = y - lagged - z[:, self._lags :] * weights[-2]
-        return found
+        found: Array = y - z[:, : self._lags] @ weights[: self._lags] - weights[-1]
+        return found - z[:, self._lags :] * weights[-2]
 
     def _left(self, x: Array, y: Array) -> Array:
-        """Return the unexplained fractions (D,); a step counts as unmoved at most, and not if the position is still."""
+        """Return the unexplained fractions (D,) of the motion, or of the usual one in as many steps if that is more.
+
+        Steps in which a position is still do not count.
+        """
         error, size = self._errors(x, y), self._size
         moved = (np.abs(y) > _STILL * size) & (size > 1e-6 * size.max(initial=0.0))
-        squares = np.minimum(error**2, y**2 + size**2).sum(axis=0, where=moved)
-        total = (y**2).sum(axis=0, where=moved)
+        most = _MOST * size**2
+        squares = np.minimum(error**2, most).sum(axis=0, where=moved)
+        total = np.minimum(y**2, most).sum(axis=0, where=moved)
+        total = np.maximum(total, moved.sum(axis=0) * size**2)
         left: Array = np.where(total > 0, squares / np.where(total > 0, total, 1.0), np.nan)
         return left
 
@@ -326,7 +330,7 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     if reverse[worst] >= 1:
         return scored("sign", float(reverse[worst]), 1.0, words + ", to the other side", _SIGN)
     sent = Commands(model, recorded)
-    turned = _of_reversed(sent, float(model.left[model.follows].mean()))
+    turned = _of_reversed(sent)
     if turned.is_named:
         return turned
     cut = _of_limits(sent, float(model.left[model.follows].mean()))
@@ -350,22 +354,15 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     return max(cut, scored("gain", value, _FACTOR, words, _SCALE), key=lambda cause: cause.score)
 
 
-def _of_reversed(sent: Commands, usual: float) -> Cause:
-    """Judge whether an action has the other sign, also if it hardly changes in the recording.
-
-    Args:
-        sent: commands of the recording.
-        usual: unexplained fraction of the motions in the demonstrations.
-    """
-    as_it_is, other = sent.reversed_each()
-    gain = np.log2(np.maximum(as_it_is, _FLOOR) / np.maximum(other, max(usual, _FLOOR)))
-    worst = int(gain.argmax())
+def _of_reversed(sent: Commands) -> Cause:
+    """Judge whether an action has the other sign, also if it hardly changes in the recording."""
+    agrees = sent.sides()
+    worst = int(agrees.argmin())
     words = (
-        f"the robot moves as if actions[{worst}] had the other sign: {other[worst]:.0%} of the motion is unexplained "
-        f"then, and {as_it_is[worst]:.0%} as it is"
+        f"{(1 - agrees[worst]) / 2:.0%} of the motion of the position that actions[{worst}] moves most is to the other "
+        "side than after the same actions in the demonstrations"
     )
-    value = float(gain[worst]) if other[worst] < _EXPLAINED else 0.0
-    return scored("sign", max(value, 0.0), 2.0, words, _SIGN)
+    return scored("sign", max(-float(agrees[worst]), 0.0), _AGAINST, words, _SIGN)
 
 
 class Commands:
@@ -381,7 +378,7 @@ class Commands:
     def __init__(self, model: Response, recorded: Pairs) -> None:
         actions = np.concatenate([u for u, _ in recorded])
         self._low, self._high = actions.min(axis=0), actions.max(axis=0)
-        self._u, self._weights, self._rest, self._moved = model.parts(recorded)
+        self._u, self._weights, self._rest, self._motion = model.parts(recorded)
         self._every = actions
         number = self._u.shape[2]
         moved = np.einsum("nka,kad->and", self._u, self._weights).reshape(number, -1)
@@ -395,21 +392,22 @@ class Commands:
         error = self._rest - np.einsum("nka,kad->nd", u, self._weights)
         return float(np.minimum(error**2, _MOST).mean()) if error.size else 0.0
 
-    def reversed_each(self) -> tuple[Array, Array]:
-        """Return the unexplained fractions (A,) as it is, and if one action is negated.
+    def sides(self) -> Array:
+        """Return how much (A,) motions agree in their side with those expected after the actions.
 
-        They are those of the position that the action moves most; 0 if it moves in fewer than ten steps.
+        It is that of the position which the action moves most: 1 if all its motion is to the expected side, -1 if none
+        is, and 0 if it moves in few steps.
         """
-        error = self._rest - np.einsum("nka,kad->nd", self._u, self._weights)
-        found = np.zeros((2, len(self._low)))
-        if not self._rest.size:
-            return found[0], found[1]
-        for a, d in enumerate(np.abs(self._weights.sum(axis=0)).argmax(axis=1)):
-            rows = self._moved[:, d]
-            if rows.sum() >= _FEWEST_MOVED:
-                other = error[:, d] + 2 * self._u[:, :, a] @ self._weights[:, a, d]
-                found[:, a] = [np.minimum(e[rows] ** 2, _MOST).mean() for e in (error[:, d], other)]
-        return found[0], found[1]
+        expected = self._motion - self._rest + np.einsum("nka,kad->nd", self._u, self._weights)
+        found = np.zeros(len(self._low))
+        for a, d in enumerate(
+            np.abs(self._weights.sum(axis=0)).argmax(axis=1) if expected.size else ()
+        ):
+            motion = self._motion[:, d]
+            motion = motion * (np.abs(motion) > _STILL)
+            if np.count_nonzero(motion) >= _FEWEST_MOVED:
+                found[a] = np.sign(expected[:, d]) @ motion / np.abs(motion).sum()
+        return found
 
     def limits(self) -> tuple[float, Array, Array]:
         """Cut the actions at the limits after which the motions are as in the demonstrations.
@@ -461,7 +459,8 @@ class Commands:
         return found
 
 
-_FEWEST_MOVED = 10
+_FEWEST_MOVED, _AGAINST = 10, 0.5
+"""Least number of steps with motion; the share of it to the other side, less the rest, that no healthy action has."""
 _GRID, _SWEEPS = 24, 3
 _MOST = 4.0
 """Largest square of an error that counts, in the usual motion."""

@@ -150,11 +150,11 @@ def test_an_action_with_the_other_sign_is_named_after_the_policy_has_left_the_de
 
 @pytest.mark.parametrize("delay", [0, 4])
 def test_a_delay_is_found_beside_contacts(delay):
-    """In a seventh of the steps something else moves the robot, as far as its actions do."""
+    """In a step of fourteen something else moves the robot, further than its actions do."""
     rng = np.random.default_rng(5)
 
     def touched(pairs):
-        kicks = [rng.normal(0, 0.1, q.shape) * (rng.random((len(q), 1)) < 1 / 7) for _, q in pairs]
+        kicks = [rng.normal(0, 1, q.shape) * (rng.random((len(q), 1)) < 1 / 14) for _, q in pairs]
         return [(u, q + kick.cumsum(axis=0)) for (u, q), kick in zip(pairs, kicks, strict=True)]
 
     trained = episodes(20, 30)
