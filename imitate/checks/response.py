@@ -68,7 +68,8 @@ class Response:
     def _factors(self, x: Array, d: int) -> Array:
         """Return the standardized lagged actions, position d and 1 of each row."""
         z = (x - self._middle) / self._width
-        return np.column_stack([z[:, : self._lags], z[:, self._lags + d], np.ones(len(z))])
+        found: Array = np.column_stack([z[:, : self._lags], z[:, self._lags + d], np.ones(len(z))])
+        return found
 
     def unexplained(self, pairs: Pairs, delay: int, reach: int) -> Array:
         """Return the unexplained fraction (D,) of the motion in other episodes after actions ``delay`` steps before.
@@ -100,7 +101,8 @@ class Response:
         """Return the motions (N, D) that do not follow from the actions."""
         z, weights = (x - self._middle) / self._width, self._weights
         found: Array = y - z[:, : self._lags] @ weights[: self._lags] - weights[-1]
-        return found - z[:, self._lags :] * weights[-2]
+        found = found - z[:, self._lags :] * weights[-2]
+        return found
 
     def _left(self, x: Array, y: Array) -> Array:
         """Return the unexplained fractions (D,) of the motion, or of the usual one in as many steps if that is more.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from imitate.checks.response import (
+    Response,
     of_delay,
     of_effects,
     of_order,
@@ -215,3 +216,13 @@ def test_demonstrations_with_other_signs_or_sizes_of_actions(change, kind):
         assert "4 of 12" in named[0].words or "8 of 12" in named[0].words
         assert f"actions[{int(change[0] == 1)}]" in named[0].words
     assert not [*of_parts(mixed[:3])]
+
+
+def test_slow_motion_is_measured_by_the_usual_one():
+    """A fifth of the usual motion without any action: 4 % of a usual motion is unexplained, not all of the slow one."""
+    generator = np.random.default_rng(0)
+    actions = generator.choice([-1.0, 1.0], size=(8, 40, 1))
+    places = np.concatenate([np.zeros((8, 1, 1)), actions.cumsum(axis=1)[:, :-1]], axis=1)
+    model = Response(list(zip(actions, places, strict=True)))
+    slow = [(np.zeros((40, 1)), 0.2 * np.arange(40.0)[:, None])]
+    assert model.unexplained(slow, 0, 0) == pytest.approx([0.04], abs=0.005)
