@@ -48,7 +48,7 @@ def test_a_bundled_configuration(name, subtests):
         return
     with subtests.test("those that clone have the settings that work"):
         rate = config.algo.optim_params.policy.learning_rate
-        data = "image_84" if name.endswith("_image") else "scripted"
+        data = {"image": "image_84", "mixed": "mixed"}.get(name.rpartition("_")[2], "scripted")
         assert config.train.data[0].path == f"datasets/{task}/{data}.hdf5"
         assert (rate.scheduler_type, rate.warmup_steps > 0) == ("cosine", True)
         assert config.experiment.rollout.horizon is None  # whatever file they are given
