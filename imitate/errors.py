@@ -110,7 +110,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         return f"did you mean {ascii(close[0])}, which has other letters than it seems to have?"
     if len(names) > MOST_NAMES:
         return f"valid names are {', '.join(names[:5])} ... ({len(names)} in all)"
-    return f"valid names: {', '.join(names)}" if names else "there are none"
+    return f"valid names: {', '.join(names)}" if names else "no name is valid here"
 
 
 class Problems:

@@ -10,7 +10,7 @@ def test_the_nearest_name():
 
 def test_all_names_where_none_is_near():
     assert nearest("x", ["lift", "can"]) == "valid names: can, lift"
-    assert nearest("x", []) == "there are none"
+    assert nearest("x", []) == "no name is valid here"
 
 
 def test_of_many_names_only_a_few():

@@ -235,7 +235,7 @@ class NetworkRecord:
             ContractError: a target network moves in another way, or not at all.
         """
         if not self._targets:
-            return "there are none"
+            return "no target networks"
         if self._odd:
             raise ContractError(
                 f"{shortened(sorted(set(self._odd)))} changes, but not towards its online network: it must get no "

@@ -23,7 +23,7 @@ def test_demonstrations_in_place_of_online_rl(call, tmp_path, monkeypatch):
     path.write_text(json.dumps(ground.config_dict(experiment={"rollout": {"enabled": True}})))
     findings = call.json("check-algo config.json --dataset demos.hdf5")
     found = {finding["name"]: finding for finding in findings}
-    assert "steps" not in found and found["targets"]["words"] == "there are none"
+    assert "steps" not in found and found["targets"]["words"] == "no target networks"
     assert found["evaluation"]["words"].startswith("2 episodes of point_mass:PointMass-v0")
     assert sorted(tmp_path.iterdir()) == [path, data]
 
