@@ -40,8 +40,6 @@ class Orientation:
 
     def see(self, piece: DemoSteps) -> None:
         """Record the motion in the first demos."""
-        if self._hand is None or not self._keys:
-            return
         if self._hand in piece.small:
             self._heights = piece.demo, piece.start, piece.small[self._hand][:, 2]
         arrays = dict([piece.large]) if piece.large else piece.small
@@ -63,9 +61,8 @@ class Orientation:
         by_row = change.sum(axis=2)
         weight = by_row.sum(axis=1)
         clear = weight > 0.1 * weight.max()
-        rows = by_row @ np.arange(by_row.shape[1]) / np.maximum(weight, 1e-9)
-        between = (heights[1:] + heights[:-1]) / 2
-        self._seen[key].append((rows[clear], between[clear]))
+        rows = by_row[clear] @ np.arange(by_row.shape[1]) / weight[clear]
+        self._seen[key].append((rows, (heights[1:] + heights[:-1])[clear]))
 
     def findings(self) -> Iterator[Finding]:
         """Return the cameras whose images are upside down."""
