@@ -68,17 +68,16 @@ class SidecarWriter:
         self._journal.commit()
 
     def finish(self) -> None:
-        """Write the masks and close the file."""
+        """Write the masks, after the last demo; then call :meth:`close`."""
         known = set(self._names)
         for key, demos in self._source.masks.items():
             kept = [name.encode() for name in demos if name in known]
             self._file[f"mask/{key}"] = np.array(kept, dtype=np.bytes_)
         self._file.close()
         self._journal.commit()
-        self._journal.close()
 
     def close(self) -> None:
-        """Close the file without finishing it, if it is open."""
+        """Close the file; it is unfinished, unless :meth:`finish` was called before."""
         if self._file:
             self._journal.stop()
             self._file.close()

@@ -38,8 +38,8 @@ def formats(monkeypatch, tmp_path):
 
         @contextmanager
         def write(path, source, options, report):
-            if folder:
-                path.mkdir()
+            path.mkdir() if folder else path.touch()
+            path.with_name(f"{path.name}.partial").touch()
             if error is not None:
                 raise error
             written = []
@@ -63,13 +63,13 @@ def formats(monkeypatch, tmp_path):
 
 def test_a_report_and_progress(formats, tmp_path):
     source, seen = formats(demos(2, 3), count=5), []
-    report = convert(source, tmp_path / "new/b.out", on_demo=lambda *words: seen.append(words))
+    report = convert(source, tmp_path / "new/er/b.out", on_demo=lambda *words: seen.append(words))
     assert (report.source, report.source_format) == (str(source), "in")
-    assert (report.target, report.target_format) == (str(tmp_path / "new/b.out"), "out")
+    assert (report.target, report.target_format) == (str(tmp_path / "new/er/b.out"), "out")
     assert (report.demos, report.steps, report.notes, report.doubts) == (2, 5, [], {})
     assert seen == [("d0", 5), ("d1", 5)]
-    assert (tmp_path / "new/b.out").read_text() == "d0,d1"
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["b.out"]
+    assert (tmp_path / "new/er/b.out").read_text() == "d0,d1"
+    assert [path.name for path in (tmp_path / "new/er").iterdir()] == ["b.out"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from imitate.data.file.encoded_frames import EncodedFrames, encode_image
+from imitate.data.file.journal import JournaledFile
 from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset
 from imitate.data.formats.sidecar import (
     NAME,
@@ -88,10 +89,23 @@ def test_only_the_last_of_observations_that_follow_is_stored(tmp_path, following
         assert "control_freq" not in file["data"].attrs and "mask" not in file
 
 
-def test_an_unfinished_file_is_closed(tmp_path):
+def open_files():
+    return h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE)
+
+
+def test_each_demo_is_written_at_once_and_an_unfinished_file_is_closed(tmp_path, monkeypatch):
+    commit, done, before = JournaledFile.commit, [], open_files()
+    monkeypatch.setattr(JournaledFile, "commit", lambda self: done.append(self) or commit(self))
     writer = SidecarWriter(tmp_path / NAME, OpenedDataset(META, iter(())))
+    for number in range(2):
+        writer.append(NamedDemo(f"d{number}", episode(3, {"s": SEEN})), {"states": SEEN})
+        (tmp_path / "copy").write_bytes((tmp_path / NAME).read_bytes())
+        with h5py.File(tmp_path / "copy") as file:
+            assert len(file["data"]) == len(done) == number + 1
+            np.testing.assert_array_equal(file[f"data/{number}/states"], SEEN)
     for _ in range(2):
         writer.close()
+        assert open_files() == before
     assert not (tmp_path / f"{NAME}.journal").exists()
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -32,12 +33,10 @@ class Clipping:
     def __init__(self, motions: Motions, names: Names) -> None:
         self._motions = motions
         self._names = names.get("actions")
-        self._turns: Array = np.zeros(0, dtype=np.int64)
-        self._steps = 0
-        self._low: Array | None = None
-        self._high: Array | None = None
-        self._at_low: Array = np.zeros(0, dtype=np.int64)
-        self._at_high: Array = np.zeros(0, dtype=np.int64)
+        none: Any = 0
+        self._steps = self._turns = self._at_low = self._at_high = none
+        self._low: Any = np.inf
+        self._high: Any = -np.inf
         self._values: list[set[float]] = []
 
     def see(self, piece: DemoSteps) -> None:
@@ -54,11 +53,8 @@ class Clipping:
         turns = np.array(
             [_turns(column, a, b) for column, a, b in zip(columns, low, high, strict=True)]
         )
-        self._turns = turns if self._low is None else self._turns + turns
+        self._turns = self._turns + turns
         self._steps += len(actions)
-        if self._low is None or self._high is None:
-            self._low, self._high, self._at_low, self._at_high = low, high, at_low, at_high
-            return
         self._at_low = np.where(low < self._low, 0, self._at_low) + at_low * (low <= self._low)
         self._at_high = np.where(high > self._high, 0, self._at_high) + at_high * (
             high >= self._high
@@ -74,8 +70,6 @@ class Clipping:
 
     def findings(self) -> Iterator[Finding]:
         """Return the dimensions that are often at a limit."""
-        if self._low is None or self._high is None:
-            return
         targets = own_positions(self._motions.pairs)
         for column, values in enumerate(self._values):
             share = int(self._at_low[column] + self._at_high[column]) / self._steps
@@ -321,11 +315,7 @@ class Representations:
         steps = np.abs(np.diff(joined, axis=0))
         if not len(steps):
             return
-        low, high = joined.min(axis=0), joined.max(axis=0)
-        signed = (low >= -_TURN / 2 - _NEAR) & (high <= _TURN / 2 + _NEAR)
-        unsigned = (low >= -_NEAR) & (high <= _TURN + _NEAR)
-        slow = (np.median(steps, axis=0) < _NEAR) & (signed | unsigned)
-        turns = (np.abs(steps - _TURN) < _NEAR) & slow
+        turns = (np.abs(steps - _TURN) < _NEAR) & (np.median(steps, axis=0) < _NEAR)
         self._dims[key] |= set(np.flatnonzero(turns.any(axis=0)).tolist())
         self._note(self._wraps[key], piece, key, turns.any(axis=1), first)
 

@@ -53,6 +53,7 @@ INNER = [3, 4, 5, 4, 3, 4, 5, 4]
         ([[9, 0] * 4 + INNER, [10, *INNER[:3]]], Level.info, 25),
         ([INNER * 2, [0, 9, 9, 9]], Level.info, 20),
         ([[4, 9, 9, 0, 0] * 4], None, None),  # three values: a switch
+        ([[4, 9, 9, 0, 0] * 4, [4, 3, 4, 3, 4]], Level.info, 64),  # four in two pieces
         ([[0] * 9 + [2, 5, 7] + [9] * 9], Level.info, 86),  # a ramp from end to end
         ([[0] * 9 + [2, 5, 7, 5] + [9] * 9], Level.warning, 82),  # it reverses
         ([[0] * 9 + [2, 5, 5, 7] + [9] * 9], Level.info, 82),
@@ -97,23 +98,35 @@ def test_values_that_are_not_finite_are_named_with_their_steps():
 
 
 @pytest.mark.parametrize("clips_itself", [True, False])
-@pytest.mark.parametrize(("beyond", "rare"), [(2, True), (3, False)])
+@pytest.mark.parametrize(("beyond", "rare"), [(10, True), (11, False)])
 def test_actions_beyond_one(clips_itself, beyond, rare):
-    actions = np.linspace(-1, 1, 40)[:, None].repeat(2, axis=1)
-    actions[7, 0] = actions[8, 1] = -1.5
-    actions[30 : 28 + beyond, 1] = 3.0
+    actions = np.linspace(-1, 1, 200)[:, None].repeat(2, axis=1)
+    actions[7:16, 0] = actions[16, 1] = -1.5
+    actions[30 : 20 + beyond, 1] = 3.0
     check = Ranges(clips_itself)
     found = found_by(check, piece(start=5, actions=actions), piece(actions=np.ones((0, 2))))
     found = next(finding for finding in found if finding.code == "action_range")
-    low, high, percent = (-1.5, 3, 7.5) if beyond == 3 else (-1.5, 1, 5)
+    low, high, percent = (-1.5, 3, 5.5) if beyond == 11 else (-1.5, 1, 5)
     assert f"in {percent:.1f} % of the steps: {low:g} to {high:g}" in found.what
-    runs = ((12, 14),) if beyond == 2 else ((12, 14), (35, 36))
+    runs = ((12, 22),) if beyond == 10 else ((12, 22), (35, 36))
     assert steps_of(found) == [("d", "actions", runs)]
     is_clipped = rare and clips_itself
     assert found.level == (Level.warning if is_clipped else Level.info)
     assert (found.remedy is not None) == is_clipped
     if is_clipped:
         assert found.remedy.values["actions"](column(-2, 0.5, 2)).tolist() == [[-1], [0.5], [1]]
+
+
+def test_a_hundred_places_are_named():
+    odd = np.where(np.arange(250) % 2, 0.0, 3.0)[:, None]
+    found = found_by(Ranges(), piece(actions=odd, obs__s=np.where(odd, np.inf, 0)))
+    assert {finding.code for finding in found} >= {"action_range", "nan"}
+    for finding in found[:2]:
+        (place,) = finding.places
+        assert (len(place.steps), place.steps[99]) == (100, (198, 199))
+    signs = np.where(np.arange(250) // 2 % 2, -1.0, 1.0)[:, None] * np.array([ONE])
+    (flips,) = found_by(Representations({}), piece(obs__q=signs))
+    assert len(flips.places[0].steps) == 100
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, bool, np.float32])
@@ -176,6 +189,8 @@ def test_rotations_with_one_sign():
     wanted = [ONE, ONE, ONE, ONE, [0.8, -0.6, 0, 0], [0, -0.6, -0.8, 0]]
     assert with_one_sign(values).tolist() == wanted
     assert with_one_sign(values.astype(np.float32)).dtype == np.float32
+    right = np.array([ONE, [0, 1.0, 0, 0]])  # by half a turn, which has no nearer sign
+    assert with_one_sign(right).tolist() == right.tolist()
 
 
 @pytest.mark.parametrize(
@@ -201,8 +216,13 @@ def test_quaternions_that_flip(key, chosen, level):
         assert list(finding.remedy.values) == names
 
 
+@pytest.mark.parametrize("length", [-1.00045, -0.9996])
+def test_a_rotation_has_a_square_of_one_but_for_a_thousandth(length):
+    assert len(found_by(Representations({}), piece(obs__q=np.array([ONE, [length, 0, 0, 0]])))) == 1
+
+
 @pytest.mark.parametrize(
-    "rows", [[ONE, [-1.001, 0, 0, 0]], [ONE, [-0.99, 0, 0, 0]], [ONE[:3], MINUS[:3]]]
+    "rows", [[ONE, [-1.00055, 0, 0, 0]], [ONE, [-0.9994, 0, 0, 0]], [ONE[:3], MINUS[:3]]]
 )
 def test_vectors_that_are_no_rotations_do_not_flip(rows):
     assert found_by(Representations({}), piece(obs__q=np.array(rows))) == []
@@ -230,9 +250,12 @@ PI = math.pi
         ([-0.5, -0.5, 2 * PI - 0.5, 2 * PI - 0.5], 2),
         ([-PI - 0.4, -PI - 0.4, PI - 0.4, PI - 0.4], None),  # further than angles
         ([-0.6, -0.6, 2 * PI - 0.6, 2 * PI - 0.6], None),  # on both sides of neither
-        ([1.04 * PI, PI, -PI, -PI], 2),
+        ([1.05 * PI, PI, -PI, -PI], 2),
         ([1.06 * PI, PI, -PI, -PI], None),  # further than angles
-        ([0.1, 0, 2.09 * PI, 2.09 * PI], 2),
+        ([0.1, 0, 2 * (1.05 * PI), 2 * (1.05 * PI)], 2),
+        ([0, 0, 2 * PI - 0.5, 2 * PI - 0.5], None),
+        ([2, 2.25, 2.5, 3, -3.25, -2.75], None),  # half of the steps are a half
+        ([2, 2.25, 2.5, 2.99, -3.25, -2.75], 4),
         ([0.1, 0, 2.11 * PI, 2.11 * PI], None),
         ([PI - 0.3, -PI + 0.3] * 3, None),  # it is no slow motion
     ],
