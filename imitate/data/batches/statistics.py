@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,7 @@ class KeyStats:
     std: NDArray[np.float64]
     min: NDArray[np.float64]
     max: NDArray[np.float64]
-    find_quantiles: Callable[[], Mapping[float, NDArray[np.float64]]] | None = field(
-        default=None, compare=False, repr=False
-    )
+    find_quantiles: Callable[[], Mapping[float, NDArray[np.float64]]] | None = None
 
     @property
     def quantiles(self) -> Mapping[float, NDArray[np.float64]] | None:

@@ -132,8 +132,8 @@ def check_storage(array: h5d.DatasetID) -> None:
 
 def _check_packed(array: h5d.DatasetID, plist: Any, piece: int) -> None:
     """Refuse chunks that would unpack to far more than is stored: compressed several times, or longer than a chunk."""
-    filters = [plist.get_filter(number)[:3:2] for number in range(plist.get_nfilters())]
-    packing = [(name, values) for name, values in filters if name not in _SAME_SIZE]
+    filters = map(plist.get_filter, range(plist.get_nfilters()))
+    packing = [(name, values) for name, _, values, _ in filters if name not in _SAME_SIZE]
     if not packing:
         return
     shape, size = plist.get_chunk(), array.get_type().get_size()

@@ -59,7 +59,8 @@ class DatasetWriter:
             read; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
             loss, a tenth of the size or less, and other observations with gzip.
         jpeg_quality: 1 to 100.
-        keep_partial: keep finished episodes when the context is left with an exception; False: keep nothing.
+        keep_partial: keep finished episodes when the context is left with an exception; False: keep nothing, unless an
+            existing file is continued.
         attrs: further attributes of the file, on its group ``data``; with ``append`` the file's attributes are kept.
         strict: refuse observations that readers would misinterpret: names with '/', images that are not uint8 (H, W,
             C), such as floats or channels first (images named 'depth' or 'segmentation' may have any form), and
@@ -100,7 +101,7 @@ class DatasetWriter:
             _check_free(self.path, self.partial, overwrite)
         self._image_storage: ImageStorage = image_storage
         self._jpeg_quality = jpeg_quality
-        self._keep_partial = keep_partial
+        self._keep_partial = keep_partial or goes_on
         self._strict = strict
         self._optional = optional
         try:

@@ -6,6 +6,7 @@ import torch
 
 from imitate.config import GoalShares, HindsightGoals
 from imitate.data import SequenceDataset
+from imitate.data.batches.goals import GoalSampler, goal_sampler
 from tests.demo_files import episode, write_demos
 
 OWN, LATER, ANY = GoalShares(1, 0, False), GoalShares(0, 0, False), GoalShares(0, 1, False)
@@ -42,6 +43,20 @@ def test_later_states_are_uniform_but_for_half_at_both_ends(tmp_path):
     )
     assert drawn(data, 0, "goal_obs") == pytest.approx({1.0: 0.25, 2.0: 0.5, 3.0: 0.25}, abs=0.02)
     assert drawn(data, SHORT - 1) == {3.0: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("known", "usable"), [(True, [1] * 9), (False, [1, 0, 1, 1, 0, 1, 1, 1, 0])]
+)
+def test_rows_that_are_transitions(known, usable):
+    wanted, ends = HindsightGoals(("s",), ANY, ANY, discount=0.5), np.array([2, 5, 9])
+    sampler = goal_sampler(wanted, ends, end_is_known=known)
+    assert isinstance(sampler, GoalSampler) and sampler.usable.tolist() == [bool(x) for x in usable]
+    assert goal_sampler(None, ends, end_is_known=known) is None
+    rows, last = np.zeros(1000, int), np.full(1000, 1)
+    drawn = sampler.draw(rows, last, np.random.default_rng(0))
+    assert set(drawn["goal_obs"].rows.tolist()) == {row for row in range(9) if usable[row]}
+    assert not drawn["goal_obs"].after.any()
 
 
 def test_geometric_steps_stop_at_the_last_state(tmp_path):

@@ -1,10 +1,18 @@
+"""Statistics of arrays that come in pieces, of images by their levels, and quantiles."""
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from imitate.data.batches.statistics import StatsOnDemand, image_statistics, statistics_of
+from imitate.data.batches.statistics import (
+    KeyStats,
+    StatsOnDemand,
+    image_statistics,
+    quantiles_of,
+    statistics_of,
+)
 
 
 @given(
@@ -38,11 +46,30 @@ def test_computed_once_and_only_when_asked_for():
         return statistics_of([np.zeros((2, 1))])
 
     stats = StatsOnDemand(["a", "b"], compute)
-    assert list(stats) == ["a", "b"]
+    assert list(stats) == ["a", "b"] and len(stats) == 2
     assert stats["a"] is stats["a"]
     assert asked == ["a"]
     with pytest.raises(KeyError):
         stats["c"]
+
+
+def test_quantiles_of_each_number():
+    values = np.arange(1001)[:, None, None] * np.array([[1, 2, 3], [4, 5, 6]])
+    found = quantiles_of(values)
+    assert list(found) == [0.01, 0.1, 0.9, 0.99]
+    for level, quantile in found.items():
+        np.testing.assert_allclose(quantile, 1000 * level * values[1], rtol=1e-12)
+    stats = KeyStats(*np.zeros((4, 1)), lambda: found)
+    assert stats.quantiles is found
+    assert KeyStats(*np.zeros((4, 1))).quantiles is None
+
+
+def test_images_of_the_lowest_and_the_highest_level():
+    images = np.zeros((2, 1, 1, 2), np.uint8)
+    images[0] = 255
+    found = image_statistics([images])
+    for values, wanted in ((found.mean, 0.5), (found.std, 0.5), (found.min, 0), (found.max, 1)):
+        assert values.tolist() == [wanted, wanted]
 
 
 def test_images_per_channel_by_counting_levels():

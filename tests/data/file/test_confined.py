@@ -12,7 +12,15 @@ import pytest
 
 import imitate
 from imitate.data import DatasetFile, DatasetWriter, SequenceDataset
-from imitate.data.file.confined import ConfinedFile, OutsideFileError
+from imitate.data.file.confined import (
+    ConfinedFile,
+    ConfinedGroup,
+    OutsideFileError,
+    arrays_below,
+    check_below,
+    check_path,
+    check_storage,
+)
 from imitate.data.file.extents import Extents
 from imitate.errors import DatasetError
 from tests.calling import call
@@ -94,6 +102,34 @@ def test_no_value_of_another_file_is_read(bad, key):
             extents.read("demo_0", key, 0, 4)
         with pytest.raises(OutsideFileError):  # a key that leads out is not left out in silence
             file.keys("demo_0")
+
+
+LINK = "is a link to another file ('other.hdf5'), which is not followed: copy the data into this"
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        (external_link, f": '/{KEY}' {LINK}"),
+        (external_demo, f": '/data/demo_0' {LINK}"),
+        (soft_link_to_external, f": '/aside' {LINK}"),
+        (relative_soft_link, f": '/data/demo_0/obs/aside' {LINK}"),
+        (raw_storage, f": '/{KEY}' has its values in another file ("),
+        (virtual, f": '/{KEY}' is a virtual dataset: its values are in other files, which is not read"),
+    ],
+)  # fmt: skip
+def test_what_is_outside_is_named(tmp_path, way, words):
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        file["data/demo_0" if way is external_demo else "data/demo_0/obs/s"] = np.zeros(2)
+        way(file)
+    with ConfinedFile(path, "r") as file:
+        with pytest.raises(OutsideFileError) as error:
+            file[KEY]
+        assert str(error.value).startswith(f"{path}{words}")
+        with pytest.raises(OutsideFileError):
+            check_below(file)
+        check_below("no group")
 
 
 @pytest.mark.parametrize("mode", ["all", "low_dim", None])
@@ -256,6 +292,83 @@ def test_what_hdf5_packs_is_unpacked(demo_file, how):
         np.testing.assert_allclose(file.read("demo_0", "obs/object"), values, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("piece", "whole", "refuses"),
+    [
+        (2**26, 4, False),  # 64 MiB: never too large
+        (2**26 + 4, 4, True),
+        (2**27, 2**23, False),  # 16 times its array
+        (2**27 + 4, 2**23, True),
+    ],
+)
+def test_the_largest_pieces(tmp_path, piece, whole, refuses):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        sizes = {"chunks": (piece // 4,), "maxshape": (None,)}
+        array = file.create_dataset("s", (whole // 4,), "f4", **sizes)
+        if not refuses:
+            check_storage(array.id)
+            return
+        with pytest.raises(DatasetError) as error:
+            check_storage(array.id)
+    sizes = {
+        4: "in pieces of 67.1 MB and has 0.004 kB",
+        2**23: "in pieces of 134 MB and has 8.39 MB",
+    }
+    assert f"a.hdf5: '/s' is stored {sizes[whole]}: the file is damaged" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "stored", "refuses"),
+    [
+        (25, 174, False),  # a tenth and 64 bytes more than the 100 bytes of a chunk
+        (25, 175, True),
+        (26, 348, False),  # two chunks
+        (26, 349, True),
+    ],
+)
+def test_the_largest_compressed_pieces(tmp_path, length, stored, refuses):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        array = file.create_dataset("s", (length,), "f4", chunks=(25,), compression="gzip")
+        pieces = range(0, length, 25)
+        for start in pieces:
+            array.id.write_direct_chunk((start,), bytes(stored // len(pieces)))
+        if stored % len(pieces):
+            array.id.write_direct_chunk((0,), bytes(stored // 2 + 1))
+        assert array.id.get_storage_size() == stored
+        if not refuses:
+            check_storage(array.id)
+            return
+        with pytest.raises(DatasetError, match="'/s' has a compression that no program writes"):
+            check_storage(array.id)
+
+
+def test_the_deepest_links_and_groups(tmp_path):
+    """Sixteen soft links in a row, sixteen groups in each other, ten thousand groups in all."""
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["l0"] = np.zeros(1)
+        for number in range(17):
+            file[f"l{number + 1}"] = h5py.SoftLink(f"l{number}")
+        check_path(file.id, b"l16")
+        with pytest.raises(ValueError, match="soft links form a loop"):
+            check_path(file.id, b"l17")
+        del file["l17"]
+        deep = file.create_group("a" + "/a" * 15)
+        deep["s"] = np.zeros(1)
+        assert [key for key, _ in arrays_below(file.id)] == ["l0", "/".join(["a"] * 16) + "/s"]
+        deep.create_group("a")
+        with pytest.raises(ValueError, match="groups are nested without end"):
+            list(arrays_below(file.id))
+        wide, inner, empty = map(file.create_group, ("wide", "inner", "empty"))
+        for number in range(100):
+            inner[str(number)] = empty
+        for number in range(99):
+            wide[str(number)] = inner  # 1 + 99 + 99 * 100 groups
+        assert list(arrays_below(wide.id)) == []
+        wide["more"] = empty
+        with pytest.raises(ValueError, match="groups are nested without end"):
+            list(arrays_below(wide.id))
+
+
 def test_links_without_end_are_an_error(demo_file):
     path = demo_file()
     with h5py.File(path, "r+") as file:
@@ -295,5 +408,7 @@ def test_a_confined_file_is_a_group_like_any_other(demo_file):
     with ConfinedFile(demo_file(), "r") as file:
         assert isinstance(file["data"], h5py.Group)
         assert "nothing" not in file["data"]
-        assert file.get("data/nothing") is None
+        assert file.get("data/nothing") is None and file.get("data/nothing", 3) == 3
+        assert file.get("data", getclass=True) is h5py.Group
+        assert type(file["data"]) is ConfinedGroup and "data" in file
         assert [key for key, _ in file["data"].items()] == list(file["data"])

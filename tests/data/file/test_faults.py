@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, SequenceDataset, build_datasets, check_dataset
-from imitate.data.file.faults import check_bounded
+from imitate.data.file.faults import (
+    check_bounded,
+    check_finite,
+    check_length,
+    check_modality,
+    is_channel_first,
+    odd_lengths,
+)
 from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.errors import DatasetError, UserError
 from tests.demo_files import data_config, episode, write_demos
@@ -317,6 +324,9 @@ def test_a_wrong_modality_is_told_with_the_right_one(demo_file):
     [
         ([[1.0], [-1.0]], None),
         ([[0.5], [-1.1]], "'actions' is -1.1 at step 6, outside [-1, 1]"),
+        ([[1.00001], [-1.00001]], None),
+        ([[1.00002], [0.5]], "'actions' is 1.00002 at step 5, outside [-1, 1]"),
+        ([[0.5], [-1.00002]], "'actions' is -1.00002 at step 6, outside"),
         (np.ones((2, 1), np.uint8), None),
         (np.ones((2, 1), bool), None),
         (np.array([[-128], [0]], np.int8), "'actions' is -128 at step 5"),
@@ -331,3 +341,77 @@ def test_the_limits_of_actions_of_every_type(tmp_path, values, words):
         return
     with refused(words):
         check_bounded(np.asarray(values), file, "demo_0", "actions", 5)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "short", "long"),
+    [
+        ([100, 100, 100, 1], [], []),  # too few to compare
+        ([100, 100, 100, 100, 1], [4], []),
+        ([24, 26, 100, 100, 100, 299, 301], [], []),  # as uneven as most
+        ([*[100] * 9, 24, 26, 299, 301], [9], [12]),
+        ([50, 50, 100, 100, 200, 200, 47_000], [], []),  # six times the usual spread, 476
+        ([50, 50, 100, 100, 200, 200, 48_000], [], [6]),
+    ],
+)
+def test_lengths_that_differ_from_the_others(lengths, short, long):
+    assert odd_lengths(lengths) == {"short": short, "long": long}
+
+
+@pytest.mark.parametrize(
+    ("step", "first"),
+    [
+        *(((3, 8, 8), True), ((1, 8, 8), True), ((4, 8, 5), True), ((8, 8, 3), False)),
+        *(((3, 8, 3), False), ((2, 8, 8), False), ((3, 8), False), ((3, 8, 8, 8), False)),
+    ],
+)
+def test_shapes_with_channels_first(step, first):
+    assert is_channel_first(step) is first
+
+
+def form(step, dtype=np.float32, length=2, said=None):
+    """A file whose demo has one array."""
+    attrs = {} if said is None else {"num_samples": said}
+    return SimpleNamespace(
+        path="F",
+        shape=lambda demo, key: (length, *step),
+        dtype=lambda demo, key: np.dtype(dtype),
+        length=lambda demo: length,
+        attrs=lambda demo, names: attrs,
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "dtype", "modality", "words"),
+    [
+        ((4, 4), "f4", "low_dim", None),
+        ((4,), "u1", "low_dim", None),
+        ((4, 4), "u1", "low_dim", "'obs/k' is an image (shape (4, 4), uint8) but declared low_dim"),
+        ((4, 4, 2), "f4", "low_dim", "'obs/k' is an image (shape (4, 4, 2), float32) but"),
+        ((4, 4), "u1", "scan", None),
+        ((4, 4), "u1", "rgb", "'obs/k' has shape (4, 4) but is declared rgb, which is (H, W, C)"),
+        ((4, 4, 2, 3), "f4", "depth", "'obs/k' has shape (4, 4, 2, 3) but is declared depth"),
+        ((3, 8, 8), "u1", "rgb", "images of 'obs/k' are (3, 8, 8), channels first: expected (H, W"),
+        ((3, 8, 8), "u1", "scan", None),
+        ((8, 8, 1), "f4", "depth", None),
+    ],
+)
+def test_forms_of_modalities(step, dtype, modality, words):
+    if words is None:
+        check_modality(form(step, dtype), "d", "k", modality)
+        return
+    with refused(f"F: demo 'd': {words}"):
+        check_modality(form(step, dtype), "d", "k", modality)
+
+
+def test_lengths_and_values():
+    assert check_length(form(()), "d") == check_length(form((), said=2), "d") == 2
+    with refused("F: demo 'd': attribute 'num_samples' is 3, but 'actions' has 2 steps: correct"):
+        check_length(form((), said=3), "d")
+    with refused("F: demo 'd': 'actions' has no step: remove the demo"):
+        check_length(form((), length=0), "d")
+    check_finite(np.array(["nan"]), form(()), "d", "k")
+    with refused("F: demo 'd': 'k' is nan at step 1: correct the value"):
+        check_finite(np.array([[0, 0], [0, np.nan]]), form(()), "d", "k")
+    with refused("'k' is inf at step 7: correct"):
+        check_finite(np.array([[0, 0], [0, np.inf]]), form(()), "d", "k", 6)

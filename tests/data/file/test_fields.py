@@ -119,6 +119,14 @@ def test_pieces(opened, monkeypatch):
     assert values.dtype == FLOAT and values.flags.c_contiguous
 
 
+def test_pieces_have_four_megabytes(opened):
+    for width, steps in ((2**19, [0, 2]), (2**19 + 1, [0, 1, 2])):
+        file = opened(obs__large=np.zeros((3, width), np.uint8))
+        field = Field("obs/large", (width,), None, FLOAT, np.dtype(np.uint8))
+        assert [at for at, _ in read_pieces(file, "demo_0", 3, field)] == steps
+    assert Field("k", (), None, FLOAT).recorded == np.float32
+
+
 @pytest.mark.parametrize("value", [np.nan, 1e39])
 def test_values_beyond_float32_are_refused(opened, value):
     file = opened(obs__s=np.array([[0, 1], [2, value], [4, 5]]))
@@ -151,16 +159,19 @@ def test_changes_that_float32_would_lose(opened, values, lost):
     if not lost:
         check_narrowing(values, values.astype(np.float32), file, "demo_0", "k")
         return
-    with pytest.raises(DatasetError, match=rf"demo_0': 'k' is {values.dtype} near"):
+    near = f"{values[0, 0]:.10g}"
+    with pytest.raises(DatasetError, match=rf"demo_0': 'k' is {values.dtype} near {near}, but"):
         check_narrowing(values, values.astype(np.float32), file, "demo_0", "k")
     two = np.concatenate([np.zeros_like(values), values], axis=1)
     with pytest.raises(DatasetError, match="number 1 of 'k'"):
         check_narrowing(two, two.astype(np.float32), file, "demo_0", "k")
 
 
-@pytest.mark.parametrize(("count", "lost"), [(1, False), (2, True)])
-def test_a_tenth_of_the_changes_may_be_lost(opened, count, lost):
-    values = np.cumsum([1e9, *[1000.0] * (10 - count), *[1.0] * count])[:, None]
+@pytest.mark.parametrize(
+    ("changes", "count", "lost"), [(10, 1, False), (10, 2, True), (9, 1, True), (11, 1, False)]
+)
+def test_a_tenth_of_the_changes_may_be_lost(opened, changes, count, lost):
+    values = np.cumsum([1e9, *[1000.0] * (changes - count), *[1.0] * count])[:, None]
     file = opened()
     if lost:
         with pytest.raises(DatasetError, match="changes are lost"):

@@ -1,5 +1,7 @@
 """The fingerprint of a file follows everything that training reads, and nothing else."""
 
+import hashlib
+
 import h5py
 import numpy as np
 import pytest
@@ -110,3 +112,60 @@ def test_a_damaged_array_has_a_fingerprint_too(demo_file):
         raw.seek(chunk.byte_offset)
         raw.write(bytes(chunk.size))
     assert fingerprint(path) == fingerprint(path)
+
+
+def digest_of(*parts):
+    return hashlib.sha256(b"".join(p.encode() if isinstance(p, str) else p for p in parts))
+
+
+def test_the_digests_exactly(tmp_path):
+    """Small arrays are read whole, larger ones at four steps, compressed ones of 25 demos, no steps above 16 MiB."""
+    path, actions = tmp_path / "a.hdf5", np.float32([[1], [2]])
+    values, packed = np.arange(4097, dtype=np.float32), np.arange(16_385).astype(np.uint8)
+    with h5py.File(path, "w") as file:
+        file.create_group("data").attrs["env_args"] = "{}"
+        for number in range(26):
+            demo = file.create_group(f"data/d{number}")
+            demo.attrs.update(num_samples=2, success=True, language="lift", other=1)
+            demo["actions"] = actions
+            demo.create_dataset("packed", data=packed, chunks=(16_385,), compression="gzip")
+        demo = file["data/d0"]
+        demo["few"], demo["many"] = values[:-1], values
+        for name, size in (("large", 2**24), ("larger", 2**24 + 1)):
+            demo.create_dataset(name, (1, size), "u1", chunks=(1, 2**20))
+    with DatasetFile(path) as file:
+        found = module.fingerprint(file)
+    parts, content = ["{}"], []
+    for number in range(26):
+        attrs = "[('language', 'lift'), ('num_samples', 2), ('success', True)]"
+        parts += [f"d{number} (2, 1) float32", actions.tobytes()]
+        content += [f"d{number} {attrs}", "actions (2, 1) <f4", actions.tobytes()]
+        if number == 0:
+            content += ["few (4096,) <f4", values[:-1].tobytes()]
+            content += ["large (1, 16777216) |u1", bytes(2**24), "larger (1, 16777217) |u1"]
+            content += ["many (4097,) <f4", values[[0, 1365, 2731, 4096]].tobytes()]
+        content += ["packed (16385,) |u1"]
+        if number != 13:  # of 26 evenly spread numbers
+            content += [packed[[0, 5461, 10923, 16384]].tobytes()]
+    assert found == {
+        "size_bytes": path.stat().st_size,
+        "num_demos": 26,
+        "num_steps": 52,
+        "sha256": digest_of(*parts).hexdigest(),
+        "content_version": 1,
+        "content_sha256": digest_of(*content).hexdigest(),
+    }
+
+
+@pytest.mark.parametrize(("arrays", "examined"), [(1000, "012"), (1001, "02")])
+def test_of_3000_arrays_at_most_all_are_examined(tmp_path, monkeypatch, arrays, examined):
+    path, opened, read = tmp_path / "a.hdf5", set(), module.Extents.of
+    with h5py.File(path, "w", libver="latest") as file:
+        for number in "012":
+            file[f"data/{number}/actions"] = np.zeros((1, 1))
+        first = file["data/0"]
+        for number in range(arrays - 1):
+            first.id.links.create_hard(b"a%d" % number, first.id, b"actions")
+    monkeypatch.setattr(module.Extents, "of", lambda *a: opened.add(a[1]) or read(*a))
+    fingerprint(path)
+    assert opened == set(examined)

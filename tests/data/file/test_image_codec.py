@@ -1,5 +1,6 @@
 """Images in each storage: what comes out is what went in, and a broken frame is named."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import h5py
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from imitate.data import DatasetFile, DatasetWriter, SequenceDataset, check_dataset, finish_partial
 from imitate.data.file.encoded_frames import DamagedFrameError, decode_images
-from imitate.data.file.image_codec import encode_jpeg
+from imitate.data.file.image_codec import FrameReader, encode_jpeg, storage_of, write_images
 from imitate.errors import ConfigError, DatasetError
 from tests.demo_files import episode, write_demos
 from tests.forked import Forked
@@ -69,6 +70,70 @@ def test_large_frames_are_chunks_of_their_own(tmp_path):
         assert file["data/demo_0/obs/camera"].chunks == (1, 300, 300, 3)
 
 
+@pytest.mark.parametrize(
+    ("shape", "frames"),
+    [
+        ((9, 2**16, 1), 4),
+        ((3, 2**16, 1), 3),
+        ((9, 2**17, 1), 2),  # 256 KiB
+        ((9, 2**17 + 1, 1), 1),
+        ((9, 2**18 + 1, 1), 1),
+    ],
+)
+def test_frames_of_a_chunk(tmp_path, shape, frames):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        write_images(file, "k", np.zeros(shape, np.uint8), "lzf", 95)
+        assert file["k"].chunks == (frames, *shape[1:]) and file["k"].compression == "lzf"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "kind"),
+    [
+        ((2, 8, 8, 3), "u1", "jpeg"),
+        ((2, 8, 8, 3), "f4", "gzip"),
+        ((2, 8, 8, 4), "u1", "gzip"),
+        ((2, 8, 3, 3), "u1", "jpeg"),
+        ((2, 8, 3), "u1", "gzip"),
+        ((2, 8, 8, 3, 1), "u1", "gzip"),
+    ],
+)
+def test_arrays_that_become_jpegs(tmp_path, shape, dtype, kind):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        write_images(file, "k", np.zeros(shape, dtype), "jpeg", 95)
+        found = storage_of(file["k"])
+        assert (found.kind, found.frame) == (kind, shape[1:] if kind == "jpeg" else None)
+
+
+def test_other_storages_and_wrong_forms(tmp_path):
+    bytes_of = h5py.vlen_dtype(np.uint8)
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file.create_dataset("shuffled", data=np.zeros((4, 4)), chunks=(2, 4), shuffle=True)
+        file.create_dataset("chunked", data=np.zeros((4, 4)), chunks=(2, 4))
+        file["raw"] = np.zeros((4, 4))
+        kinds = {"shuffled": "filtered", "chunked": "chunked", "raw": "raw"}
+        assert {key: storage_of(file[key]).kind for key in kinds} == kinds
+        cases = (((2,), [8, 8, 4]), ((2,), [8, 0, 3]), ((2,), [8, 3]), ((2, 1), [8, 8, 3]))
+        for number, (shape, frame) in enumerate(cases):
+            array = file.create_dataset(str(number), shape, bytes_of)
+            assert storage_of(array).kind == "raw"  # nothing says that they are frames
+            array.attrs.update(encoding="jpeg", shape=frame)
+            words = f"the attribute 'shape' of the frames is {tuple(frame)}, not (H, W, 3)"
+            with pytest.raises(ValueError, match=re.escape(words)):
+                storage_of(array)
+
+
+def test_frames_are_read_by_their_numbers(tmp_path):
+    images = smooth(5)
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        write_images(file, "k", images, "jpeg", 95)
+        reader = FrameReader(file["k"])
+        assert reader.encoding == "jpeg"
+        every = reader.read()
+        assert every.shape == images.shape
+        for bounds in ((1, 3), (3, 99), (2, 2), (4, 1)):
+            np.testing.assert_array_equal(reader.read(*bounds), every[slice(*bounds)])
+
+
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_storage_returns_equal_images(tmp_path, data):
@@ -93,6 +158,10 @@ def test_a_jpeg_keeps_red_red(tmp_path):
         red, blue = file.read("demo_0", "obs/camera")[:, 8, 8].astype(int)
     np.testing.assert_allclose(red, [255, 0, 0], atol=2)
     np.testing.assert_allclose(blue, [0, 0, 255], atol=2)
+    images[:, :, ::2] = [255, 0, 0]  # columns that halved colours would mix
+    images[:, :, 1::2] = [0, 0, 255]
+    with DatasetFile(write(tmp_path / "a.hdf5", "jpeg", images)) as file:
+        assert np.abs(file.read("demo_0", "obs/camera").astype(int) - images).max() < 40
 
 
 def test_less_quality_is_smaller():

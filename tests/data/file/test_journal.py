@@ -1,11 +1,28 @@
+"""Files whose changes are atomic: the journal's bytes, what is taken back, and whose journal it is."""
+
 import fcntl
+import hashlib
 import os
 import signal
+import struct
+import zlib
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
-from imitate.data.file.journal import JournaledFile, is_being_written, journal_of, roll_back
+from imitate.data.file import journal as module
+from imitate.data.file.journal import (
+    JournaledFile,
+    changing,
+    is_being_written,
+    journal_of,
+    partial_of,
+    refuse_interrupted,
+    roll_back,
+    unfinished_words,
+)
+from tests.refusals import refused
 
 
 @contextmanager
@@ -108,3 +125,246 @@ def test_reading_and_writing_go_on_where_the_last_call_ended(tmp_path):
     file.write(b"x")
     assert (file.read(9), file.tell()) == (b"89", 10)  # no more than there is
     file.close(roll_back=True)
+
+
+# ---- the journal itself --------------------------------------------------------------------------
+
+
+def committed(path, content, **options):
+    """A file of this content, which is committed twice."""
+    file = JournaledFile(path, **options)
+    file.write(content)
+    file.commit()
+    file.commit()
+    return file
+
+
+def record(offset, old):
+    return struct.pack("<QQI", offset, len(old), zlib.crc32(old)) + old
+
+
+@pytest.mark.parametrize("size", [0, 10, 4095, 100_003])
+def test_the_bytes_of_a_journal(tmp_path, size):
+    """Records are offset, length, checksum and old bytes; first those of the owner and of the size."""
+    path, content = tmp_path / "a", np.random.default_rng(0).bytes(size)
+    file = committed(path, content)
+    digest, status = hashlib.sha256(struct.pack("<Q", size) + content[:4096]), path.stat()
+    for number in range(65):
+        at = max(0, size - 512) * number // 64
+        digest.update(content[at : at + 512])
+    owner = struct.pack("<QQ32s", status.st_dev, status.st_ino, digest.digest())
+    wanted = record(2**64 - 2, owner) + record(2**64 - 1, struct.pack("<Q", size))
+    assert journal_of(path).read_bytes() == wanted
+    file.seek(size)
+    file.write(b"more")  # after the end of what is committed: nothing has to be kept
+    assert journal_of(path).read_bytes() == wanted
+    file.seek(size // 2)
+    file.write(bytes(size))
+    if size:
+        wanted += record(size // 2, content[size // 2 :])
+    assert journal_of(path).read_bytes() == wanted
+    file.close(roll_back=True)
+    assert path.read_bytes() == content and not journal_of(path).exists()
+    file.close()  # a second time
+
+
+def test_long_records_are_put_back(tmp_path):
+    path, content = tmp_path / "a", np.random.default_rng(0).bytes(5 * 2**19)
+    file = committed(path, content)
+    file.seek(1)
+    file.write(bytes(len(content)))
+    file.close(roll_back=True)
+    assert path.read_bytes() == content
+
+
+def test_positions_and_sizes(tmp_path):
+    path = tmp_path / "a"
+    file = committed(path, b"0123456789")
+    assert (file.seek(3), file.seek(2, os.SEEK_CUR), file.tell()) == (3, 5, 5)
+    assert (file.seek(-4, os.SEEK_END), file.read(9)) == (6, b"6789")
+    file.write(b"abcdef")
+    for size, kept in ((14, 14), (13, 13), (10, 10), (9, 10)):
+        assert (file.truncate(size), path.stat().st_size) == (size, kept)
+    file.seek(12)
+    assert (file.truncate(), path.stat().st_size) == (12, 12)
+    file.commit()
+    file.close()
+    assert path.read_bytes() == b"0123456789\0\0"
+
+
+@pytest.mark.parametrize(
+    "call", [lambda file: file.readinto(b"constant"), lambda file: file.truncate("x")]
+)
+def test_errors_wait_for_the_commit(tmp_path, call):
+    file = committed(tmp_path / "a", b"0123456789")
+    file.seek(0)
+    call(file)
+    assert (file.tell(), file.write(b"ab"), file.truncate(20), file.tell()) == (0, 2, 20, 2)
+    with pytest.raises(TypeError):
+        file.commit()
+    file.close(roll_back=True)
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+def test_after_a_stop_nothing_is_written(tmp_path):
+    file = committed(tmp_path / "a", b"0123")
+    file.stop()
+    file.seek(0)
+    file.write(b"ab")
+    with pytest.raises(OSError, match="stopped"):
+        file.commit()
+    file.close()
+    assert (tmp_path / "a").read_bytes() == b"0123"
+
+
+@pytest.mark.parametrize(("durable", "synced"), [({}, 0), ({"durable": True}, 7)])
+def test_records_reach_the_disk_before_the_change(tmp_path, monkeypatch, durable, synced):
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda file: sizes.append(os.fstat(file).st_size))
+    file = committed(tmp_path / "a", b"0123456789", **durable)
+    file.seek(0)
+    file.write(b"ab")
+    assert len(sizes) == synced  # owner and size at the beginning and at each commit, and the bytes
+    file.close()
+    assert len(sizes) == synced + 1
+
+
+@pytest.mark.parametrize(("before", "left"), [(None, False), (b"", False), (b"x", True)])
+def test_a_file_that_cannot_be_opened_leaves_the_journal_as_it_was(tmp_path, before, left):
+    path = tmp_path / "a"
+    if before is not None:
+        journal_of(path).write_bytes(before)
+    with pytest.raises(FileNotFoundError):
+        JournaledFile(path, keep=True)
+    assert journal_of(path).exists() == left
+    assert not left or journal_of(path).read_bytes() == before
+
+
+def test_a_full_disk_at_the_first_record(tmp_path, monkeypatch):
+    def full(data):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "a"
+    path.write_bytes(b"0123")
+    monkeypatch.setattr(zlib, "crc32", full)
+    with pytest.raises(OSError, match="No space"):
+        JournaledFile(path, keep=True)
+    assert path.read_bytes() == b"0123" and not journal_of(path).exists()
+
+
+# ---- interrupted writers -------------------------------------------------------------------------
+
+
+def test_an_interrupted_change_is_refused_until_it_is_taken_back(tmp_path):
+    path = written(tmp_path / "a b", (0, b"xy"))
+    with refused(f"{path}: an interrupted change: run `imitate dataset recover '{path}'`"):
+        refuse_interrupted(path)
+    assert roll_back(path) is True
+    refuse_interrupted(path)
+    assert roll_back(path) is False
+    assert path.read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("change", "refuses"),
+    [
+        (lambda path: path.write_bytes(b"xy2345678"), False),  # shorter than what was committed
+        (lambda path: path.write_bytes(b"xy23456789"), True),
+        (lambda path: path.write_bytes(b"xy2345678?"), False),
+        (lambda path: path.write_bytes(b"??23456789more"), True),  # only what can be put back
+    ],
+)
+def test_a_journal_belongs_to_a_content(tmp_path, caplog, change, refuses):
+    path = written(tmp_path / "a", (0, b"xy"))
+    change(path)
+    if refuses:
+        with refused("an interrupted change"):
+            refuse_interrupted(path)
+    else:
+        refuse_interrupted(path)
+    assert roll_back(path) is refuses
+    assert (path.read_bytes() == b"0123456789") is refuses
+    aside = [file.name for file in tmp_path.iterdir() if file != path]
+    assert aside == ([] if refuses else ["a.journal.stale"])
+    assert ("belongs to another file" in caplog.text) is not refuses
+
+
+def test_journals_without_an_owner_are_moved_aside_under_free_names(tmp_path, caplog):
+    path = tmp_path / "a"
+    path.write_bytes(b"0123")
+    for number, name in enumerate(("a.journal.stale", "a.journal.stale1", "a.journal.stale2")):
+        content = record(0, b"%d" % number)
+        journal_of(path).write_bytes(content)
+        refuse_interrupted(path)
+        assert roll_back(path) is False
+        assert (tmp_path / name).read_bytes() == content
+        assert f"does not say which file it belongs to: it was moved to {name}" in caplog.text
+    for content in (b"", b"torn"):  # the writer died before it had changed anything
+        journal_of(path).write_bytes(content)
+        refuse_interrupted(path)
+        assert roll_back(path) is False
+        assert not journal_of(path).exists()
+    assert path.read_bytes() == b"0123"
+
+
+def test_the_words_for_what_is_left_of_a_missing_file(tmp_path):
+    path = tmp_path / "a b"
+    assert (journal_of(path).name, partial_of(path).name) == ("a b.journal", "a b.partial")
+    assert unfinished_words(path) == ""
+    file = JournaledFile(partial_of(path))
+    assert unfinished_words(path) == (
+        "it is being recorded, and is stored in a b.partial until then"
+    )
+    file.close()
+    assert unfinished_words(path) == (
+        f"an interrupted recording left a b.partial: make the file of it with imitate dataset finish '{path}'"
+    )
+
+
+@pytest.mark.parametrize(("error", "writes"), [(PermissionError, True), (IsADirectoryError, False)])
+def test_a_journal_that_cannot_be_opened(tmp_path, monkeypatch, error, writes):
+    path = tmp_path / "a"
+    assert not is_being_written(path)
+
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr(module, "open_plain", refuse)
+    assert is_being_written(path) is writes
+
+
+# ---- changes in place ----------------------------------------------------------------------------
+
+
+def test_a_change_in_place_is_whole_or_none(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    with changing(path) as file:
+        file.write(b"ab")
+    assert path.read_bytes() == b"ab23456789"
+    with pytest.raises(ZeroDivisionError), changing(path) as file:
+        file.write(b"xyz")
+        raise ZeroDivisionError
+    with refused(f"{path}: cannot be written (No space left): make room"), changing(path) as file:
+        file.write(b"xyz")
+        raise OSError(28, "No space left")
+    with refused(f"{path}: cannot be written (torn): make room"), changing(path) as file:
+        raise OSError("torn")
+    assert path.read_bytes() == b"ab23456789"
+    missing = tmp_path / "b"
+    with refused(f"{missing}: cannot be written (No such file or directory)"), changing(missing):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_file_in_use_is_not_changed_in_place(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    in_use = f"{path}: another process reads or writes it: wait for it, or write a new file with"
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        with refused(in_use), changing(path):
+            pass
+    with changing(path), refused(in_use), changing(path):
+        pass
+    assert not journal_of(path).exists()

@@ -363,6 +363,13 @@ def test_an_interrupted_recording_is_not_lost(path):
     assert [p.name for p in path.parent.iterdir()] == ["a.hdf5"]
 
 
+def test_of_an_interrupted_recording_nothing_is_kept_but_what_was_there_before(path):
+    interrupted(path, keep_partial=False)
+    assert list(path.parent.iterdir()) == []
+    written(path)
+    assert lengths(interrupted(path, 5, append=True, keep_partial=False)) == [3, 5]
+
+
 def test_two_writers_do_not_share_a_file(path):
     with DatasetWriter(path, META) as writer:
         writer.append_episode(demo())
