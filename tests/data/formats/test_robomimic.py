@@ -11,9 +11,12 @@ from hypothesis.extra.numpy import arrays
 
 from imitate.data import DatasetFile
 from imitate.data.file.image_codec import write_images
+from imitate.data.formats import robomimic as module
+from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset, Options
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
-from tests.demo_files import assert_equal_contents, contents
+from tests.demo_files import assert_equal_contents, contents, episode
+from tests.refusals import refused
 
 ENV = {"env_name": "Lift", "env_version": "1.4.1", "type": 1, "env_kwargs": {"robots": "Panda"}}
 
@@ -168,3 +171,184 @@ def test_whatever_arrays_a_demo_has_come_out_equal(tmp_path, values):
         for key, value in values.items():
             np.testing.assert_array_equal(file.read("demo_0", key), value)
             assert file.dtype("demo_0", key) == value.dtype
+
+
+# ---- part by part --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "meta", "said"),
+    [
+        (
+            None,
+            {"env_name": "unknown", "type": 4, "env_kwargs": {}},
+            {"env_args": "a real robot: the file describes no environment"},
+        ),
+        ('{"type": 2}', {"type": 2}, {}),
+        ('{"type": 2, "env_type": 1}', {"type": 2, "env_type": 1}, {}),
+        ('{"env_type": 3}', {"type": 3}, {}),
+        (
+            '{"env_kwargs": {"robots": 1}}',
+            {"env_kwargs": {"robots": 1}, "type": 1},
+            {"env_args.type": "1 (robosuite)"},
+        ),
+        (
+            '{"env_kwargs": null}',
+            {"env_kwargs": None, "type": 4},
+            {"env_args.type": "4 (a real robot)"},
+        ),
+        ('{"type": 5}', {"type": 5}, {}),
+    ],
+)
+def test_the_environment(tmp_path, text, meta, said):
+    report = ConversionReport()
+    assert module.env_meta_of(text, tmp_path, report) == meta
+    assert report.synthesised == said
+    assert report.kept == ([] if text is None else ["env_args"])
+    assert report.renamed == ({"env_args.env_type": "env_args.type"} if meta["type"] == 3 else {})
+    known = "1 (robosuite), 2 (gymnasium), 3 (iGibson), 4 (a real robot)"
+    notes = [f"env_args.type is 5, which no reader knows; known: {known}"]
+    assert report.notes == (notes if meta["type"] == 5 else [])
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", 3, "x" * 60])
+def test_an_environment_that_is_no_object(tmp_path, text):
+    shown = repr(str(text)[:40])
+    with refused(
+        f"{tmp_path}: attribute 'env_args' of group 'data' is not a JSON object (begins {shown})"
+    ):
+        module.env_meta_of(text, tmp_path, ConversionReport())
+
+
+T, F = True, False
+
+
+@pytest.mark.parametrize(
+    ("flags", "terminals", "timeouts", "synthesised", "changed"),
+    [
+        (
+            {},
+            [F, F],
+            [F, T],
+            {"terminals": "none: the file has neither", "timeouts": "at the last step"},
+            {},
+        ),
+        (
+            {"dones": [0, 1]},
+            [F, T],
+            [F, F],
+            {"terminals": "= dones", "timeouts": "at the last"},
+            {},
+        ),
+        ({"dones": [0, 1], "terminals": [0, 1]}, [F, T], [F, F], {"timeouts": "at the last"}, {}),
+        (
+            {"dones": [0, 1], "terminals": [0, 0]},
+            [F, F],
+            [F, T],
+            {"timeouts": "at the last"},
+            {"dones": "= terminals; they differed"},
+        ),
+        ({"terminals": [[1], [0]], "timeouts": [0, 0]}, [T, F], [F, F], {}, {}),
+    ],
+)
+def test_ends(flags, terminals, timeouts, synthesised, changed):
+    report = ConversionReport()
+    values = {"other": 1, **{key: np.array(found) for key, found in flags.items()}}
+    found = module.ends_of(values, 2, report)
+    assert {key: list(flag) for key, flag in found.items()} == {
+        "terminals": terminals,
+        "timeouts": timeouts,
+    }
+    assert values == {"other": 1} and report.changed == changed
+    assert set(report.synthesised) == set(synthesised)
+    for key, words in synthesised.items():
+        assert report.synthesised[key].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("step", "first"),
+    [
+        ((3, 8, 9), T),
+        ((1, 8, 9), T),
+        ((4, 8, 9), T),
+        ((2, 8, 9), F),
+        ((3, 8, 3), F),
+        ((3, 8, 4), F),
+        ((3, 8), F),
+        ((3, 8, 1), F),
+        ((3, 8, 2), T),
+    ],
+)
+def test_channels_first(step, first):
+    assert module.channels_first(step) is first
+
+
+def test_what_is_recognised(tmp_path):
+    path = tmp_path / "a.hdf5"
+    for key, is_ours in (
+        ("data/demo_0/actions", T),
+        ("data/demo_0/obs/s", F),
+        ("data", F),
+        ("x", F),
+    ):
+        with h5py.File(path, "w") as file:
+            file[key] = np.zeros(2)
+        assert module.FORMAT.recognises(path) is is_ours
+    with refused(f"{path}: there is no group 'data': it is not of this format"):
+        convert(path, tmp_path / "b.hdf5", from_format="robomimic")
+
+
+def test_attributes_masks_and_demos_without_steps(converted, tmp_path):
+    path = write(tmp_path / "a.hdf5", demos=3)
+    large = np.zeros(7500)  # 60,000 bytes, the most that becomes an attribute
+    with h5py.File(path, "a") as file:
+        data = file["data"]
+        data.attrs.update({"control_freq": 25, "who": "us", "numbers": [1, 2], "imitate_format": 1})
+        data["demo_0"].attrs["num_samples"] = 7
+        data["demo_0/names"] = np.array([b"a", b"\xff"])
+        data["demo_0/large/a"], data["demo_0/large/b"] = large, np.append(large, 0.0)
+        data["demo_0/none"] = np.zeros((0, 2))
+        data["demo_0/states_"] = 1
+        del data["demo_2/actions"]
+        data["demo_2/actions"] = np.zeros((0, 7))
+        data["table"] = np.zeros(3)
+    report, file = converted(path)
+    assert (report.demos, file.demos(), file.control_freq) == (2, ["demo_0", "demo_1"], 25.0)
+    assert file.file_attrs["who"] == "us" and file.file_attrs["numbers"].tolist() == [1, 2]
+    assert report.dropped["demo_2"] == "has no step"
+    words = "attribute 'num_samples' is 7, but there are 3 actions; corrected"
+    assert [note for note in report.notes if words in note and "demo 'demo_0'" in note]
+    attrs = file.attrs("demo_0")
+    assert json.loads(attrs["names"]) == ["a", "\ufffd"]
+    assert attrs["large.a"].shape == (7500,) and "large.b" not in attrs
+    assert report.dropped["large/b"] == "shape (7501,): not one row per step"
+    assert report.renamed["large/a"] == "attribute large.a"
+    assert attrs["none"].shape == (0, 2) and attrs["states_"] == 1
+    assert report.changed["rewards"] == "float64 -> float32"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "source", "lossy", "stored"),
+    [
+        (None, "raw", True, "raw"),
+        (None, "as-source", True, "jpeg"),
+        (None, "as-source", False, "raw"),
+        ("as-source", "raw", True, "jpeg"),
+        ("gzip", "as-source", True, "gzip"),
+        ("raw", "jpeg", True, "raw"),
+    ],
+)
+def test_how_images_are_stored(tmp_path, chosen, source, lossy, stored):
+    image = np.zeros((2, 8, 9, 3), np.uint8)
+    meta = {"env_name": "x", "type": 4, "env_kwargs": {}}
+    opened = OpenedDataset(
+        meta, iter(()), lossy_images=lossy, images=source, masks={"m": ["d", "no"]}
+    )
+    report = ConversionReport()
+    path = tmp_path / "a.hdf5"
+    with module.FORMAT.write(path, opened, Options(images=chosen), report) as append:
+        append(NamedDemo("d", episode(2, {"i": image}, rewards=np.zeros(2, np.float32))))
+    assert report.changed == {}
+    with DatasetFile(path) as file:
+        assert file.storage("d", "obs/i") == stored
+        assert file.filter_keys() == {"m": ["d"]}
