@@ -189,5 +189,5 @@ class DelayEstimate:
         if not self._seen:
             return 0
         ordered = sorted(self._seen)
-        place = max(0, math.ceil(self._quantile * len(ordered)) - 1)
+        place = math.ceil(self._quantile * len(ordered)) - 1
         return math.ceil(ordered[place] / self._period - 1e-9)

@@ -86,6 +86,23 @@ def test_each_action_belongs_to_its_control_step(planned):
     assert acted(policy, [6]) == [6]
 
 
+@pytest.mark.parametrize(("delays", "asked_at"), [((), 8), ((0.02,), 6), ((0.04,), 4)])
+def test_a_prediction_begins_when_it_would_otherwise_come_too_late(delays, asked_at):
+    """Eight actions are planned from step 1 on; the next chunk takes no, two or four steps."""
+    source = Clock()
+    source.history = 0  # at least one observation is kept
+    with AsynchronousPolicy(source, 100.0, execute=100, join="replace") as policy:
+        policy.start_episode()
+        acted(policy, [0])
+        let_go(policy, source)
+        acted(policy, [1])
+        for seconds in delays:
+            policy.delay.add(seconds)
+        acted(policy, range(2, 9))
+        let_go(policy, source)
+    assert source.seen == [[0], [asked_at]]
+
+
 def test_a_new_episode_waits_for_the_prediction_that_was_requested():
     """So the loop's warm-up makes one; its chunk belongs to no episode."""
     source = Clock(size=4)
@@ -210,6 +227,8 @@ def test_a_guided_chunk_begins_as_planned(name, guidance):
     before, after = np.abs(free[:2] - 0.4).mean(), np.abs(guided[:2] - 0.4).mean()
     assert after < (0.35 if guidance == "identity" else 0.9) * before
     assert np.isfinite(guided).all()
+    whole = [seeded(policy.predict_chunk, history, plan, n, guidance) for n in (4, 99)]
+    np.testing.assert_array_equal(*whole)  # no more than the planned steps can be executed
 
 
 @pytest.mark.parametrize("name", [FLOW, DIFFUSION])
@@ -229,6 +248,7 @@ def test_a_chunk_begins_with_the_actions_that_it_is_given(name):
     ("name", "options", "words"),
     [
         (FLOW, {"guidance": "prefix"}, "flow_policy is not trained|algo.prefix.max_delay"),
+        (FLOW, {"batched_ob": True}, "need a single episode, but batched_ob is True"),
         (FLOW, {"guidance": "prefx"}, "unknown 'prefx'|prefix"),
         ("act/act", {}, "flow_policy and diffusion_policy can"),
         ("bc/bc", {}, "no chunks"),
@@ -244,8 +264,9 @@ def test_chunks_that_a_policy_cannot_predict_are_refused(name, options, words):
 
 
 def test_a_policy_that_is_given_no_actions_is_not_asked_to_begin_with_them():
-    with refused("algo.prefix.max_delay, or use|rtc", error=UserError):
-        AsynchronousPolicy(policy_of(FLOW), 20.0, join="replace", guidance="prefix")
+    for source in (policy_of(FLOW), Clock()):
+        with refused("algo.prefix.max_delay, or use|rtc", error=UserError):
+            AsynchronousPolicy(source, 20.0, join="replace", guidance="prefix")
 
 
 def test_guidance_asks_for_what_is_planned():

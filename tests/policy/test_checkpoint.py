@@ -256,7 +256,8 @@ def test_a_pickle_payload_is_refused_and_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format_version": 99}, "upgrade imitate"),
+        ({"format_version": 3}, "in format 3 by imitate .*reads up to 2: upgrade imitate"),
+        ({"format_version": 3, "versions": None}, "by imitate an unknown version; this"),
         ({"format_version": None}, "format_version"),
         ({"model": None}, "lacks model"),
     ],
@@ -266,6 +267,44 @@ def test_foreign_and_newer_files_are_refused(tmp_path, change, words):
     torch.save({k: v for k, v in ckpt.items() if v is not None}, tmp_path / "x.pth")
     with pytest.raises(CheckpointError, match=words):
         load_checkpoint(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "env_kwargs", "rate"),
+    [
+        (20, {"control_freq": 10}, 20.0),
+        (None, {"control_freq": 0.5}, 0.5),
+        (None, {}, None),
+        (None, None, None),
+        (0, {}, None),
+        (-5.0, {}, None),
+        (True, {}, None),
+        ("20", {}, None),
+    ],
+)
+def test_the_rate_of_the_data(recorded, env_kwargs, rate):
+    ckpt = {
+        "shape_metadata": {"control_freq": recorded},
+        "env_metadata": {"env_kwargs": env_kwargs},
+    }
+    found = checkpoints.control_freq_of(ckpt)
+    assert found == rate and isinstance(found, float | None)
+
+
+def test_parts_that_are_not_given():
+    ckpt = checkpoint_dict(tiny_algo(), env_metadata={"a": (Path("b"),)}, shape_metadata={})
+    assert (ckpt["format_version"], ckpt["environments"]) == (1, [{"a": ["b"]}])
+    assert (ckpt["train_state"], ckpt["provenance"], ckpt["language"]) == ({}, {}, None)
+    assert ckpt["shape_metadata"] == {"ac_dim": 1, "all_shapes": {"s": [3]}}
+    given = checkpoint_dict(
+        tiny_algo(), env_metadata={}, shape_metadata={}, environments=[], model={"nets": {}}
+    )
+    assert (given["environments"], given["model"]) == ([], {"nets": {}})
+
+
+def test_the_newest_format_is_read(tmp_path):
+    torch.save({**make_checkpoint(), "format_version": 2}, tmp_path / "x.pth")
+    assert load_checkpoint(tmp_path / "x.pth")["format_version"] == 2
 
 
 def test_either_a_path_or_a_dict():

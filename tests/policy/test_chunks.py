@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from imitate.errors import UserError
-from imitate.policy.chunks import ChunkPlayer, DelayEstimate
+from imitate.policy.chunks import ChunkCounts, ChunkPlayer, DelayEstimate, Ticket
 
 
 def chunk(first, count=6):
@@ -70,8 +70,8 @@ def test_after_clear_an_earlier_request_is_void():
         ("blend", 3, [0.0] * 6, 0, [1.0] * 6, [0.25, 0.5, 0.75, 1.0, 1.0]),
         ("blend", 10, [0.0], 0, [1.0] * 4, [0.5, 1.0, 1.0]),  # it ends where the old plan ends
         # The jump of -4 is left by 3/4, 2/4, 1/4.
-        ("fade", 3, [0.0] * 6, 0, [4.0] * 6, [1.0, 2.0, 3.0, 4.0, 4.0]),
-        ("fade", 1, [0.0], 1, [2.0] * 3, [1.0, 2.0]),  # from the last action, where no plan is left
+        ("fade", 3, [0.0, 9.0, 9.0], 0, [4.0, 5.0, 6.0, 7.0, 8.0], [1.0, 3.0, 5.0, 7.0, 8.0]),
+        ("fade", 1, [0.0], 1, [2.0, 4.0, 6.0], [1.0, 4.0]),  # from the last action: no plan is left
     ],
 )
 def test_chunks_are_joined_as_worked_out_by_hand(join, steps, old, played, new, wanted):
@@ -82,6 +82,27 @@ def test_chunks_are_joined_as_worked_out_by_hand(join, steps, old, played, new, 
     player.accept(given, player.request())
     np.testing.assert_allclose(taken(player, len(wanted)), wanted)
     assert given[:, 0].tolist() == new  # not changed
+
+
+def test_a_join_takes_four_steps_unless_more_are_given():
+    player = ChunkPlayer()
+    assert player.planned == 0 and player.request() == Ticket(1, 0)
+    for value in (0.0, 10.0):
+        assert player.accept(np.full((6, 1), value), player.request())
+    assert taken(player, 2) == [2.0, 4.0] and player.request() == Ticket(4, 2)
+    assert player.counts == ChunkCounts(accepted=2)
+    player.clear()
+    assert player.request() == Ticket(5, 0) and player.counts == ChunkCounts(accepted=2)
+    assert taken(player, 1) == [None]
+
+
+def test_after_clear_nothing_is_faded_from_the_last_action():
+    player = ChunkPlayer("fade")
+    player.accept(chunk(0), player.request())
+    assert taken(player, 1) == [0]
+    player.clear()
+    player.accept(chunk(50), player.request())
+    assert taken(player, 2) == [50, 51]
 
 
 def test_the_rest_of_a_plan_is_a_copy():
@@ -120,3 +141,21 @@ def test_the_delay_is_a_high_quantile_of_the_latest_predictions():
     for _ in range(4):
         delay.add(0.04)
     assert delay.steps == 1  # the slow ones are forgotten
+
+
+def test_the_delay_is_the_largest_but_one_of_twenty_predictions_after_the_first():
+    delay = DelayEstimate(1.0)
+    delay.add(50.0)
+    assert delay.steps == 0
+    delay.add(100.0)
+    assert delay.steps == 100
+    for seconds in range(1, 21):
+        delay.add(seconds)
+    assert delay.steps == 19
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(3.0 + 1e-12, 3), (3.0 + 1e-7, 4), (0.5, 1)])
+def test_a_part_of_a_step_counts_as_one_unless_it_is_a_rounding_error(seconds, steps):
+    delay = DelayEstimate(1.0, warm_up=0)
+    delay.add(seconds)
+    assert delay.steps == steps

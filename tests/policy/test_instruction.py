@@ -51,6 +51,24 @@ def test_another_model_is_refused(monkeypatch):
         vector_of(KNOWN, "stack")
 
 
+@pytest.mark.parametrize(("constant", "same"), [(1.041, True), (1.042, False), (0.958, False)])
+def test_a_model_is_the_one_of_the_table_up_to_a_hundredth(monkeypatch, constant, same):
+    """The table has (4, 1) of length 4.123, so 0.0412 is allowed."""
+    monkeypatch.setattr(rollout_policy, "text_model", lambda name: Lengths(constant))
+    if same:
+        assert vector_of(KNOWN, "stack") == pytest.approx([5.0, 1.041])
+    else:
+        with pytest.raises(UserError, match="differs"):
+            vector_of(KNOWN, "stack")
+
+
+def test_a_model_with_larger_vectors_is_another_and_ten_instructions_are_listed(monkeypatch):
+    table = Instructions(tuple("abcdefghijk"), np.ones((11, 3), np.float32), encoder="own")
+    monkeypatch.setattr(rollout_policy, "text_model", lambda name: Lengths())
+    with pytest.raises(UserError, match="differs .* known: a; b; c; d; e; f; g; h; i; j$"):
+        vector_of(table, "stack")
+
+
 def test_without_a_model_or_its_package(monkeypatch):
     with pytest.raises(UserError, match="instruction 'stack' is not known; known: 'a'"):
         vector_of(Instructions.one_hot(["a"]), "stack")

@@ -24,8 +24,12 @@ def tokenizer(texts, padding, truncation, return_tensors):
 
 
 class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
     def forward(self, input_ids, attention_mask):
-        hidden = torch.stack([input_ids, -input_ids], -1).float()
+        hidden = torch.stack([input_ids, -input_ids], -1) * self.scale
         return types.SimpleNamespace(last_hidden_state=hidden)
 
 
@@ -41,8 +45,11 @@ class Siglip(torch.nn.Module):
 
 @pytest.fixture
 def transformers(monkeypatch):
+    asked = []
+
     def loading(result):
         def from_pretrained(name, **options):
+            asked.append(options)
             if name not in ("plain", "clip", "siglip"):
                 raise OSError(f"{name} is not a local folder\nand more")
             return result(name)
@@ -56,6 +63,15 @@ def transformers(monkeypatch):
     module.CLIPTextModelWithProjection = loading(lambda name: Clip())
     module.SiglipTextModel = loading(lambda name: Siglip())
     monkeypatch.setitem(sys.modules, "transformers", module)
+    return asked
+
+
+@pytest.mark.parametrize(("given", "local"), [({}, False), ({"local_only": True}, True)])
+def test_a_model_runs_no_code_of_its_own_and_is_read_from_safetensors(transformers, given, local):
+    text = TransformersText("plain", **given)
+    safe = {"local_files_only": local, "trust_remote_code": False}
+    assert transformers == [safe, safe, {**safe, "use_safetensors": True}]
+    assert not text.model.training
 
 
 @pytest.mark.usefixtures("transformers")
@@ -102,4 +118,16 @@ def test_without_the_package(monkeypatch):
         ConfigError,
         match="package 'transformers' is not installed; do: pip install 'transformers>=4.40'",
     ):
+        TransformersText("clip")
+
+
+def test_an_error_of_the_import_without_a_name_is_one_of_transformers(monkeypatch):
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "transformers":
+                raise ImportError("no kernel")
+
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(ConfigError, match="'transformers' is installed.* imported: no kernel"):
         TransformersText("clip")

@@ -48,11 +48,13 @@ def test_the_device_is_the_first_gpu_if_there_is_one(path, ckpt, monkeypatch):
     assert asked == [("cuda", path), ("cpu", path), ("cpu:0", "ckpt_dict")]
 
 
-@pytest.mark.parametrize(("verbose", "lines"), [(False, 0), (True, 1)])
+@pytest.mark.parametrize(
+    ("verbose", "lines"), [({}, 0), ({"verbose": False}, 0), ({"verbose": True}, 1)]
+)
 def test_what_was_loaded_is_logged(ckpt, caplog, verbose, lines):
     ckpt["train_state"] = {"epoch": 12}
     with caplog.at_level(logging.INFO, loading.__name__):
-        policy_from_checkpoint("cpu", ckpt_dict=ckpt, verbose=verbose)
+        policy_from_checkpoint("cpu", ckpt_dict=ckpt, **verbose)
     words = [record.getMessage() for record in caplog.records if record.name == loading.__name__]
     assert len(words) == lines and all("trained for 12 epochs, on cpu" in line for line in words)
 

@@ -45,6 +45,25 @@ def test_actions_are_float64_and_clipped_to_the_limits():
     assert np.abs(policy(observation())).max() == 1e-3
 
 
+def test_a_policy_describes_itself_in_the_names_of_its_caller():
+    policy = RolloutPolicy(
+        make_algo(),
+        action_low=[-1.0, -2.0],
+        number_names={"pos": ["x", "y", "z"], "actions": ["a", "b"]},
+        rename={"place": "pos"},
+        ranges={"pos": {"min": 0}, "other": {}},
+    )
+    assert [limit.tolist() for limit in policy.limits] == [[-1.0, -2.0], [np.inf, np.inf]]
+    assert policy.number_names == {"place": ("x", "y", "z"), "actions": ("a", "b")}
+    assert policy.ranges == {"place": {"min": 0}, "other": {}}
+    assert (policy.obs_keys, policy.goal_keys) == (("place", "vel"), ())
+    assert policy.raw_shapes == {"place": (3,), "vel": (2,)}
+    assert policy.modalities == {"place": "low_dim", "vel": "low_dim"}
+    assert (policy.history, policy.max_prefix, policy.uncertainty_rank) == (1, 0, None)
+    free = RolloutPolicy(make_algo(), action_high=0.5)
+    assert [limit.tolist() for limit in free.limits] == [[-np.inf] * 2, [0.5, 0.5]]
+
+
 def test_masked_values_of_a_sensor_do_not_reach_the_policy():
     policy, bad = RolloutPolicy(make_algo()), observation()
     bad["pos"] = np.ma.array(bad["pos"], mask=[False, True, False])
@@ -97,6 +116,10 @@ class TestInstructions:
             policy({"pos": np.ones(3)})
         with pytest.raises(UserError, match="'fold' is not known; known: 'lift'; 'push'"):
             policy.start_episode("fold")
+        policy.instructions = Instructions.one_hot(list("abcdefghijk"))
+        policy.start_episode()
+        with pytest.raises(UserError, match="'i'; 'j'$"):
+            policy({"pos": np.ones(3)})
 
     def test_rows_of_a_batch_may_be_told_different_things(self, policy):
         obs = {"pos": np.ones((3, 3))}

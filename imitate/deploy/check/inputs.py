@@ -87,7 +87,7 @@ def vector_findings(
     constant = np.where(np.isfinite(span), span, training.std) <= _CONSTANT * size
     std = np.where(constant, 1.0, np.maximum(training.std, _CONSTANT * size))
     far = (np.abs(x - training.mean) > FAR * std).mean(axis=0)
-    room = OUTSIDE * np.where(np.isfinite(span), span, 0.0)
+    room = OUTSIDE * span
     outside = ((x < training.low - room) | (x > training.high + room)).mean(axis=0)
     ratio, words = x.std(axis=0) / std, "the deviation"
     if len(x) == 1:  # one observation that does not vary: its size indicates its unit

@@ -48,8 +48,11 @@ SPREAD = [-1.0, 1.0] * 10
         ([*SPREAD[:17], 2.41, 2.41, 2.41], ["range"]),
         ([*SPREAD[:17], 2.4, 2.4, 2.4], []),  # a tenth of the range beyond it
         ([*SPREAD[:17], -2.41, -2.41, -2.41], ["range"]),
-        ([0.04, -0.04] * 10, ["still"]),
-        ([0.06, -0.06] * 10, []),
+        ([*SPREAD[:17], -2.4, -2.4, -2.4], []),
+        ([*SPREAD * 5, *[11.0] * 13], ["units"]),  # 11.5 % of the steps
+        ([*SPREAD * 5, *[2.41] * 13], ["range"]),
+        ([0.049, -0.049] * 10, ["still"]),
+        ([0.05, -0.05] * 10, []),
     ],
 )
 def test_a_number_beside_its_training(values, expected):
@@ -59,15 +62,37 @@ def test_a_number_beside_its_training(values, expected):
 @pytest.mark.parametrize(
     ("std", "low", "high", "values", "expected"),
     [
-        (0.0, 0.0, 0.0, [0.0009] * 3, []),
-        (0.0, 0.0, 0.0, [0.0011] * 3, ["constant"]),
+        (0.0, 0.0, 0.0, [0.001] * 3, []),
+        (0.0, 0.0, 0.0, [0.0, 0.0011, 0.0], ["constant"]),
         (0.0, 0.0, 1e-6, [0.5] * 3, ["constant"]),
+        (1e-6, 0.0, 2e-6, [0.5] * 3, ["units"]),
         (1e-6, -np.inf, np.inf, [0.5] * 3, ["constant"]),
         (1.0, -np.inf, np.inf, [5.0, 7.0] * 3, []),  # an unknown range
     ],
 )
 def test_numbers_that_were_constant(std, low, high, values, expected):
     assert kinds(found(values, training(0.0, std, low, high))) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(100.09, []), (100.11, ["constant"])])
+def test_large_constants_may_differ_by_a_thousandth(value, expected):
+    assert kinds(found([value] * 3, training(100.0, 0.0, 100.0, 100.0 + 5e-5))) == expected
+
+
+def test_each_kind_names_its_own_numbers():
+    known = Range(
+        np.zeros(5), np.array([1, 1, 0, 1, 1.0]), *np.array([-2, 2.0])[:, None] * [1, 1, 0, 1, 1]
+    )
+    steps = [[20, 20, 0.5, 2.5, 0.01], [20, 1, 0.5, -2.5, -0.01]] * 2
+    units, outside, constant, still = found(steps, known)
+    assert units.words.startswith("s[0, 1] are more than 10 standard deviations")
+    assert "in 100% of the steps" in units.words
+    assert outside.words.startswith("s[3] are outside the training's range in 100% of")
+    assert constant.words.startswith("s[2] were constant in training")
+    assert still.words.startswith("s[4] vary less than a twentieth")
+    assert "(about 0.01 times the deviation: metres instead of centimetres?)" in still.words
+    levels = [finding.level.value for finding in (units, outside, constant, still)]
+    assert levels == ["problem", "warning", "warning", "warning"]
 
 
 def test_words_name_the_numbers():
@@ -82,15 +107,18 @@ def test_words_name_the_numbers():
     ("times", "words"),
     [
         (57.3, "degrees instead of radians"),
+        (92, "centimetres instead of metres"),
+        (180, None),
         (0.0175, "radians instead of degrees"),
+        (0.0278, "radians instead of degrees"),
         (1000, "millimetres instead of metres"),
         (601, "millimetres instead of metres"),
         (600, None),
         (1600, None),
         (1599, "millimetres instead of metres"),
-        (0.001, "metres instead of millimetres"),
+        (0.00061, "metres instead of millimetres"),
         (110, "centimetres instead of metres"),
-        (0.009, "metres instead of centimetres"),
+        (0.0061, "metres instead of centimetres"),
         (10, None),
     ],
 )
@@ -100,6 +128,11 @@ def test_a_change_of_units_is_proposed(times, words):
     assert (words or "compare units") in finding.words
     assert ("instead of" in finding.words) == (words is not None)
     assert words is None or f"about {float(times):.3g} times the training's mean" in finding.words
+
+
+def test_one_value_beside_a_mean_of_zero_has_no_unit():
+    (finding,) = found([0.05], training(0.0, 1e-5, -1e-4, 1e-4))
+    assert finding.kind == "units" and "instead of" not in finding.words
 
 
 def images(*means, steps=1, noise=0.0):
@@ -138,7 +171,7 @@ def test_the_range_of_pixels(pixels, words):
 
 @pytest.mark.parametrize(
     ("blank", "steps", "level"),
-    [(1, 20, None), (2, 20, "warning"), (10, 20, "warning"), (11, 20, "problem")],
+    [(1, 20, None), (11, 200, "warning"), (10, 20, "warning"), (11, 20, "problem")],
 )
 def test_images_of_a_single_colour(blank, steps, level):
     good = (
@@ -169,7 +202,9 @@ def test_an_image_that_never_changes(steps, frozen):
         ((0.5, 0.5, 0.5), (0.4, 0.5, 0.6), []),
         ((0.5, 0.5, 0.5), (0.51, 0.5, 0.5), ["channels"]),  # a note: both are equally bright
         ((0.9, 0.5, 0.5), (0.51, 0.5, 0.5), ["channels", "brightness"]),
-        ((0.5, 0.5, 0.5), (0.525, 0.5, 0.5), []),
+        ((0.5, 0.5, 0.5), (0.521, 0.5, 0.5), []),
+        ((0.58, 0.5, 0.42), (0.3, 0.5, 0.7), ["channels"]),  # 3/7 as far from the swapped ones
+        ((0.54, 0.5, 0.46), (0.3, 0.5, 0.7), ["brightness"]),  # 2/3
         ((0.5, 0.5), (0.5,), []),  # another number of channels
     ],
 )
@@ -186,3 +221,20 @@ def test_a_difference_of_brightness_of_fifteen_percent_is_allowed():
         pixel = np.full((1, 1, 1, 1), mean)
         findings = [f for f in seen([pixel], 0.0) if f.kind != "blank image"]
         assert kinds(findings) == expected
+
+
+def test_a_difference_of_colours_of_two_percent_is_enough():
+    assert seen(images(0.02, 0.0, 0.0, noise=0.005), 0.02, 0.0, 0.0) == []
+
+
+@pytest.mark.parametrize("odd", [1.5, -0.5])
+def test_pixels_of_every_demo_are_in_range(odd):
+    demos = [*images(0.5, noise=0.1), *images(odd), *images(0.5, noise=0.1)]
+    assert kinds(seen(demos)) == ["image range"]
+
+
+def test_a_still_picture_of_one_colour_is_reported_once():
+    assert kinds(seen(images(0.5, steps=11))) == ["blank image"]
+    one_channel = images(0.5, 0.5, 0.5, steps=2)[0]
+    one_channel[:, 0, 0, 1] = 0.6
+    assert seen([one_channel]) == []

@@ -1,11 +1,13 @@
 """Where statistics of the training come from."""
 
+import json
 import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
-from imitate.data import DatasetFile, SequenceDataset
+from imitate.data import SequenceDataset
 from imitate.deploy.check import statistics
 from imitate.deploy.check.statistics import image_range, measured, training_of
 from imitate.train import setup
@@ -47,11 +49,81 @@ def test_images_are_not_held_as_floats():
     assert taken < images.nbytes / 2
 
 
-def test_images_of_many_demos_are_read_from_a_part_of_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(statistics, "MAX_IMAGES", 3)
-    path = written(tmp_path / "training.hdf5", seed=0)
-    with DatasetFile(path) as file:
-        assert len(list(statistics._frames(file, file.demos() * 4, "camera"))) == 3
+class Frames:
+    """A file in which `demos` demos have `steps` images each."""
+
+    demos_, steps = 3, 5
+
+    def __init__(self, path):
+        assert path == "a.hdf5"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def demos(self):
+        return [f"demo_{number}" for number in range(self.demos_)]
+
+    def has(self, demo, key):
+        return key == "obs/camera"
+
+    def length(self, demo):
+        return self.steps
+
+    def read(self, demo, key, start, stop):
+        return (demo, key, int(start), int(stop))
+
+
+@pytest.mark.parametrize(
+    ("demos", "steps", "count", "first", "last"),
+    [(3, 5, 15, 0, 14), (3, 1000, 99, 0, 2999), (200, 3, 100, 0, 597), (101, 1, 100, 0, 100)],
+)
+def test_at_most_a_hundred_images_are_spread_over_demos_and_steps(
+    monkeypatch, demos, steps, count, first, last
+):
+    monkeypatch.setattr(statistics, "DatasetFile", Frames)
+    monkeypatch.setattr(statistics, "image_range", list)
+    monkeypatch.setattr(Frames, "demos_", demos)
+    monkeypatch.setattr(Frames, "steps", steps)
+    kinds = {"camera": "rgb", "far": "depth", "state": "low_dim", "wrist": "rgb"}
+    found = measured("a.hdf5", kinds)
+    assert list(found) == ["camera"]
+    places = [int(demo[5:]) * steps + start for demo, _, start, _ in found["camera"]]
+    assert (len(places), places[0], places[-1]) == (count, first, last)
+    assert places == sorted(set(places))
+    assert all(key == "obs/camera" and b == a + 1 for _, key, a, b in found["camera"])
+
+
+def normalized(kind, **obs):
+    parts = {
+        key: {"offset": torch.tensor(offset), "scale": torch.tensor(scale)}
+        for key, (offset, scale) in obs.items()
+    }
+    config = {"algo_name": "bc", "train": {"obs_normalization": kind}}
+    return {"config": json.dumps(config), "preprocess": {"obs": parts}, "rename": {"joints": "x"}}
+
+
+def test_last_comes_the_normalization(file):
+    obs = {
+        "x": ([1.0, 2.0], [3.0, 4.0]),
+        "plain": ([0.0, 0.0], [1.0, 1.0]),
+        "moved": ([0.0, 1.0], [1.0, 1.0]),
+        "other": ([5.0], [5.0]),
+    }
+    kinds = dict.fromkeys(("joints", "plain", "moved"), "low_dim")
+    ckpt = normalized("mean_std", **obs)
+    ckpt["provenance"] = {"datasets": [{"path": str(file)}]}
+    found = training_of(ckpt, None, kinds, reads_files=False)
+    assert found.origin == "the checkpoint's normalization" and set(found.ranges) == {
+        "joints",
+        "moved",
+    }
+    joints = found.ranges["joints"]
+    assert [part.tolist() for part in (joints.mean, joints.std)] == [[1.0, 2.0], [3.0, 4.0]]
+    assert (joints.low == -np.inf).all() and (joints.high == np.inf).all()
+    assert training_of(normalized("min_max", **obs), None, kinds).origin == ""
 
 
 def test_the_users_file_comes_first_then_the_checkpoint_then_its_training_file(file):
