@@ -42,8 +42,8 @@ class Separation:
     other: int
     usual_steps: int
     other_steps: int
-    usual_above: float | None = None
-    other_above: float | None = None
+    usual_above: float | None
+    other_above: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

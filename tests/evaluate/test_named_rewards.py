@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from imitate.evaluate.evaluate import evaluate
-from imitate.evaluate.named_rewards import RewardSpec, RewardSums, reward_means
+from imitate.evaluate.named_rewards import RewardMeans, RewardSpec, RewardSums, reward_means
 from imitate.evaluate.result import result_from_dict
 from imitate.evaluate.settings import EvalSettings
+from imitate.system.statistics import Estimate
 from imitate.train.outcomes import rollout_numbers
 from tests.tiny import tiny_checkpoint
 
@@ -33,6 +34,11 @@ def test_means_by_hand():
     assert cost.per_step.std == pytest.approx(math.sqrt(0.5))  # of 1.5 and 0.5
     assert (cost.meets, cost.is_certain) == (True, False)
     assert reward_means([COST], [{"cost": 4.0}, {}], [2, 6]) == []
+    assert reward_means([COST], [{"cost": 4.0}, {"cost": math.inf}], [2, 6]) == []
+    assert reward_means([COST], [], []) == []
+    found = cost.to_dict()
+    assert (found["per_step_95"], found["per_episode_95"]) == (list(cost.per_step[1:3]), None)
+    assert found["at_most"] == 1.0 and "at_least" not in found and found["is_certain"] is False
 
 
 @pytest.mark.parametrize(
@@ -50,6 +56,41 @@ def test_bounds(spec, value, meets):
     assert found.meets is meets and found.is_certain is (meets is not None)
     assert found.to_dict().get("meets") is meets
     assert ("NOT KEPT" in found.words, ": kept" in found.words) == (meets is False, meets is True)
+
+
+def means(low, value, high, **bound):
+    spec = RewardSpec("x", "reward", **bound)
+    return RewardMeans(spec, Estimate(value, low, high, 0.1, 9), Estimate(3.0, None, None, None, 1))
+
+
+@pytest.mark.parametrize(
+    ("found", "meets", "certain"),
+    [
+        (means(0.4, 0.5, 0.6, at_most=0.5), True, False),
+        (means(0.4, 0.5, 0.6, at_least=0.5), True, False),
+        (means(0.5, 0.6, 0.7, at_most=0.5), False, False),
+        (means(0.3, 0.4, 0.5, at_least=0.5), False, False),
+        (means(0.51, 0.6, 0.7, at_most=0.5), False, True),
+        (means(0.3, 0.4, 0.49, at_least=0.5), False, True),
+        (means(None, 0.4, None, at_least=0.5), False, False),
+        (means(0.3, 0.4, 0.5), None, False),
+    ],
+)
+def test_a_bound_and_its_interval(found, meets, certain):
+    assert (found.meets, found.is_certain) == (meets, certain)
+
+
+def test_bounds_in_words():
+    interval = "x 0.6 (95 % interval 0.4 - 0.8) per step"
+    assert means(0.4, 0.6, 0.8).words == interval
+    assert means(0.4, 0.6, 0.8, at_most=0.9).words == f"{interval}, at most 0.9: kept"
+    sure = ", but the interval contains the bound"
+    assert means(0.4, 0.6, 0.8, at_least=0.7).words == f"{interval}, at least 0.7: NOT KEPT{sure}"
+    own = {"per_step": 0.6, "per_step_95": [0.4, 0.8], "per_episode": 3.0, "per_episode_95": None}
+    assert means(0.4, 0.6, 0.8).to_dict() == own
+    kept = {"at_least": 0.0, "meets": True, "is_certain": True}
+    assert means(0.4, 0.6, 0.8, at_least=0.0).to_dict() == {**own, **kept}
+    assert means(None, 0.6, None).to_dict()["per_step_95"] is None
 
 
 def speed_policy(path, source):

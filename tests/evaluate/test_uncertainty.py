@@ -72,7 +72,10 @@ def test_a_separation_by_hand():
     assert found.auroc.value == pytest.approx((4 * 4 + 2) / 24)
     assert (found.usual, found.other, found.usual_steps, found.other_steps) == (2, 3, 4, 6)
     assert found.usual_above is None and found.other_above is None
-    assert found.to_dict()["auroc"]["value"] == found.auroc.value
+    auroc = found.auroc._asdict()
+    counts = {"usual": 2, "other": 3, "usual_steps": 4, "other_steps": 6}
+    above = {"usual_above": None, "other_above": None}
+    assert found.to_dict() == {"measure": "uncertainty", "auroc": auroc, **counts, **above}
     policy.calibration = Calibration.of(np.arange(19) / 6, held_out=True)  # at 95 %: 3.0
     found = separation(policy, "uncertainty", usual, other)
     assert (found.usual_above, found.other_above) == (0.25, pytest.approx(4 / 6))

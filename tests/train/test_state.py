@@ -51,8 +51,9 @@ def test_the_lowest_validation_loss():
 
 def test_the_time_of_all_evaluations_counts_those_before_a_resumption():
     made = history()
-    for epoch, seconds in ((1, 205.0), (2, 1.5)):
+    for epoch, seconds in ((1, 205.0), (2, 1.5), (3, None)):
         made.add(rollout(epoch, 0.5, **{"Timing/Rollout_s": seconds}))
+    made.add(rollout(4, 0.5))
     assert made.evaluation_s == 206.5
 
 
@@ -63,6 +64,7 @@ def test_the_time_of_all_evaluations_counts_those_before_a_resumption():
         ([(0.5, 1.0), (0.5, 2.0), (0.5, 0.0)], 2, 2),
         ([(0.5, 1.0), (0.5, 1.0)], 2, 1),  # the later one was trained for longer
         ([(None, 1.0), (None, 3.0), (None, 2.0)], 2, 2),
+        ([(None, 5.0), (0.0, 1.0)], 2, 1),
         ([(0.0, 1.0), (0.0, math.nan)], 1, 1),
     ],
 )
