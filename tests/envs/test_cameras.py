@@ -1,14 +1,25 @@
 """Cameras against what is known of Lift's scene: a table at 0.8 m, a red cube, a camera 3 m above the floor."""
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from imitate.envs import make_env
-from imitate.envs.cameras import Camera, camera_kwargs, choose_cameras, observe, sizes_of
+from imitate.envs.cameras import (
+    Camera,
+    camera_info,
+    camera_kwargs,
+    choose_cameras,
+    free_renderer,
+    observe,
+    project,
+    sizes_of,
+)
 from imitate.envs.robosuite_env import RobosuiteEnv
 from imitate.errors import EnvError
+from tests.refusals import refused
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
 
@@ -237,3 +248,167 @@ class TestScene:
     def test_unknown_camera(self):
         with pytest.raises(EnvError, match="no camera 'agentvew'; did you mean 'agentview'"):
             RobosuiteEnv("Lift", camera_names=["agentvew"])
+
+
+# ---- a stand-in for the scene --------------------------------------------------------------------
+
+
+class Scene:
+    """A robosuite environment with three geoms and two cameras; each pixel of a frame is another number."""
+
+    def __init__(self, instances=2):
+        self.current, self.views = 0, []
+        context = SimpleNamespace(make_current=self.make_current)
+        self.context = SimpleNamespace(
+            gl_ctx=context, vopt=SimpleNamespace(sitegroup=np.array([1, 0, 1]))
+        )
+        turned = np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]])
+        self.sim = SimpleNamespace(
+            render=self.render,
+            _render_context_offscreen=self.context,
+            model=SimpleNamespace(
+                camera_names=("front", "hand"),
+                camera_name2id=("front", "hand").index,
+                cam_fovy=np.array([90.0, 60.0]),
+                cam_bodyid=np.array([0, 2]),
+                body_weldid=np.array([0, 0, 1]),
+                body_id2name=("world", "base", "arm").__getitem__,
+                geom_names=("floor", None, "cube"),
+                stat=SimpleNamespace(extent=2.0),
+                vis=SimpleNamespace(map=SimpleNamespace(znear=0.5, zfar=5.0)),
+            ),
+            data=SimpleNamespace(
+                cam_xmat=np.stack([np.eye(3).ravel(), turned.ravel()]),
+                cam_xpos=np.array([[1.0, 2, 3], [4, 5, 6]]),
+                body_xmat=np.stack([np.eye(3).ravel()] * 2 + [turned.ravel()]),
+                body_xpos=np.array([[0.0, 0, 0], [0, 0, 1], [1, 1, 1]]),
+            ),
+        )
+        names = [f"thing {number}" for number in range(instances)]
+        self.model = SimpleNamespace(
+            geom_ids_to_instances={2: names[1], 0: names[0]},
+            instances_to_ids=dict.fromkeys(names, ()),
+            geom_ids_to_classes={1: "Box"},
+            classes_to_ids={"Floor": (), "Box": ()},
+        )
+
+    def make_current(self):
+        self.current += 1
+
+    def render(self, *, height, width, camera_name, depth=False, segmentation=False):
+        self.views.append((camera_name, height, width))
+        frame = np.arange(height * width * 3, dtype=np.uint8).reshape(height, width, 3)
+        if segmentation:
+            assert self.context.vopt.sitegroup.tolist() == [0, 0, 0]
+            kinds = np.full((height, width, 2), -1)
+            kinds[0, :3] = [[5, 2], [5, 0], [6, 1]]
+            return kinds
+        return (frame, np.linspace(0, 1, height * width).reshape(height, width)) if depth else frame
+
+
+def test_observations_are_upright_and_depth_is_in_metres():
+    scene = Scene()
+    obs = observe(scene, Camera("front", 2, 3))
+    assert list(obs) == ["front_image"] and scene.current == 1
+    assert obs["front_image"][:, 0, 0].tolist() == [9, 0] and obs["front_image"].flags.c_contiguous
+    obs = observe(scene, Camera("front", 2, 3, depth=True, segmentation="element"))
+    assert list(obs) == ["front_image", "front_depth", "front_segmentation"]
+    assert set(scene.views) == {("front", 2, 3)}
+    depth = obs["front_depth"]
+    assert (depth.shape, depth.dtype) == ((2, 3, 1), np.float32)
+    # planes at 1 and 10 m: 1 / (1 - 0.9 z)
+    np.testing.assert_allclose(depth[1, :, 0], [1, 1 / 0.82, 1 / 0.64], rtol=1e-6)
+    np.testing.assert_allclose(depth[0, 2], 10.0, rtol=1e-6)
+    labels = obs["front_segmentation"]
+    assert (labels.shape, labels.dtype) == ((2, 3, 1), np.int32)
+    assert labels[..., 0].tolist() == [[0, 0, 0], [3, 1, 0]]
+    assert scene.context.vopt.sitegroup.tolist() == [1, 0, 1]  # as before
+    with refused("Scene: no camera 'fornt'; did you mean 'front'", error=EnvError):
+        observe(scene, Camera("fornt"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "labels", "dtype"),
+    [
+        ("element", ["floor", "geom 1", "cube"], [3, 1, 0], np.int32),
+        ("instance", ["thing 0", "thing 1"], [2, 1, 0], np.uint8),
+        ("class", ["Floor", "Box"], [0, 0, 0], np.uint8),
+    ],
+)
+def test_labels_by_kind(kind, names, labels, dtype):
+    camera = Camera("front", 2, 3, segmentation=kind)
+    assert camera_info(Scene(), camera)["segmentation"] == names
+    found = observe(Scene(), camera)["front_segmentation"]
+    assert found[1, :, 0].tolist() == labels and found.dtype == dtype
+    assert "segmentation" not in camera_info(Scene(), Camera("front"))
+
+
+def test_labels_that_do_not_fit():
+    camera = Camera("front", 2, 3, segmentation="instance")
+    assert len(camera_info(Scene(255), camera)["segmentation"]) == 255
+    words = "Scene: 256 instance labels do not fit into uint8; use 'element'"
+    with refused(words, error=EnvError):
+        camera_info(Scene(256), camera)
+
+
+def test_poses_and_projections():
+    scene = Scene()
+    info = camera_info(scene, Camera("front", 4, 6))
+    assert info["frame"] == "world"
+    # a field of view of 90 degrees over 4 pixels: a focal length of 2
+    np.testing.assert_allclose(info["intrinsics"], [[2, 0, 3], [0, 2, 2], [0, 0, 1]], atol=1e-12)
+    pose = [[1, 0, 0, 1], [0, -1, 0, 2], [0, 0, -1, 3], [0, 0, 0, 1]]
+    np.testing.assert_allclose(info["extrinsics"], pose)
+    points = np.array([[1.0, 2, 1], [2, 2, 1], [1, 3, 1], [1, 2, 3], [1, 2, 4]])
+    found = project(scene, Camera("front", 4, 6), points)
+    np.testing.assert_allclose(found[:3], [[3, 2], [4, 2], [3, 1]])
+    assert np.isnan(found[3:]).all()  # in the camera, and behind it
+    info = camera_info(scene, Camera("hand", 4, 6))
+    assert info["frame"] == "arm"
+    # the arm is turned by a quarter at (1, 1, 1), the camera at (4, 5, 6) like it
+    pose = [[1, 0, 0, 4], [0, -1, 0, -3], [0, 0, -1, 5], [0, 0, 0, 1]]
+    np.testing.assert_allclose(info["extrinsics"], pose, atol=1e-12)
+    assert info["intrinsics"][0][0] == pytest.approx(2 * np.sqrt(3))
+    for call in (camera_info, lambda *words: project(*words, points)):
+        with refused("no camera 'top'", error=EnvError):
+            call(scene, Camera("top"))
+
+
+def test_a_renderer_is_freed_in_its_own_context():
+    scene = Scene()
+    free_renderer(scene)
+    assert scene.current == 1 and scene.context not in vars(scene.sim).values()
+    free_renderer(scene)
+    free_renderer(SimpleNamespace(sim=None))
+    assert scene.current == 1
+
+
+# ---- arguments of files --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "camera"),
+    [
+        ({"camera_heights": [], "camera_widths": (7, 8)}, Camera("a", 84, 7)),
+        ({"camera_names": ["a"], "camera_heights": (5,)}, Camera("a", 5, 84)),
+        ({"camera_depths": 1, "camera_segmentations": ["class"]}, Camera("a", depth=True, segmentation="class")),
+        ({"camera_names": "a", "camera_segmentations": [["element", "class"]]}, Camera("a", segmentation="element")),
+        ({"camera_names": "a", "camera_segmentations": [[]]}, Camera("a")),
+        ({"camera_names": None, "camera_depths": None}, Camera("a")),
+    ],
+)  # fmt: skip
+def test_cameras_of_arguments(kwargs, camera):
+    assert choose_cameras(kwargs, ["a", "a"]) == (camera,)
+
+
+def test_depth_and_labels_that_are_asked_for_are_added():
+    recorded = {"camera_names": "a", "camera_depths": True, "camera_segmentations": "class"}
+    keys = ["a_image", "b_depth", "b_segmentation"]
+    found = choose_cameras(recorded, ["a", "b"], (3, 4.0), keys)
+    # a camera that the file did not have is like those that it has
+    both = {"height": 3, "width": 4, "depth": True, "segmentation": "class"}
+    assert found == (Camera("a", **both), Camera("b", **both))
+    assert choose_cameras({}, ["b"], obs_keys=keys) == (
+        Camera("b", depth=True, segmentation="instance"),
+    )
+    assert choose_cameras({}, ["a"], obs_keys=keys) == (Camera("a"),)

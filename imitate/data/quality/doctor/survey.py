@@ -201,7 +201,7 @@ class Survey:
             readable = {key: array for key, array in arrays.items() if array is not None}
             yield DemoSteps(demo.name, start, readable, is_last=stop == demo.length)
         for key in large:
-            rows = max(1, PIECE_BYTES // max(1, self._step_bytes(key)))
+            rows = max(1, PIECE_BYTES // self._step_bytes(key))
             for start in range(0, demo.length, rows):
                 array = self._read(demo.name, key, start, min(demo.length, start + rows))
                 if array is not None:

@@ -236,9 +236,19 @@ def test_remedies_are_joined(path, tmp_path, monkeypatch):
     assert seen[-1] == (2, 2)
 
 
+def test_a_repair_that_fails_leaves_nothing(path, tmp_path, monkeypatch):
+    def fail(values):
+        raise DatasetError("no")
+
+    reports(monkeypatch, [found(values={"obs/x": fail})])
+    with refused("no"):
+        fix(path, Target(tmp_path / "b.hdf5"))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.hdf5"]
+
+
 def test_masks_that_cannot_be_read_are_not_kept(path, tmp_path, monkeypatch):
     with h5py.File(path, "r+") as file:
-        file["mask/m"] = np.zeros((2, 2))
+        file["mask/m/deeper"] = np.zeros(2)
     reports(monkeypatch, [found(attrs={"n": 1})])
     fix(path, Target(tmp_path / "b.hdf5"))
     with DatasetFile(tmp_path / "b.hdf5") as file:

@@ -52,7 +52,7 @@ def test_pieces_of_a_demo(monkeypatch):
         **{"actions": ((4, 2), "f4"), "obs/s": ((4, 3), "f4")},
         **{
             "obs/bad": ((4, 1), "f4"),
-            "obs/i": ((4, 32, 33), "f4"),
+            "obs/i": ((4, 25, 41), "f4"),
             "obs/j": ((4, 32, 32), "u1"),
         },
         **{"obs/short": ((3, 1), "f4"), "obs/text": ((4, 1), "S1"), "obs/other": ((4, 2), "f4")},
@@ -63,7 +63,7 @@ def test_pieces_of_a_demo(monkeypatch):
     shape = FileLayout(Extents.file, Extents(), [one], {}, usual)
     a_step = 8 + 12 + 4 + 1024  # actions, s, bad and j, whose step has no more than 1024 values
     monkeypatch.setattr(survey, "SMALL_BYTES", 3 * a_step)
-    monkeypatch.setattr(survey, "PIECE_BYTES", 2 * 32 * 33 * 4)
+    monkeypatch.setattr(survey, "PIECE_BYTES", 2 * 25 * 41 * 4)
     reader = Survey(shape)
     found = [
         (p.start, sorted(p.small) or p.large[0], p.is_last, len(next(iter(p.small.values()), ())))
@@ -81,6 +81,18 @@ def test_pieces_of_a_demo(monkeypatch):
         Place("a", "obs/bad", ((0, 3),)): "a obs/bad is cut",
         Place("a", "obs/bad", ((3, 4),)): "a obs/bad is cut",
     }
+
+
+@pytest.mark.parametrize(("most", "starts"), [(1, [0, 1, 2, 3]), (3, [0, 3]), (9, [0])])
+def test_a_piece_has_one_step_at_least(monkeypatch, most, starts):
+    for form in (FileArray((4,), np.dtype("u1")), FileArray((4, 1025), np.dtype("u1"))):
+        one = DemoLayout("a", {"actions": form}, 4)
+        shape = FileLayout(Extents.file, Extents(), [one], {}, {"actions": form})
+        monkeypatch.setattr(survey, "SMALL_BYTES", most)
+        monkeypatch.setattr(survey, "PIECE_BYTES", 1025 * most)
+        assert [p.start for p in Survey(shape).pieces(one) if p.small or p.large] == starts
+    monkeypatch.setattr(survey, "PIECE_BYTES", 1)
+    assert len([p for p in Survey(shape).pieces(one) if p.large]) == 4
 
 
 def test_the_usual_form_is_that_of_most_demos():
