@@ -123,10 +123,11 @@ class ObservationEncoder(nn.Module):
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Encode observations ``(*B, ...)`` by key as ``(*B, output_dim)``."""
-        obs = self._conditioned(obs)
-        chosen = obs if self._vectors_only else self.features(obs)
-        keys = self.obs_shapes if self._vectors_only else chosen
-        parts = [chosen[key] for key in keys]
+        if self._vectors_only:
+            obs = self._conditioned(obs)
+            parts = [obs[key] for key in self.obs_shapes]
+        else:
+            parts = list(self.features(obs).values())
         return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0].contiguous()
 
     def features(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -57,8 +57,9 @@ LEAST_ROWS = 4
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``F.linear``: (*B, D) times weight (E, D), transposed, plus bias (E,), gives (*B, E)."""
-    if not _is_for_onednn(x.shape[:-1].numel(), weight.numel(), x, weight):
-        return F.linear(x, weight, bias)
+    rows = x.numel() // weight.shape[1]
+    if rows < LEAST_ROWS or not _is_for_onednn(rows, weight.numel(), x, weight):
+        return F.linear(x, weight, bias)  # the first condition because acting takes microseconds
     rows = x.reshape(-1, x.shape[-1])
     if torch.is_grad_enabled():
         y: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
