@@ -102,6 +102,34 @@ def test_periodic_epochs(make):
     assert not switched_off.epoch_is_due(1) and not switched_off.last_is_due()
 
 
+def test_the_newest_epochs_and_the_listed_ones_are_kept(make):
+    checkpoints, folder = make(every_n_epochs=1, keep_last=2, epochs=[1])
+    for epoch in (1, 2, 3, 9, 10):
+        checkpoints.write_last(epoch)
+        checkpoints.keep_epoch(epoch)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["epoch_1.pth", "epoch_10.pth", "epoch_9.pth", "last.pth"]
+
+
+def test_candidates_for_an_evaluation(make):
+    checkpoints, folder = make()
+    assert checkpoints.saved_step is None and checkpoints.candidates() == []
+    for epoch in (10, 9):
+        checkpoints.write_candidate(epoch, 100 * epoch)
+    assert (checkpoints.saved_step, checkpoints.candidates()) == (900, [9, 10])
+    assert checkpoints.candidate(9) == folder / "rollout_epoch_9.pth"
+    checkpoints.saved_elsewhere(0)
+    assert checkpoints.saved_step == 0
+
+
+def test_without_saving_only_candidates_are_written(make):
+    checkpoints, folder = make(enabled=False)
+    checkpoints.write_candidate(7, 70)
+    checkpoints.keep_best(checkpoints.candidate(7), {"best", "valid", "return"})
+    assert [path.name for path in folder.iterdir()] == ["rollout_epoch_7.pth"]
+    assert checkpoints.saved_step is None
+
+
 def test_a_failed_save_says_what_is_intact(make, monkeypatch):
     checkpoints, folder = make()
 

@@ -1,6 +1,7 @@
 """Training on features of frozen encoders: as on images, computed once, and only where that is right."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import torch
 
 from imitate.models.vit import VC1
 from imitate.policy.loading import policy_from_checkpoint
-from imitate.train.features import features_folder
+from imitate.train import features as module
+from imitate.train.features import NoRoomError, StoppedError, features_folder, features_once
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
+from tests.refusals import refused
 from tests.tiny import tiny_tree
 
 from .conftest import env_meta, last
@@ -179,3 +182,77 @@ def test_goals_are_features_too(demos, weights, tmp_path):
         return result.results["train_loss"]
 
     assert loss("a", True) == pytest.approx(loss("b", False), rel=1e-3)
+
+
+# ---- the file of features ------------------------------------------------------------------------
+
+
+class Rows:
+    """Computes (n, 2n) for row n, and remembers how many rows it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, rows):
+        self.asked.append((int(rows[0]), len(rows)))
+        return np.stack([rows, 2 * rows], 1).astype(np.float32)
+
+
+def test_features_are_computed_in_parts_and_then_read():
+    compute = Rows()
+    values, words = features_once("obs-a-1", 130, (2,), compute)
+    path = features_folder() / "obs-a-1.features"
+    assert compute.asked == [(0, 64), (64, 64), (128, 2)] and path.stat().st_size == 130 * 2 * 2
+    assert values.dtype == torch.float16 and values[129].tolist() == [129.0, 258.0]
+    assert words.startswith(f"features were computed once into {path} (")
+    again, words = features_once("obs-a-1", 130, (2,), None)
+    assert torch.equal(again, values) and words.startswith(f"features are read from {path} (")
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_computation_that_was_stopped_goes_on_at_whole_rows():
+    compute, asks = Rows(), iter([False, False, True])
+    with pytest.raises(StoppedError):
+        features_once("obs-a-1", 130, (2,), compute, lambda: next(asks))
+    partial = features_folder() / "obs-a-1.partial"
+    assert partial.stat().st_size == 128 * 4
+    with partial.open("ab") as file:
+        file.write(b"abc")
+    values, _ = features_once("obs-a-1", 130, (2,), compute)
+    assert compute.asked[2:] == [(128, 2)]
+    assert values[:, 1].tolist() == [2.0 * row for row in range(130)]
+
+
+@pytest.mark.parametrize(
+    ("largest", "fits"), [(65504.0, True), (-65504.0, True), (65520.0, False), (np.nan, False)]
+)
+def test_features_beyond_float16(largest, fits):
+    def compute(rows):
+        return np.full((len(rows), 1), largest, np.float32)
+
+    if fits:
+        assert features_once("obs-a-1", 2, (1,), compute)[0].flatten().tolist() == [largest] * 2
+    else:
+        with refused("features of obs-a: values up to|float16 holds up to 65504"):
+            features_once("obs-a-1", 2, (1,), compute)
+
+
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
+@pytest.mark.parametrize("what", ["limit", "disk"])
+def test_there_must_be_room(monkeypatch, what, spare, fits):
+    """130 rows of 4 bytes; 64 rows are there already."""
+    asks = iter([False, True])
+    with pytest.raises(StoppedError):
+        features_once("obs-a-1", 130, (2,), Rows(), lambda: next(asks))
+    old = features_folder() / "obs-b-1.features"
+    old.write_bytes(b"1234")
+    limit, free = (520 + spare, 10**12) if what == "limit" else (10**6, 10**9 + 66 * 4 + spare)
+    monkeypatch.setattr(module, "limit_bytes", lambda: limit)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    if fits:
+        features_once("obs-a-1", 130, (2,), Rows())
+        assert old.exists() == (what == "disk")  # the least recently used one makes room
+    else:
+        words = "exceed the cache's limit" if what == "limit" else "are needed, but"
+        with pytest.raises(NoRoomError, match=words):
+            features_once("obs-a-1", 130, (2,), Rows())
