@@ -338,3 +338,161 @@ def test_wrappers_are_put_around_the_environment(calls, monkeypatch):
     for name in ("robot:arm", "pettingzoo:a"):
         with refused(f"{name}: wrappers are for one simulated environment", error=EnvError):
             make_env({**meta, "env_name": name})
+
+
+# ---- limits and defaults of wrappers -------------------------------------------------------------
+
+
+class Still:
+    """Returns what it is given; knows a state, and that it executes half of an action."""
+
+    name, action_dim, num_choices = "still", 2, 0
+    action_low, action_high = -np.ones(2), np.ones(2)
+
+    def __init__(self, keys=None):
+        self.keys, self.success, self.number = keys, False, 0
+
+    def reset(self, *, seed=None):
+        self.number = 0
+        return {"s": np.array([3.0])}, {"seed": seed}
+
+    def reset_to(self, state):
+        return {"s": state["states"]}
+
+    def step(self, action):
+        self.number += 1
+        info = {"executed_action": action / 2, "success": self.success}
+        return {"s": action[:1]}, 1.0, False, self.number == 5, info
+
+    def serialize(self):
+        return {"env_name": "still"}
+
+
+def around(*wrappers, keys=None):
+    made = []
+
+    def inner(wanted):
+        made.append(Still(wanted))
+        return made[0]
+
+    return make.wrapped({"wrappers": list(wrappers)}, keys, inner), made[0]
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "keys", "inner"),
+    [
+        ([{"type": "skills", "num": 2}], None, None),
+        ([{"type": "skills", "num": 2}], ["s", "skill"], ["s"]),
+        ([{"type": "goals", "of": "z", "points": [[1.0]]}], ["s", "desired_goal"], ["s", "z"]),
+        ([{"type": "goals", "of": "z", "points": [[1.0]]}], ["z", "s"], ["z", "s"]),
+        ([{"type": "skills", "num": 2}, {"type": "goals", "of": "skill", "points": [[1.0]]}], ["s"], ["s"]),
+        ([], ["s", "skill"], ["s", "skill"]),
+    ],
+)  # fmt: skip
+def test_the_inner_environment_returns_what_the_wrappers_read(wrappers, keys, inner):
+    env, made = around(*wrappers, keys=keys)
+    assert made.keys == inner
+    assert env.serialize().get("wrappers", []) == wrappers
+
+
+def test_a_restored_state_begins_an_episode():
+    env, _ = around({"type": "previous_action"}, {"type": "skills", "num": 3})
+    obs, info = env.reset(seed=4)
+    assert info == {"seed": 4} and obs["skill"].tolist() == [0, 1, 0]
+    obs = env.step(np.array([0.5, 1.0]))[0]
+    assert obs["previous_action"].tolist() == [0.25, 0.5, 1] and obs["s"].tolist() == [0.5]
+    obs["skill"][:] = obs["previous_action"][:] = 9
+    assert env.step(np.zeros(2))[0]["skill"].tolist() == [0, 1, 0]
+    obs = env.reset_to({"states": np.array([7.0])})
+    assert obs["s"].tolist() == [7.0] and obs["previous_action"].tolist() == [0, 0, 0]
+    assert obs["skill"].sum() == 1 and obs["skill"].dtype == obs["previous_action"].dtype == "f4"
+    # without a seed the sequence of the last one continues
+    drawn = [
+        env.reset(seed=4) and [int(env.reset()[0]["skill"].argmax()) for _ in range(9)]
+        for _ in "ab"
+    ]
+    assert drawn[0] == drawn[1] and set(drawn[0]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("num", "allowed"),
+    [
+        (1, True),
+        (4096, True),
+        (0, False),
+        (4097, False),
+        (True, False),
+        (2.0, False),
+        (None, False),
+    ],
+)
+def test_whole_numbers_of_wrappers(num, allowed):
+    settings = {"type": "skills", "num": num}
+    if allowed:
+        assert make.count_in(settings, "num") == num
+        return
+    words = f"env_args['wrappers']: skills has num {num!r}: write a whole number from 1 to 4096"
+    with refused(words, error=EnvError):
+        make.count_in(settings, "num")
+
+
+def test_repetitions_end_with_success_or_the_episode():
+    env, made = around({"type": "repeated", "num": 4})
+    assert env.action_dim == 6 and env.reset()[0]["duration"].tolist() == [0]
+    obs, reward, ended, over, info = env.step(np.array([0, 0, 1.0, 0, 0.5, 1.0]))
+    assert (reward, obs["duration"].tolist(), ended, over) == (3.0, [3], False, False)
+    assert info["executed_action"].tolist() == [0, 0, 1, 0, 0.25, 0.5]
+    obs, reward, ended, over, _ = env.step(np.array([0, 0, 0, 1.0, 0, 0]))
+    assert (reward, obs["duration"].tolist(), ended, over) == (2.0, [2], False, True)
+    assert env.reset()[0]["duration"].tolist() == [0]
+    made.success = True
+    assert env.step(np.array([0, 0, 0, 1.0, 0, 0]))[0]["duration"].tolist() == [1]
+    made.num_choices = 3
+    with refused(
+        "env_args['wrappers']: still takes choices, which repeated does not", error=EnvError
+    ):
+        Repeated(made, {"type": "repeated", "num": 4})
+
+
+@pytest.mark.parametrize(("place", "reached"), [(0.1, True), (0.11, False), (-0.05, True)])
+def test_a_goal_is_reached_within_a_tenth(place, reached):
+    env, _ = around({"type": "goals", "of": "s", "points": [[0.0]]})
+    found = env.goal_rewards(np.float64([[place], [3.0]]), np.float64([[0.0], [3.0]]))
+    assert found.tolist() == [0.0 if reached else -1.0, 0.0] and found.dtype == np.float32
+    env.reset(seed=0)
+    _, reward, _, _, info = env.step(np.array([place / 2, 0.0]))
+    assert (reward, info["reward"], info["success"]) == (0.0, 1.0, True)
+
+
+def test_goals_without_a_seed_continue_the_sequence():
+    points = {"type": "goals", "of": "s", "points": [[float(n)] for n in range(9)]}
+    box = {"type": "goals", "of": "s", "low": [0.0], "high": [9.0]}
+    for settings in (points, box):
+        env, _ = around(settings)
+        drawn = []
+        for _ in range(2):
+            env.reset(seed=5)
+            drawn.append([float(env.reset()[0]["desired_goal"][0]) for _ in range(5)])
+        assert drawn[0] == drawn[1] and len(set(drawn[0])) > 2
+        obs, _ = env.reset(seed=5)
+        obs["desired_goal"][:] = -1
+        assert env.step(np.zeros(2))[0]["desired_goal"][0] >= 0
+    for bad in ([[np.nan]], [[]], [1.0], "x", None):
+        with refused("goals has no points: write a list of lists of numbers", error=EnvError):
+            around({**points, "points": bad})
+    with refused("goals has no low: write a list of numbers", error=EnvError):
+        around({**box, "low": [np.inf]})
+
+
+def test_a_wrapper_that_is_being_copied_has_no_inner_environment():
+    with pytest.raises(AttributeError, match="_env"):
+        object.__new__(Repeated).anything  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("offers", "words"), [(True, "check-deploy CHECKPOINT"), (False, "name a simulated one with")]
+)
+def test_a_real_robot_has_no_environment(monkeypatch, offers, words):
+    monkeypatch.setattr(make, "offered", lambda option: offers)
+    with refused(words, error=EnvError):
+        check_description({"type": 4})
