@@ -2,6 +2,8 @@
 
 import fcntl
 import gc
+import hashlib
+import json
 import multiprocessing
 import os
 import pickle
@@ -92,6 +94,10 @@ def test_decoded_once_then_read_from_there(tmp_path, storage):
     ]
     with DatasetFile(path) as file:
         frames = [file.read(demo, "obs/camera") for demo in file.demos()]
+        demos, content = file.demos(), file.fingerprint()
+    named = [1, content, path.stat().st_mtime_ns, "obs/camera", [24, 16, 3], "uint8", demos]
+    digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+    assert camera.name == f"a-obs-camera-{digest[:16]}.frames"
     assert camera.read_bytes() == np.concatenate(frames).tobytes()
     times = camera.stat().st_mtime_ns
     second = dataset(path)
@@ -193,6 +199,16 @@ def test_what_does_not_fit_the_bound_is_decoded_for_each_batch(tmp_path, monkeyp
         "IMITATE_CACHE_GB; raise IMITATE_CACHE_GB"
     )
     assert [file.name.split("-")[2] for file in cached()] == ["depth"]
+
+
+def test_room_is_what_those_in_use_leave(tmp_path, monkeypatch):
+    in_use = dataset(write(tmp_path / "a.hdf5", "jpeg"))  # 19,080 bytes
+    path = write(tmp_path / "b.hdf5", "jpeg")
+    bounded_at(monkeypatch, 19_080 + 17_279)
+    assert ": 17.3 kB do not fit, 17.3 kB are left of IMITATE_CACHE_GB" in same_as_in_ram(path)
+    bounded_at(monkeypatch, 19_080 + 17_280)
+    assert "obs/camera was decoded once" in dataset(path).storage_words[1]
+    assert len(in_use) == 15
 
 
 def test_a_hold_ends_with_its_object_and_does_not_travel(tmp_path):

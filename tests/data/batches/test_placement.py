@@ -47,6 +47,10 @@ MB = 10**6
         ("auto", 50 * MB, True, "front", PARTLY.format("front", 30, "50 MB", 12)),
         ("auto", 20 * MB, True, "wrist", PARTLY.format("wrist", 12, "20 MB", 30)),
         ("auto", 60_000, True, "", IN_FILE.format("60 kB")),
+        ("auto", 50_000, True, "", IN_FILE.format("50 kB")),  # just what the columns take
+        ("auto", 52_550_000, True, "front wrist", IN_RAM.format("52.5 MB")),
+        ("all", 42_040_000, True, "front wrist", IN_RAM.format("42 MB")),
+        ("low_dim", 40_000, True, "", IN_FILE.format("40 kB")),
         ("auto", 49_000, False, "", IN_FILE.format("49 kB")),
     ],
 )
@@ -59,7 +63,11 @@ def test_placement(mode, free, packed, images, words):
 
 @pytest.mark.parametrize(
     ("steps", "free", "taken"),
-    [(1000, 0, 0), (10**6, 128 * MB, 128 * MB), (10**6, 128 * MB - 1, None)],
+    [
+        *((1000, 0, 0), (2**19, 0, 0)),  # 64 MiB are always there
+        (2**19 + 1, 68 * MB, 128 * (2**19 + 1)),
+        *((10**6, 128 * MB, 128 * MB), (10**6, 128 * MB - 1, None)),
+    ],
 )
 def test_the_memory_of_steps_besides_their_data(steps, free, taken):
     if taken is not None:

@@ -8,7 +8,13 @@ from imitate import load_config
 from imitate.config.data_needs import Returns
 from imitate.config.train import RewardConfig
 from imitate.data import SequenceDataset, build_datasets
-from imitate.data.batches.rewards import RewardTransform, fit_rewards, returns_of
+from imitate.data.batches.rewards import (
+    ReturnTable,
+    RewardTransform,
+    fit_rewards,
+    returns_of,
+    returns_to_go,
+)
 from imitate.errors import ConfigError, DatasetError
 from imitate.train.setup import resolve
 from tests.demo_files import data_config, episode, write_demos
@@ -77,6 +83,22 @@ def test_nothing_to_divide_by_is_said():
         load_config({"algo_name": "iql", "train": {"reward": {"clip": [1.0, -1.0]}}})
 
 
+@pytest.mark.parametrize("normalization", ["std", "return_range"])
+def test_the_smallest_number_that_is_divided_by(normalization):
+    small = fitted(np.float32([0, 0, 0, 0, 1e-7]), normalization=normalization)
+    assert small.divisor == pytest.approx(1e-7 if normalization == "return_range" else 4e-8)
+    with pytest.raises(DatasetError, match=f"train.reward.normalization '{normalization}' has"):
+        fitted(np.float32([0, 0, 0, 0, 1e-9]), normalization=normalization)
+
+
+def test_a_transform_that_changes_nothing():
+    assert RewardTransform().is_identity and not RewardTransform(shift=1.0).is_identity
+    assert RewardTransform()(REWARDS).tolist() == REWARDS.tolist()
+    numbers = {"scale": 2.0, "shift": 1.0, "divisor": 4.0, "clip": (0.0, 3.0)}
+    assert RewardTransform(**numbers).to_dict() == numbers
+    assert fitted() == RewardTransform(1.0, 0.0, 1.0, None)
+
+
 def test_validation_rewards_are_divided_by_what_the_training_data_gave(tmp_path):
     masks = {"train": [0, 1], "valid": [2]}
     path = write(tmp_path / "d.hdf5", (REWARDS[:2], REWARDS[2:], [100, 0]), filter_keys=masks)
@@ -107,6 +129,27 @@ def path(tmp_path):
 
 def load(path, returns, **options):
     return SequenceDataset(path, obs_keys=("x",), returns=returns, **options)
+
+
+@pytest.mark.parametrize(
+    ("terminals", "how", "values"),
+    [
+        ([0, 0, 0, 0, 0], {}, [2.5, 3.0, 4.0, 4.0, 4.0]),
+        ([1, 0, 0, 1, 0], {}, [1.0, 3.0, 3.0, 2.0, 4.0]),  # what follows does not count
+        ([0, 1, 0, 0, 0], {"continue_truncated": True}, [2.5, 3.0, 5.0, 6.0, 8.0]),
+    ],
+)
+def test_returns_to_go(terminals, how, values):
+    """Rewards 1, 3 and 2, 2, 4; with discount 0.5 the last one forever is twice as much."""
+    found = returns_to_go(REWARDS, np.float32(terminals), START, np.array([2, 5]), 0.5, **how)
+    assert found.dtype == np.float32
+    assert found.tolist() == values
+
+
+def test_the_best_return_and_the_largest():
+    table = ReturnTable(-REWARDS, np.zeros(5, np.float32), START, np.array([2, 5]), Returns(1.0))
+    assert (table.best, table.largest) == (-4.0, 8.0)
+    assert table.at(np.array([[0, 4]]))["step"].tolist() == [[0, 2]]
 
 
 def test_returns_and_step_numbers_of_every_step(path):

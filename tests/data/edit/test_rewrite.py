@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, SequenceDataset
-from imitate.data.edit.rewrite import FileChanges, Rows, check_keys, copying, rewrite
+from imitate.data.edit.rewrite import (
+    FileChanges,
+    Rows,
+    check_keys,
+    copying,
+    is_per_step,
+    rewrite,
+)
 from imitate.errors import DatasetError
+from tests.demo_files import episode, write_demos
 
 
 def copied(path, tmp_path, changes):
@@ -99,8 +107,12 @@ def test_attributes_chunks_and_lengths_of_a_copy(demo_file, tmp_path):
     with h5py.File(path, "r+") as file:
         file["data"].attrs.update({"old": 1, "kept": 2})
         demo = file["data/demo_1"]
-        for name, chunks in (("small", (4, 2)), ("large", (25, 2)), ("plain", None)):
+        sizes = {"small": (4, 2), "exact": (13, 2), "large": (14, 2), "plain": None}
+        for name, chunks in sizes.items():
             demo.create_dataset(name, data=np.arange(60).reshape(30, 2), chunks=chunks)
+        packed = {"compression": "gzip", "compression_opts": 7, "shuffle": True}
+        demo.create_dataset("packed", data=np.arange(60).reshape(30, 2), **packed)
+        demo["packed"].attrs["unit"] = "m"
         del file["data/demo_0/actions"]
         file["data/demo_0/actions"] = 3.0  # no array: a demo without steps
     rows = np.array([3, 4, 9, 20, *range(21, 30)])
@@ -113,10 +125,69 @@ def test_attributes_chunks_and_lengths_of_a_copy(demo_file, tmp_path):
         assert new["data/demo_0"].attrs["num_samples"] == 0
         demo = new["data/demo_1"]
         assert demo.attrs["num_samples"] == 13
-        for name in ("small", "large", "plain"):
+        for name in (*sizes, "packed"):
             np.testing.assert_array_equal(demo[name][:, 0], 2 * rows)
         assert demo["small"].chunks == (4, 2) and demo["plain"].chunks is None
         assert demo["large"].chunks is not None and demo["large"].chunks[0] <= 13
+        assert demo["exact"].chunks == (13, 2) and demo["large"].compression is None
+        kept = demo["packed"]
+        assert (kept.compression, kept.compression_opts, kept.shuffle) == ("gzip", 7, True)
+        assert kept.attrs["unit"] == "m" and not demo["large"].shuffle
+
+
+@pytest.mark.parametrize("rows", [range(0), range(3, 40), [0, 39], [*range(30), 38], [5, 2]])
+def test_compressed_frames_keep_their_bytes_unless_they_are_changed(tmp_path, rows):
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8)
+    path = write_demos(tmp_path / "a.hdf5", [episode(40, {"i": images})], image_storage="jpeg")
+    rows, key = np.array(rows, int), "obs/i"
+    kept = {"demo_0": Rows(rows, rows)}
+    with DatasetFile(path) as file:
+        before, stored = file.read("demo_0", key)[rows], file.array("demo_0", key)[()][rows]
+    with DatasetFile(copied(path, tmp_path, FileChanges(rows=kept))) as file:
+        assert list(map(bytes, file.array("demo_0", key)[()])) == list(map(bytes, stored))
+    turned = {key: lambda frames: 255 - frames}
+    with DatasetFile(copied(path, tmp_path, FileChanges(rows=kept, values=turned))) as file:
+        assert file.storage("demo_0", key) == "jpeg"
+        found = file.read("demo_0", key).astype(int)
+    np.testing.assert_allclose(found, 255 - before.astype(int), atol=40)
+    for change, words in (
+        (lambda frames: frames[:, :4], r"\(4, 8, 3\) uint8"),
+        (lambda frames: frames.astype(np.float32), r"\(8, 8, 3\) float32"),
+    ):
+        changes = FileChanges(rows=kept, values={key: change})
+        if len(rows):
+            with pytest.raises(DatasetError, match=rf"frames \(8, 8, 3\) cannot become {words}"):
+                copied(path, tmp_path, changes)
+
+
+def test_demos_masks_and_keys_of_a_copy(demo_file, tmp_path):
+    path, told = demo_file(num_demos=3, filter_keys={"m": [0, 2], "gone": [1]}), []
+    out = tmp_path / "copy.hdf5"
+    rewrite(path, out, FileChanges(demos=["demo_2", "demo_0"]), lambda *at: told.append(at))
+    assert told == [(1, 2), (2, 2)]
+    with DatasetFile(out) as file:
+        assert file.filter_keys() == {"m": ["demo_0", "demo_2"]}
+    masks = {"own": ["demo_1", "demo_9"], "none": []}
+    changes = FileChanges(masks=masks, drop={"next_obs"}, rename={"obs/object": "seen/o"})
+    with DatasetFile(copied(path, tmp_path, changes)) as file:
+        assert file.filter_keys() == {"own": ["demo_1"]}
+        keys = file.keys("demo_0")
+        assert "seen/o" in keys and "obs/object" not in keys
+        assert not any(key.startswith("next_obs") for key in keys)
+    with pytest.raises(DatasetError, match="no demo would be left: nothing is written"):
+        copied(path, tmp_path, FileChanges(demos=()))
+
+
+def test_what_touches_a_demo_and_has_a_row_per_step():
+    rows = Rows(np.array([1]), np.array([2]))
+    assert [rows.of(key)[0] for key in ("obs/a", "next_obs/a", "actions", "a/obs")] == [1, 1, 2, 2]
+    assert not FileChanges().touches("d") and FileChanges(rows={"d": rows}).touches("d")
+    assert not FileChanges(rows={"d": rows}).touches("e")
+    changes = ({"drop": ["a"]}, {"rename": {"a": "b"}}, {"values": {"a": abs}})
+    assert all(FileChanges(**words).touches("d") for words in changes)
+    yes = ["actions", "round", "states", "obs/a", "next_obs/a", "action_dict/a", "signals/a"]
+    no = ["a", "obs", "model", "datagen_info/a"]
+    assert [key for key in yes + no if is_per_step(key)] == yes
 
 
 def test_a_full_disk_is_no_damage_of_the_source(demo_file):

@@ -105,6 +105,12 @@ def test_numbers_of_one_column_such_as_rewards(shape):
     assert len(pieces.read_steps) == 1
 
 
+def test_pieces_have_two_mebibytes():
+    pieces = Pieces([np.ones((3, 2**20), np.uint8)])
+    pieces.statistics()
+    assert pieces.read_steps == [2, 2]
+
+
 def test_large_arrays_are_read_in_pieces_of_so_many_bytes(monkeypatch):
     monkeypatch.setattr("imitate.data.edit.summary._PIECE_BYTES", 4096)
     for shape, dtype, steps in (
