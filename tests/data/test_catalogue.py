@@ -56,6 +56,33 @@ def test_the_first_file_of_every_tutorial():
     assert file.url.endswith("/v1.5/lift/ph/low_dim_v15.hdf5")
 
 
+def test_another_catalogue_and_another_server(tmp_path):
+    entry = {"name": "a/b/c", "source": "s", "path": "v/x.hdf5", "size_bytes": 5, "about_bytes": 6}
+    source = {"base_url": "http://host/data/", "licence": "MIT"}
+    tree = {
+        "version": 1,
+        "sources": {"s": source},
+        "files": [{**entry, "sha256": "0", "horizon": 7}],
+    }
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(tree))
+    (file,) = load_catalogue(path)
+    assert (file.url, str(file.place)) == ("http://host/data/v/x.hdf5", "a/b/x.hdf5")
+    assert (file.size_bytes, file.about_bytes, file.sha256, file.horizon, file.note) == (
+        5,
+        6,
+        "0",
+        7,
+        None,
+    )
+    for address in ("http://own", "http://own/"):
+        assert load_catalogue(path, address)[0].url == "http://own/v/x.hdf5"
+    path.write_text(json.dumps({**tree, "version": 2}))
+    with refused(f"{path}: a catalogue of version 2; this imitate reads 1", error=UserError):
+        load_catalogue(path)
+    assert catalogue_path().name == "catalogue.json" and catalogue_path().is_file()
+
+
 def test_patterns_take_each_file_once():
     names = [file.name for file in chosen(FILES, ["robomimic/*/ph/low_dim", "robomimic/lift/*"])]
     assert len(names) == len(set(names)) == 5 + 6

@@ -2,19 +2,21 @@
 
 import errno
 import hashlib
+import io
 import shutil
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import PurePosixPath
 from shlex import quote
 from types import SimpleNamespace
+from urllib.error import HTTPError, URLError
 
 import pytest
 
 from imitate.data.download import download
 from imitate.data.download import download as module
 from imitate.data.download.catalogue import PublicFile, download_public
-from imitate.data.download.download import sha256_of
+from imitate.data.download.download import Download, UnreachableError, opened, sha256_of, wait
 from tests.calling import call
 from tests.refusals import refused
 
@@ -268,6 +270,141 @@ def test_a_disk_that_fails_keeps_what_came(file, target, content, server, monkey
     download_public(file, target)
     assert asked(server) == [0, 100]
     assert target.read_bytes() == content
+
+
+# ---- one request, without a server ---------------------------------------------------------------
+
+URL = "http://host/a.hdf5"
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """Answers requests with a status and headers, or raises an error; returns the requests with their time limits."""
+    asked = []
+
+    def make(*answers):
+        left = list(answers)
+
+        def urlopen(request, timeout):
+            asked.append((request, timeout))
+            status, headers = left.pop(0)
+            if isinstance(status, Exception):
+                raise status
+            if status >= 400:
+                raise HTTPError(URL, status, "Reason", headers, io.BytesIO())
+            body = io.BytesIO(b"content")
+            body.status, body.headers = status, headers
+            return body
+
+        monkeypatch.setattr(module, "urlopen", urlopen)
+        return asked
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("start", "tag", "answers", "found"),
+    [
+        (0, "", [(200, {"ETag": '"a"', "Content-Length": "7"})], (0, 7, '"a"')),
+        (0, "", [(200, {})], (0, None, "")),
+        (0, "", [(200, {"ETag": 'W/"a"', "Last-Modified": "now"})], (0, None, "now")),
+        (0, "", [(200, {"ETag": 'W/"a"'})], (0, None, 'W/"a"')),
+        (0, "", [(200, {"ETag": '"a"', "Last-Modified": "now"})], (0, None, '"a"')),
+        (0, "", [(200, {"Last-Modified": "now", "Content-Length": "x"})], (0, None, "now")),
+        (3, '"a"', [(206, {"Content-Range": "bytes 3-6/7"})], (3, 7, "")),
+        (3, "", [(206, {"Content-Range": "bytes 3-6/*"})], (3, None, "")),
+        (3, "", [(206, {"Content-Range": "bytes 2-6/7"}), (200, {"ETag": "x"})], (0, None, "x")),
+        (7, "", [(416, {"Content-Range": "bytes */7"})], (7, 7, "")),
+        (7, "", [(416, {"Content-Range": "bytes */6"}), (200, {})], (0, None, "")),
+    ],
+)
+def test_answers(answer, start, tag, answers, found):
+    asked = answer(*answers)
+    with opened(URL, start, tag) as content:
+        assert (content.start, content.total, content.tag) == found
+        assert b"".join(content.blocks) == (
+            b"" if answers[0][0] == 416 and found[0] else b"content"
+        )
+    (first, timeout), *more = asked
+    wanted = {"Accept-encoding": "identity", "User-agent": "imitate"}
+    wanted |= {"Range": f"bytes={start}-"} if start else {}
+    wanted |= {"If-range": tag} if tag else {}
+    assert (dict(first.header_items()), timeout, first.method) == (wanted, 60.0, "GET")
+    assert [request.has_header("Range") for request, _ in more] == [False] * (len(answers) - 1)
+
+
+def test_a_request_for_the_size_alone_and_one_without_the_file(answer):
+    asked = answer((200, {"Content-Length": "9"}), (204, {}))
+    with opened(URL, head_only=True) as content:
+        assert content.total == 9
+    assert asked[0][0].method == "HEAD"
+    with pytest.raises(UnreachableError, match="the server answers 204, without the file"):
+        opened(URL).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("code", "pause", "words", "wait_s"),
+    [
+        *((code, "7", "Reason", 7.0) for code in (408, 425, 429, 500, 502, 503, 504)),
+        (503, "soon", "503 Reason", None),
+        (URLError("no route"), "", "no route", None),
+        (ValueError(), "", "ValueError", None),
+        (ValueError("a\nb"), "", "^a$", None),
+    ],
+)
+def test_errors_that_may_pass(answer, code, pause, words, wait_s):
+    answer((code, {"Retry-After": pause}))
+    with pytest.raises(UnreachableError, match=words) as error, opened(URL):
+        pass
+    assert error.value.wait_s == wait_s
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        *((code, f"the server answers {code} Reason: correct the address") for code in (404, 501)),
+        *((code, f"the server answers {code} Reason: it requires a login") for code in (401, 403)),
+        (FileNotFoundError(), "there is no such file: correct the address"),
+        (PermissionError("x"), "access is denied (x): check the credentials of its store"),
+    ],
+)
+def test_errors_that_stay(answer, code, words):
+    answer((code, {}))
+    with refused(f"{URL}: {words}"), opened(URL):
+        pass
+
+
+def test_pauses_double_up_to_a_minute(monkeypatch):
+    assert (module.RETRIES, module.WAIT_S, module.BLOCK) == (5, 1.0, 2**20)
+    pauses = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+    for words in ((1,), (2,), (6,), (7,), (1, 7.0), (1, 61.0), (3, 0.0)):
+        wait(*words)
+    assert pauses == [1.0, 2.0, 32.0, 60.0, 7.0, 60.0, 0.0]
+
+
+@pytest.mark.parametrize(("missing", "words"), [(0, None), (1, "has 0.07 GB free, but 'a' needs")])
+def test_64_mebibytes_of_the_disk_are_left_free(tmp_path, server, monkeypatch, missing, words):
+    server.files["/a"] = bytes(100)
+    free = 100 + 2**26 - missing
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    download = Download(f"{server.url}/a", tmp_path / "a")
+    if words is None:
+        download.run()
+        assert (download.received, (tmp_path / "a").read_bytes()) == (100, bytes(100))
+        return
+    with refused(f"{tmp_path}: {words} 0.00 GB more: free some space, or choose another folder"):
+        download.run()
+
+
+def test_retries_that_are_given_up_are_counted(tmp_path, server, monkeypatch):
+    server.down, pauses = True, []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+    with refused(
+        f"{server.url}/a: given up after 5 retries (503 Service Unavailable); 0 bytes are"
+    ):
+        Download(f"{server.url}/a", tmp_path / "a").run()
+    assert len(server.asked) == 6 and len(pauses) == 5
 
 
 # ---- the command ---------------------------------------------------------------------------------

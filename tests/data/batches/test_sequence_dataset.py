@@ -298,6 +298,10 @@ def test_the_steps_that_follow_a_step(demo_file, next_obs):
     assert torch.equal(found["actions"], actions.float()[rows])
     plain = SequenceDataset(path, ("object",), following=FollowingSteps(1))[[4]]["following"]
     assert set(plain) == {"obs", "actions", "mask"} and plain["mask"].shape == (1, 1)
+    for more in ("rewards", "ends"):
+        wanted = FollowingSteps(1, **{more: True})
+        some = SequenceDataset(path, ("object",), following=wanted)[[4]]["following"]
+        assert set(some) == {"obs", "actions", "mask", more}
 
 
 def test_the_goal_comes_without_next_obs_in_the_batch(demo_file):

@@ -1,13 +1,18 @@
 """Statistics of files against numpy."""
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imitate.data import DatasetFile
-from imitate.data.edit.summary import key_statistics, summarize
+from imitate.data.edit.summary import key_statistics, summarize, summarize_shards
 from imitate.data.file.extents import Extent
+from imitate.data.shards.folder import shards_at
+from imitate.data.shards.index import write_index
+from tests.demo_files import episode, write_demos
+from tests.refusals import refused
 
 
 class Pieces:
@@ -103,6 +108,51 @@ def test_numbers_of_one_column_such_as_rewards(shape):
     np.testing.assert_allclose(found.std, [values.std()], rtol=1e-12)
     assert (found.min, found.max) == (values.min(), values.max())
     assert len(pieces.read_steps) == 1
+
+
+def test_progress_and_what_has_no_statistics(tmp_path, demo_file):
+    path, seen = demo_file(num_demos=2, filter_keys={"none": []}), []
+    summarize(path, keys=["rewards", "actions"], on_key=lambda *at: seen.append(at))
+    assert seen == [(1, 2), (2, 2)]
+    with refused(f"{path}: there is no demo to compute statistics of"):
+        summarize(path, filter_key="none")
+    with h5py.File(tmp_path / "empty.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((0, 1))
+    with refused("empty.hdf5: no demo has a step to compute statistics of"):
+        summarize(tmp_path / "empty.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1/rewards"]
+        file["data/demo_1/rewards"] = np.zeros((12, 2))
+    with refused("demo 'demo_1': a step of 'rewards' is (2,) float64, but () in 'demo_0': see"):
+        summarize(path, keys=["rewards"])
+
+
+def test_statistics_of_shards(tmp_path):
+    image = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)
+    obs = {"s": np.array([[1.0, 2.0]]), "i": image}
+    for number in range(2):
+        demos = [episode(1, {**obs, "s": obs["s"] + 2 * number}, np.full((1, 1), 0.5))]
+        name = f"demo_{number}"
+        masks = {"m": [0]} if number else {}
+        write_demos(tmp_path / f"{number}.hdf5", demos, names=[name], filter_keys=masks)
+    write_index(tmp_path)
+    shards = shards_at(tmp_path)
+    found = summarize_shards(shards)
+    assert {"actions", "obs/s", "obs/i", "rewards"} == set(found)
+    stats = found["obs/s"]
+    assert [x.tolist() for x in (stats.mean, stats.std, stats.min, stats.max)] == [
+        *([2.0, 3.0], [1.0, 1.0], [1.0, 2.0], [3.0, 4.0])
+    ]
+    images = found["obs/i"]
+    np.testing.assert_allclose(images.mean, [22.5, 23.5, 24.5])
+    np.testing.assert_allclose(images.std, image.reshape(-1, 3).std(0))
+    np.testing.assert_allclose((images.min, images.max), ([0, 1, 2], [45, 46, 47]))
+    only = summarize_shards(shards, filter_key="m", keys=["obs/s"])
+    assert only["obs/s"].mean.tolist() == [3.0, 4.0] and len(only) == 1
+    with refused(f"{shards.place}: the index has no statistics of 'obs/t'; did you mean 'obs/s'"):
+        summarize_shards(shards, keys=["obs/t"])
+    with refused("there is no filter key 'n'"):
+        summarize_shards(shards, filter_key="n")
 
 
 def test_pieces_have_two_mebibytes():

@@ -2,8 +2,10 @@
 
 import errno
 import os
+import platform
 import signal
 import tempfile
+import zlib
 from pathlib import Path
 
 import h5py
@@ -15,11 +17,12 @@ from hypothesis import strategies as st
 from imitate.data import DatasetFile
 from imitate.data.edit import edits, target
 from imitate.data.edit.edits import split
-from imitate.data.edit.target import Target, backup_of
+from imitate.data.edit.target import Target, backup_of, check_is_hdf5
 from imitate.data.file import journal
 from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.errors import DatasetError
 from tests.forked import Forked, die
+from tests.refusals import refused
 
 
 def killed(work, *args):
@@ -72,6 +75,53 @@ def test_the_backup_where_links_are_not_possible(tmp_path, monkeypatch):
     with Target(None, file).writing() as part:
         part.write_text("1")
     assert (file.read_text(), file.with_name("a.hdf5.bak").read_text()) == ("1", "0")
+
+
+def test_files_that_are_replaced_or_not(tmp_path):
+    file, other = tmp_path / "a.hdf5", tmp_path / "b.hdf5"
+    file.write_text("0")
+    (tmp_path / "c.hdf5").write_text("")
+    with refused("no file to write: name one"):
+        _ = Target(None).path
+    assert Target(None, file).path == file and Target(other, file).path == other
+    for words, target_of in (
+        ("exists already: name another with --out, or add --overwrite", Target(file)),
+        ("exists already: name", Target(file, tmp_path / "c.hdf5")),
+        (
+            "is the file that is read: name another with --out, or add --in-place",
+            Target(file, file),
+        ),
+    ):
+        with refused(f"{file}: {words}"), target_of.writing():
+            pass
+    assert file.read_text() == "0"
+    with Target(file, overwrite=True).writing() as part:
+        assert part.name.startswith(f"a.hdf5.part-{os.getpid()}-")
+        part.write_text("1")
+    assert file.read_text() == "1" and not (tmp_path / "a.hdf5.bak").exists()
+    check_is_hdf5(tmp_path / "missing")
+    check_is_hdf5(file)  # of no format: it may be damaged HDF5
+    with refused(f"{tmp_path}: is not an HDF5 file, so it is not changed in place: name a new"):
+        check_is_hdf5(tmp_path)
+
+
+def test_copies_of_dead_processes_of_this_machine_are_removed(tmp_path, monkeypatch):
+    def kill(process, signal):
+        if process != 7:
+            raise {2: ProcessLookupError, 3: PermissionError}.get(process, OverflowError)
+
+    monkeypatch.setattr(os, "kill", kill)
+    machine = f"{zlib.crc32(platform.node().encode()):08x}"
+    gone = [f"2-{machine}", "2", f"2-{machine}-3", f"{2**70}-{machine}"]
+    kept = [f"7-{machine}", f"3-{machine}", f"2-{int(machine, 16) ^ 1:08x}", "x", f"2-{machine}-30"]
+    for words in (*gone, *kept):
+        (tmp_path / f"a.hdf5.part-{words}").write_text("")
+    (tmp_path / f"b.hdf5.part-2-{machine}").write_text("")
+    with Target(tmp_path / "a.hdf5").writing() as part:
+        assert part.name == f"a.hdf5.part-{os.getpid()}-{machine}"
+        part.write_text("")
+    left = [f"a.hdf5.part-{words}" for words in kept] + [f"b.hdf5.part-2-{machine}", "a.hdf5"]
+    assert {path.name for path in tmp_path.iterdir()} == set(left)
 
 
 def test_a_link_to_the_source_is_the_source(tmp_path):
