@@ -233,7 +233,7 @@ def _shard_into(
         "demos_per_shard": demos_per_shard,
     }
     finished = _begin(place, plan)
-    digits = max(3, len(str(len(parts) - 1)))
+    digits = max(3, len(str(len(parts))))
     try:
         for number, part in enumerate(parts):
             if number >= len(finished):

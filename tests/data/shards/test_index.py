@@ -9,7 +9,15 @@ import pytest
 from imitate.data import DatasetFile
 from imitate.data.download.download import sha256_of
 from imitate.data.shards.folder import shards_at
-from imitate.data.shards.index import ShardIndex, describe_shard, write_index
+from imitate.data.shards.index import (
+    ArrayForm,
+    Moments,
+    ShardIndex,
+    Statistics,
+    describe_shard,
+    write_index,
+)
+from tests.demo_files import episode, write_demos
 from tests.refusals import refused
 
 
@@ -166,3 +174,91 @@ def test_an_index_of_another_toolkit_is_left_alone(tmp_path):
     assert shards_at(tmp_path) is None
     with refused("there is no .hdf5 file"):
         write_index(tmp_path)
+
+
+def test_moments_by_hand():
+    """Rows 1, 3 and 8: mean 4, squared differences 9 + 1 + 16."""
+    first, second = Moments.of(np.array([[1], [3]])), Moments.of(np.array([[8]]))
+    assert (first.count, first.mean, first.m2, first.min, first.max) == (2, 2, 2, 1, 3)
+    for parts in ([first, second], [second, first], [Moments.of(np.array([[1], [3], [8]]))]):
+        both = Moments.merged(parts)
+        assert (both.count, both.mean, both.m2, both.min, both.max) == (3, 4, 26, 1, 8)
+    stored = Statistics.of(both)
+    assert stored.model_dump() == {"count": 3, "mean": [4], "m2": [26], "min": [1], "max": [8]}
+    assert stored.moments.m2.tolist() == [26] and stored.moments.count == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "fits"),
+    [
+        (([2], "float32"), ([2], "int64"), True),
+        (([2], "uint8"), ([2], "uint8"), True),
+        (([2], "uint8"), ([2], "float32"), False),
+        (([2], "float32"), ([2], "uint8"), False),
+        (([2], "float32"), ([3], "float32"), False),
+    ],
+)
+def test_forms_that_fit(one, two, fits):
+    one, two = (ArrayForm(shape=shape, dtype=dtype) for shape, dtype in (one, two))
+    assert one.fits(two) is fits
+    assert one.type == np.dtype(one.dtype)
+    assert ArrayForm(shape=[], dtype="[('a', '<f4')]").type == np.dtype("V")
+
+
+def test_frames_are_evenly_spread(tmp_path):
+    """Of 130 frames 64 count; each has the value of its number."""
+    numbers = np.arange(130, dtype=np.uint8)
+    parts = [
+        episode(len(part), {"i": np.broadcast_to(part[:, None, None, None], (len(part), 2, 1, 3))})
+        for part in (numbers[:100], numbers[100:101], numbers[101:])
+    ]
+    index = write_index(write_demos(tmp_path / "000.hdf5", parts, filter_keys={"m": [1]}).parent)
+    chosen = np.linspace(0, 129, 64).round() / 255
+    found = index.statistics()["obs/i"]
+    assert found.count == 128 and found.mean.shape == (3,)
+    np.testing.assert_allclose(found.mean, chosen.mean(), rtol=1e-12)
+    np.testing.assert_allclose(found.m2 / 128, chosen.var(), rtol=1e-12)
+    np.testing.assert_allclose((found.min[0], found.max[2]), (0, 129 / 255))
+    assert ("obs/i" in index.statistics("m")) == (100 / 255 in chosen)
+
+
+def test_arrays_that_are_measured_and_listed(tmp_path):
+    two = np.zeros((2, 3))
+    steps = {"action_dict/a": two, "own": two}
+    obs = {"s": two, "scan": np.zeros((2, 3, 3)), "depth": np.zeros((2, 3, 3, 1)), "n": two[:, 0]}
+    obs |= {"none": two[:, :0], "bool": two > 0, "i": np.zeros((2, 2, 2, 3), np.uint8)}
+    demo = episode(2, obs, next_obs=obs, steps=steps, states=two)
+    path = write_demos(tmp_path / "000.hdf5", [demo], strict=False)
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs/text"] = np.array([b"a", b"b"])
+        file["data/demo_0/obs/deep/x"] = two
+        file["data/demo_0/next"] = np.zeros((2, 2, 2, 3), np.uint8)
+    index = write_index(tmp_path)
+    measured = {"actions", "rewards", "action_dict/a", "obs/s", "obs/n", "obs/bool", "obs/i"}
+    assert set(index.statistics()) == {*measured, "obs/deep/x"}
+    assert set(index.observations) == {"s", "scan", "depth", "n", "none", "bool", "i", "text"}
+    assert index.observations["scan"] == ((3, 3), np.float64)
+    assert index.statistics()["obs/n"].mean.tolist() == [0]
+    with refused("P: there is no filter key 'm'; "):
+        index.check_filter_key("m", "P")
+
+
+def test_files_in_the_given_order_and_arrays_that_all_have(tmp_path):
+    obs = {"s": np.zeros((1, 2))}
+    for name, more in (("a", {}), ("b", {"t": np.zeros((1, 1))}), ("c", {"s": np.uint8([[1, 2]])})):
+        write_demos(tmp_path / f"{name}.hdf5", [episode(1, {**obs, **more})], names=[name])
+    index = write_index(tmp_path, [tmp_path / "b.hdf5", tmp_path / "a.hdf5"])
+    assert [shard.file for shard in index.shards] == ["b.hdf5", "a.hdf5"]
+    assert "obs/t" not in index.arrays and "obs/t" not in index.statistics()
+    assert list(index.lengths()) == [1, 1]
+    with refused(
+        "c.hdf5: a step of 'obs/s' is [2] uint8, but [2] float64 in a.hdf5: write the files"
+    ):
+        write_index(tmp_path, [tmp_path / "a.hdf5", tmp_path / "c.hdf5"])
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        file.create_group("data")
+    with refused(f"{tmp_path / 'd.hdf5'}: holds no demo: a shard needs one"):
+        describe_shard(tmp_path / "d.hdf5")
+    bad = write_demos(tmp_path / "a b.hdf5", [episode(1, obs)])
+    with refused(f"{bad}: cannot be a shard: file: "):
+        describe_shard(bad)
