@@ -1,10 +1,12 @@
 """Stages of a curriculum: when the next one begins, in which environments a policy is evaluated."""
 
+from types import SimpleNamespace as Words
+
 import pytest
 
 from imitate.config.online import CurriculumConfig
 from imitate.errors import ConfigError
-from imitate.train.online.curriculum import RETURN, STAGE, SUCCESS, Curriculum
+from imitate.train.online.curriculum import RETURN, STAGE, SUCCESS, Curriculum, stage_metas
 
 METAS = tuple({"env_name": "Ledge-v0", "type": 2, "env_kwargs": {"far": n}} for n in range(3))
 
@@ -86,3 +88,26 @@ def test_words_and_metrics_count_from_1():
     found.stage = 1
     assert (found.words, found.metrics()) == ("stage 2 of 3", {STAGE: 2.0})
     assert not found.is_last
+
+
+def test_the_last_environment_of_an_evaluation_judges_the_stage():
+    found, results = curriculum({"min_steps": 1}), [Words(success_rate=1.0, mean_return=9.0)]
+    results.append(Words(success_rate=None, mean_return=2.0))
+    assert found.numbers(results) == {RETURN: 2.0, STAGE: 1.0}
+    assert found.numbers(results[:1]) == {SUCCESS: 1.0, RETURN: 9.0, STAGE: 1.0}
+
+
+def test_environments_of_stages_and_the_evaluations_that_they_need():
+    def made(stages, enabled):
+        section = CurriculumConfig.model_validate({"stages": stages})
+        online = Words(curriculum=section)
+        rollout = Words(enabled=enabled)
+        return Words(train=Words(online=online), experiment=Words(rollout=rollout))
+
+    stages = [{"until": {"min_steps": 1}, "env_kwargs": {"far": 5}}, {}]
+    meta = {"env_name": "Ledge-v0", "type": 2, "env_kwargs": {"far": 1, "wide": 2}}
+    metas = stage_metas(made(stages, True), meta)
+    assert [one["env_kwargs"] for one in metas] == [{"far": 5, "wide": 2}, {"far": 1, "wide": 2}]
+    assert stage_metas(made([], False), meta) == ()
+    with pytest.raises(ConfigError, match="stages are judged by evaluations"):
+        stage_metas(made(stages, False), meta)

@@ -1,3 +1,4 @@
+import h5py
 import numpy as np
 import pytest
 
@@ -8,7 +9,13 @@ from imitate.data.file.episode import Episode
 from imitate.data.file.writer import DatasetWriter
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
-from imitate.train.online.demonstrations import load_demonstrations, write_demonstrations
+from imitate.system.ranks import Ranks
+from imitate.train.online.demonstrations import (
+    load_demonstrations,
+    read_episode,
+    up_to_success,
+    write_demonstrations,
+)
 from imitate.train.online.learners import MixedBuffer
 from imitate.train.online.replay import ReplayBuffer
 
@@ -104,6 +111,65 @@ def test_demos_of_another_environment_are_refused(tmp_path):
         DatasetError, match=r"'obs/s' has shape \(1,\) per step, but the environment gives \(2,\)"
     ):
         load(path, shape=(2,))
+
+
+def test_ranks_share_the_demos_of_all_files(tmp_path):
+    """Two files of two demos, which begin at 0 and 10."""
+    paths = [write(tmp_path / name) for name in ("a.hdf5", "b.hdf5")]
+
+    def starts(rank, world, paths):
+        with DataFiles() as files:
+            sources = [DataSource(path, None) for path in paths]
+            words = {"transitions": Transitions(), "reward": RewardTransform()}
+            ranks = Ranks(rank, world)
+            memory = load_demonstrations(sources, {"s": (1,)}, 1, files, ranks=ranks, **words)
+        return [float(episode.obs["s"][0, 0]) for episode in memory.episodes()]
+
+    assert [starts(rank, 2, paths) for rank in range(2)] == [[0, 0], [10, 10]]
+    assert [starts(rank, 3, paths) for rank in range(3)] == [[0, 10], [10], [0]]
+    with pytest.raises(DatasetError, match=r"a.hdf5: 2 demonstrations for 3 processes, each"):
+        starts(0, 3, paths[:1])
+
+
+def test_arrays_that_a_demo_may_lack(tmp_path):
+    path = write(tmp_path / "demos.hdf5")
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_0/terminals"]
+        file["data/demo_0/dones"][:] = [0, 1, 1]
+        file["data/demo_0/force"] = np.arange(3.0)[:, None]
+        del file["data/demo_1/rewards"]
+    with DataFiles() as files:
+        file = files.open(path)
+        first = read_episode(file, "demo_0", ["s"], ["actions", "actions"], ["force", "rewards"])
+        assert first.terminals.tolist() == [0, 1, 1] and first.timeouts.tolist() == [0, 0, 0]
+        assert first.actions.tolist() == [[0.5, 0.5]] * 3 and first.rewards.tolist() == [1, 2, 3]
+        assert {key: value.tolist() for key, value in first.steps.items()} == {"force": [0, 1, 2]}
+        free = read_episode(file, "demo_1", ["s"], ["actions"], reward_free=True)
+        assert free.rewards.tolist() == [0.0, 0.0]
+        with pytest.raises(DatasetError, match=r"demo 'demo_1' has no 'rewards', which online RL"):
+            read_episode(file, "demo_1", ["s"], ["actions"])
+
+
+def test_actions_of_another_size_are_refused(tmp_path):
+    path = write(tmp_path / "demos.hdf5")
+    with pytest.raises(DatasetError, match=r"has actions of 2 numbers, but .* takes 1: learn"):
+        load(path, action_keys=("actions", "actions"))
+
+
+def test_a_cut_episode_keeps_its_other_arrays():
+    episode = Episode(
+        obs={"s": np.arange(4)[:, None]},
+        actions=np.arange(4)[:, None],
+        rewards=[0.0, 1.0, 0.0, 1.0],
+        terminals=np.zeros(4),
+        timeouts=np.ones(4),
+        steps={"force": [5.0, 6.0, 7.0, 8.0]},
+    )
+    cut = up_to_success(episode)
+    assert (cut.obs["s"].tolist(), cut.actions.tolist()) == ([[0], [1]], [[0], [1]])
+    assert (cut.rewards.tolist(), cut.terminals.tolist()) == ([0.0, 1.0], [False, True])
+    assert (cut.timeouts.tolist(), cut.next_obs) == ([False, False], None)
+    assert cut.steps["force"].tolist() == [5.0, 6.0]
 
 
 def test_batches_are_mixed_by_share(tmp_path):
