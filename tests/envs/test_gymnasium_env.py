@@ -8,10 +8,11 @@ from gymnasium import spaces
 
 from imitate.envs import make_env
 from imitate.envs.env import random_actions
-from imitate.envs.gymnasium_env import GymnasiumEnv
+from imitate.envs.gymnasium_env import GymnasiumEnv, check_registered
 from imitate.envs.spaces import ObservationSpace
 from imitate.errors import EnvError
 from imitate.system.trust import trust
+from tests.refusals import refused
 
 
 class Goal(gymnasium.Env):
@@ -352,3 +353,236 @@ def test_the_goal_of_an_episode_is_an_observation():
     other.reset(seed=0)
     with pytest.raises(EnvError, match="put an observation of the goal"):
         other.get_goal()
+
+
+# ---- part by part --------------------------------------------------------------------------------
+
+
+class Plain(gymnasium.Env):
+    """A number; the outcome of a step is that of the class."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+    observation_space, action_space = spaces.Box(-9, 9, (1,)), spaces.Box(-1, 1, (1,))
+    outcome = (0.5, False, False, {})
+    closed = 0
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {"begun": True}
+
+    def step(self, action):
+        return np.ones(1, np.float32), *self.outcome
+
+    def close(self):
+        type(self).closed += 1
+
+
+@pytest.fixture
+def registered():
+    """Registers classes, and makes their environments."""
+    kept = dict(gymnasium.registry)
+
+    def make(kind, kwargs=None, **words):
+        gymnasium.register("Part-v0", kind, disable_env_checker=True, order_enforce=False)
+        return GymnasiumEnv("Part-v0", kwargs, **words)
+
+    yield make
+    gymnasium.registry.clear()
+    gymnasium.registry.update(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Pendulum-v1", None),
+        ("json.decoder:Any-v0", None),
+        ("Pendulm-v1", "gymnasium has no environment 'Pendulm-v1' (|); did you mean 'Pendulum-v1'"),
+        ("no_such.deep:A-v0", "no_such.deep:A-v0: cannot be imported (No module named 'no_such'); do: "),
+    ],
+)  # fmt: skip
+def test_names_before_a_worker_makes_the_environment(name, words):
+    if words is None:
+        return check_registered(name)
+    with refused(words, error=EnvError):
+        check_registered(name)
+
+
+def test_the_description_of_an_environment(registered):
+    env = registered(Plain, {"render_mode": "human"})
+    assert env.serialize() == {
+        **{"env_name": "Part-v0", "env_version": gymnasium.__version__, "type": 2},
+        "env_kwargs": {},
+    }
+    assert isinstance(env.unwrapped, Plain) and env.unwrapped.render_mode is None
+    assert env.reset(seed=3)[1] == {"begun": True, "success": None} and not env.gives_mask
+    before = Plain.closed
+    env.close()
+    assert Plain.closed == before + 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found"),
+    [
+        ((0.5, np.bool_(True), 0, {"success": 1}), (0.5, True, False, True)),
+        ((np.array([2.0]), np.array([True]), np.True_, {}), (2.0, True, True, None)),
+        ((1, False, True, {"is_success": 0.0}), (1.0, False, True, False)),
+        ((1, False, False, {"tasks_to_complete": []}), (1.0, False, False, True)),
+        ((1, False, False, {"tasks_to_complete": [], "success": False}), (1.0, False, False, False)),
+    ],
+)  # fmt: skip
+def test_the_outcome_of_a_step(registered, outcome, found):
+    env = registered(type("Part", (Plain,), {"outcome": outcome}))
+    env.reset()
+    _, reward, ended, over, info = env.step(np.zeros(1))
+    assert (reward, ended, over, info["success"]) == found
+    assert type(ended) is type(over) is bool and env.is_success() == {"task": found[3]}
+
+
+def test_a_batch_of_environments_is_refused(registered):
+    outcome = (np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), {})
+    env = registered(type("Part", (Plain,), {"outcome": outcome}))
+    env.reset()
+    words = "Part-v0: the environment returns a batch (terminated has shape (2,), the reward (2,))"
+    with refused(words, error=EnvError):
+        env.step(np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("error", "kwargs", "raised", "words"),
+    [
+        (TypeError("no key"), None, EnvError, "Part-v0 does not accept its env_kwargs: no key"),
+        (ValueError("odd"), {"render": 1}, EnvError, "does not accept its env_kwargs: odd"),
+        (OSError(), {"render": 1}, EnvError, "does not accept its env_kwargs: OSError"),
+        (ValueError("odd"), None, ValueError, "^odd$"),
+        (RuntimeError("own"), {"render": 1}, RuntimeError, "^own$"),
+        (gymnasium.error.DependencyNotInstalled("get it\nnow"), None, EnvError, "^Part-v0: get it$"),
+        (ImportError("gone"), None, EnvError, "cannot be imported .gone.; do: install it, or corr"),
+    ],
+)  # fmt: skip
+def test_errors_of_constructors(registered, error, kwargs, raised, words):
+    def fail(self, render_mode=None, **kwargs):
+        raise error
+
+    with pytest.raises(raised, match=words):
+        registered(type("Part", (Plain,), {"__init__": fail}), kwargs)
+
+
+class Stateful(Plain):
+    state = np.array([1.0, 2.0])
+
+    def get_sim_state(self):
+        return self.state
+
+    def set_sim_state(self, state):
+        self.state = state
+        return state[:1]
+
+
+def test_an_environments_own_states(registered):
+    env = registered(Stateful)
+    env.reset()
+    found = env.get_state()
+    assert list(found) == ["states"] and found["states"].tolist() == [1, 2]
+    assert env.reset_to({"states": [3, 4]})["flat"].tolist() == [3]
+    assert env.get_state()["states"].tolist() == [3, 4]
+    words = "Part-v0: the recorded state has shape (3,), but the environment's has (2,); use the"
+    with refused(words, error=EnvError):
+        env.reset_to({"states": np.zeros(3)})
+    plain = registered(Plain)
+    for call in (plain.get_state, lambda: plain.reset_to({"states": np.zeros(2)})):
+        with refused("Part-v0: its state can be neither read nor set, unlike", error=EnvError):
+            call()
+
+
+def test_states_of_mujoco():
+    env = GymnasiumEnv("InvertedPendulum-v5")
+    env.reset(seed=1)
+    for _ in range(3):
+        seen = env.step(np.array([0.5]))[0]["flat"]
+    state = env.get_state()["states"]
+    assert state.shape == (5,) and state[0] > 0
+    np.testing.assert_array_equal(state[1:], seen)
+    follows = env.step(np.array([0.5]))[0]["flat"]
+    env.reset(seed=2)
+    np.testing.assert_array_equal(env.reset_to({"states": state})["flat"], seen)
+    assert env.get_state()["states"][0] == state[0]
+    np.testing.assert_allclose(env.step(np.array([0.5]))[0]["flat"], follows, atol=1e-6)
+    with refused("has shape (4,), but the environment's has (5,)", error=EnvError):
+        env.reset_to({"states": state[:4]})
+    env.close()
+
+
+class Reaching(Plain):
+    box = spaces.Box(-9, 9, (2,), np.float32)
+    observation_space = spaces.Dict({"achieved_goal": box, "desired_goal": box})
+
+    def compute_reward(self, achieved, desired, info):
+        assert achieved.dtype == desired.dtype == np.float32 and info == {}
+        if achieved.shape[0] > 2:
+            raise KeyError("speed")
+        return -np.abs(achieved - desired).sum(axis=1)
+
+
+def test_rewards_of_goals(registered):
+    env = registered(Reaching)
+    found = env.goal_rewards(np.float64([[1, 2], [0, 0]]), np.float64([[0, 0], [0, 0]]))
+    assert found.tolist() == [-3, 0]
+    words = (
+        "Part-v0: compute_reward fails for 3 goals at once and an empty info (KeyError: 'speed')"
+    )
+    with refused(words, error=EnvError):
+        env.goal_rewards(np.zeros((3, 2)), np.zeros((3, 2)))
+    without = type("Part", (Plain,), {"observation_space": Reaching.observation_space})
+    vector = type("Part", (Plain,), {"compute_reward": Reaching.compute_reward})
+    for kind in (Plain, without, vector):
+        with refused("Part-v0: the environment has no goals: it needs the vectors", error=EnvError):
+            registered(kind).goal_rewards(np.zeros((1, 2)), np.zeros((1, 2)))
+
+
+class Frames(Plain):
+    def render(self):
+        return np.arange(12.0).reshape(2, 2, 3)
+
+
+def test_frames_are_resized_by_repeating_pixels(registered):
+    env = registered(Frames, render=True)
+    assert env.unwrapped.render_mode == "rgb_array"
+    frame = env.render(height=4, width=3)
+    assert frame.dtype == np.uint8 and frame[:, 0, 0].tolist() == [0, 0, 6, 6]
+    assert frame[0, :, 1].tolist() == [1, 1, 4] and frame.flags.c_contiguous
+    assert env.render().shape == (256, 256, 3)
+
+    def missing(self):
+        raise gymnasium.error.DependencyNotInstalled("get pygame\n!")
+
+    env = registered(type("Part", (Plain,), {"render": missing}), render=True)
+    with pytest.raises(EnvError, match="^Part-v0: get pygame$"):
+        env.render()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "takes_mode", "words"),
+    [
+        ({"render_modes": ["human"]}, True, None),
+        ({}, True, None),
+        ({"render_modes": ["rgb_array"]}, False, "does not accept its env_kwargs"),
+        ({"render_modes": []}, False, "Part-v0 cannot render: omit the video"),
+        (3, False, "Expect the environment metadata to be dict"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # of gymnasium, about the metadata
+def test_which_environments_can_draw(registered, metadata, takes_mode, words):
+    """A constructor without ``render_mode`` is refused unless the metadata lists images."""
+
+    def begin(self):
+        self.render_mode = "rgb_array"
+
+    names = {"metadata": metadata} if takes_mode else {"metadata": metadata, "__init__": begin}
+    kind = type("Part", (Frames,), names)
+    if words is None:
+        assert registered(kind, render=True).render(height=2, width=2).shape == (2, 2, 3)
+        return
+    with refused(words, error=EnvError):
+        registered(kind, render=True)

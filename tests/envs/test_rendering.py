@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import types
 from functools import partial
 from pathlib import Path
 
@@ -227,3 +228,109 @@ def test_a_triton_that_cannot_be_imported_is_no_matter(triton, tmp_path):
     (tmp_path / "triton.py").write_text("raise OSError('no driver')")
     rendering.load_triton()
     assert not triton()
+
+
+# ---- part by part --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("platform", "draws", "backend"),
+    [
+        ("darwin", [], "cgl"),
+        ("win32", [], "wgl"),
+        ("linux2", ["egl", "osmesa"], "egl"),
+        ("linux", [], None),
+    ],
+)
+def test_back_ends_by_platform(monkeypatch, platform, draws, backend):
+    monkeypatch.setattr(rendering.sys, "platform", platform)
+    monkeypatch.setattr(rendering, "_renders", draws.__contains__)
+    rendering.find_gl_backend.cache_clear()
+    try:
+        assert rendering.find_gl_backend() == backend
+    finally:
+        rendering.find_gl_backend.cache_clear()
+    assert rendering.CANDIDATES == ("egl", "osmesa")
+
+
+@pytest.mark.parametrize(("code", "draws"), [(0, True), (1, False), (-11, False), (None, False)])
+def test_a_frame_is_drawn_in_another_process(monkeypatch, code, draws):
+    seen = []
+
+    def run(command, **words):
+        seen.append((command, words))
+        if code is None:
+            raise subprocess.TimeoutExpired(command, 120)
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(rendering.sys, "platform", "linux")
+    monkeypatch.setattr(rendering.subprocess, "run", run)
+    rendering.find_gl_backend.cache_clear()
+    try:
+        assert rendering.find_gl_backend() == ("egl" if draws else None)
+    finally:
+        rendering.find_gl_backend.cache_clear()
+    backends = ["egl"] if draws else ["egl", "osmesa"]
+    for backend, (command, words) in zip(backends, seen, strict=True):
+        assert command[:2] == [sys.executable, "-c"] and "renderer.render().any()" in command[2]
+        assert words["env"]["MUJOCO_GL"] == words["env"]["PYOPENGL_PLATFORM"] == backend
+        assert words["env"]["PATH"] == os.environ["PATH"]
+        assert (words["timeout"], words["check"], words["capture_output"]) == (120, False, True)
+
+
+@pytest.mark.parametrize(
+    ("platform", "value", "found", "fault"),
+    [
+        ("darwin", "emacs", [], None),
+        (
+            "linux",
+            " OSMesa ",
+            [],
+            "library libOSMesa is not installed: unset MUJOCO_GL, or apt-get",
+        ),
+        ("linux", "egl", ["libEGL.so.1"], None),
+        ("linux", "egl", ["EGL.found"], None),
+        ("linux", "egl", [], "its library libEGL is not installed: unset MUJOCO_GL, or apt-get "),
+        ("linux", "off", [], None),
+        ("linux", "enable", [], None),
+    ],
+)
+def test_libraries_are_searched_by_both_names(monkeypatch, platform, value, found, fault):
+    def load(name):
+        if name not in found:
+            raise OSError(name)
+
+    monkeypatch.setattr(rendering.sys, "platform", platform)
+    monkeypatch.setattr(rendering.ctypes.util, "find_library", lambda name: f"{name}.found")
+    monkeypatch.setattr(rendering.ctypes, "CDLL", load)
+    monkeypatch.setattr(rendering, "find_gl_backend", lambda: None)
+    monkeypatch.setenv("MUJOCO_GL", value)
+    words = rendering.gl_fault()
+    assert words is None if fault is None else fault in words
+    monkeypatch.setattr(rendering.ctypes.util, "find_library", lambda name: None)
+    if found == ["EGL.found"]:
+        assert "libEGL is not installed" in rendering.gl_fault()
+
+
+def test_other_back_ends_are_searched_without_the_choice(monkeypatch):
+    seen = []
+    monkeypatch.setattr(rendering.sys, "platform", "linux")
+    monkeypatch.setattr(
+        rendering, "find_gl_backend", lambda: seen.append("MUJOCO_GL" in os.environ)
+    )
+    monkeypatch.setenv("MUJOCO_GL", "emacs")
+    rendering.gl_fault()
+    assert seen == [False] and os.environ["MUJOCO_GL"] == "emacs"
+
+
+def test_what_prepares_drawing(monkeypatch, no_library):
+    loaded, binding = [], types.ModuleType("robosuite.utils.binding_utils")
+    monkeypatch.setitem(sys.modules, "robosuite.utils.binding_utils", binding)
+    monkeypatch.setattr(rendering, "load_triton", lambda: loaded.append(True))
+    monkeypatch.setenv("MUJOCO_GL", "")
+    assert rendering.prepare_gl() == os.environ["MUJOCO_GL"] == "egl"
+    assert vars(binding)["_MUJOCO_GL"] == "egl" and loaded == [True]
+    monkeypatch.delitem(sys.modules, "robosuite.utils.binding_utils")
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    assert rendering.prepare_gl() == os.environ["MUJOCO_GL"] == "glfw"
+    assert vars(binding)["_MUJOCO_GL"] == "egl"
