@@ -361,13 +361,10 @@ def test_demos_with_other_arrays_are_refused(tmp_path):
 
 
 def test_chunks_of_a_megabyte_and_ends(tmp_path):
-    arrays = {
-        "small": np.zeros((5, 1)),
-        "wide": np.zeros((5, 70_000)),
-        "huge": np.zeros((5, 2**18)),
-    }
-    arrays["action"] = np.zeros((5, 1))  # its name is taken
-    path = write_demos(tmp_path / "a.hdf5", [episode(5, arrays), episode(5, arrays)])
+    sizes = {"small": 1, "wide": 70_000, "huge": 2**18}
+    arrays = {name: np.zeros((2, size)) for name, size in sizes.items()}
+    arrays["action"] = np.zeros((2, 1))  # its name is taken
+    path = write_demos(tmp_path / "a.hdf5", [episode(2, arrays), episode(2, arrays)])
     report = convert(path, tmp_path / "a.zarr")
     root = zarr.open_group(str(tmp_path / "a.zarr"), mode="r")
     chunks = {name: array.chunks for name, array in root["data"].arrays()}
