@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from imitate.collect.action_file import arm_controllers
-from imitate.envs import make_env
+from imitate.envs import make_env, migration
 from imitate.envs.migration import fitted, migrate_env_args, version_note
 from imitate.errors import EnvError
 
@@ -181,3 +181,201 @@ def test_environments_are_translated_and_say_so(caplog):
     env.close()
     assert fitted(meta) == meta
     assert not caplog.records
+
+
+# ---- versions and keys, one by one ---------------------------------------------------------------
+
+
+def lift(version=None, env_type=1, **kwargs):
+    named = {} if version is None else {"env_version": version}
+    return {"env_name": "Lift", "type": env_type, **named, "env_kwargs": kwargs}
+
+
+FLAT = {"type": "JOINT_TORQUE", "kp": 1}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "installed", "keys"),
+    [
+        ("1.4.1", "1.4.9", []),
+        (
+            "1.4.1",
+            "1.5",
+            ["env_kwargs.lite_physics", "env_kwargs.controller_configs", "env_version"],
+        ),
+        ("1.5.0", "1.5.0", []),
+        ("1.5.0", "1.5.2", ["env_version"]),
+        ("1.5", "1.6.0", ["env_version"]),
+        ("1.6.0", "1.5.2", []),
+        ("2.0.0", "1.9.0", []),
+        ("1.10.0", "1.9.0", []),
+        (None, "1.5.2", []),
+        ("odd", "1.5.2", ["env_version"]),
+        ("1", "1.5.2", ["env_version"]),
+        ("1.4.1", "dev", []),
+        (
+            "1.0.0",
+            "1.5.2",
+            ["env_kwargs.lite_physics", "env_kwargs.controller_configs", "env_version"],
+        ),
+    ],
+)
+def test_which_versions_are_translated(recorded, installed, keys):
+    new, changes = migrate_env_args(lift(recorded), installed)
+    assert [change.key for change in changes] == keys
+    assert new.get("env_version") == (installed if "env_version" in keys else recorded)
+
+
+def test_a_description_without_a_version_is_old_if_its_controller_is():
+    new, changes = migrate_env_args(lift(controller_configs=dict(FLAT)), "1.5.2")
+    assert new["env_version"] == "1.5.2" and new["env_kwargs"]["lite_physics"] is False
+    assert str(changes[0]) == (
+        "env_kwargs.lite_physics: absent -> false (the simulation steps before 1.5)"
+    )
+    assert str(changes[-1]) == 'env_version: absent -> "1.5.2" (the installed one)'
+    for configs in ([FLAT], [{"type": "BASIC", "body_parts": {}}, FLAT]):
+        assert (
+            "lite_physics"
+            in migrate_env_args(lift(controller_configs=configs), "1.5")[0]["env_kwargs"]
+        )
+    for configs in ({"type": "BASIC", "body_parts": {}}, {"type": "OTHER"}, [], None):
+        assert migrate_env_args(lift(controller_configs=configs), "1.5")[1] == []
+    empty = {"env_name": "Lift", "type": 1, "env_version": "1.4.1", "env_kwargs": None}
+    assert migrate_env_args(empty, "1.5.2")[0]["env_kwargs"]["lite_physics"] is False
+
+
+@pytest.mark.parametrize(
+    ("version", "kept"), [("1.1.9", True), ("1.2.0", False), (None, True), ("1.0.0", True)]
+)
+def test_damping_by_version(version, kept):
+    arm = {**FLAT, "damping": 2, "damping_limits": [0, 1]}
+    new, changes = migrate_env_args(lift(version, controller_configs=arm), "1.5.2")
+    part = new["env_kwargs"]["controller_configs"]["body_parts"]["right"]
+    names = {"damping_ratio": 2, "damping_ratio_limits": [0, 1]} if kept else {}
+    assert part == {**FLAT, **names, "gripper": {"type": "GRIP"}}
+    said = [str(change).rpartition("right.")[2] for change in changes if "damping" in change.key]
+    reason = "without effect since 1.2, which uses damping_ratio"
+    assert said[0] == (
+        "damping: 2 -> damping_ratio 2 (renamed)" if kept else f"damping: 2 -> absent ({reason})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arm", "wanted"),
+    [
+        (
+            {"type": "OSC_POSITION", "control_delta": False},
+            {"input_type": "absolute", "input_ref_frame": "world"},
+        ),
+        (
+            {"type": "OSC_POSE", "control_delta": True, "input_type": "absolute"},
+            {"input_type": "absolute", "input_ref_frame": "world"},
+        ),
+        ({"type": "OSC_POSE", "input_ref_frame": "base"}, {"input_ref_frame": "base"}),
+        ({"type": "JOINT_POSITION", "control_delta": True}, {"input_type": "delta"}),
+        ({"type": "JOINT_VELOCITY", "control_delta": True}, {"control_delta": True}),
+        ({"type": "IK_POSE", "control_delta": True}, {"control_delta": True}),
+        (
+            {"type": "JOINT_TORQUE", "position_limits": [1], "orientation_limits": None},
+            {"position_limits": None, "orientation_limits": None},
+        ),
+    ],
+)
+def test_arms_by_type(arm, wanted):
+    new, changes = migrate_env_args(lift("1.4.1", controller_configs=arm), "1.5.2")
+    part = new["env_kwargs"]["controller_configs"]["body_parts"]["right"]
+    assert part == {"type": arm["type"], "gripper": {"type": "GRIP"}, **wanted}
+    limits = [change for change in changes if "limits" in change.key]
+    assert [(c.old, c.new) for c in limits] == (
+        [("[1]", "null")] if "position_limits" in arm else []
+    )
+    modes = [change.new for change in changes if change.key.endswith("control_delta")]
+    assert modes == ([f'input_type "{wanted["input_type"]}"'] if "input_type" in wanted else [])
+
+
+def test_composite_controllers_keep_other_parts():
+    parts = {"right": {"type": "OSC_POSE", "control_delta": True}, "base": {"type": "JOINT_X"}}
+    parts["torso"] = "none"
+    configs = [{"type": "BASIC", "body_parts": parts}, {"type": "OTHER"}]
+    new, _ = migrate_env_args(lift("1.5.0", controller_configs=configs), "1.5.2")
+    found = new["env_kwargs"]["controller_configs"]
+    assert found[1] == {"type": "OTHER"} and found[0]["body_parts"] == {
+        "right": {"type": "OSC_POSE", "input_type": "delta"},
+        "base": {"type": "JOINT_X"},
+        "torso": "none",
+    }
+    for configs, words in (([3], "is 3: expected"), ("O" * 90, f'is "{"O" * 59}: expected')):
+        with pytest.raises(EnvError, match=words):
+            migrate_env_args(lift("1.5.0", controller_configs=configs), "1.5.2")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "wanted"),
+    [
+        ({"env_configuration": "single-arm-parallel"}, {"env_configuration": "parallel"}),
+        ({"env_configuration": "bimanual"}, {"env_configuration": "single-robot"}),
+        ({"env_configuration": "default"}, {"env_configuration": "default"}),
+        ({"lite_physics": True}, {"lite_physics": True}),
+        ({"mount_types": "a", "base_types": "b"}, {"base_types": "b"}),
+        ({"camera_depth": True}, {"camera_depths": True}),
+        (
+            dict.fromkeys(
+                ("gripper_visualization", "use_indicator_object", "renderer", "renderer_config"), 1
+            ),
+            {},
+        ),
+        ({"robots": "Sawyer"}, {"robots": "Sawyer"}),
+    ],
+)
+def test_arguments_that_changed(kwargs, wanted):
+    given = lift("1.4.1", controller_configs={"type": "X", "body_parts": {}}, **kwargs)
+    new = migrate_env_args(given, "1.5.2")[0]["env_kwargs"]
+    del new["controller_configs"]
+    assert new == {"lite_physics": False, **wanted}
+    with pytest.raises(EnvError, match="the actions of Baxter are in another order"):
+        migrate_env_args(lift("1.4.1", robots=["Panda", "Baxter"]), "1.5.2")
+
+
+@pytest.mark.parametrize(
+    ("env_args", "installed", "words"),
+    [
+        (lift("1.5.1"), "1.5.2", None),
+        (lift("1.5.1"), "1.6.0", "Lift: recorded with robosuite 1.5.1, 1.6.0 is installed; its"),
+        (
+            lift("1.6.1"),
+            "1.5.0",
+            "Lift: recorded with robosuite 1.6.1, but 1.5.0 is installed, which may refuse",
+        ),
+        (lift("1.6.1"), "dev", "recorded with robosuite 1.6.1, dev is installed; its description"),
+        (lift(), "1.5.0", None),
+        (
+            lift(controller_configs=FLAT),
+            "1.5.0",
+            "Lift: its controller is described as before robosuite 1.5, 1.5.0 is",
+        ),
+        ({"env_name": "Lift", "type": 1, "env_kwargs": None}, "1.5.0", None),
+        (lift("1.4.1", env_type=2), "1.5.0", None),
+    ],
+)
+def test_notes_on_versions(env_args, installed, words, caplog, monkeypatch):
+    found = version_note(env_args, installed)
+    assert found is None if words is None else words in found
+    monkeypatch.setattr(migration, "installed_robosuite", lambda: installed)
+    with caplog.at_level(logging.WARNING, logger="imitate.envs.migration"):
+        migration.tell_mismatch(env_args)
+    assert [record.getMessage() for record in caplog.records] == ([found] if found else [])
+    assert fitted(env_args) == migrate_env_args(env_args, installed)[0]
+
+
+def test_without_robosuite_nothing_is_translated(monkeypatch):
+    monkeypatch.setattr(migration, "installed_robosuite", lambda: None)
+    assert migrate_env_args(OLD) == (OLD, []) and version_note(OLD) is None
+    monkeypatch.undo()
+
+    def missing(name):
+        raise migration.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(migration.metadata, "version", missing)
+    assert migration.installed_robosuite() is None
+    monkeypatch.setattr(migration.metadata, "version", lambda name: f"{name} 1.5")
+    assert migration.installed_robosuite() == "robosuite 1.5"
