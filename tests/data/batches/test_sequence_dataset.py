@@ -1,3 +1,5 @@
+"""Samples and batches of demonstrations against a plain reader, and what the dataset tells of itself."""
+
 import pickle
 import subprocess
 import sys
@@ -14,8 +16,12 @@ from torch.utils.data import DataLoader, Subset, default_collate
 
 from imitate import SequenceDataset
 from imitate.config.data_needs import FollowingSteps
-from imitate.data import DatasetFile, ShuffledBatches
+from imitate.data import DatasetFile, DataSource, ShuffledBatches
+from imitate.data.batches import sequence_dataset
 from imitate.errors import ConfigError, DatasetError
+from imitate.system.instructions import LANGUAGE_KEY
+from tests.demo_files import ENV_META, episode, write_demos
+from tests.refusals import refused
 from tests.tiny import tiny_demos
 
 KEYS = ("robot0_eef_pos", "object")
@@ -330,9 +336,19 @@ def test_filter_key_and_demo_limit(demo_file):
     [
         ({"hdf5_cache_mode": "lowdim"}, ConfigError, "did you mean 'low_dim'"),
         ({"goal_mode": "lst"}, ConfigError, "did you mean 'last'"),
-        ({"seq_length": 0}, ConfigError, "at least 1"),
+        (
+            {"seq_length": 0},
+            ConfigError,
+            "frame_stack is 1 and seq_length 0: both must be at least",
+        ),
+        (
+            {"frame_stack": 0},
+            ConfigError,
+            "frame_stack is 0 and seq_length 1: both must be at least",
+        ),
         ({"action_keys": ()}, ConfigError, "action_keys is empty"),
         ({"seq_length": 9, "pad_seq_length": False}, DatasetError, "no demo has the 9 steps"),
+        ({"frame_stack": 9, "pad_frame_stack": False}, DatasetError, "no demo has the 9 steps"),
     ],
 )
 def test_impossible_arguments_say_what_is_possible(demo_file, arguments, error, words):
@@ -390,6 +406,124 @@ def test_values_stay_raw_when_statistics_are_wanted(demo_file):
         SequenceDataset(path, KEYS, hdf5_normalize_obs=wanted)[[0, 9]] for wanted in (False, True)
     )
     assert_equal_batches(plain, normalized)
+
+
+# ---- what is told of the data --------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Demos of 3 and 2 steps with instructions "b" and "a"; row r has s = (r, -r), a grip of r / 10, images of r."""
+    parts = []
+    for first, length, word in ((0, 3, "b"), (3, 2, "a")):
+        r = np.arange(first, first + length)
+        pixels = np.broadcast_to(r[:, None, None, None], (length, 4, 4, 3))
+        obs = {"s": np.stack([r, -r], 1) / 1.0, "i": pixels.astype(np.uint8)}
+        obs |= {"d": pixels.astype(np.uint16), "f": pixels / 10, "scan": pixels[..., 0] / 10}
+        more = {"steps": {"grip": r / 10}, "attrs": {"language": word}}
+        parts.append(episode(length, obs, np.stack([r, -r], 1) / 10, **more))
+    return write_demos(tmp_path / "a.hdf5", parts, control_freq=10, strict=False)
+
+
+def test_a_dataset_describes_its_data(small):
+    keys = ("s", "i", "s", "d", "f", "scan", LANGUAGE_KEY)
+    data = SequenceDataset(small, keys, ("actions", "grip", "grip"), frame_stack=2, seq_length=3)
+    assert data.obs_keys == ("s", "i", "d", "f", "scan", LANGUAGE_KEY)
+    assert data.image_types == {"i": "uint8", "d": "integer", "f": "float"}
+    assert data.action_dims == {"actions": 2, "grip": 1}
+    shapes = {"s": (2,), "scan": (4, 4), **dict.fromkeys("idf", (4, 4, 3)), LANGUAGE_KEY: (2,)}
+    assert data.obs_shapes == shapes
+    assert (data.tasks, data.instructions.size, data.serves_language) == (("a", "b"), 2, True)
+    assert (data.control_freq, data.window_steps, data.hdf5_path) == (10.0, 4, str(small))
+    assert (data.demo_lengths.tolist(), data.demo_names()) == ([3, 2], {0: ["demo_0", "demo_1"]})
+    assert data.demo_of(4) == ("demo_1", 1) and data.reward.is_identity
+    stats = data.statistics()
+    assert stats["obs"][LANGUAGE_KEY].std.tolist() == [1, 1]
+    assert data[[0, 4]]["task_id"].tolist() == [1, 0]
+    with refused("the dataset has no returns: make it with returns=config.algo.data_needs(config)"):
+        _ = data.return_statistics
+    plain = SequenceDataset(small, ["s"])
+    assert not plain.serves_language and plain.tasks == ("a", "b")
+    assert set(plain[[0]]) == {"obs", "rewards", "dones", "actions", "index", "task_id"}
+
+
+def test_windows_of_some_keys(small):
+    data = SequenceDataset(small, ("s", "i"), ("actions", "grip"), seq_length=3)
+    batch, index = data.windows(np.array([0, 4]), ["i", "x"]), np.array([0, 4])
+    assert set(batch) == {"obs", "actions", "pad_mask", "task_id"} and set(batch["obs"]) == {"i"}
+    assert torch.equal(batch["obs"]["i"], data[index]["obs"]["i"])
+    assert torch.equal(batch["actions"], data[index]["actions"])
+    assert batch["actions"].shape == (2, 3, 3)
+    assert batch["pad_mask"].tolist() == [[True] * 3, [True, False, False]]
+
+
+def test_one_sample_by_any_number(small):
+    data = SequenceDataset(small, ["s"])
+    for index in (4, np.int64(4), torch.tensor(4), -1):
+        sample = data[index]
+        assert int(sample["index"]) == 4 and sample["obs"]["s"].tolist() == [[4.0, -4.0]]
+    assert data[torch.tensor([4])]["obs"]["s"].shape == (1, 1, 2)
+    for index in (5, -6):
+        with pytest.raises(IndexError, match=f"sample {index} of 5"):
+            data[index]
+
+
+def test_several_files(small):
+    none = {**ENV_META, "env_kwargs": {}}
+    obs = {"s": np.zeros((1, 2))}
+    other = write_demos(small.with_name("b.hdf5"), [episode(1, obs)], none)
+    sources = [DataSource(other, weight=2.0, entry=3), DataSource(small, entry=1)]
+    data = SequenceDataset(sources, ["s"])
+    assert data.demos == ["b.hdf5/demo_0", "a.hdf5/demo_0", "a.hdf5/demo_1"]
+    assert data.demo_names() == {3: ["demo_0"], 1: ["demo_0", "demo_1"]}
+    assert data.source_of_samples().tolist() == [0, 1, 1, 1, 1, 1]
+    assert data.sample_weights.tolist() == [2, 1, 1, 1, 1, 1]
+    assert data.control_freq == 10.0  # the first that is recorded
+    assert SequenceDataset(other, ["s"]).control_freq is None
+    assert SequenceDataset(sources[1:], ["s"]).sample_weights is None
+
+
+@pytest.mark.parametrize(
+    ("most", "numbers"), [(1000, range(5)), (5, range(5)), (3, [0, 2, 4]), (2, [0, 4])]
+)
+def test_statistics_of_evenly_spread_images(small, most, numbers):
+    stats = SequenceDataset(small, ("i", "f", "scan", "s")).statistics(most)["obs"]
+    mean, std = np.mean(numbers), np.std(numbers)
+    for key, unit, shape in (("i", 255, (3,)), ("f", 10, (3,)), ("scan", 10, (4, 4))):
+        assert stats[key].quantiles is None and stats[key].mean.shape == shape
+        np.testing.assert_allclose(stats[key].mean, mean / unit, rtol=1e-6)
+        np.testing.assert_allclose(stats[key].std, std / unit, rtol=1e-6)
+    np.testing.assert_allclose(stats["s"].mean, [2, -2])  # of vectors all count
+    assert stats["s"].quantiles[0.9].tolist() == pytest.approx([3.6, -0.4])
+    assert sequence_dataset.MAX_IMAGES == 1000
+
+
+def test_images_are_pinned(small, monkeypatch):
+    data, seen = SequenceDataset(small, ["s"]), []
+    monkeypatch.setattr(data.store, "pin_batches", lambda: seen.append("pinned"))
+    data.pin_batches()
+    assert seen == ["pinned"]
+
+
+@pytest.mark.parametrize(
+    ("config", "bounded"),
+    [
+        (None, False),
+        ({}, True),
+        ({"actions": None}, True),
+        ({"actions": {"normalization": None}}, True),
+        ({"actions": {"normalization": "min_max"}}, False),
+        ({"grip": {"normalization": "min_max"}}, True),
+    ],
+)
+def test_actions_without_a_normalization_are_bounded(tmp_path, config, bounded):
+    obs = {"s": np.zeros((1, 1))}
+    path = write_demos(tmp_path / "a.hdf5", [episode(1, obs, np.full((1, 1), 1.5))])
+    if bounded:
+        with refused("'actions' is 1.5 at step 0, outside [-1, 1]"):
+            SequenceDataset(path, ["s"], action_config=config)
+    else:
+        assert SequenceDataset(path, ["s"], action_config=config)[0]["actions"].item() == 1.5
 
 
 # ---- files that others wrote --------------------------------------------------------------------
