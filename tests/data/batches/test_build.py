@@ -6,9 +6,21 @@ import h5py
 import numpy as np
 import pytest
 
-from imitate.data import ShuffledBatches, build_datasets, dataset_metadata
+from imitate.config.train import SampleWeightConfig
+from imitate.data import DataSource, ShuffledBatches, build_datasets, dataset_metadata
+from imitate.data.batches.build import (
+    action_limits,
+    best_demos,
+    names_of_numbers,
+    step_weights,
+    training_filter_key,
+    training_sources,
+    weight_keys,
+)
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import ConfigError, DatasetError
-from tests.demo_files import data_config
+from imitate.system.instructions import LANGUAGE_KEY
+from tests.demo_files import data_config, episode, features, write_demos
 
 KEYS = ("robot0_eef_pos", "object")
 DIMS = {"robot0_eef_pos": 3, "object": 10}
@@ -325,5 +337,168 @@ def test_the_environment_is_that_of_the_first_file_that_is_evaluated(demo_file):
 def test_stacked_frames_and_sequences_have_a_pad_mask(demo_file):
     path = demo_file()
     assert "pad_mask" not in build(path)[0][[0]]
+    for window in ({"seq_length": 2}, {"frame_stack": 2}):
+        assert build(path, **window)[0][[0]]["pad_mask"].shape == (1, 2)
     batch = build(path, seq_length=3, frame_stack=2)[0][[0, 11]]
     assert batch["pad_mask"].tolist() == [[False, True, True, True], [True, True, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "limits"),
+    [
+        ([-1.0, 0.0], [0.5, 1.0], ([-1, -1], [1, 1])),
+        ([-1.00001, 0.0], [0.5, 1.00001], ([-1, -1], [1, 1])),  # of rounding
+        ([-1.00002, 0.0], [0.5, 0.5], ([-1.00002, 0], [0.5, 0.5])),
+        ([0.25, 0.0], [0.5, 1.00002], ([0.25, 0], [0.5, 1.00002])),
+    ],
+)
+def test_limits_of_actions(low, high, limits):
+    both = action_limits({"a": (np.array(low), np.array(high)), "b": (np.zeros(1), np.ones(1))})
+    assert both == ({"a": 2, "b": 1}, [*limits[0], -1.0], [*limits[1], 1.0])
+
+
+def lines(path, returns, **options):
+    """Demos of one observation x, whose last step alone has a reward; the action of each is a tenth of its number."""
+    demos = [
+        episode(
+            length,
+            {"x": np.full((length, 1), 1.0)},
+            np.full((length, 1), number / 10),
+            rewards=np.arange(length) // (length - 1) * gained,
+        )
+        for number, (gained, length) in enumerate(returns)
+    ]
+    return write_demos(path, demos, **options)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "kept"),
+    [
+        (0.2, 2),
+        (0.2 - 1e-12, 2),  # rounding of the product is no demo less
+        (0.2 - 1e-8, 1),
+        (0.29, 2),
+        (0.05, 1),
+        (1.0, 10),
+    ],
+)
+def test_the_number_of_the_best_demos(tmp_path, fraction, kept):
+    path = lines(tmp_path / "a.hdf5", [(number, 2) for number in range(10)])
+    with DataFiles() as files:
+        (source,) = best_demos([DataSource(path)], fraction, files)
+    assert source.demos == {f"demo_{number}" for number in range(10 - kept, 10)}
+
+
+def test_the_best_demos_have_rewards(tmp_path):
+    path = lines(tmp_path / "a.hdf5", [(1, 2), (2, 2)])
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1/rewards"]
+    words = f"{path}: demo 'demo_1' has no 'rewards', which train.filter_best compares"
+    with DataFiles() as files, pytest.raises(DatasetError) as error:
+        best_demos([DataSource(path)], 0.5, files)
+    assert str(error.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        ({}, ()),
+        ({"kind": "return"}, ("rewards",)),
+        ({"kind": "return_to_go"}, ("rewards",)),
+        ({"kind": "interventions"}, ("interventions",)),
+        ({"kind": "key", "key": "w"}, ("w",)),
+    ],
+)
+def test_arrays_that_weights_are_computed_from(section, keys):
+    assert weight_keys(SampleWeightConfig(**section)) == keys
+
+
+def test_weights_of_equal_and_nearly_equal_returns(tmp_path):
+    """Without a spread all weigh alike; a spread of 1e-9 is one tenth of the smallest that is stretched to 1."""
+    section = SampleWeightConfig(kind="return", temperature=0.1)
+    for second, wanted in ((1.0, 1.0), (1.0 - 1e-4, np.exp(-10))):
+        path = lines(tmp_path / "a.hdf5", [(1.0, 2), (second, 2)])
+        data = build_datasets(data_config(path, ["x"]))[0]
+        weights = step_weights(data, section)
+        np.testing.assert_allclose(weights[2] / weights[0], wanted, rtol=1e-5)
+        assert weights.mean() == pytest.approx(1) and weights.dtype == np.float32
+    path = lines(tmp_path / "a.hdf5", [(1e-9, 2), (0, 2)])
+    weights = step_weights(build_datasets(data_config(path, ["x"]))[0], section)
+    np.testing.assert_allclose(weights[2] / weights[0], np.exp(-1), rtol=1e-5)
+    data = build_datasets(data_config(path, ["x"]))[0]
+    assert step_weights(data, SampleWeightConfig()).tolist() == [1, 1, 1, 1]
+
+
+def test_weights_of_an_array_have_one_number_per_step(tmp_path):
+    path = lines(tmp_path / "a.hdf5", [(1.0, 2)])
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/two"] = np.ones((2, 2))
+        file["data/demo_0/none"] = np.zeros(2)
+        file["data/demo_0/some"] = np.array([0.0, 3.0])
+    for key, found in (("two", "from 1 to 1"), ("none", "from 0 to 0"), ("some", None)):
+        train = {"sample_weight": {"kind": "key", "key": key}}
+        if found is None:
+            weight = build_datasets(data_config(path, ["x"], **train))[0][[0, 1]]["weight"]
+            assert weight.tolist() == [[0.0], [2.0]]
+            continue
+        words = rf"'{key}' \(train.sample_weight.key\) needs one number per step.* values {found}"
+        with pytest.raises(DatasetError, match=words):
+            build_datasets(data_config(path, ["x"], **train))
+
+
+@pytest.mark.parametrize(
+    ("masks", "own", "common", "validate", "chosen"),
+    [
+        ({}, None, None, False, None),
+        ({"train": [0]}, None, None, False, None),
+        ({"train": [0]}, None, None, True, "train"),
+        ({}, None, None, True, None),
+        ({}, None, "all", False, None),
+        ({"train": [0]}, None, "all", True, "train"),
+        ({"all": [0]}, None, "all", False, "all"),
+        ({"m": [0], "n": [0]}, None, "m", False, "m"),
+        ({"m": [0], "n": [0]}, "n", "m", True, "n"),
+    ],
+)
+def test_the_mask_of_the_training_demos(tmp_path, masks, own, common, validate, chosen):
+    path = lines(tmp_path / "a.hdf5", [(1, 2)], filter_keys=masks)
+    data = [entry(path, **({} if own is None else {"filter_key": own}))]
+    train = {} if common is None else {"hdf5_filter_key": common}
+    config = data_config(data, ["x"], validate=validate, **train)
+    with DataFiles() as files:
+        (made,) = config.train.data
+        assert training_filter_key(made, config, files) == chosen
+        (source,) = training_sources(config, files)
+    assert (source.path, source.filter_key, source.entry) == (path, chosen, 0)
+
+
+def test_names_that_all_files_share(tmp_path):
+    names = [
+        {"obs/s": ["a", "b"], "actions": ["x"]},
+        {"obs/s": ["a", "b"], "actions": ["y"], "obs/t": ["t"]},
+        None,
+    ]
+    sources = []
+    for number, found in enumerate(names):
+        path = lines(tmp_path / f"{number}.hdf5", [(1, 2)])
+        if found is not None:
+            with h5py.File(path, "a") as file:
+                file["data"].attrs["features"] = features(**found)
+        sources.append(DataSource(path))
+    with DataFiles() as files:
+        assert names_of_numbers(sources[:1] * 2, files) == {"s": ["a", "b"], "actions": ["x"]}
+        assert names_of_numbers(sources[:2], files) == {"s": ["a", "b"]}
+        assert names_of_numbers(sources, files) == {}
+        assert names_of_numbers([], files) == {}
+
+
+def test_metadata_of_instructions_and_of_files_that_are_not_evaluated(tmp_path):
+    paths = [lines(tmp_path / f"{name}.hdf5", [(1, 2), (2, 3)]) for name in "ab"]
+    data = [entry(path, eval=False, lang=word) for path, word in zip(paths, "xy", strict=True)]
+    with h5py.File(paths[1], "a") as file:
+        file["data"].attrs["env_args"] = '{"env_name": "B", "type": 1, "env_kwargs": {}}'
+    env_meta, shapes, dims, low, high = dataset_metadata(data_config(data, ["x", LANGUAGE_KEY]))
+    assert env_meta["env_name"] == "Lift"  # of the first file
+    assert (shapes, dims, low, high) == ({"x": (1,), LANGUAGE_KEY: (2,)}, {"actions": 1}, [-1], [1])
+    data[0]["weight"] = 0.0
+    assert dataset_metadata(data_config(data, ["x"]))[0]["env_name"] == "B"
