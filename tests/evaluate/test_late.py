@@ -110,6 +110,33 @@ def test_the_number_of_executed_actions_can_be_chosen():
     assert [step for step, *_ in policy.asked] == [1, 4, 7]
 
 
+def test_a_prediction_begins_when_its_delay_is_all_that_is_planned():
+    """The first chunk of eight arrives at step 3; of it two actions are left at step 9."""
+    policy = Clock()
+    acted(LatePolicy(policy, Lateness(100.0, "rtc", execute=100), META), 12)
+    assert [step for step, *_ in policy.asked] == [1, 9]
+
+
+def test_only_asynchronous_chunks_are_blended():
+    for inference, whole in (("async", False), ("rtc", True)):
+        actions = acted(LatePolicy(Clock(), Lateness(100.0, inference), META), 12)
+        assert all(action == int(action) for action in actions) is whole
+
+
+@pytest.mark.parametrize(("latency_ms", "steps"), [(50.0 + 1e-9, 1), (50.00001, 2)])
+def test_a_rounding_error_is_no_further_step(latency_ms, steps):
+    assert acted(LatePolicy(Clock(), Lateness(latency_ms), META), 3).count(0) == steps
+
+
+def test_a_policy_of_single_actions_is_late_with_each():
+    policy = Clock(size=1)
+    policy.algo.execution = None
+    assert acted(LatePolicy(policy, Lateness(50.0), META), 4) == [0, 1, 0, 3]
+    LatePolicy(policy, Lateness(0.0, "async"), META)
+    with pytest.raises(UserError, match="delay of 1 control steps .* chunk of 1 actions"):
+        LatePolicy(policy, Lateness(50.0, "async"), META)
+
+
 def test_chunks_are_counted():
     late = LatePolicy(Clock(), Lateness(100.0, "async"), META)
     acted(late, 9)
