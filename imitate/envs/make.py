@@ -142,7 +142,6 @@ class Repeated(Wrapper):
         self.action_dim = self.num_choices + env.action_dim
         self.action_low = np.append(np.zeros(self.num_choices), env.action_low)
         self.action_high = np.append(np.ones(self.num_choices), env.action_high)
-        self._duration = 0
 
     def _begin(self, seed: int | None) -> None:
         self._duration = 0
@@ -247,7 +246,7 @@ def _numbers_in(settings: Mapping[str, Any], key: str, dims: int) -> Array:
     try:
         values = np.asarray(settings.get(key), dtype=np.float64)
     except (TypeError, ValueError):
-        values = np.zeros(0)
+        values = np.empty(0)
     if values.ndim != dims or not values.size or not np.isfinite(values).all():
         raise EnvError(
             f"env_args['wrappers']: {settings.get('type')} has no {key}: write "

@@ -477,11 +477,11 @@ def test_goals_without_a_seed_continue_the_sequence():
         obs, _ = env.reset(seed=5)
         obs["desired_goal"][:] = -1
         assert env.step(np.zeros(2))[0]["desired_goal"][0] >= 0
-    for bad in ([[np.nan]], [[]], [1.0], "x", None):
+    for bad in ([[0.0, np.nan]], [[]], [1.0], "x", None):
         with refused("goals has no points: write a list of lists of numbers", error=EnvError):
             around({**points, "points": bad})
     with refused("goals has no low: write a list of numbers", error=EnvError):
-        around({**box, "low": [np.inf]})
+        around({**box, "low": [0.0, np.inf]})
 
 
 def test_a_wrapper_that_is_being_copied_has_no_inner_environment():
