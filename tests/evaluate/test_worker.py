@@ -16,7 +16,7 @@ def episode(index, success=False):
 
 
 def job(*earlier, **settings):
-    """A job of four episodes; notes the episodes that it is told."""
+    """A job of four episodes; notes the episodes that it is given."""
     made = Words(earlier=earlier, told=[], frames=[], on_frames=None, mode="processes", label="E")
     policy = Words(for_workers=lambda: "for workers")
     settings = EvalSettings(**{"episodes": 4, **settings})
