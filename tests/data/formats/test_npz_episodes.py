@@ -6,6 +6,7 @@ import pytest
 from imitate.config import load_config
 from imitate.data import DatasetFile
 from imitate.data.formats import registry
+from imitate.data.formats.base import ConversionReport, Options
 from imitate.data.formats.convert import convert
 from tests.calling import call
 from tests.refusals import refused
@@ -132,3 +133,157 @@ def test_commands_read_the_folder(tmp_path, monkeypatch):
     call("config init", folder, "--out", tmp_path / "my.json", "--algo", "bc")
     config = load_config(tmp_path / "my.json")
     assert config.observation.modalities.obs.low_dim == ("flat",)
+
+
+# ---- part by part --------------------------------------------------------------------------------
+
+
+def read(folder, **options):
+    """The source, its first episode and the report."""
+    report, form = ConversionReport(), registry.find("npz-episodes")
+    with form.read(folder, Options(**options), report) as source:
+        return source, next(source.demos).episode, report
+
+
+def test_the_environment_and_the_rate(tmp_path):
+    folder = episode(tmp_path / "eps" / "a.npz")
+    source, first, report = read(folder, fps=5.0)
+    assert (source.count, source.control_freq, source.env_meta["type"]) == (1, 5.0, 4)
+    assert report.synthesised == {
+        "env_args": "a real robot: the files name no environment",
+        "rewards": "0: the dataset has none",
+        "timeouts": "at the last step: the dataset says nothing of ends",
+    }
+    assert report.renamed == {"observations": "obs/flat"} and report.kept == []
+    assert "language" not in first.attrs and "success" not in first.attrs and first.next_obs is None
+    source, _, report = read(folder, env="Pendulum-v1")
+    assert source.env_meta == {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+    assert "env_args" not in report.synthesised
+    (tmp_path / "none").mkdir()
+    with refused(f"{tmp_path / 'none'}: has no file '*.npz': it is not of this format"):
+        read(tmp_path / "none")
+
+
+def test_what_is_not_recognised(tmp_path):
+    folder = episode(tmp_path / "eps" / "a.npz")
+    (folder / "meta").mkdir()
+    recognises = registry.find("npz-episodes").recognises
+    assert not recognises(folder)
+    assert not recognises(episode(tmp_path / "one" / "a.npz", observations=None))
+    assert recognises(episode(tmp_path / "act" / "a.npz", actions=None, act=np.zeros(3)))
+
+
+def test_numbers_in_one_file_make_all_actions_numbers(tmp_path):
+    episode(tmp_path / "eps" / "a.npz", actions=np.array([0, 2, 1]))
+    folder = episode(tmp_path / "eps" / "b.npz", actions=np.array([0.5, 1.0, 0.0]))
+    assert read(folder)[1].actions.tolist() == [[0], [2], [1]]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "rewards", "terminals", "timeouts"),
+    [
+        ({"rews": np.ones((3, 1))}, [1, 1, 1], [0, 0, 0], [0, 0, 1]),
+        ({"rewards": np.ones(2)}, [0, 0, 0], [0, 0, 0], [0, 0, 1]),
+        ({"rewards": np.ones((3, 2))}, [0, 0, 0], [0, 0, 0], [0, 0, 1]),
+        ({"terminal": np.array([0, 1, 0])}, [0, 0, 0], [0, 1, 0], [0, 0, 1]),
+        ({"terminals": np.array([0, 0, 1])}, [0, 0, 0], [0, 0, 1], [0, 0, 0]),
+        ({"truncated": np.array([1, 0, 0])}, [0, 0, 0], [0, 0, 0], [1, 0, 0]),
+        ({"dones": np.array([0, 0, 1]), "timeouts": np.array([0, 0, 1])}, [0, 0, 0], [0, 0, 1], [0, 0, 1]),
+        ({"terminals": np.zeros(1)}, [0, 0, 0], [0, 0, 0], [0, 0, 1]),
+    ],
+)  # fmt: skip
+def test_rewards_and_ends(tmp_path, arrays, rewards, terminals, timeouts):
+    _, first, report = read(episode(tmp_path / "eps" / "a.npz", **arrays))
+    assert first.rewards.tolist() == rewards
+    assert (first.terminals.tolist(), first.timeouts.tolist()) == (terminals, timeouts)
+    assert first.rewards.dtype.kind == "f" and first.terminals.dtype == bool == first.timeouts.dtype
+    for name in arrays:
+        key = {
+            "rews": "rewards",
+            "terminal": "terminals",
+            "truncated": "timeouts",
+            "dones": "terminals",
+        }.get(name)
+        assert report.renamed[name] == key if key else name in report.kept
+    assert ("rewards" in report.synthesised) == (not any(rewards))
+    known = {"truncated", "timeouts"} & arrays.keys()
+    assert ("timeouts" in report.synthesised) == (not known)
+
+
+ROWS = np.arange(4.0)[:, None]
+PICTURES = np.arange(3 * 3 * 8 * 9, dtype=np.uint8).reshape(3, 3, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "following"),
+    [
+        ({"observations": ROWS}, {"flat": [1, 2, 3]}),
+        ({"observations": ROWS[:3], "next_obs": ROWS[:3] + 5}, {"flat": [5, 6, 7]}),
+        ({"observations": ROWS[:3], "next_obs": ROWS[:2]}, None),
+        ({"observations": ROWS[:3], "x": ROWS[:3], "next_obs": ROWS[:3]}, None),
+        ({"observations": ROWS, "x": ROWS}, {"flat": [1, 2, 3], "x": [1, 2, 3]}),
+        ({"observations": ROWS, "x": ROWS[:3]}, None),
+    ],
+)
+def test_following_observations(tmp_path, arrays, following):
+    _, first, _ = read(episode(tmp_path / "eps" / "a.npz", **arrays))
+    found = first.next_obs and {
+        key: value.ravel().tolist() for key, value in first.next_obs.items()
+    }
+    assert found == following
+    assert all(len(value) == 3 for value in first.obs.values())
+
+
+def test_names_and_forms_of_observations(tmp_path):
+    arrays = {
+        **{
+            "observations": None,
+            "obs": PICTURES,
+            "observation/top": PICTURES,
+            "observations/q": ROWS,
+        },
+        **{"obs/table": np.ones((3, 2, 2)), "flags": np.ones(3, bool), "gain": np.float64(2)},
+        **{"words": np.array(["a", "b", "c"]), "long": np.ones((5, 1))},
+    }
+    _, first, report = read(episode(tmp_path / "eps" / "a.npz", **arrays))
+    assert {key: value.shape for key, value in first.obs.items()} == {
+        **{"image": (3, 8, 9, 3), "top": (3, 8, 9, 3), "q": (3, 1), "table": (3, 4)},
+        "flags": (3, 1),
+    }
+    np.testing.assert_array_equal(first.obs["top"], PICTURES.transpose(0, 2, 3, 1))
+    renamed = {"obs": "obs/image", "observation/top": "obs/top", "observations/q": "obs/q"}
+    assert report.renamed == {**renamed, "obs/table": "obs/table", "flags": "obs/flags"}
+    assert report.dropped == {
+        "gain": "shape () in a.npz, whose actions have 3 rows",
+        "long": "shape (5, 1) in a.npz, whose actions have 3 rows",
+        "words": "not numbers",
+    }
+    assert report.changed == {
+        "obs/image": "channels first -> (T, H, W, C)",
+        "obs/top": "channels first -> (T, H, W, C)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arrays", "option", "attrs"),
+    [
+        ({"success": np.array(False)}, None, {"success": False}),
+        ({"success": np.array([0, 1, 0])}, "go", {"success": True, "language": "go"}),
+        ({"language": np.array(["lift"])}, None, {"language": "lift"}),
+        ({"language": np.array("lift")}, "go", {"language": "go"}),
+        ({"language": np.array(["a", "b"])}, None, {}),
+    ],
+)
+def test_attributes_of_an_episode(tmp_path, arrays, option, attrs):
+    _, first, report = read(episode(tmp_path / "eps" / "a.npz", **arrays), language=option)
+    assert first.attrs == attrs
+    assert list(report.dropped) == (["language"] if attrs == {} else [])
+
+
+def test_actions_without_a_step(tmp_path):
+    with refused("a.npz: 'actions' has shape (0, 2); expected (T, A) with T at least 1"):
+        read(episode(tmp_path / "eps" / "a.npz", actions=np.zeros((0, 2))))
+    arrays = {"actions": None, "acts": np.zeros((3, 2)), "action": np.ones((3, 1))}
+    _, first, report = read(episode(tmp_path / "eps" / "a.npz", **arrays))
+    assert first.actions.shape == (3, 1) and report.renamed["action"] == "actions"
+    assert "acts" in first.obs
