@@ -1,4 +1,7 @@
+"""Writing of demonstration files: their layout, refusals that lose nothing, interruptions, and kill -9."""
+
 import json
+import logging
 import resource
 import signal
 import time
@@ -128,6 +131,75 @@ def test_compressed_images_read_back_equal(path):
         assert stored.compression == "gzip"
         assert stored.id.get_storage_size() < image.nbytes / 10
         np.testing.assert_array_equal(stored[()], image)
+
+
+def test_only_observations_of_two_axes_are_compressed(path):
+    many = np.zeros((3, 4, 4))
+    seen = {"image": many.astype(np.uint8), "x": np.zeros((3, 2))}
+    written(path, demo(obs=seen, next_obs=seen, steps={"own": many}), image_storage="lzf")
+    with h5py.File(path) as file:
+        group = file["data/demo_0"]
+        kinds = {
+            key: group[key].compression
+            for key in ("obs/image", "next_obs/image", "obs/x", "own", "actions")
+        }
+    packed = {"obs/image", "next_obs/image"}
+    assert kinds == {key: "lzf" if key in packed else None for key in kinds}
+
+
+def test_the_quality_of_jpegs(path):
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), np.uint8)
+    sizes = []
+    for quality in ({}, {"jpeg_quality": 95}, {"jpeg_quality": 1}, {"jpeg_quality": 100}):
+        how = {"image_storage": "jpeg", "overwrite": True, **quality}
+        written(path, demo(1, {"image": pixels}), **how)
+        with h5py.File(path) as file:
+            sizes.append(len(file["data/demo_0/obs/image"][0]))
+    assert sizes[2] < sizes[0] == sizes[1] < sizes[3]
+    with refused("jpeg_quality is 101: expected 1 to 100", error=ConfigError):
+        DatasetWriter(path.with_name("b.hdf5"), META, jpeg_quality=101)
+
+
+def test_arrays_that_an_episode_may_lack(path):
+    more = {"steps": {"signals/c": np.zeros(3), "own": np.zeros(3)}}
+    with DatasetWriter(path, META, optional=("own",), attrs={"a": 1}) as writer:
+        assert (writer.arrays, writer.num_episodes) == ((), 0)
+        writer.append_episode(demo(steps={"signals/c": np.zeros(3)}))
+        keys = ("actions", "rewards", "terminals", "timeouts", "signals/c", "obs/x", "dones")
+        assert writer.arrays == keys
+        writer.append_episode(demo(**more))
+        assert (set(writer.arrays), writer.num_episodes) == ({*keys, "own"}, 2)
+        writer.append_episode(demo(steps={"signals/c": np.zeros(3)}))
+        with refused("'signals/c' is missing, which demo 'demo_0' has: give it in each episode"):
+            writer.append_episode(demo())
+        with refused("demo 'demo_3': 'other' is new, demo 'demo_0' lacks it: give it in each"):
+            writer.append_episode(demo(steps={**more["steps"], "other": np.zeros(3)}))
+        wide = {"signals/c": np.zeros(3), "own": np.zeros((3, 2))}
+        with refused("a step of 'own' has shape (2,), but () in demo 'demo_0': give the same"):
+            writer.append_episode(demo(steps=wide))
+    with DatasetFile(path) as file:
+        assert file.file_attrs["a"] == 1 and file.file_attrs["total"] == 9
+
+
+def test_values_of_a_step_by_default(path):
+    with DatasetWriter(path, META) as writer:
+        writer.start_episode()
+        writer.append(obs={"x": [1.0]}, action=[0.5], signals={"c": 2})
+        writer.append(obs={"x": [2.0]}, action=[0.5], signals={"c": 3}, terminal=True, reward=1)
+        assert writer.finish_episode(name="one", attrs={"a": "b"}) == "one"
+        writer.start_episode()
+        writer.append(obs={"x": [2.0]}, action=[0.5], signals={"c": 3}, timeout=True)
+        writer.append(obs={"x": [2.0]}, action=[0.5], signals={"c": 3})
+        writer.finish_episode()
+    with DatasetFile(path) as file:
+        found = {key: file.read("one", key).tolist() for key in file.keys("one")}  # noqa: SIM118
+        assert found == {
+            **{"actions": [[0.5], [0.5]], "dones": [0, 1], "obs/x": [[1], [2]]},
+            **{"rewards": [0, 1], "signals/c": [2, 3], "terminals": [0, 1], "timeouts": [0, 0]},
+        }
+        assert file.attrs("one") == {"num_samples": 2, "a": "b"}
+        assert file.demos() == ["demo_1", "one"]
+        assert file.read("demo_1", "timeouts").tolist() == [1, 1]
 
 
 def test_what_was_discarded_binds_nobody(path):
@@ -368,6 +440,46 @@ def test_of_an_interrupted_recording_nothing_is_kept_but_what_was_there_before(p
     assert list(path.parent.iterdir()) == []
     written(path)
     assert lengths(interrupted(path, 5, append=True, keep_partial=False)) == [3, 5]
+
+
+def test_files_that_are_left_are_named(path, caplog):
+    partial = path.with_name("a.hdf5.partial")
+    with refused(f"{partial}: there is no such file"):
+        finish_partial(path)
+    interrupted(path)
+    assert f"finished episodes (1) are kept in {partial}" in caplog.text
+    kept = partial.read_bytes()
+    with refused(f"{partial}: is left from an interrupted recording: make a file of it with"):
+        DatasetWriter(path, META)
+    assert finish_partial(partial) == 1
+    with refused(f"{path}: is finished already: there is no a.hdf5.partial beside it"):
+        finish_partial(path)
+    partial.write_bytes(kept)
+    with refused(f"{path}: exists already: rename or remove it first"):
+        finish_partial(path)
+    with refused(f"{path}: exists beside {partial}: remove one of them"):
+        DatasetWriter(path, META, append=True)
+    with refused(f"{path}: exists already: choose another name, or pass overwrite=True"):
+        DatasetWriter(path, META)
+    path.unlink()
+    with h5py.File(partial, "w") as file:
+        file.create_group("data")
+    with refused(f"{partial}: holds no episode: remove it"):
+        finish_partial(path)
+    written(path, overwrite=True)
+    assert [file.name for file in path.parent.iterdir()] == ["a.hdf5"]
+
+
+def test_nothing_is_warned_of_where_all_is_finished(path, caplog):
+    with caplog.at_level(logging.INFO):
+        written(path)
+    assert caplog.text == ""
+    with DatasetWriter(path, META, append=True) as writer:
+        with refused(f"{path}: append() before start_episode(): call start_episode() first"):
+            writer.append(**step())
+        with refused(f"{path}: finish_episode() without a step: call start_episode()"):
+            writer.finish_episode()
+        assert writer.num_episodes == 1
 
 
 def test_two_writers_do_not_share_a_file(path):
