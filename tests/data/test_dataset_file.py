@@ -62,6 +62,20 @@ def test_a_whole_file_is_checked(write, arrays, how, words):
         check_dataset(path, **how)
 
 
+def test_a_first_demo_without_actions_is_named(write):
+    path = write()
+    with h5py.File(path, "a") as file:
+        del file["data/demo_0/actions"]
+    with refused("demo 'demo_0' has no 'actions' (found: dones, grip, obs, rewards, terminals, t"):
+        check_dataset(path)
+
+
+@pytest.mark.parametrize(("words", "swmr"), [({}, False), ({"swmr": True}, True)])
+def test_the_mode_of_the_file(write, words, swmr):
+    with DatasetFile(write(), **words) as file:
+        assert file.group("demo_0").file.swmr_mode is swmr
+
+
 def test_next_observations_are_checked_where_there_are_some(write):
     check_dataset(write(next_obs=True))
     bad = {"next_obs__s": np.full((2, 1), np.nan)}

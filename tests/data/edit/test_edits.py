@@ -1,4 +1,6 @@
-"""Rescaled actions: the numbers, the way back, and that nothing takes them for commands."""
+"""Edits: masks, environments, demos and keys of copies; rescaled actions, which nothing takes for commands."""
+
+import json
 
 import h5py
 import numpy as np
@@ -8,14 +10,24 @@ from imitate.collect.recorded import commands
 from imitate.config import load_config
 from imitate.data import DatasetFile, build_datasets
 from imitate.data.edit import edits as module
-from imitate.data.edit.edits import add_filter_key, failures_among, set_env_args, split
+from imitate.data.edit.edits import (
+    add_filter_key,
+    delete,
+    failures_among,
+    normalize_actions,
+    rename_keys,
+    set_env_args,
+    split,
+    subset,
+    undo,
+)
 from imitate.data.edit.selection import Selection
 from imitate.data.edit.target import Target
 from imitate.data.file.action_scale import recorded_scale
 from imitate.data.file.outcomes import outcomes
 from imitate.errors import DatasetError
 from tests.calling import call
-from tests.demo_files import ENV_META, episode, write_demos
+from tests.demo_files import ENV_META, episode, features, write_demos
 from tests.refusals import refused
 
 
@@ -156,6 +168,117 @@ def test_outcomes(tmp_path, success, rewards, said):
         assert list(outcomes(file, file.demos()).values()) == said
 
 
+# ---- copies with other demos and keys ------------------------------------------------------------
+
+
+@pytest.fixture
+def named(tmp_path):
+    """Two demos with obs and next_obs of s and t, an array grip, and names of the numbers of s and of the actions."""
+    obs = {"s": np.zeros((1, 1)), "t": np.ones((1, 1))}
+    made = [episode(1, obs, 1, next_obs=obs, steps={"grip": np.full(1, 0.5)})] * 2
+    path = write_demos(tmp_path / "named.hdf5", made)
+    with h5py.File(path, "a") as file:
+        names = {"obs/s": ["x"], "actions": ["y"]}
+        file["data"].attrs["features"] = features(**names)
+    return path
+
+
+def keys_of(path):
+    with DatasetFile(path) as file:
+        entries = json.loads(file.file_attrs.get("features", "{}"))
+        return set(file.keys(file.demos()[0])), {key: entries[key]["names"] for key in entries}
+
+
+@pytest.mark.parametrize(
+    ("names", "renamed", "entries"),
+    [
+        ({"obs/s": "obs/u"}, {"obs/s": "obs/u", "next_obs/s": "next_obs/u"}, {"obs/u": ["x"], "actions": ["y"]}),
+        (
+            {"obs/s": "obs/u", "next_obs/s": "later"}, {"obs/s": "obs/u", "next_obs/s": "later"},
+            {"obs/u": ["x"], "actions": ["y"]},
+        ),
+        ({"obs/s": "u"}, {"obs/s": "u"}, {"u": ["x"], "actions": ["y"]}),
+        ({"grip": "obs/grip"}, {"grip": "obs/grip"}, {"obs/s": ["x"], "actions": ["y"]}),
+        ({"actions": "old", "grip": "actions"}, {"actions": "old", "grip": "actions"}, {"obs/s": ["x"]}),
+    ],
+)  # fmt: skip
+def test_keys_are_renamed(named, tmp_path, names, renamed, entries):
+    before, _ = keys_of(named)
+    out, seen = tmp_path / "out.hdf5", []
+    assert rename_keys(named, Target(out), names, lambda *at: seen.append(at)) == renamed
+    keys, found = keys_of(out)
+    assert keys == before - set(renamed) | set(renamed.values()) and found == entries
+    assert seen == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"obs": "seen"}, "'obs' is a group: name one array in it"),
+        ({"obs/s": "obs/"}, "'obs/' is not the name of an array: expected one such as 'obs/object'"),
+        ({"obs/s": "a//b"}, "'a//b' is not the name"),
+        ({"obs/s": "obs/t"}, "'obs/t' is taken: choose another name for 'obs/s'"),
+        ({"obs/s": "obs"}, "'obs' is taken"),
+        ({"obs/s": "grip/s"}, "'grip/s' is taken"),
+        ({"obs/s": "u", "obs/t": "u"}, "'u' is taken"),
+        ({"actions": "old"}, "'actions' would be missing: also name the array that replaces it"),
+        ({"obs/x": "obs/y"}, "no demo has 'obs/x'; did you mean"),
+    ],
+)  # fmt: skip
+def test_names_that_no_array_may_get(named, tmp_path, names, words):
+    with refused(f"{named}: {words}"):
+        rename_keys(named, Target(tmp_path / "out.hdf5"), names)
+
+
+def test_parts_of_a_file(path, tmp_path):
+    out, seen = tmp_path / "out.hdf5", []
+    target = Target(out, overwrite=True)
+    assert subset(path, target, Selection(first=2), lambda *at: seen.append(at)) == demos(0, 1)
+    assert seen == [(1, 2), (2, 2)]
+    with DatasetFile(out) as file:
+        assert file.demos() == demos(0, 1) and file.filter_keys() == {}
+    with refused(f"{path}: no demo fulfils the conditions: nothing is written"):
+        subset(path, target, Selection(min_length=2))
+    delete(path, target, demos=["demo_1-demo_7"], on_demo=lambda *at: seen.append(at))
+    assert seen[2:] == [(n, 4) for n in (1, 2, 3, 4)]
+    with DatasetFile(out) as file:
+        assert file.demos() == demos(0, 8, 9, 10)
+    delete(path, target, keys=["obs"])
+    with DatasetFile(out) as file:
+        assert len(file.demos()) == 11 and not any(
+            key.startswith("obs") for key in file.keys("demo_0")
+        )
+    for how, words in (
+        ({}, "nothing to delete: name demos or keys"),
+        ({"keys": ["actions"]}, "a demo has 'actions': they can be renamed, not deleted"),
+        ({"demos": ["demo_11"]}, "there is no demo 'demo_11'"),
+        ({"keys": ["ob"]}, "no demo has 'ob'"),
+    ):
+        with refused(f"{path}: {words}"):
+            delete(path, target, **how)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_rescaled_actions_by_default(tmp_path):
+    parts = [episode(3, {"s": np.zeros((3, 1))}, np.array([[0.0], [2.0], [4.0]]))]
+    path = write_demos(tmp_path / "a.hdf5", parts)
+    out, back = tmp_path / "out.hdf5", tmp_path / "back.hdf5"
+    scale = normalize_actions(path, Target(out))
+    assert (scale.offset.tolist(), scale.scale.tolist(), scale.mode) == ([2], [2], "min_max")
+    assert actions_of(out, "demo_0").ravel().tolist() == [-1, 0, 1]
+    assert undo(out, Target(back)).offset.tolist() == [2]
+    assert actions_of(back, "demo_0").ravel().tolist() == [0, 2, 4]
+    with refused(f"{out}: its actions are rescaled already: get them back with --undo first"):
+        normalize_actions(out, Target(tmp_path / "more.hdf5"))
+    with refused(f"{back}: its actions are not rescaled: there is nothing to undo"):
+        undo(back, Target(tmp_path / "more.hdf5"))
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/actions"][0] = np.inf
+    for mode in ("min_max", "gaussian"):
+        with refused(f"{path}: 'actions' have NaN or inf: leave those demos out with"):
+            normalize_actions(path, Target(tmp_path / "more.hdf5"), mode=mode)
+
+
 def run(verb, *words, code=0):
     return call(f"dataset {verb}", *words, code=code).output
 
@@ -172,9 +295,9 @@ def file(demo_file):
     return path
 
 
-def actions_of(path):
+def actions_of(path, demo="demo_1"):
     with h5py.File(path) as opened:
-        return opened["data/demo_1/actions"][()]
+        return opened[f"data/{demo}/actions"][()]
 
 
 @pytest.mark.parametrize(
