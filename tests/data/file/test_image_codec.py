@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imitate.data import DatasetFile, DatasetWriter, SequenceDataset, check_dataset, finish_partial
+from imitate.data.file import image_codec
 from imitate.data.file.encoded_frames import DamagedFrameError, decode_images
 from imitate.data.file.image_codec import FrameReader, encode_jpeg, storage_of, write_images
 from imitate.errors import ConfigError, DatasetError
@@ -132,6 +133,72 @@ def test_frames_are_read_by_their_numbers(tmp_path):
         assert every.shape == images.shape
         for bounds in ((1, 3), (3, 99), (2, 2), (4, 1)):
             np.testing.assert_array_equal(reader.read(*bounds), every[slice(*bounds)])
+
+
+@pytest.fixture
+def video(tmp_path, monkeypatch):
+    """Makes a reader of a video of 40 frames, each with its number in all pixels; the last packets may be missing."""
+    begun = []
+
+    def frames_from(packets, form, start):
+        begun.append((form, start))
+        for number in range(start, len(packets)):
+            if packets[number][0] == 255:
+                raise ValueError("torn")
+            if packets[number][0] == 254:
+                return
+            yield np.full((4, 4, 3), packets[number][0], np.uint8)
+
+    monkeypatch.setattr(image_codec, "frames_from", frames_from)
+    monkeypatch.setattr(image_codec, "video_form", lambda array, shape: shape)
+    file = h5py.File(tmp_path / "a.hdf5", "w")
+
+    def make(last=39):
+        array = file.create_dataset(str(last), (40,), h5py.vlen_dtype(np.uint8))
+        for number in range(40):
+            array[number] = [number if number < 39 else last]
+        array.attrs.update(encoding="video", shape=[4, 4, 3])
+        return FrameReader(array), begun
+
+    yield make
+    file.close()
+
+
+def test_a_video_is_read_on_where_the_last_reading_ended(video, monkeypatch):
+    reader, begun = video()
+    for start, stop in (
+        (0, 3),
+        (3, 20),
+        (20, 40),
+        (5, 7),
+        (7, 7),
+        (7, 9),
+        (39, 40),
+        (40, 50),
+        (0, 99),
+    ):
+        found = reader.read(start, stop)
+        assert found.shape[1:] == (4, 4, 3)
+        assert found[:, 3, 3, 2].tolist() == list(range(40))[start:stop]
+    assert begun == [((4, 4, 3), start) for start in (0, 5, 39, 0)]
+    asked, original = [], h5py.Dataset.__getitem__
+    monkeypatch.setattr(
+        h5py.Dataset, "__getitem__", lambda s, at: asked.append(at) or original(s, at)
+    )
+    reader.read(3, 40)
+    assert asked == [slice(3, 19), slice(19, 35), slice(35, 51)]
+
+
+@pytest.mark.parametrize(("last", "words"), [(255, "torn"), (254, "the video ends before it")])
+def test_a_damaged_video_names_the_frame(video, last, words):
+    reader, _ = video(last)
+    with pytest.raises(DamagedFrameError, match=words) as error:
+        reader.read(30, 40)
+    assert error.value.frame == 9
+    with pytest.raises(DamagedFrameError, match=words) as error:
+        reader.read(39)
+    assert error.value.frame == 0
+    assert reader.read(37, 39)[:, 0, 0, 0].tolist() == [37, 38]
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
