@@ -89,9 +89,10 @@ def test_the_environment_that_a_configuration_names(world):
     assert online_env_meta(config()) == META
     with refused("train.online.env: is null, and there are no demonstrations", error=ConfigError):
         online_env_meta(config(env=None))
-    wrapped = online_env_meta(config(wrappers=[{"type": "repeated", "num": 3}]))
-    assert [entry["type"] for entry in wrapped["wrappers"]] == ["repeated"]
-    assert wrapped["wrappers"][0]["discount"] == config().algo["discount"]
+    seen = {"s": 3, "duration": 3}
+    given = config("sac", seen, wrappers=[{"type": "repeated", "num": 3}])
+    (wrapper,) = online_env_meta(given)["wrappers"]
+    assert wrapper == {"type": "repeated", "num": 3, "discount": given.algo["discount"]}
     parts = {"rewards": {"a": {"source": "reward:0"}}}
     assert online_env_meta(config(algo=parts))["reward_parts"] is True
 
