@@ -469,6 +469,35 @@ def test_errors_of_constructors(registered, error, kwargs, raised, words):
         registered(type("Part", (Plain,), {"__init__": fail}), kwargs)
 
 
+@pytest.mark.parametrize(
+    ("module", "raised"), [("own", ValueError), ("gymnasium_robotics", EnvError)]
+)
+def test_an_own_module_s_errors_keep_their_traceback(registered, monkeypatch, module, raised):
+    def fail(self, render_mode=None, **kwargs):
+        raise ValueError("odd")
+
+    loaded = []
+    monkeypatch.setattr(
+        "imitate.envs.gymnasium_env.module_of_env", lambda *names: loaded.append(names)
+    )
+    with pytest.raises(EnvError):
+        registered(type("Part", (Plain,), {"__init__": fail}), {"size": 1})
+    with pytest.raises(raised, match="odd"):
+        GymnasiumEnv(f"{module}:Part-v0", {"size": 1})
+    assert loaded == [(f"{module}:Part-v0", None)]
+
+
+def test_a_mask_in_an_info(registered):
+    names = {
+        "action_space": spaces.Discrete(2),
+        "outcome": (0.0, False, False, {"action_mask": [1, 0]}),
+    }
+    env = registered(type("Part", (Plain,), names))
+    env.reset()
+    assert env.gives_mask is False
+    assert env.step(np.zeros(1))[0]["action_mask"].tolist() == [1, 0] and env.gives_mask is True
+
+
 class Stateful(Plain):
     state = np.array([1.0, 2.0])
 
@@ -491,26 +520,27 @@ def test_an_environments_own_states(registered):
     with refused(words, error=EnvError):
         env.reset_to({"states": np.zeros(3)})
     plain = registered(Plain)
+    plain.unwrapped.reset = lambda **words: pytest.fail("it is refused before a reset")
     for call in (plain.get_state, lambda: plain.reset_to({"states": np.zeros(2)})):
         with refused("Part-v0: its state can be neither read nor set, unlike", error=EnvError):
             call()
 
 
 def test_states_of_mujoco():
-    env = GymnasiumEnv("InvertedPendulum-v5")
+    env, action = GymnasiumEnv("Reacher-v5"), np.array([0.5, -0.5])
     env.reset(seed=1)
     for _ in range(3):
-        seen = env.step(np.array([0.5]))[0]["flat"]
+        seen = env.step(action)[0]["flat"]
     state = env.get_state()["states"]
-    assert state.shape == (5,) and state[0] > 0
-    np.testing.assert_array_equal(state[1:], seen)
-    follows = env.step(np.array([0.5]))[0]["flat"]
+    assert state.shape == (9,) and state[0] > 0
+    np.testing.assert_allclose(np.cos(state[1:3]), seen[:2])
+    follows = env.step(action)[0]["flat"]
     env.reset(seed=2)
-    np.testing.assert_array_equal(env.reset_to({"states": state})["flat"], seen)
+    np.testing.assert_allclose(env.reset_to({"states": state})["flat"], seen, atol=1e-4)
     assert env.get_state()["states"][0] == state[0]
-    np.testing.assert_allclose(env.step(np.array([0.5]))[0]["flat"], follows, atol=1e-6)
-    with refused("has shape (4,), but the environment's has (5,)", error=EnvError):
-        env.reset_to({"states": state[:4]})
+    np.testing.assert_allclose(env.step(action)[0]["flat"], follows, atol=1e-6)
+    with refused("has shape (8,), but the environment's has (9,)", error=EnvError):
+        env.reset_to({"states": state[:8]})
     env.close()
 
 
@@ -543,15 +573,15 @@ def test_rewards_of_goals(registered):
 
 class Frames(Plain):
     def render(self):
-        return np.arange(12.0).reshape(2, 2, 3)
+        return np.arange(18.0).reshape(2, 3, 3)
 
 
 def test_frames_are_resized_by_repeating_pixels(registered):
     env = registered(Frames, render=True)
     assert env.unwrapped.render_mode == "rgb_array"
     frame = env.render(height=4, width=3)
-    assert frame.dtype == np.uint8 and frame[:, 0, 0].tolist() == [0, 0, 6, 6]
-    assert frame[0, :, 1].tolist() == [1, 1, 4] and frame.flags.c_contiguous
+    assert frame.dtype == np.uint8 and frame[:, 0, 0].tolist() == [0, 0, 9, 9]
+    assert frame[0, :, 1].tolist() == [1, 4, 7] and frame.flags.c_contiguous
     assert env.render().shape == (256, 256, 3)
 
     def missing(self):

@@ -28,7 +28,7 @@ class Orientation:
 
     def __init__(self, layout: FileLayout) -> None:
         hands = [key for key, form in layout.steps.items() if HAND.match(key)]
-        self._hand = next((key for key in hands if layout.steps[key].step == (3,)), None)
+        self._hand = next((key for key in hands if layout.steps[key].step == (3,)), "")
         self._keys = [
             key
             for key, form in layout.steps.items()
