@@ -140,6 +140,7 @@ def test_files_are_opened_once_and_again_in_another_process(paths, fields, monke
 
 @pytest.mark.parametrize(("kept", "located"), [(1, 3), (2, 2)])
 def test_locations_of_arrays_are_kept(paths, fields, monkeypatch, kept, located):
+    assert module.KEPT_PLACES == 65536
     monkeypatch.setattr(module, "KEPT_PLACES", kept)
     asked, original = [], DatasetFile.storage
     monkeypatch.setattr(DatasetFile, "storage", lambda *a: asked.append(a[1]) or original(*a))

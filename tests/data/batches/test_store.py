@@ -213,9 +213,11 @@ def test_large_tensors_return_to_the_pool():
     assert pickled.empty((size,), np.dtype("u1")).shape == (size,)
 
 
-@pytest.mark.parametrize(("sizes", "taken_back"), [([0] * 5, 4), (range(8), 8), (range(9), 1)])
+@pytest.mark.parametrize(
+    ("sizes", "taken_back"), [([0] * 5, 4), (range(8), 8), (range(9), 1), ([-1] * 3, 0)]
+)
 def test_limits_of_the_pool(monkeypatch, sizes, taken_back):
-    """Four of a size, and eight sizes: the ninth replaces all of them."""
+    """Four of a size from 128 KiB on, and eight sizes: the ninth replaces all of them."""
     pool, made_new = Buffers(), []
     new = np.empty
     monkeypatch.setattr(module.np, "empty", lambda *a: made_new.append(a) or new(*a))

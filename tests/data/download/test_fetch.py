@@ -74,13 +74,36 @@ def test_a_small_file_is_read_anew_and_from_its_copy_when_the_server_is_away(ser
     for content in (b"the first", b"the second"):
         server.files["/index.json"] = content
         assert fetch_small(url) == content
+    server.cut["/index.json"] = [3]  # one failure is no reason for an old copy
+    assert fetch_small(url) == b"the second"
+    assert "the copy in the cache is used" not in caplog.text
     server.files["/index.json"], server.cut["/index.json"] = b"the third", [3, 3]
     assert fetch_small(url) == b"the second"
     assert "the copy in the cache is used" in caplog.text
     server.down = True
     assert fetch_small(url) == b"the second"
-    with refused("cannot be reached (503"):
+    server.asked.clear()
+    with refused(f"{server.url}/other.json: cannot be reached (503"):
         fetch_small(f"{server.url}/other.json")
+    assert server.asked == ["GET /other.json"] * 6
+
+
+def test_an_index_has_a_largest_size(server, monkeypatch):
+    monkeypatch.setattr(store, "_MAX_SMALL", 5)
+    for size in (5, 6):
+        server.files[f"/{size}"] = bytes(size)
+    assert fetch_small(f"{server.url}/5") == bytes(5)
+    with refused(f"{server.url}/6: is larger than an index can be: correct the address"):
+        fetch_small(f"{server.url}/6")
+
+
+def test_where_the_cache_cannot_be_written(server, monkeypatch, tmp_path):
+    server.files["/index.json"] = b"x"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "file"))
+    assert fetch_small(f"{server.url}/index.json") == b"x"  # there is just no copy
+    with refused("/remote/abc: cannot be written (Not a directory): choose another folder (--out"):
+        fetch(f"{server.url}/a.hdf5", KEY, 10)
 
 
 def test_a_file_without_an_index_is_fetched_again_when_it_changes(server):
@@ -127,6 +150,32 @@ def test_files_that_were_not_read_for_longest_go(put):
     old, older, new = put("old", 4, 2000), put("older", 3, 1000), put("new", 2, 3000)
     last = put("last", 4)
     assert [path.exists() for path in (older, old, new, last)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("keys", "more", "left"),
+    [
+        ({"x"}, 3 * MB, ["new", "old", "older"]),  # 2 + 4 + 1 of 10 MB
+        ({"x"}, 3 * MB + 1, ["new", "old"]),
+        ({"x"}, 4 * MB + 1, ["new"]),
+        ({"x"}, 8 * MB + 1, []),
+        ({"old"}, 7 * MB, ["new", "old", "older"]),  # its own part is replaced
+        ({"x"}, 0, ["new", "old", "older"]),
+    ],
+)
+def test_room_to_the_byte(put, keys, more, left):
+    for key, size, used_at in (("old", 4, 2000), ("older", 1, 1000), ("new", 2, 3000)):
+        put(key, size, used_at)
+    make_room(keys, more)
+    assert sorted(path.name for path in remote_folder().iterdir() if path.is_dir()) == left
+    assert {path.stem for path in remote_folder().glob("*.lock")} == set(left)
+
+
+def test_what_is_in_use_counts_to_the_byte(put):
+    put("used", 4, held=True)
+    make_room({"x"}, 6 * MB)
+    with refused("limited to 0.01 GB, of which 0.004 GB are in use, but 0.006 GB are to be down"):
+        make_room({"x"}, 6 * MB + 1)
 
 
 def test_several_processes_make_room_at_once(put, monkeypatch):

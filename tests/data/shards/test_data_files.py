@@ -6,6 +6,7 @@ import pytest
 from imitate.data.shards import data_files
 from imitate.data.shards.data_files import DataFiles, Outline
 from imitate.data.shards.data_files import data_files as files_of
+from imitate.data.shards.index import write_index
 from tests.demo_files import ENV_META, data_config, episode, write_demos
 
 
@@ -23,7 +24,7 @@ def paths(tmp_path):
 def test_a_file_is_opened_once_until_too_many_are_open(paths, monkeypatch):
     with DataFiles() as files:
         first = files.open(paths[0])
-        assert files.open(str(paths[0])) is first
+        assert files.open(str(paths[0])) is first and data_files.MOST_OPEN == 500
         monkeypatch.setattr(data_files, "MOST_OPEN", 2)
         second = files.open(paths[1])
         assert files.open(paths[0]) is first  # now the second is the oldest
@@ -32,7 +33,6 @@ def test_a_file_is_opened_once_until_too_many_are_open(paths, monkeypatch):
         assert files.open(paths[1]) is not second
     with DataFiles() as files:
         assert files.open(paths[0]) is not first
-    assert data_files.MOST_OPEN == 2
 
 
 def test_the_outline_and_the_instructions(paths):
@@ -43,6 +43,20 @@ def test_the_outline_and_the_instructions(paths):
         assert files.instructions(paths[0], " all ") == {"all"}
         assert files.instructions(paths[0], "  ") == {"a", "b", None}
         assert files.fingerprint(paths[0]) == files.open(paths[0]).fingerprint()
+        assert files.swmr is False
+
+
+def test_a_folder_of_shards_opens_none_of_its_files(paths, tmp_path, monkeypatch):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    (folder / "0.hdf5").write_bytes(paths[0].read_bytes())
+    index = write_index(folder)
+    monkeypatch.setattr(DataFiles, "open", None)
+    files = DataFiles()
+    assert files.outline(folder) == Outline(index.env_args, 10.0, frozenset({"m"}))
+    assert files.instructions(folder) == {"a", "b", None}
+    assert files.instructions(folder, "all") == {"all"}
+    assert files.fingerprint(folder)["num_demos"] == 3
 
 
 def test_given_files_stay_open(paths):

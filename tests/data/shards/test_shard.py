@@ -10,7 +10,7 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.data.edit import shard as module
-from imitate.data.edit.shard import PARTIAL_NAME, shard_files
+from imitate.data.edit.shard import PARTIAL_NAME, place_of, shard_files
 from imitate.data.shards.index import ShardIndex
 from imitate.errors import DatasetError
 from tests.demo_files import contents
@@ -187,6 +187,36 @@ def test_an_upload_that_was_cut_short_is_resumed(demo_file, monkeypatch):
         assert hashlib.sha256(content).hexdigest() == shard.sha256
 
 
+@pytest.mark.parametrize("kind", ["folder", "url"])
+def test_places_of_shards(tmp_path, kind):
+    out = tmp_path / "out" if kind == "folder" else f"memory://{tmp_path.name}/out"
+    with place_of(out) as place:
+        assert place.name == str(out)
+        assert place.text("a.json") is None and place.shards() == []
+        place.put("a.json", "one")
+        place.put("a.json", "two")
+        assert place.text("a.json") == "two"
+        for name in ("b.hdf5", "a.hdf5", "c.txt"):
+            file = place.workplace() / name
+            file.write_text(name)
+            place.keep(file)
+            assert file.exists() is (kind == "folder")
+        assert place.shards() == ["a.hdf5", "b.hdf5"] and place.text("b.hdf5") == "b.hdf5"
+        place.remove("a.json")
+        assert place.text("a.json") is None
+
+
+def test_an_error_without_words_has_its_name(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise ConnectionError
+
+    with place_of(f"memory://{tmp_path.name}") as place:
+        monkeypatch.setattr(type(fsspec.filesystem("memory")), "cat_file", fail)
+        with pytest.raises(DatasetError, match=r"cannot be written \(ConnectionError\): check the"):
+            place.text("a")
+
+
 def test_an_http_server_is_not_written_to(demo_file):
-    with pytest.raises(DatasetError, match="HTTP servers are read only"):
-        shard_files([demo_file()], "https://host/demos", 2)
+    for url in ("https://host/demos", "http://host/demos"):
+        with pytest.raises(DatasetError, match=f"{url}: HTTP servers are read only"):
+            shard_files([demo_file()], url, 2)
