@@ -46,6 +46,9 @@ def merged(tmp_path, *sources, **how):
 def test_demos_are_numbered_where_names_are_equal_and_masks_joined(write, tmp_path):
     sources = write("a.hdf5", masks={"m": [0], "n": [1]}), write("b.hdf5", masks={"m": [1]})
     seen = []
+    for number, path in enumerate(sources):
+        with h5py.File(path, "r+") as file:
+            file.attrs["root"] = file["data"].attrs["own"] = number
     names, out = merged(tmp_path, *sources, on_demo=lambda *at: seen.append(at))
     assert names == [
         {"demo_0": "demo_0", "demo_1": "demo_1"},
@@ -59,6 +62,7 @@ def test_demos_are_numbered_where_names_are_equal_and_masks_joined(write, tmp_pa
         assert file.read("demo_3", "actions").ravel() == pytest.approx([0.3] * 3)
     with h5py.File(out) as file:
         assert file["data"].attrs["total"] == 10
+        assert (file.attrs["root"], file["data"].attrs["own"]) == (0, 0)  # of the first file
 
 
 def test_different_names_are_kept(write):
@@ -146,3 +150,27 @@ def test_names_of_numbers_that_all_files_share(write, tmp_path, second, names):
     _, out = merged(tmp_path / "x", write("c.hdf5"), sources[0])
     with DatasetFile(out) as file:
         assert "features" not in file.file_attrs
+
+
+def test_messages_name_the_first_and_the_differing_file(write):
+    """The third of three demos or files differs, in each way."""
+    a, b, c = (write(f"{name}.hdf5") for name in "abc")
+
+    def check(words, *paths):
+        with pytest.raises(DatasetError) as error:
+            check_alike([a, b, *paths], False, False)
+        assert str(error.value).startswith(words)
+
+    other = write("env.hdf5", env="Stack")
+    check(f"{other}: environment ('Stack', 1), but ('Lift', 1) in {a}: merge files", c, other)
+    scaled = write("scale.hdf5", attrs={OFFSET: [0.0], SCALE: [2.0]})
+    check(f"{a}: the actions of the files are rescaled in different ways", c, scaled)
+    check(f"{a}: the actions of the files are rescaled in different ways", scaled, c)
+    wide = write("wide.hdf5", width=2)
+    words = (
+        f"{wide}: demo 'demo_0': a step of 'obs/s' has shape (2,), but (1,) in {a}: demo 'demo_0':"
+    )
+    check(words, wide)
+    with h5py.File(c, "r+") as file:
+        del file["data/demo_1/rewards"]
+    check(f"{c}: demo 'demo_1' has no 'rewards', others have: leave such keys out", c)
