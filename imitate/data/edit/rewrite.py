@@ -247,12 +247,11 @@ def _copy_array(
     if chosen is None and change is None:
         old.file.copy(old, into, name=name)
         return
+    chosen = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
     frame = storage_of(old).frame if old.dtype.kind == "O" else None
     if frame is not None and (change is not None or storage_of(old).kind == "video"):
-        kept = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
-        _copy_frames(old, into, name, kept, change)
+        _copy_frames(old, into, name, chosen, change)
         return
-    chosen = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
     step_bytes = max(1, math.prod(old.shape[1:]) * old.dtype.itemsize)
     piece = max(1, _PIECE_BYTES // step_bytes)
     first = _rows(old, chosen[:piece], change)

@@ -174,3 +174,7 @@ def test_messages_name_the_first_and_the_differing_file(write):
     with h5py.File(c, "r+") as file:
         del file["data/demo_1/rewards"]
     check(f"{c}: demo 'demo_1' has no 'rewards', others have: leave such keys out", c)
+    with h5py.File(a, "r+") as file:
+        del file["data/demo_1/rewards"]
+        file["data/demo_1/rewards"] = np.zeros((3, 2))
+    check(f"{a}: demo 'demo_1': a step of 'rewards' has shape (2,), but () in {a}: demo 'demo_0'")

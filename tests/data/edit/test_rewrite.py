@@ -107,12 +107,13 @@ def test_attributes_chunks_and_lengths_of_a_copy(demo_file, tmp_path):
     with h5py.File(path, "r+") as file:
         file["data"].attrs.update({"old": 1, "kept": 2})
         demo = file["data/demo_1"]
-        sizes = {"small": (4, 2), "exact": (13, 2), "large": (14, 2), "plain": None}
+        sizes = {"small": (4, 2), "exact": (13, 1), "large": (14, 2), "plain": None}
         for name, chunks in sizes.items():
             demo.create_dataset(name, data=np.arange(60).reshape(30, 2), chunks=chunks)
         packed = {"compression": "gzip", "compression_opts": 7, "shuffle": True}
         demo.create_dataset("packed", data=np.arange(60).reshape(30, 2), **packed)
         demo["packed"].attrs["unit"] = "m"
+        demo["obs/short"] = np.arange(20)  # shorter than the demo
         del file["data/demo_0/actions"]
         file["data/demo_0/actions"] = 3.0  # no array: a demo without steps
     rows = np.array([3, 4, 9, 20, *range(21, 30)])
@@ -129,7 +130,8 @@ def test_attributes_chunks_and_lengths_of_a_copy(demo_file, tmp_path):
             np.testing.assert_array_equal(demo[name][:, 0], 2 * rows)
         assert demo["small"].chunks == (4, 2) and demo["plain"].chunks is None
         assert demo["large"].chunks is not None and demo["large"].chunks[0] <= 13
-        assert demo["exact"].chunks == (13, 2) and demo["large"].compression is None
+        assert demo["exact"].chunks == (13, 1) and demo["large"].compression is None
+        assert demo["obs/short"][()].tolist() == [3, 4, 9]
         kept = demo["packed"]
         assert (kept.compression, kept.compression_opts, kept.shuffle) == ("gzip", 7, True)
         assert kept.attrs["unit"] == "m" and not demo["large"].shuffle
