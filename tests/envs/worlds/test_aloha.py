@@ -1,13 +1,14 @@
 import sys
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 
 from imitate.collect.demonstrate import Plan, demonstrate
 from imitate.envs import make_env
 from imitate.envs.experts.aloha import Arm
-from imitate.envs.worlds.aloha import TRANSFER, AlohaStateEnv
+from imitate.envs.worlds.aloha import TRANSFER, AlohaStateEnv, make_transfer
 from imitate.envs.worlds.drawing import ModelCameras
 from imitate.errors import EnvError
 
@@ -151,3 +152,59 @@ def test_without_a_seed_the_random_sequence_of_the_last_one_continues(env, monke
     monkeypatch.setattr(ModelCameras, "close", lambda self: closed.append(True))
     AlohaStateEnv().close()
     assert closed == [True]
+
+
+def test_commands_and_observations_by_their_places(monkeypatch):
+    from gym_aloha.constants import DT, START_ARM_POSE
+
+    world, steps = AlohaStateEnv(), []
+    assert AlohaStateEnv("rgb_array").render_mode == "rgb_array" and world.render_mode is None
+    obs, info = world.reset(seed=2)
+    assert info == {"success": False}
+    np.testing.assert_allclose(world.data.qpos[:16], START_ARM_POSE)
+    np.testing.assert_allclose(world.data.ctrl, START_ARM_POSE)
+    np.testing.assert_array_equal(obs["object_quat"], world.data.qpos[19:23])
+    monkeypatch.setattr(mujoco, "mj_step", lambda model, data, count: steps.append(count))
+    action = np.arange(14) / 10.0
+    action[[6, 13]] = 0.0, 1.0
+    world.step(action)
+    assert steps == [10] and world.model.opt.timestep * 10 == pytest.approx(DT)
+    closed, opened = 0.01844, 0.058  # of the puppet's fingers, in m
+    wanted = [*action[:6], closed, -closed, *action[7:13], opened, -opened]
+    np.testing.assert_allclose(world.data.ctrl, wanted, atol=1e-9)
+    world.data.qpos[:16] = np.arange(16) / 100.0
+    world.data.qpos[[6, 14]] = closed, opened
+    seen = world.step(action)[0]["agent_pos"]
+    arms = [*(np.arange(6) / 100), 0.0, *(np.arange(8, 14) / 100), 1.0]
+    np.testing.assert_allclose(seen, arms, atol=1e-9)
+
+
+def test_a_state_is_restored_exactly():
+    world, actions = AlohaStateEnv(), np.random.default_rng(0).uniform(-0.5, 0.5, (4, 14))
+    world.reset(seed=1)
+    for action in actions[:2]:
+        before = world.step(action)[0]
+    state = world.get_sim_state()
+    assert state.shape == (mujoco.mj_stateSize(world.model, mujoco.mjtState.mjSTATE_INTEGRATION),)
+    follows = world.step(actions[2])[0]
+    world.reset(seed=2)
+    again = world.set_sim_state(state)
+    np.testing.assert_array_equal(world.get_sim_state(), state)
+    for key, value in world.step(actions[2])[0].items():
+        np.testing.assert_array_equal(again[key], before[key])
+        np.testing.assert_array_equal(value, follows[key])
+
+
+def test_other_tasks_of_the_package(monkeypatch):
+    made = []
+    fake = type(sys)("gym_aloha.env")
+    fake.AlohaEnv = lambda task, **kwargs: made.append((task, kwargs))
+    monkeypatch.setitem(sys.modules, "gym_aloha.env", fake)
+    make_transfer()
+    make_transfer("pixels", "insertion", more=1)
+    assert made == [
+        ("transfer_cube", {"obs_type": "pixels"}),
+        ("insertion", {"obs_type": "pixels", "more": 1}),
+    ]
+    assert isinstance(make_transfer("state"), AlohaStateEnv)
+    assert gymnasium.spec(TRANSFER).entry_point is make_transfer
