@@ -32,6 +32,7 @@ from tests.tiny import tiny_algo
 
 DISCOUNT = 0.9
 PLAN = FQEPlan(updates=100, batch_size=64, members=3)
+IN_THE_PRODUCT = fqe.HIDDEN, fqe.LEARNING_RATE, fqe.TARGET_RATE, fqe.ROWS, fqe.SAMPLES
 ENV_META = {"env_name": "Line", "type": 2, "env_kwargs": {}}
 
 
@@ -41,6 +42,17 @@ def fast_learning(monkeypatch):
     monkeypatch.setattr(fqe, "HIDDEN", (64,))
     monkeypatch.setattr(fqe, "LEARNING_RATE", 1e-2)
     monkeypatch.setattr(fqe, "TARGET_RATE", 0.2)
+
+
+def test_settings_of_the_product():
+    assert ((128, 128), 1e-3, 0.02, 1024, 8) == IN_THE_PRODUCT
+    assert FQEPlan() == FQEPlan(5000, 256, 5, 0)
+
+
+def test_intervals_are_two_deviations_of_the_members():
+    found = fqe.FQEResult((1.0, 3.0), 0.0, behind=(0.5,))
+    assert (found.value, found.behind_interval) == (2.0, (0.5, 0.5))
+    assert found.interval == pytest.approx((2.0 - 2.0 * 2**0.5, 2.0 + 2.0 * 2**0.5))
 
 
 def recorded_bandit(discounts=0.0):

@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from imitate import load_config
 from imitate.errors import ConfigError
-from imitate.train.metrics import Debug, NoiseScale, policy_stds
+from imitate.train.metrics import Debug, MetricsFile, NoiseScale, policy_stds
 from tests.tiny import tiny_algo, tiny_batch, tiny_config, tiny_run
 
 SMALL = {"actor": {"net": {"gaussian": {"init_std": 0.3, "fixed_std": True}}}}
@@ -89,6 +89,49 @@ def test_debug_needs_tensorboard():
     tree["experiment"]["logging"] |= {"debug": True, "log_tb": False}
     with pytest.raises(ConfigError, match="debug is written to TensorBoard alone"):
         load_config(tree)
+
+
+def test_debug_shows_the_latest_batch():
+    algo = tiny_algo("sac", algo=SMALL)
+    debug = Debug(algo, 6)
+    assert debug.histograms() == {} and debug.scalars() == {}
+    batch = {"obs": {"s": torch.zeros(5, 3)}, "rewards": torch.ones(5), "more": torch.ones(5)}
+    debug.add({**batch, "actions": torch.zeros(5, 1)})
+    assert set(debug.histograms()) == {"Debug/Actions", "Debug/Rewards", "Debug/Policy_Std"}
+    debug.add(batch)
+    found = debug.histograms()
+    assert set(found) == {"Debug/Rewards", "Debug/Policy_Std"}
+    assert torch.equal(found["Debug/Rewards"], torch.ones(5))
+
+
+def test_frames_of_a_batch_may_be_stacked_and_other_keys_are_left_out():
+    algo = tiny_algo("sac", algo=SMALL)
+    one = policy_stds(algo, {"s": torch.zeros(5, 3), "z": torch.zeros(5, 7)})
+    assert torch.equal(policy_stds(algo, {"s": torch.zeros(5, 1, 3)}), one)
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        (
+            '{"kind": "epoch", "epoch": 1, "x": 1e299, "y": 1e300, "z": "text"}',
+            {"kind": "epoch", "epoch": 1, "x": 1e299},
+        ),
+        ('{"epoch": 2, "x": null, "on": true}', {"epoch": 2, "x": None, "on": True}),
+        ('{"epoch": 1.0}', None),
+        ('{"epoch": true}', None),
+        ('{"x": 1}', None),
+        ("[1]", None),
+        ("{", None),
+    ],
+)  # fmt: skip
+def test_lines_that_are_read(tmp_path, line, kept):
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics.path.write_text(f"{line}\n")
+    assert metrics.read() == ([] if kept is None else [kept])
+    metrics.append({"epoch": 3})
+    last = metrics.read()[-1]
+    assert last["epoch"] == 3 and last["time"] == round(last["time"], 3)
 
 
 def test_without_observations_or_with_goals_no_deviation_is_shown():
