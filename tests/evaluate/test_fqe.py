@@ -45,7 +45,8 @@ def fast_learning(monkeypatch):
 
 
 def test_settings_of_the_product():
-    assert ((128, 128), 1e-3, 0.02, 1024, 8) == IN_THE_PRODUCT
+    numbers = ((128, 128), 1e-3, 0.02, 1024, 8)
+    assert numbers == IN_THE_PRODUCT
     assert FQEPlan() == FQEPlan(5000, 256, 5, 0)
 
 
