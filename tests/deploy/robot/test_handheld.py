@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from imitate.deploy.robot.limits import ActionLimits
+from imitate.errors import UserError
 from imitate.system import clock
 from tests.deploy.devices import Source, handheld
 from tests.deploy.fake_robot import FakeRobot
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -98,8 +100,43 @@ def test_a_button_of_the_gripper_is_no_command_while_the_act_button_is_up():
     assert person.act("rt") is None and person.grip() == -1.0
 
 
-def test_without_holding_a_button_of_the_gripper_acts_for_a_moment():
-    assert Person(hold=False).act("g") == [*REST, 1.0]
+def test_without_holding_a_button_of_the_gripper_acts_for_half_a_second():
+    person = Person(hold=False)
+    assert person.act("g") == [*REST, 1.0]
+    clock.sleep(0.49)
+    assert person.act() == [*REST, 1.0]
+    clock.sleep(0.02)
+    assert person.act() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dead_band": -0.1}, "dead_band is -0.1; wanted a number in [0, 1)"),
+        ({"dead_band": 1.0}, "dead_band is 1.0"),
+        ({"grace_s": -0.1}, "grace_s is -0.1; wanted seconds, at least 0"),
+        ({"grace_s": np.nan}, "grace_s is nan"),
+        ({"buttons": {"rb": "akt"}}, "a button cannot be 'akt'; did you mean 'act'"),
+        ({"buttons": {"rb": "open"}}, "no button has the role 'act'"),
+        ({"axes": ["x", "-w"]}, "there is no axis '-w'"),
+        ({"axes": ["x"]}, 'the robot"s actions have 6 numbers beside the gripper, and 1 axes'),
+        ({"axes": ["x"] * 6, "gripper": False}, "actions have 7 numbers, and 6 axes are given"),
+        ({"gripper": False}, "actions have 7 numbers, and 6 axes are given"),
+    ],
+)
+def test_settings_that_do_not_fit(options, words):
+    with refused(words, error=UserError):
+        Person(**options)
+
+
+def test_the_device_says_what_its_buttons_do(capsys):
+    source = Source()
+    hand = handheld(source, buttons={"rb": "act", "ok": "success"}, dead_band=0.0)
+    assert capsys.readouterr().err == "device: rb act; ok success\n"
+    assert source.opened == 1
+    hand.close()
+    assert source.opened == 0
+    assert Person(hold=False, buttons={}).act(x=1.0) is not None
 
 
 def test_taking_over_keeps_the_gripper_as_the_policy_left_it():

@@ -78,3 +78,67 @@ def test_a_packet_that_is_lost_at_the_beginning_is_asked_for_again():
 
     robot.faults["observe"] = lose
     np.testing.assert_allclose(pushed(robot, [1.0, 0.0]), [0.6, -0.5, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ((0, True, None), "scale is 0; wanted a number above 0, at most 1"),
+        ((1.01, True, None), "scale is 1.01"),
+        ((0.5, True, "both"), "mode is 'both'; wanted relative or absolute"),
+        ((0.5, "yes", None), "gripper is 'yes'; wanted true, false or inverted"),
+    ],
+)
+def test_settings_are_checked(settings, words):
+    Pushes(1, "inverted", "absolute")
+    with pytest.raises(UserError, match=words):
+        Pushes(*settings)
+
+
+def test_robots_without_limits_or_a_pose_are_refused():
+    for limits in ({"low": (-np.inf, -2, 0)}, {"high": (np.inf, 2, 1)}):
+        with pytest.raises(UserError, match="the robot's limits are infinite"):
+            Pushes(0.5, True, None).connect(arm(POSE, **limits))
+    with pytest.raises(UserError, match="mode absolute needs a robot that provides its pose"):
+        pushed(arm(None), [1.0, 0.0], "absolute")
+
+
+def test_a_pause_counts_as_a_fifth_of_a_second():
+    robot, pushes = arm(POSE), Pushes(0.5, True, None)
+    pushes.connect(robot)
+    pushes.tick()
+    for seconds, x in ((0.15, 0.65), (0.2, 0.7), (5.0, 0.7)):
+        clock.sleep(seconds)
+        pushes.tick()
+        assert pushes.action([1.0, 0.0], robot.observe())[0] == pytest.approx(x)
+
+
+@pytest.mark.parametrize(
+    ("followed", "how", "grip"),
+    [
+        (None, "toggle", 1.0),
+        (0.4, "toggle", 1.0),
+        (0.5, "toggle", 1.0),  # neither open nor closed
+        (0.6, "toggle", 0.0),
+        (0.6, "close", 1.0),
+        (0.6, "open", 0.0),
+    ],
+)
+def test_a_toggle_leads_to_the_other_end(followed, how, grip):
+    robot, pushes = arm([0.0, 0.0, 0.0]), Pushes(0.5, True, None)
+    pushes.connect(robot)
+    if followed is not None:
+        pushes.follow([0.0, 0.0, followed])
+    pushes.grip(how)
+    assert pushes.action([0.0, 0.0], robot.observe())[-1] == grip
+    pushes.begin()
+    assert pushes.action([0.0, 0.0], robot.observe())[-1] == 0.0
+
+
+def test_without_a_gripper_its_commands_change_nothing():
+    robot, pushes = arm([0.0, 0.0, 0.0]), Pushes(0.5, False, None)
+    pushes.connect(robot)
+    pushes.grip("close")
+    pushes.follow([0.0, 0.0, 1.0])
+    # the middle of 0 to 1 is kept, because 0 is no way to both sides
+    assert (pushes.size, pushes.action([0.0] * 3, robot.observe()).tolist()) == (3, [0.0, 0.0, 0.5])

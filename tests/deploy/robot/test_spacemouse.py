@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from imitate.deploy.robot.spacemouse import AXES, Cap, HIDSpaceMouse, SpaceMouse, spacemice
+from imitate.errors import RobotError, UserError
+from imitate.system import clock
 from tests.deploy.devices import ARM, FakeHID, both, buttons, hid_device, pushes, turns
 from tests.deploy.fake_robot import FakeRobot
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -72,8 +75,41 @@ def test_turns_are_about_the_axes_by_the_right_hand_rule():
 def test_a_cap_without_reports_counts_as_released():
     cap = Cap()
     cap.take(pushes(0, -350, 0), 10.0)
-    assert cap.reading(10.4).axes["forward"] == 1.0
-    assert set(cap.reading(10.6).axes.values()) == {0.0}
+    assert cap.reading(10.5).axes["forward"] == 1.0
+    assert set(cap.reading(10.51).axes.values()) == {0.0}
+
+
+def test_by_default_a_full_push_is_three_tenths_and_the_pose_is_kept_as_long(hid):
+    hand = SpaceMouse(keys=False, source=HIDSpaceMouse(hid=hid))
+    hand.connect(FakeRobot(ARM, pose=np.zeros(7)))
+    assert hand.guide(None).action is None
+    hid.reports = [pushes(0, -35, 0)]  # a tenth of the travel
+    assert hand.guide(None).action is None
+    hid.reports = [pushes(0, -350, 0)]
+    assert hand.guide(None).action[0] == pytest.approx(0.3)
+    hid.reports = [pushes(0, 0, 0)]
+    clock.sleep(0.29)
+    assert hand.guide(None).action.tolist() == [0.0] * 6 + [-1.0]
+    clock.sleep(0.02)
+    assert hand.guide(None).action is None
+
+
+@pytest.mark.parametrize(
+    ("index", "fails", "words"),
+    [
+        (1, False, "there is no SpaceMouse 1; 1 are connected"),
+        (0, True, "the SpaceMouse 'SpaceMouse Compact' cannot be opened (open failed)"),
+    ],
+)
+def test_a_device_that_cannot_be_opened(index, fails, words):
+    with refused(words, error=UserError):
+        HIDSpaceMouse(index, FakeHID(fails_to_open=fails)).open()
+
+
+def test_a_device_that_is_disconnected(hid, hand):
+    hid.gone = True
+    with refused("'SpaceMouse Compact' was disconnected (read error); the", error=RobotError):
+        hand.guide(None)
 
 
 def test_the_newest_report_counts(hid, hand):
