@@ -158,7 +158,7 @@ SEVEN, TEN = np.ones(7), np.ones(10)
         ((TIME + 0.49) * SEVEN, TIME * TEN, False),
         ((TIME + 0.51) * SEVEN, TIME * TEN, True),
         ((TIME - 0.5) * SEVEN, TIME * TEN, False),
-        (0 * TIME * SEVEN, 0 * TIME * TEN, True),  # an arm that rests fits both
+        (0 * TIME * SEVEN, 0 * TIME * TEN, True),  # an arm that stands still fits both
         (TIME * SEVEN, np.hstack([9 * TIME, TIME * SEVEN, 5 * TIME]), False),  # columns 1 to 7
         (TIME * SEVEN, None, True),
         (None, TIME * TEN, True),
