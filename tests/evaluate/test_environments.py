@@ -12,6 +12,7 @@ from imitate.errors import ConfigError, EnvError
 from imitate.evaluate import environments as named_environments
 from imitate.evaluate.environments import (
     EnvTrial,
+    at_rate,
     check_cluster,
     check_named,
     environments,
@@ -19,7 +20,10 @@ from imitate.evaluate.environments import (
     label,
     laid_over,
     named_env,
+    named_robot,
     opponent_of,
+    simulated,
+    trials,
     with_env,
 )
 from tests.tiny import tiny_checkpoint, tiny_tree
@@ -123,6 +127,75 @@ def test_the_named_environment_keeps_arguments_of_its_own_simulator_only():
     assert lift["env_kwargs"] == {"robots": "Panda"}
 
 
+def test_wrappers_stay_around_an_environment_of_another_simulator():
+    wrapped = {
+        "env_name": "Lift",
+        "type": 1,
+        "wrappers": [{"type": "skills"}],
+        "env_kwargs": {"a": 1},
+    }
+    found = named_env("Pendulum-v1", wrapped)
+    assert found == {**PENDULUM, "wrappers": [{"type": "skills"}]}
+    assert named_env("Nowhere", {"type": 4}) == {"env_name": "Nowhere", "type": 2, "env_kwargs": {}}
+
+
+FAST = {"control_freq": 20}
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "found"),
+    [
+        ("robot:arm", {"env_name": "robot:arm", "own": 1}, {"env_name": "robot:arm", "own": 1}),
+        ("robot:arm", {"env_name": "Lift", "type": 1, "env_kwargs": FAST}, ("robot:arm", FAST)),
+        ("robot:arm", None, ("robot:arm", {})),
+        (
+            "robot:sim",
+            {**PENDULUM, "env_kwargs": FAST},
+            (
+                "robot:sim:Pendulum-v1",
+                {"options": {"env_meta": {**PENDULUM, "env_kwargs": FAST}}, **FAST},
+            ),
+        ),
+        (
+            "robot:sim:Pendulum-v1",
+            {"env_name": "Lift", "type": 1, "env_kwargs": FAST},
+            ("robot:sim:Pendulum-v1", {"options": {"env_meta": PENDULUM}}),
+        ),
+    ],
+)
+def test_robots(text, own, found):
+    if isinstance(found, tuple):
+        found = {
+            "env_name": found[0],
+            "type": named_environments.REAL_ROBOT,
+            "env_kwargs": found[1],
+        }
+    assert named_robot(text, own) == found
+
+
+@pytest.mark.parametrize(
+    "own", [None, {"env_name": "robot:arm", "type": named_environments.REAL_ROBOT}]
+)
+def test_a_simulated_robot_needs_an_environment(own):
+    with pytest.raises(ConfigError, match="robot:sim: no environment given: name one, such as"):
+        named_robot("robot:sim", own)
+
+
+@pytest.mark.parametrize(
+    ("meta", "rate", "kwargs"),
+    [
+        ({"env_kwargs": {"port": 1}}, 20.0, {"port": 1, "control_freq": 20.0}),
+        ({}, 20.0, {"control_freq": 20.0}),
+        ({"env_kwargs": {"control_freq": 5}}, 20.0, {"control_freq": 5}),
+        ({"env_kwargs": {"port": 1}}, None, {"port": 1}),
+        ({"env_kwargs": {"port": 1}, "env_name": "Lift", "type": 1}, 20.0, {"port": 1}),
+    ],
+)
+def test_the_rate_of_the_data_is_that_of_a_robot(meta, rate, kwargs):
+    robot = {"env_name": "robot:arm", "type": named_environments.REAL_ROBOT, **meta}
+    assert at_rate(robot, rate)["env_kwargs"] == kwargs
+
+
 def test_env_goes_before_the_updates_of_the_configuration_and_these_before_the_file(config):
     updated = {"env_name": "CartPole-v1", "type": 2, "env_kwargs": {"sutton_barto_reward": True}}
     named = config(({}, {}), rollout={"enabled": False}, env_meta_update_dict=updated)
@@ -175,6 +248,60 @@ def test_an_environment_is_tried_before_a_training(env, shape, size, words):
         trial.play()
 
 
+class Arms:
+    """Two agents, or one; notes what it is asked."""
+
+    action_low, action_high = np.array([-1.0, 2.0, -np.inf]), np.array([3.0, 2.0, 5.0])
+    action_dim = 3
+
+    def __init__(self, agents=None):
+        self.agents, self.steps, self.closed = agents, [], 0
+
+    def reset(self, *, seed):
+        assert seed == 0
+        obs = {"s": np.zeros(3)}
+        return ([obs] * 2 if self.agents else obs), {}
+
+    def step(self, action):
+        self.steps.append(np.asarray(action).tolist())
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("agents", "steps"), [(None, [1.0, 2.0, 0.0]), (("a", "b"), [[1.0, 2.0, 0.0]] * 2)]
+)
+def test_a_trial_takes_a_step_in_the_middle_of_the_limits(monkeypatch, agents, steps):
+    made, asked = Arms(agents), []
+    monkeypatch.setattr(
+        named_environments, "make_env", lambda *given, **words: asked.append(words) or made
+    )
+    EnvTrial(META, {"s": (3,)}, 3).play()
+    assert made.steps == [steps] and made.closed == 1
+    assert asked == [{"obs_keys": ("s",), "camera_size": {}, "team": True}]
+    with pytest.raises(EnvError, match="gives no observation 'z', but s; to train without"):
+        EnvTrial(META, {"z": (3,)}, 3).play()
+    made.action_dim = 4
+    with pytest.raises(EnvError, match="takes actions of 4 numbers, but the data have 3"):
+        EnvTrial(META, {"s": (3,)}, 3).play()
+    assert made.closed == 3 and len(made.steps) == 1
+
+
+def test_tasks_of_one_environment_share_a_trial():
+    metas = [{**META, "key": "a", "lang": "x"}, {**META, "key": "b"}, {**META, "env_name": "Other"}]
+    shapes = {"s": (3,), "lang_emb": (7,)}
+    found = trials(shapes, 2, metas, serves_language=True)
+    assert [trial.env_meta["env_name"] for trial in found] == ["Toy", "Other"]
+    assert found[0].obs_shapes == {"s": (3,)} and found[0].action_dim == 2
+    assert trials(shapes, 2, metas, serves_language=False)[0].obs_shapes == shapes
+
+
+def test_environments_that_can_be_made_here(monkeypatch):
+    monkeypatch.setattr(named_environments, "can_be_made", lambda meta: meta["type"] == 2)
+    assert simulated([META, {**META, "type": 4}]) == [META]
+
+
 def test_only_a_cluster_that_is_typed_needs_no_trust(config, monkeypatch):
     asked = []
     monkeypatch.setattr(named_environments, "refuse", lambda *words: asked.append(words))
@@ -211,6 +338,13 @@ def test_a_random_opponent_repeats_itself_and_keeps_to_the_mask():
     assert [agent({}).tolist() for _ in range(3)] == free
     picked = {int(agent({"action_mask": [0, 1, 0, 1, 0]}).argmax()) for _ in range(40)}
     assert picked == {1, 3}
+    half = {int(agent({"action_mask": [0.5, 0.49, 0, 0, 0]}).argmax()) for _ in range(40)}
+    assert half == {0}
+    first = np.random.default_rng(0).uniform([-1.0, -1.0], [4.0, 4.0])
+    wide = opponent_of("random", ActionSpace("game", spaces.Box(-np.inf, 4.0, (2,))))
+    assert wide({}).tolist() == first.tolist()
+    high = opponent_of("random", ActionSpace("game", spaces.Box(-4.0, np.inf, (2,))))
+    assert high({}).tolist() == np.random.default_rng(0).uniform([-4.0] * 2, [1.0] * 2).tolist()
     wide = opponent_of("random", ActionSpace("game", spaces.Box(-np.inf, 4.0, (2,))))
     drawn = np.array([wide({}) for _ in range(200)])
     assert (drawn.min() < -0.9) and (3.9 < drawn.max() <= 4.0)
