@@ -50,12 +50,17 @@ def test_shards_hold_the_same_arrays_attributes_and_filter_keys(demo_file, tmp_p
 def test_demos_of_several_files_are_numbered_anew_where_names_meet(demo_file, tmp_path):
     masks = {"train": [0]}
     files = [demo_file(f"{i}.hdf5", num_demos=3, seed=i, filter_keys=masks) for i in range(2)]
-
+    for number, path in enumerate(files):
+        with h5py.File(path, "r+") as file:
+            file.attrs["root"] = number
     index = shard_files(files, tmp_path / "out", 4)
 
     names = [f"demo_{number}" for number in range(6)]
     assert [shard.demos for shard in index.shards] == [names[:4], names[4:]]
     assert [shard.filter_keys for shard in index.shards] == [{"train": ["demo_0", "demo_3"]}, {}]
+    for number, first in (("000", 0), ("001", 1)):  # those of the shard's first demo
+        with h5py.File(tmp_path / "out" / f"{number}.hdf5") as file:
+            assert file.attrs["root"] == first
     with DatasetFile(files[1]) as old, DatasetFile(tmp_path / "out" / "001.hdf5") as new:
         np.testing.assert_array_equal(old.read("demo_2", "actions"), new.read("demo_5", "actions"))
 
