@@ -408,7 +408,7 @@ def test_values_stay_raw_when_statistics_are_wanted(demo_file):
     assert_equal_batches(plain, normalized)
 
 
-# ---- what is told of the data --------------------------------------------------------------------
+# ---- reports about the data -----------------------------------------------------------------------
 
 
 @pytest.fixture

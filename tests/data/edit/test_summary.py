@@ -120,6 +120,9 @@ def test_progress_and_what_has_no_statistics(tmp_path, demo_file):
         file["data/demo_0/actions"] = np.zeros((0, 1))
     with refused("empty.hdf5: no demo has a step to compute statistics of"):
         summarize(tmp_path / "empty.hdf5")
+    with h5py.File(tmp_path / "empty.hdf5", "a") as file:
+        file["data/demo_1/actions"] = np.array([[1.0], [3.0]])
+    assert summarize(tmp_path / "empty.hdf5")["actions"].mean.tolist() == [2.0]
     with h5py.File(path, "a") as file:
         del file["data/demo_1/rewards"]
         file["data/demo_1/rewards"] = np.zeros((12, 2))
