@@ -69,11 +69,14 @@ def test_the_backup_where_links_are_not_possible(tmp_path, monkeypatch):
     def refuse(*args):
         raise OSError(errno.EPERM, "no links here")
 
+    synced = []
     monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(target, "sync", lambda path: synced.append(path.name.partition("-")[0]))
     file = tmp_path / "a.hdf5"
     file.write_text("0")
     with Target(None, file).writing() as part:
         part.write_text("1")
+    assert synced == ["a.hdf5.part", "a.hdf5.bak"]
     assert (file.read_text(), file.with_name("a.hdf5.bak").read_text()) == ("1", "0")
 
 
@@ -107,6 +110,7 @@ def test_files_that_are_replaced_or_not(tmp_path):
 
 def test_copies_of_dead_processes_of_this_machine_are_removed(tmp_path, monkeypatch):
     def kill(process, signal):
+        assert signal == 0
         if process != 7:
             raise {2: ProcessLookupError, 3: PermissionError}.get(process, OverflowError)
 
