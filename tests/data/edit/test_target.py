@@ -50,6 +50,16 @@ def test_a_failed_replacement_leaves_the_old_file_and_no_backup(tmp_path):
     assert list(tmp_path.iterdir()) == [old]
 
 
+def test_a_folder_is_made_and_an_error_has_its_first_line(tmp_path):
+    out = tmp_path / "x" / "y" / "a.hdf5"
+    with Target(out).writing() as part:
+        part.write_text("1")
+    assert out.read_text() == "1"
+    words = f"{out}: cannot be written (torn): free some space, or choose another folder"
+    with refused(words), Target(out, overwrite=True).writing():
+        raise OSError("torn\nmore")
+
+
 def test_in_place_keeps_a_backup_each_time(tmp_path):
     file = tmp_path / "a.hdf5"
     file.write_text("0")
