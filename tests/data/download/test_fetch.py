@@ -19,6 +19,7 @@ from imitate.data.download.fetch import (
     make_room,
     release,
     remote_folder,
+    writing,
 )
 from tests.forked import Forked
 from tests.refusals import refused
@@ -178,6 +179,40 @@ def test_what_is_in_use_counts_to_the_byte(put):
         make_room({"x"}, 6 * MB + 1)
 
 
+def test_a_file_that_is_held_was_used_last(put):
+    old, new = put("old", 4, 1000), put("new", 4, 2000)
+    assert hold(old)
+    release(old)
+    make_room({"x"}, 5 * MB)
+    assert old.exists() and not new.exists()
+
+
+def test_files_that_vanish_or_cannot_be_locked(put, monkeypatch):
+    make_room({"x"}, MB)  # where there is no folder yet
+    path = put("a", 1)
+
+    def vanished(lock, **how):
+        shutil.rmtree(path.parent)
+        return locked(lock, **how)
+
+    def refuse(*_, **__):
+        raise OSError("no locks")
+
+    locked = store.locked
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "locked", refuse)
+        assert hold(path)  # nobody can remove it
+        path.unlink()
+        assert not hold(path)
+    path = put("a", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "locked", vanished)
+        assert not hold(path)
+        path.parent.mkdir()
+        with writing(path):
+            assert path.parent.is_dir() and not path.exists()
+
+
 def test_several_processes_make_room_at_once(put, monkeypatch):
     """Another process removes what this one has just found."""
     put("old", 4, 2000), put("older", 3, 1000)
@@ -207,6 +242,8 @@ def test_a_file_that_another_process_uses_stays(put):
 
     with Forked(use) as other:
         assert other.line() == "True"
+        assert hold(path)  # both may read it
+        release(path)
         with refused("of which 0.004 GB are in use, but 0.008 GB"):
             make_room({"x"}, 8 * MB)
         assert path.exists()

@@ -39,7 +39,8 @@ def test_the_least_recently_read_files_are_removed(files, room, kept):
 
 
 def test_files_in_use_and_files_that_others_removed(files):
-    held = Hold(files[1])
+    held, again = Hold(files[1]), Hold(files[1])
+    del again
     files[0].unlink()
     assert remove_oldest(files, 0) == 10.0
     assert [file.exists() for file in files] == [False, True, False]
@@ -48,6 +49,7 @@ def test_files_in_use_and_files_that_others_removed(files):
     assert remove_oldest(files, 0) == 0.0
     del copy
     Hold(files[0])  # a missing file is no error
+    assert not files[0].exists()
 
 
 def test_reading_is_recorded_and_the_file_not_changed(files):

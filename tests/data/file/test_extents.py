@@ -27,6 +27,7 @@ def path(tmp_path, request):
         demo.create_dataset("obs/gzip", data=random.normal(size=(9, 5)), compression="gzip")
         demo.create_dataset("obs/never_written", shape=(9, 2), dtype="f4", fillvalue=7.0)
         demo["obs/deep/er/one"] = np.arange(9)
+        demo["obs/byte"] = np.uint8([7])
         demo["scalar"] = 3.0
         demo["link"] = h5py.SoftLink("/data")
         narrow = h5py.h5t.STD_I32LE.copy()
@@ -48,12 +49,12 @@ def test_equal_to_h5py(path, request):
                 continue
             wanted = h5["data/demo_0"][key][()]
             assert extent.shape == wanted.shape
-            for start, stop in ((0, 9), (2, 5), (7, 99), (3, 3)):
+            for start, stop in ((0, 9), (2, 5), (7, 99), (3, 3), (4, None)):
                 values = extents.read("demo_0", key, start, stop)
                 assert values.dtype == wanted.dtype
                 np.testing.assert_array_equal(values, wanted[start:stop])
         direct = {key for key, extent in found.items() if extent.offset is not None}
-        plain = {"actions", "obs/big_endian", "obs/bool", "obs/half", "obs/deep/er/one"}
+        plain = {"actions", "obs/big_endian", "obs/bool", "obs/half", "obs/deep/er/one", "obs/byte"}
         assert direct == (set() if request.node.callspec.params["path"] else plain)
 
 
@@ -63,6 +64,15 @@ def test_a_missing_demo_and_a_missing_array(path):
             extents.of("demo_1")
         with pytest.raises(DatasetError, match="did you mean 'actions'"):
             extents.read("demo_0", "action", 0, 1)
+
+
+@pytest.mark.parametrize("path", [0], indirect=True)
+def test_the_file_is_closed_at_the_end(path):
+    with DatasetFile(path) as file:
+        with Extents(file) as extents:
+            assert len(extents.read("demo_0", "actions", 0, None)) == 9
+        with pytest.raises(DatasetError, match="closed file"):
+            extents.read("demo_0", "actions", 0, None)
 
 
 def test_groups_in_a_circle_end(path):

@@ -1,5 +1,7 @@
 """Original names of a dataset's arrays and of their numbers."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from imitate.data.file.features import (
@@ -8,6 +10,7 @@ from imitate.data.file.features import (
     dimension_names,
     dimension_words,
     features_of,
+    names_in,
     number_names,
     without_other_names,
 )
@@ -25,7 +28,11 @@ def test_an_attribute_is_at_most_as_large_as_hdf5_allows(letter, bytes_of):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"a": 1}', '{"a": {}}', '{"a": {"feature": 1}}', 5, "[" * 100_000]
+    "text",
+    [
+        *("{", "[]", '{"a": 1}', '{"a": {}}', '{"a": {"feature": 1}}', 5, "[" * 100_000),
+        '{"a": {"feature": "x"}, "b": {}}',
+    ],
 )
 def test_other_attributes_are_refused(text):
     with pytest.raises(DatasetError, match="F: the attribute 'features' .* is not a JSON object"):
@@ -70,6 +77,14 @@ def test_names_that_not_all_files_have_are_left_out():
     assert without_other_names({"obs/s": ARM}, [{"obs/s": ARM}]) == {"obs/s": ARM}
     for others in ([{"obs/s": other}], [{"obs/s": ARM}, {"obs/s": other}], [{}]):
         assert without_other_names({"obs/s": ARM}, others) == {"obs/s": {**ARM, "names": None}}
+
+
+def test_names_in_a_file():
+    entries = {"obs/s": ARM, "actions": {**ARM, "names": None}, "obs/t": {"feature": "t"}}
+    file = SimpleNamespace(file_attrs={FEATURES: as_attribute(entries)}, path="F")
+    assert names_in(file) == {"obs/s": ["a", "b"]}
+    for attrs in ({}, {FEATURES: "{"}):
+        assert names_in(SimpleNamespace(file_attrs=attrs, path="F")) == {}
 
 
 def test_dimensions_in_words():

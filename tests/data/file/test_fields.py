@@ -146,6 +146,8 @@ def clock(start, step, count=20, dtype=np.float64):
         (clock(-1e9, -1.0), True),
         (clock(1e9, 64.0), False),
         (clock(1e9, 0.0), False),  # at rest
+        (np.array([1e9, *[1e9 + 64] * 9])[:, None], False),  # one change
+        (np.array([1e9, 1e9 + 64] * 5)[:, None], False),  # to and fro
         (clock(8191.0, 1e-5), False),
         (clock(8192.0, 1e-5), True),
         (clock(2**30, 1, dtype=np.int32), True),
