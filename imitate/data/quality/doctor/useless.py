@@ -101,12 +101,10 @@ def useless_observations(
 
 def _pieces(file: DemoFile, demo: str, names: Sequence[str]) -> Iterator[DemoSteps]:
     """Yield consecutive steps of several arrays of a demo."""
-    shapes = [file.shape(demo, name) for name in names]
     row = sum(
-        math.prod(shape[1:]) * file.dtype(demo, name).itemsize
-        for name, shape in zip(names, shapes, strict=True)
+        math.prod(file.shape(demo, name)[1:]) * file.dtype(demo, name).itemsize for name in names
     )
-    length, rows = max(shape[0] for shape in shapes), max(1, PIECE_BYTES // max(1, row))
-    for start in range(0, length, rows):
-        small = {name: file.read(demo, name, start, min(start + rows, length)) for name in names}
-        yield DemoSteps(demo, start, small, is_last=start + rows >= length)
+    rows = max(1, PIECE_BYTES // max(1, row))
+    for start in range(0, file.length(demo), rows):
+        small = {name: file.read(demo, name, start, start + rows) for name in names}
+        yield DemoSteps(demo, start, small)

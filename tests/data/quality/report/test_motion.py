@@ -159,7 +159,7 @@ ONE = (0.1, 0.2, 0.3, 0.0, 0.0, 0.6, 0.8)
         ("obs/object", poses(*ONE), [0, 7]),
         ("obs/object", poses(9.0, *ONE), [1, 9]),
         ("obs/object", poses(0.1, 0.2, 0.3, 0.0, 0.0, 0.6, 0.8009), [0, 7]),
-        ("obs/object", poses(0.1, 0.2, 0.3, 0.0, 0.0, 0.6, 0.8015), [0]),
+        ("obs/object", poses(0.1, 0.2, 0.3, 0.0, 0.0, 0.6, 0.8014), [0]),
         ("obs/object", np.array([ONE, (*ONE[:6], 0.9)]), [0]),
         ("obs/object", np.zeros((3, 2)), [0]),
         ("obs/object", np.zeros((3, 1)), []),
@@ -215,7 +215,7 @@ def histograms(monkeypatch):
 
 
 def test_histograms_of_actions(histograms):
-    values = np.array([[0.5, 1, 7 / 8], [1.0, -1, 7 / 8], [-1.0, -1, 7 / 8], [0.25, -1, 7 / 8]])
+    values = np.array([[1.0, 1, 7 / 8], [1.0, -1, 7 / 8], [-1.0, -1, 7 / 8], [0.25, -1, 7 / 8]])
     subject = Subject({"actions": values})
     subject.names = {"actions": ["x", "grip", "z"]}
     section = actions(subject)
@@ -223,12 +223,12 @@ def test_histograms_of_actions(histograms):
     assert (section.id, section.title, section.grid) == ("actions", "Actions", "grid small")
     assert subject.asked == {("actions", 200_000), ("actions", 2_000)}
     assert [(figure.title, said(figure)) for figure in section.figures] == [
-        ("dimension 0 (x)", "-1 to 1, mean 0.19; 50 % at a limit"),
+        ("dimension 0 (x)", "-1 to 1, mean 0.31; 75 % at a limit"),
         ("dimension 1 (grip)", "a switch: -1 in 75 %, else 1"),
         ("dimension 2 (z)", "always 0.875"),
     ]
     shown, how = histograms[0]
-    assert shown.tolist() == [0.5, 1, -1, 0.25]
+    assert shown.tolist() == [1, 1, -1, 0.25]
     assert how == {
         **{"noun": "step", "label": "action", "width": 232, "height": 150, "marks": (-1, 1)},
         **{"limits": (-1.08, 1.08), "title": "histogram of action 0 (x)"},
