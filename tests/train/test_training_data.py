@@ -1,5 +1,7 @@
 import io
 import json
+from pathlib import Path
+from types import SimpleNamespace as Words
 
 import h5py
 import pytest
@@ -11,6 +13,7 @@ from imitate.policy.checkpoint import control_freq_of
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.train.setup import resolve
 from imitate.train.trainer import train
+from imitate.train.training_data import FileShare, TrainingData, choice_warnings, share_of_shards
 from tests.refusals import refused
 
 from .conftest import config_dict, env_meta, resume, write_demos
@@ -184,3 +187,107 @@ def test_a_horizon_as_long_as_the_demonstrations_is_told_of_once(start, tmp_path
         "note: 2 of 2 failures ended at the horizon of 15; demonstrations last up to 15 steps: "
         "--set experiment.rollout.horizon=30"
     )
+
+
+# ---- words and shares by hand --------------------------------------------------------------------
+
+
+def share(path="data/a.hdf5", **more):
+    words = {"filter_key": None, "demos": 2, "of": 3, "steps": 1, "longest": 1}
+    return FileShare(path, **{**words, "failures": (), "held_out": (), **more})
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (share(), "a.hdf5: 2 of 3 demos (no filter key), 1 step"),
+        (
+            share(
+                filter_key="train", of=1, demos=1, shards=2, failures=("a", "b"), held_out=("c",)
+            ),
+            "a.hdf5 (2 shards): 1 of 1 demo (filter key 'train'), 1 step, 2 failures among them, "
+            "1 held-out demo among them",
+        ),
+    ],
+)
+def test_a_share_in_words(found, words):
+    assert found.words == words
+
+
+def test_three_files_and_four_numbers_are_named():
+    shapes, constant = {"b": [2, 3], "a": []}, {"b": [0, 1, 2, 3]}
+    data = TrainingData((share(),) * 3, shapes, 1234, constant)
+    one = share().words
+    assert data.words == (
+        f"training data: {one}; {one}; {one}; observations b 2x3, a 1; network 1,234 weights; "
+        "constant, so not scaled: b [0, 1, 2, 3]"
+    )
+    more = TrainingData((share(),) * 5, {}, 1, {"b": [0, 1, 2, 3, 9]})
+    assert f"{one}; 2 more files, 4 demos; observations ; network 1 weights" in more.words
+    assert more.words.endswith("b [0, 1, 2, 3, ...]")
+    (file, *_) = TrainingData((share(failures=("a",)),), {}, 1, {}).to_dict()["files"]
+    assert (file["failures"], file["held_out"]) == (1, 0)
+
+
+def of_run(filter_key=None, transitions=None):
+    algo = Words(data_needs=lambda config: Words(transitions=transitions))
+    return Words(train=Words(hdf5_filter_key=filter_key), algo=algo)
+
+
+@pytest.mark.parametrize(
+    ("found", "config", "words"),
+    [
+        (share(failures=("a",)), of_run(), ["1 demo (a) failed and|data/a.hdf5 solved --success --in-place, then"]),
+        (share(failures=tuple("abcd")), of_run(), ["4 demos (a, b, c, d) failed"]),
+        (share(failures=tuple("abcde")), of_run(), ["5 demos (a, b, c, d, ...) failed"]),
+        (share(failures=("a",), filter_key="train"), of_run(), ["--success --filter-key train --in-place,"]),
+        (share(failures=("a",), shards=2), of_run(), ["FILE solved --success --in-place (on the files, before"]),
+        (share(failures=("a",), filter_key="best"), of_run(), []),
+        (share(failures=("a",)), of_run("best"), []),
+        (share(failures=("a",)), of_run(transitions="steps"), []),
+        (share(held_out=("a", "b")), of_run(transitions="steps"), ["2 demos (a, b) from the validation mask"]),
+        (share(failures=("a",), held_out=("b",)), of_run(), ["1 demo (a)", "1 demo (b)"]),
+    ],
+)  # fmt: skip
+def test_warnings_of_the_choice(found, config, words):
+    lines = choice_warnings(config, TrainingData((found,), {}, 1, {}))
+    assert len(lines) == len(words)
+    for line, parts in zip(lines, words, strict=True):
+        assert line.startswith("warning: data/a.hdf5: ")
+        assert all(part in line for part in parts.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("filter_key", "validation", "arrays", "failures", "held_out"),
+    [
+        (None, "valid", (), ("c",), ("d",)),
+        (None, "none", (), ("c",), ()),
+        (None, "valid", ("labelled",), (), ("d",)),
+        ("valid", "valid", (), (), ()),
+    ],
+)
+def test_the_share_of_shards(filter_key, validation, arrays, failures, held_out):
+    """Of the first shard two of three demos are chosen, of the second all, of the third none."""
+
+    def shard(name, demos, lengths, success, valid=()):
+        chosen = list(valid) if filter_key else list(demos)
+        masks = {"valid": valid}
+        words = {"file": name, "demos": demos, "lengths": lengths, "success": success}
+        return Words(chosen=lambda key: chosen, filter_keys=masks, **words)
+
+    def source(name, most):
+        return Words(path=Path("x") / name, filter_key=filter_key, among=lambda demos: demos[:most])
+
+    shards = [
+        shard("1.hdf5", ("a", "b", "z"), (3, 4, 9), (True, None, False)),
+        shard("2.hdf5", ("c", "d"), (5, 6), (False, True), valid=("d",)),
+        shard("3.hdf5", ("e",), (70,), (False,)),
+    ]
+    folder = Words(place="there", index=Words(shards=shards, arrays=arrays))
+    found = share_of_shards(folder, [source("1.hdf5", 2), source("2.hdf5", 9)], validation)
+    assert (found.path, found.of, found.shards) == ("there", 6, 2)
+    assert (found.failures, found.held_out) == (failures, held_out)
+    numbers = (1, 6, 6) if filter_key else (4, 18, 6)
+    assert (found.demos, found.steps, found.longest) == numbers
+    empty = share_of_shards(folder, [source("1.hdf5", 0)], validation)
+    assert (empty.demos, empty.longest) == (0, 0)
