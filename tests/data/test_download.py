@@ -11,6 +11,7 @@ from shlex import quote
 from types import SimpleNamespace
 from urllib.error import HTTPError, URLError
 
+import h5py
 import pytest
 
 from imitate.data.download import download
@@ -243,6 +244,24 @@ def test_another_file_of_that_name_is_replaced_only_with_overwrite(file, target,
     assert sha256_of(target) == file.sha256
 
 
+@pytest.mark.parametrize("existed", [True, False])
+@pytest.mark.parametrize(
+    ("demos", "words"), [((), "holds no demo"), (("demo_0",), "demo 'demo_0' has no 'actions'")]
+)
+def test_a_file_without_demos_or_actions_is_refused(
+    file, target, server, tmp_path, demos, words, existed
+):
+    made = target if existed else tmp_path / "made.hdf5"
+    with h5py.File(made, "w") as written:
+        data = written.create_group("data")
+        for demo in demos:
+            data.create_group(demo)
+    server.files[PATH] = made.read_bytes()
+    with refused(f"{target}: " if existed else ": ", words):
+        download_public(replace(file, size_bytes=None, sha256=None), target)
+    assert target.exists() is existed
+
+
 @pytest.mark.parametrize("values", [{}, {"size_bytes": None, "about_bytes": 10**6}])
 def test_a_disk_that_is_too_small_is_told_before_a_byte_is_written(
     file, target, server, monkeypatch, values
@@ -395,6 +414,60 @@ def test_64_mebibytes_of_the_disk_are_left_free(tmp_path, server, monkeypatch, m
         return
     with refused(f"{tmp_path}: {words} 0.00 GB more: free some space, or choose another folder"):
         download.run()
+
+
+@pytest.mark.parametrize(("size", "fits"), [(0, True), (1, False)])
+def test_a_full_disk_is_enough_for_nothing(tmp_path, server, monkeypatch, size, fits):
+    server.files["/a"] = bytes(size)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    download = Download(f"{server.url}/a", tmp_path / "a")
+    if fits:
+        download.run()
+        assert (tmp_path / "a").read_bytes() == b""
+    else:
+        with refused("has 0.00 GB free"):
+            download.run()
+
+
+def test_a_resumed_file_needs_room_for_the_rest_alone(tmp_path, server, monkeypatch):
+    def stop(count, total):
+        came.append(count)
+        if count == 50:
+            raise InterruptedError
+
+    came, target = [], tmp_path / "x" / "y" / "a"
+    server.files["/a"] = bytes(range(100))
+    monkeypatch.setattr(module, "BLOCK", 50)
+    with pytest.raises(InterruptedError):
+        Download(f"{server.url}/a", target, 100, identified=True, on_bytes=stop).run()
+    assert (came, left(target)) == ([0, 0, 50], ["a.part"])  # no notes: the path says what it is
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=50 + 2**26))
+    download = Download(f"{server.url}/a", target, 100, identified=True)
+    download.run()
+    assert (target.read_bytes(), download.resumed_at) == (bytes(range(100)), 50)
+
+
+@pytest.mark.parametrize(
+    ("size", "known", "words"),
+    [
+        (100, 100, None),
+        (101, 100, "has 101 bytes, expected 100; the downloaded file was removed"),
+        (150, None, None),
+        (151, None, "sends more than 150 bytes without announcing the size"),
+    ],
+)
+def test_sizes_to_the_byte(tmp_path, server, monkeypatch, size, known, words):
+    server.files["/a"], server.length = bytes(size), False
+    monkeypatch.setattr(module, "BLOCK", 50)
+    monkeypatch.setattr(module, "_MOST_UNANNOUNCED", 150)
+    download = Download(f"{server.url}/a", tmp_path / "a", known)
+    if words is None:
+        download.run()
+        assert (tmp_path / "a").stat().st_size == size
+        return
+    with refused(f"{server.url}/a: {words}"):
+        download.run()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_retries_that_are_given_up_are_counted(tmp_path, server, monkeypatch):

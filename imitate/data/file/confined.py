@@ -217,7 +217,8 @@ def _link_error(group: h5g.GroupID, path: bytes, kind: int) -> OutsideFileError:
     to = ""
     if kind == h5l.TYPE_EXTERNAL:
         to = f" ({_shown(group.links.get_val(path)[0])})"
-    place = (h5i.get_name(group) or b"/").rstrip(b"/") + b"/" + path.lstrip(b"/")
+    inside = (h5i.get_name(group) or b"").rstrip(b"/") + b"/"
+    place = path if path.startswith(b"/") else inside + path
     return OutsideFileError(
         f"{_file_of(group)}: {_shown(place)} is a link to another file{to}, which is not followed: "
         "copy the data into this file, or leave it out"

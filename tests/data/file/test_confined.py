@@ -127,8 +127,12 @@ def test_what_is_outside_is_named(tmp_path, way, words):
         with pytest.raises(OutsideFileError) as error:
             file[KEY]
         assert str(error.value).startswith(f"{path}{words}")
-        with pytest.raises(OutsideFileError):
+        with pytest.raises(OutsideFileError) as error:
             check_below(file)
+        assert str(error.value).startswith(f"{path}{words}")
+        if "link" in words:
+            with pytest.raises(OutsideFileError):
+                assert KEY in file
         check_below("no group")
 
 

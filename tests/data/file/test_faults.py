@@ -350,6 +350,7 @@ def test_the_limits_of_actions_of_every_type(tmp_path, values, words):
         ([100, 100, 100, 100, 1], [4], []),
         ([24, 26, 100, 100, 100, 299, 301], [], []),  # as uneven as most
         ([*[100] * 9, 24, 26, 299, 301], [9], [12]),
+        ([*[16] * 9, 4, 48], [], []),  # just a quarter, and three times
         ([50, 50, 100, 100, 200, 200, 47_000], [], []),  # six times the usual spread, 476
         ([50, 50, 100, 100, 200, 200, 48_000], [], [6]),
     ],

@@ -121,6 +121,9 @@ def test_other_storages_and_wrong_forms(tmp_path):
             words = f"the attribute 'shape' of the frames is {tuple(frame)}, not (H, W, 3)"
             with pytest.raises(ValueError, match=re.escape(words)):
                 storage_of(array)
+        array = file.create_dataset("smallest", (2,), bytes_of)
+        array.attrs.update(encoding="png", shape=[1, 1, 3])
+        assert storage_of(array) == ("png", (1, 1, 3))
 
 
 def test_frames_are_read_by_their_numbers(tmp_path):
