@@ -267,7 +267,7 @@ def test_warnings_of_the_choice(found, config, words):
     ],
 )
 def test_the_share_of_shards(filter_key, validation, arrays, failures, held_out):
-    """Of the first shard two of three demos are chosen, of the second all, of the third none."""
+    """Two of the three demos of the first shard are chosen, all of the second, none of the third."""
 
     def shard(name, demos, lengths, success, valid=()):
         chosen = list(valid) if filter_key else list(demos)
