@@ -448,16 +448,18 @@ def test_a_resumed_file_needs_room_for_the_rest_alone(tmp_path, server, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("size", "known", "words"),
+    ("size", "announced", "known", "words"),
     [
-        (100, 100, None),
-        (101, 100, "has 101 bytes, expected 100; the downloaded file was removed"),
-        (150, None, None),
-        (151, None, "sends more than 150 bytes without announcing the size"),
+        (100, False, 100, None),
+        (101, False, 100, "has 101 bytes, expected 100; the downloaded file was removed"),
+        (250, True, 100, "has 150 bytes, expected 100"),  # no more than a block is read
+        (150, False, None, None),
+        (151, False, None, "sends more than 150 bytes without announcing the size"),
+        (250, True, None, None),
     ],
 )
-def test_sizes_to_the_byte(tmp_path, server, monkeypatch, size, known, words):
-    server.files["/a"], server.length = bytes(size), False
+def test_sizes_to_the_byte(tmp_path, server, monkeypatch, size, announced, known, words):
+    server.files["/a"], server.length = bytes(size), announced
     monkeypatch.setattr(module, "BLOCK", 50)
     monkeypatch.setattr(module, "_MOST_UNANNOUNCED", 150)
     download = Download(f"{server.url}/a", tmp_path / "a", known)

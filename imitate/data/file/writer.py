@@ -113,7 +113,7 @@ class DatasetWriter:
         self._names: list[str] = []
         self._layout: dict[str, StepForm] = {}
         self._running: dict[str, list[Any]] | None = None
-        self._forms = StepForms({}, "", strict=strict)
+        self._forms: StepForms
         if goes_on:
             self._look_at_demos(self._file["data"])
             return

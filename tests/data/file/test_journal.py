@@ -135,6 +135,8 @@ def committed(path, content, **options):
     file = JournaledFile(path, **options)
     file.write(content)
     file.commit()
+    file.seek(0)
+    file.write(content)
     file.commit()
     return file
 
@@ -147,6 +149,10 @@ def record(offset, old):
 def test_the_bytes_of_a_journal(tmp_path, size):
     """Records are offset, length, checksum and old bytes; first those of the owner and of the size."""
     path, content = tmp_path / "a", np.random.default_rng(0).bytes(size)
+    journal_of(path).write_bytes(bytes(1000))  # left by another one
+    file = JournaledFile(path)
+    assert len(journal_of(path).read_bytes()) == 20 + 48 + 20 + 8
+    file.close()
     file = committed(path, content)
     digest, status = hashlib.sha256(struct.pack("<Q", size) + content[:4096]), path.stat()
     for number in range(65):
@@ -166,6 +172,26 @@ def test_the_bytes_of_a_journal(tmp_path, size):
     file.close(roll_back=True)
     assert path.read_bytes() == content and not journal_of(path).exists()
     file.close()  # a second time
+
+
+def test_one_byte_is_put_back(tmp_path):
+    file = committed(tmp_path / "a", b"0123")
+    file.seek(3)
+    file.write(b"x")
+    file.close(roll_back=True)
+    assert (tmp_path / "a").read_bytes() == b"0123"
+
+
+def test_files_are_closed_although_their_journal_is_gone(tmp_path):
+    path = tmp_path / "a"
+    file = committed(path, b"0123")
+    with pytest.raises(BlockingIOError):
+        JournaledFile(path, keep=True)
+    file.lock()
+    journal_of(path).unlink()
+    file.close()
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no lock is left
 
 
 def test_long_records_are_put_back(tmp_path):
@@ -217,14 +243,14 @@ def test_after_a_stop_nothing_is_written(tmp_path):
     assert (tmp_path / "a").read_bytes() == b"0123"
 
 
-@pytest.mark.parametrize(("durable", "synced"), [({}, 0), ({"durable": True}, 7)])
+@pytest.mark.parametrize(("durable", "synced"), [({}, 0), ({"durable": True}, 8)])
 def test_records_reach_the_disk_before_the_change(tmp_path, monkeypatch, durable, synced):
     sizes = []
     monkeypatch.setattr(os, "fsync", lambda file: sizes.append(os.fstat(file).st_size))
     file = committed(tmp_path / "a", b"0123456789", **durable)
     file.seek(0)
     file.write(b"ab")
-    assert len(sizes) == synced  # owner and size at the beginning and at each commit, and the bytes
+    assert len(sizes) == synced  # owner and size at the beginning and at each commit, and old bytes
     file.close()
     assert len(sizes) == synced + 1
 
@@ -255,14 +281,58 @@ def test_a_full_disk_at_the_first_record(tmp_path, monkeypatch):
 # ---- interrupted writers -------------------------------------------------------------------------
 
 
-def test_an_interrupted_change_is_refused_until_it_is_taken_back(tmp_path):
+def test_an_interrupted_change_is_refused_until_it_is_taken_back(tmp_path, monkeypatch):
     path = written(tmp_path / "a b", (0, b"xy"))
-    with refused(f"{path}: an interrupted change: run `imitate dataset recover '{path}'`"):
+    interrupted = f"{path}: an interrupted change: run `imitate dataset recover '{path}'`"
+    with refused(interrupted):
         refuse_interrupted(path)
+    with refused(interrupted), changing(path):
+        pass
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
     assert roll_back(path) is True
+    assert synced == [path.stat().st_ino]
     refuse_interrupted(path)
     assert roll_back(path) is False
     assert path.read_bytes() == b"0123456789"
+    assert not journal_of(path).exists()
+
+
+def test_bytes_that_were_appended_alone_are_taken_back(tmp_path):
+    path = written(tmp_path / "a", (10, b"more"))
+    assert path.read_bytes() == b"0123456789more"
+    assert roll_back(path) is True and path.read_bytes() == b"0123456789"
+
+
+def test_changes_of_a_long_file_are_taken_back(tmp_path):
+    """The digest is compared at the head, the end and samples, which the changes cover in part."""
+    path, content = tmp_path / "a", np.random.default_rng(0).bytes(6000)
+    changes = ((0, bytes(10)), (4300, bytes(100)), (4350, b"x" * 100), (5990, bytes(20)))
+    with writer(path, content, *changes):
+        pass
+    with refused("an interrupted change"):
+        refuse_interrupted(path)
+    assert roll_back(path) is True and path.read_bytes() == content
+
+
+def test_a_journal_of_another_user_or_file_is_not_used(tmp_path, monkeypatch):
+    path = written(tmp_path / "a", (0, b"xy"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        refuse_interrupted(path)
+    with journal_of(path).open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # another reader
+        assert not is_being_written(path)
+        with refused("an interrupted change"):
+            refuse_interrupted(path)
+    same = tmp_path / "b"
+    same.write_bytes(path.read_bytes())
+    same.replace(path)  # another file with the same bytes
+    refuse_interrupted(path)
+    with changing(path) as file:
+        file.write(b"ab")
+    assert path.read_bytes() == b"ab23456789"
+    assert (tmp_path / "a.journal.stale").exists() and not journal_of(path).exists()
 
 
 @pytest.mark.parametrize(
@@ -324,7 +394,7 @@ def test_the_words_for_what_is_left_of_a_missing_file(tmp_path):
 @pytest.mark.parametrize(("error", "writes"), [(PermissionError, True), (IsADirectoryError, False)])
 def test_a_journal_that_cannot_be_opened(tmp_path, monkeypatch, error, writes):
     path = tmp_path / "a"
-    assert not is_being_written(path)
+    assert not is_being_written(path) and list(tmp_path.iterdir()) == []
 
     def refuse(*_, **__):
         raise error
@@ -336,12 +406,18 @@ def test_a_journal_that_cannot_be_opened(tmp_path, monkeypatch, error, writes):
 # ---- changes in place ----------------------------------------------------------------------------
 
 
-def test_a_change_in_place_is_whole_or_none(tmp_path):
-    path = tmp_path / "a"
+def test_a_change_in_place_is_whole_or_none(tmp_path, monkeypatch):
+    path, synced = tmp_path / "a", []
     path.write_bytes(b"0123456789")
-    with changing(path) as file:
+    with monkeypatch.context() as patch, changing(path) as file:
+        patch.setattr(os, "fsync", synced.append)
         file.write(b"ab")
+        assert len(synced) == 1  # before the change
     assert path.read_bytes() == b"ab23456789"
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks")))
+        with changing(path) as file:
+            file.write(b"ab")
     with pytest.raises(ZeroDivisionError), changing(path) as file:
         file.write(b"xyz")
         raise ZeroDivisionError

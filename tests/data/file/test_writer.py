@@ -185,7 +185,8 @@ def test_values_of_a_step_by_default(path):
     with DatasetWriter(path, META) as writer:
         writer.start_episode()
         writer.append(obs={"x": [1.0]}, action=[0.5], signals={"c": 2})
-        writer.append(obs={"x": [2.0]}, action=[0.5], signals={"c": 3}, terminal=True, reward=1)
+        writer.append(obs={"x": [2.0]}, action=[0.5], signals={"c": 3})
+        writer.append(obs={"x": [3.0]}, action=[0.5], signals={"c": 4}, terminal=True, reward=1)
         assert writer.finish_episode(name="one", attrs={"a": "b"}) == "one"
         writer.start_episode()
         writer.append(obs={"x": [2.0]}, action=[0.5], signals={"c": 3}, timeout=True)
@@ -194,10 +195,11 @@ def test_values_of_a_step_by_default(path):
     with DatasetFile(path) as file:
         found = {key: file.read("one", key).tolist() for key in file.keys("one")}  # noqa: SIM118
         assert found == {
-            **{"actions": [[0.5], [0.5]], "dones": [0, 1], "obs/x": [[1], [2]]},
-            **{"rewards": [0, 1], "signals/c": [2, 3], "terminals": [0, 1], "timeouts": [0, 0]},
+            **{"actions": [[0.5]] * 3, "dones": [0, 0, 1], "obs/x": [[1], [2], [3]]},
+            **{"rewards": [0, 0, 1], "signals/c": [2, 3, 4], "terminals": [0, 0, 1]},
+            "timeouts": [0, 0, 0],
         }
-        assert file.attrs("one") == {"num_samples": 2, "a": "b"}
+        assert file.attrs("one") == {"num_samples": 3, "a": "b"}
         assert file.demos() == ["demo_1", "one"]
         assert file.read("demo_1", "timeouts").tolist() == [1, 1]
 
@@ -440,6 +442,33 @@ def test_of_an_interrupted_recording_nothing_is_kept_but_what_was_there_before(p
     assert list(path.parent.iterdir()) == []
     written(path)
     assert lengths(interrupted(path, 5, append=True, keep_partial=False)) == [3, 5]
+
+
+def test_names_in_masks_and_messages_after_several_episodes(tmp_path):
+    path = tmp_path / "new" / "folder" / "a.hdf5"
+    with DatasetWriter(path, META, control_freq=0.5) as writer:
+        for number in range(3):
+            writer.append_episode(demo())
+            writer.add_filter_key("some", [f"demo_{number}"])  # replaces the mask
+        writer.start_episode()
+        with refused("'obs/x' has shape (3,), but (2,) in demo 'demo_0': give the same shape"):
+            writer.append(obs={"x": np.zeros(3)}, action=[0.5, 0.5])
+        writer.discard_episode()
+    with DatasetFile(path) as file:
+        assert file.filter_keys() == {"some": ["demo_2"]} and file.control_freq == 0.5
+
+
+def test_a_file_that_leads_elsewhere_is_not_continued(path):
+    before = written(path)
+    link = path.with_name("link.hdf5")
+    link.symlink_to(path)
+    with refused(f"{link}: cannot be written ("):
+        DatasetWriter(link, META, append=True)
+    assert link.is_symlink() and path.read_bytes() == before
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs/other"] = h5py.ExternalLink("other.hdf5", "/x")
+    with refused("is a link to another file"):
+        DatasetWriter(path, META, append=True)
 
 
 def test_files_that_are_left_are_named(path, caplog):
