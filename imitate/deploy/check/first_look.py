@@ -214,7 +214,7 @@ def _rounded(key: str, value: NDArray[np.generic], known: Range) -> list[DeployF
 
 def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFinding]:
     found = [f for f in vector_findings(key, x[None], known) if f.kind in _VECTORS]
-    room = OUTSIDE * np.where(np.isfinite(known.high - known.low), known.high - known.low, 0.0)
+    room = OUTSIDE * (known.high - known.low)
     outside = (x < known.low - room) | (x > known.high + room)
     std = np.maximum(known.std, 1e-6 * np.maximum(np.abs(known.mean), 1.0))
     if np.isfinite(known.low).all() and not (outside & (np.abs(x - known.mean) > FAR * std)).any():

@@ -285,3 +285,121 @@ def test_exchanged_cameras_by_hand(a, b, exchanged, off, is_near):
     seen = {"x": b + noise + off, "y": a + noise}  # a third of the difference of 0.2 may remain
     told = [entry.kind for entry in first_look(seen, {"x": "rgb", "y": "rgb"}, known)]
     assert ("exchanged" in told) == (exchanged and is_near)
+
+
+# ---- by hand: both sides of each limit -----------------------------------------------------------
+
+
+def kinds_of(x, mean, std, low, high):
+    """Kinds of what is found in one observation."""
+    known = Range(*(np.array(part, dtype=float) for part in (mean, std, low, high)))
+    seen = {"n": np.array(x, dtype=float)}
+    return [
+        f.kind for f in first_look(seen, {"n": "low_dim"}, TrainingObservations({"n": known}, ""))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("x", "mean", "std", "low", "high", "kinds"),
+    [
+        ([-1.125], [1.0], [0.125], [0.8], [1.2], ["sign"]),  # within a deviation of -1
+        ([-1.13], [1.0], [0.125], [0.8], [1.2], ["units"]),
+        ([-1.0], [1.0], [0.0101], [0.99], [1.01], ["sign"]),
+        ([-1.0], [1.0], [0.01], [0.99], [1.01], ["units"]),  # a switch
+        ([-0.13], [0.1875], [0.125], [0.1], [0.3], ["sign"]),
+        ([-0.125], [0.1875], [0.125], [0.1], [0.3], ["range"]),  # 2.5 deviations from its mean
+        ([13.0, 0.0], [0, 10], [1, 1], [-5, 5], [5, 15], ["order"]),  # three deviations
+        ([13.1, 0.0], [0, 10], [1, 1], [-5, 5], [5, 15], ["units", "range"]),
+        ([10.0, 0.0], [0, 10], [1, 1], [-5, 5], [5, 9], ["range"]),  # not in the range of the other
+        ([10.0, 0.5], [0, 10], [1, 9], [-5, 0], [5, 15], ["order"]),  # one is in its range
+        ([10.0, 1.5], [0, 10], [1, 9], [-5, 0], [5, 15], ["range"]),
+        ([0.0, 0.0], [0, 10], [1, 1], [-5, 5], [5, 15], ["zeros"]),
+        ([0.0, 0.0], [0, 5], [1, 1], [-5, 0], [5, 15], []),
+        ([10.0], [0], [1], [-5], [5], ["range"]),  # ten deviations
+        ([10.1], [0], [1], [-5], [5], ["units"]),
+        ([10.1], [0], [1], [-5], [10], []),  # far, but within a tenth of the range beyond it
+        ([10.1], [0], [1], [-np.inf], [np.inf], ["units"]),
+    ],
+)
+def test_vectors_by_hand(x, mean, std, low, high, kinds):
+    assert kinds_of(x, mean, std, low, high) == kinds
+
+
+def cameras(first, second, trained_first, trained_second):
+    """Kinds of what is found in two grey or coloured pictures, besides their own colours."""
+    means = {"a": (first, trained_first), "b": (second, trained_second)}
+    ranges, seen = {}, {}
+    for key, (mean, trained) in means.items():
+        trained = np.broadcast_to(np.array(trained, float), (3,))
+        ranges[key] = Range(trained, np.full(3, 0.1), np.zeros(3), np.ones(3))
+        seen[key] = np.broadcast_to(np.array(mean, float), (4, 4, 3)).astype(np.float32)
+    told = first_look(seen, dict.fromkeys(means, "rgb"), TrainingObservations(ranges, ""))
+    return [finding.key for finding in told if finding.kind == "exchanged"]
+
+
+RED, BLUE = (0.8, 0.5, 0.2), (0.2, 0.5, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("pictures", "exchanged"),
+    [
+        ((0.6, 0.2, 0.2, 0.6), True),
+        ((0.36, 0.2, 0.2, 0.36), True),
+        ((0.34, 0.2, 0.2, 0.34), False),  # too much alike
+        ((0.51, 0.29, 0.2, 0.6), True),  # 0.09 and 0.31
+        ((0.49, 0.31, 0.2, 0.6), False),  # 0.11 and 0.29
+        ((0.2, 0.6, 0.2, 0.6), False),
+        ((BLUE, RED, RED, BLUE), False),  # or their colours are in the other order
+    ],
+)
+def test_cameras_by_hand(pictures, exchanged):
+    assert cameras(*pictures) == (["a, b"] if exchanged else [])
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        ([0.0, 1.9], ""),
+        ([0.0, 2.1], "n[1] are more than 10"),
+        ([0.0, -2.1], "n[1] are more than 10"),
+    ],
+)
+def test_a_number_that_hardly_varied_counts_with_a_fifth_of_the_largest_deviation(x, words):
+    known = Range(np.zeros(2), np.array([1, 0.01]), np.array([-3, -0.03]), np.array([3, 0.03]))
+    look = LaterLook({"n": "low_dim", "m": "low_dim"}, TrainingObservations({"n": known}, ""))
+    assert look({"n": np.array(x)}).startswith(words) and bool(look({"n": np.array(x)})) == bool(
+        words
+    )
+    assert look({}) == look({"n": [5.0]}) == ""
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "least", "kinds"),
+    [
+        ([-1.0], [1.0], [-0.8], []),  # a tenth of the range beyond the limit
+        ([-1.0], [1.0], [-0.79], ["warning"]),
+        ([-10.0], [10.0], [-1.0], ["warning"]),
+        ([-10.1], [10.1], [-1.0], ["problem"]),  # more than ten times the range
+        ([5.0], [5.0], [-1.0], []),  # it did not move
+        ([-np.inf], [np.inf], [-1.0], []),
+    ],
+)
+def test_ranges_of_actions_by_hand(low, high, least, kinds):
+    found = look_at_actions(low, high, ActionLimits(low=least, high=[1.0]))
+    assert [finding.level.value for finding in found] == kinds
+
+
+@pytest.mark.parametrize(
+    ("pose", "low", "high", "found"),
+    [
+        ([0.0, 0.0], [0.11, 0.11], [1.11, 1.11], True),
+        ([0.0, 0.0], [0.1, 0.1], [1.1, 1.1], False),
+        ([0.0, 0.0], [-1.11, 0.11], [-0.11, 1.11], True),
+        ([0.0, 0.0], [0.11, -1.0], [1.11, 1.0], False),  # of one number alone it may be by chance
+        ([0.0, 0.1], [0.11, 0.11], [1.11, 1.11], False),
+        (None, [0.11, 0.11], [1.11, 1.11], False),
+    ],
+)
+def test_poses_of_zeros_by_hand(pose, low, high, found):
+    pose = None if pose is None else np.array(pose)
+    assert [finding.kind for finding in look_at_pose(pose, low, high)] == ["pose"] * found
