@@ -181,7 +181,6 @@ class PettingZooEnv:
                 f"{self.name}: reset returned no observation of '{absent[0]}', only of {', '.join(raw)}; all of "
                 "possible_agents must begin an episode"
             )
-        self._infos = {}
         self._tell(raw, infos or {})
         for opponent in self._opponents.values():
             opponent.start_episode()

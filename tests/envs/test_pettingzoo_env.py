@@ -124,6 +124,34 @@ def test_opponents_are_no_lanes_and_act_at_random(make):
     assert set(env.is_success()) == {"task", "a"}
 
 
+def test_an_opponent_begins_each_episode_and_sees_its_observation(make, monkeypatch):
+    class Opponent:
+        begun, seen = 0, []
+
+        def start_episode(self):
+            self.begun += 1
+
+        def __call__(self, obs):
+            self.seen.append(obs[AGENT_ID].tolist())
+            return np.array([0.5, -0.5])
+
+    players = []
+
+    def opponent_of(policy, space):
+        players.append((policy, space.dim, Opponent()))
+        return players[-1][2]
+
+    monkeypatch.setattr("imitate.evaluate.environments.opponent_of", opponent_of)
+    env = make({"opponents": {"b": "first", "[bc]": "second"}})
+    assert [player[:2] for player in players] == [("first", 2), ("second", 2)]
+    for _ in range(2):
+        env.reset()
+    assert [player[2].begun for player in players] == [2, 2]
+    env.step(ACTIONS[:1])
+    assert env.parallel.given[-1]["b"] == env.parallel.given[-1]["c"] == [0.5, -0.5]
+    assert Opponent.seen == [[0, 1, 0], [0, 0, 1]]
+
+
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [

@@ -104,9 +104,8 @@ def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
 def target_errors(pairs: list[tuple[Array, Array]]) -> Array:
     """Return the distances as fractions of the position's variance; infinite for a position that does not vary."""
     spread = np.concatenate([q for _, q in pairs]).var(axis=0)
-    errors = target_distances(pairs) / np.maximum(spread, _TINY)
-    nearest: Array = np.where(spread > _TINY, errors, np.inf)
-    return nearest
+    distances = target_distances(pairs)
+    return np.divide(distances, spread, out=np.full_like(distances, np.inf), where=spread > _TINY)
 
 
 def target_distances(pairs: list[tuple[Array, Array]]) -> Array:
@@ -126,8 +125,7 @@ def fits(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> list[Fit]:
     """Return for each action the better fit of both models, with its own position or the one that matches best."""
     own = own_positions(pairs)
     slowest = _SLOWEST_STEPS if rate_hz is None else max(2.0, _SLOWEST_S * rate_hz)
-    constants = np.concatenate([[0.0], np.geomspace(0.25, slowest, 16)])
-    decays = np.where(constants > 0, np.exp(-1 / np.maximum(constants, 0.05)), 0.0)
+    decays = np.concatenate([[0.0], np.exp(-1 / np.geomspace(0.25, slowest, 16))])
     levels, motions = _partners(pairs)
     found = []
     for a in range(pairs[0][0].shape[1]):
@@ -177,7 +175,7 @@ def _fit(pairs: list[tuple[Array, Array]], decays: Array, a: int, v: int, *, mov
         _left(*(np.concatenate(part, axis=1) for part in zip(*of_delay, strict=True))).min()
         for of_delay in rows
     ]
-    return np.minimum(np.array(left) / total, 1.0)
+    return np.array(left) / total
 
 
 def _filtered(u: Array, decays: Array) -> Array:
@@ -205,7 +203,7 @@ def _rows(
 
 def _left(x: Array, w: Array, y: Array) -> Array:
     """Return the sums of squared residuals (D,) of the least-squares fits of y (D, N) by gain * x + offset * w."""
-    xx, xw = _dot(x, x) + _TINY, _dot(x, w)
+    xx, xw = np.maximum(_dot(x, x), _TINY), _dot(x, w)
     offset = (_dot(w, y) - xw / xx * _dot(x, y)) / np.maximum(_dot(w, w) - xw**2 / xx, _TINY)
     gain = (_dot(x, y) - xw * offset) / xx
     rest = y - gain[:, None] * x - offset[:, None] * w

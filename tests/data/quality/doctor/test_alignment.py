@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from imitate.data.quality.doctor import alignment
 from imitate.data.quality.doctor.alignment import (
     DELAYS,
     Lag,
@@ -21,6 +22,7 @@ from imitate.data.quality.doctor.alignment import (
 )
 from imitate.data.quality.doctor.finding import Level
 from imitate.data.quality.doctor.survey import DemoSteps
+from imitate.errors import DatasetError
 
 
 def layout(*lengths, rate=None):
@@ -51,6 +53,8 @@ def test_the_motions_that_are_stored():
     assert (found.steps, found.columns) == (1017, [("obs/qpos", 0), ("obs/qpos", 1)])
     found = motions(*[recorded(1000)] * 4)
     assert found.steps == 3000  # more than 2000 are enough
+    found = motions(recorded(1000), recorded(984), recorded(17), recorded(20))
+    assert found.steps == 2001
     assert (
         motions(recorded(20, np.nan)).pairs == [] == motions({"actions": np.zeros((20, 1))}).pairs
     )
@@ -84,10 +88,17 @@ def test_distances_of_targets_by_hand():
     assert errors[0, 2] == np.inf and own_positions([(u, q)]) == {0: 0} and own_positions([]) == {}
 
 
-@pytest.mark.parametrize(("offset", "own"), [(0.49, {0: 0}), (0.51, {})])
+@pytest.mark.parametrize(("offset", "own"), [(0.49, {0: 0}), (0.5, {}), (0.51, {})])
 def test_a_target_is_nearer_than_a_quarter_of_the_variance(offset, own):
     q = np.tile([1.0, -1.0], 20)[:, None]  # a variance of 1
     assert own_positions([(q + offset, q)]) == own
+
+
+def test_a_position_that_hardly_varies_is_no_target():
+    for size, is_finite in ((1e-6, False), (1.1e-6, True), (0.9e-6, False)):
+        q = np.tile([size, -size], 20)[:, None]
+        (error,) = target_errors([(q, q)])
+        assert error[0] == (0.0 if is_finite else np.inf)
 
 
 # ---- delays --------------------------------------------------------------------------------------
@@ -120,6 +131,57 @@ def test_the_delay_of_the_models(kind, delay, constant, gain, offset):
         assert fit.unexplained.max() <= 1.0
         is_near = kind == "target" and constant < 1 and gain == 1 and delay >= -1
         assert fit.is_target == is_near
+
+
+def reference(pairs, moves, slowest):
+    """Unexplained fractions by the module's formulas, with numpy's least squares."""
+    rows = [np.arange(11, len(q) - 5) for _, q in pairs]
+    seen = [q[t] - q[t - 1] if moves else q[t] for (_, q), t in zip(pairs, rows, strict=True)]
+    plain, found = np.concatenate(seen), []
+    for delay in range(-4, 11):
+        rests, begin = [], max(0, -delay)
+        for decay in [0.0, *np.exp(-1 / np.geomspace(0.25, slowest, 16))]:
+            parts = []
+            for (u, q), steps in zip(pairs, rows, strict=True):
+                for step in steps:
+                    start = 0 if moves else begin
+                    t = step - delay
+                    past = np.arange(start, t)
+                    x = ((1 - decay) * decay ** (t - 1 - past) * u[past]).sum()
+                    share = 0.0 if moves else decay ** (t - start)
+                    y = q[step] - (q[step - 1] if moves else share * q[start + delay])
+                    parts.append((x, 1 - share, y))
+            factors, values = np.array(parts)[:, :2], np.array(parts)[:, 2]
+            gain = np.linalg.lstsq(factors, values, rcond=None)[0]
+            rests.append(((values - factors @ gain) ** 2).sum())
+        found.append(min(rests) / ((plain - plain.mean()) ** 2).sum())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_fits_are_those_of_least_squares(moves):
+    random, pairs = np.random.default_rng(0), []
+    for steps in (24, 30):
+        u = random.normal(size=steps)
+        q = np.convolve(u, [0, 0, 0.6, 0.3])[:steps] + 0.03 * random.normal(size=steps)
+        pairs.append((u, q.cumsum() if moves else 3 * q + 1))
+    columns = [(u[:, None], q[:, None]) for u, q in pairs]
+    for rate, slowest in ((30, 12.0), (None, 20.0)):
+        (fit,) = fits(columns, rate)
+        both = [reference(pairs, kind, slowest) for kind in (False, True)]
+        wanted = min(both, key=lambda curve: curve.min())
+        assert wanted is both[moves] and not fit.is_target
+        np.testing.assert_allclose(fit.unexplained, wanted, rtol=1e-6)
+
+
+def test_actions_and_positions_that_never_change_are_explained():
+    still = np.zeros((30, 1))
+    (fit,) = fits([(still, still + 2)], None)
+    assert fit.unexplained.max() < 1e-9 and not fit.is_target
+    u, q = moved(3)
+    (first, _) = fits([(u * [0, 1], q)], None)
+    assert np.isfinite(first.unexplained).all()
+    assert first.unexplained.min() > 0.5
 
 
 def test_partners_do_not_depend_on_units():
@@ -194,6 +256,68 @@ def test_a_lag_needs_steps_and_most_of_the_actions():
     assert len(lag((switch, seen), (switch, seen))) == 1  # a switch does not count
 
 
+def curve(delay, least, usual=0.9, elsewhere=0.95):
+    """Unexplained fractions at delays of -4 to 10."""
+    found = np.full(15, elsewhere)
+    found[4:7] = usual
+    found[DELAYS.index(delay)] = least
+    return found
+
+
+@pytest.mark.parametrize(
+    ("curves", "delay", "percent"),
+    [
+        ([curve(5, 0.1)], 5, 90),
+        ([curve(5, 0.64, 1.3)], 5, 36),
+        ([curve(5, 0.6401, 1.3)], None, None),  # too little is explained
+        ([curve(5, 0.3, 0.61)], 5, 70),
+        ([curve(5, 0.3, 0.59)], None, None),  # the usual delays explain more than half as much
+        ([curve(5, 0.5 * 0.5 - 1e-6, 0.5)], None, None),
+        ([curve(5, 0.5 * 0.5 - 1.1e-6, 0.5)], 5, 75),
+        ([curve(5, 0.0, 1.5e-6)], None, None),  # rounding
+        ([curve(5, 0.1), curve(1, 0.1)], None, None),  # half of them
+        ([curve(5, 0.1), curve(7, 0.2), curve(1, 0.1)], 6, 90),
+        ([curve(5, 0.1), curve(5, 0.9)], 5, 90),  # one is not clear
+        ([curve(-3, 0.1), curve(-1, 0.1), curve(-3, 0.3)], -3, 90),
+    ],
+)
+def test_most_of_the_clear_curves_have_a_delay(monkeypatch, curves, delay, percent):
+    monkeypatch.setattr(
+        alignment, "fits", lambda pairs, rate: [alignment.Fit(c, False) for c in curves]
+    )
+    u = np.random.default_rng(0).normal(size=(200, len(curves)))
+    found = lag((u, u), lengths=(200,))
+    assert len(found) == (delay is not None)
+    if found:
+        words = "before" if delay < 0 else "after"
+        assert (
+            f"motion comes {abs(delay)} step" in found[0].what and f" {words} the" in found[0].what
+        )
+        assert f"they explain {percent} % of it" in found[0].what
+        assert found[0].remedy is None  # since a shift changes nothing here
+
+
+@pytest.mark.parametrize("rate", [20.0, None])
+def test_the_rate_of_the_file_limits_the_controller(monkeypatch, rate):
+    rates = []
+
+    def noted(pairs, rate_hz):
+        rates.append(rate_hz)
+        return [alignment.Fit(curve(5, 0.1), False)]
+
+    class File:
+        @property
+        def control_freq(self):
+            if rate is None:
+                raise DatasetError("no number")
+            return rate
+
+    monkeypatch.setattr(alignment, "fits", noted)
+    pairs = [(np.random.default_rng(0).normal(size=(200, 1)),) * 2]
+    check = Lag(SimpleNamespace(demos=[], file=File()), SimpleNamespace(pairs=pairs, steps=200))
+    assert len(list(check.findings())) == 1 and rates == [rate, rate]  # before and after a shift
+
+
 # ---- states and next observations ----------------------------------------------------------------
 
 
@@ -239,6 +363,44 @@ def test_columns_are_equal_at_every_step():
     check = States(layout(20))
     check.see(DemoSteps("d0", 0, {"states": states, "obs/a": obs}))
     assert list(check.findings()) == []
+
+
+def test_a_column_of_the_same_step_excludes_a_shift():
+    states = np.random.default_rng(0).normal(size=(20, 3))
+    obs = np.column_stack([states[:, 0], np.roll(states[:, 1:], -1, axis=0)])
+    check = States(layout(20))
+    check.see(DemoSteps("d0", 0, {"states": states, "obs/a": obs}))
+    assert list(check.findings()) == []
+
+
+@pytest.mark.parametrize(("step", "found"), [(199, False), (200, True)])
+def test_two_hundred_steps_are_compared(step, found):
+    states = np.random.default_rng(0).normal(size=(230, 2))
+    obs = np.roll(states[:, :1], -1)
+    obs[step - 1] += 1.0
+    check = States(layout(230))
+    check.see(DemoSteps("d0", 0, {"states": states, "obs/a": obs}))
+    assert bool(list(check.findings())) == found
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "found"),
+    [
+        (1.0, 0, True),
+        (1.1e-5, 0, True),
+        (0.9e-5, 0, False),
+        (1.0, 1.5e-6, True),
+        (1.0, 5e-6, False),
+        (1e3, 9e-4, True),
+        (1e3, 3e-3, False),
+    ],
+)
+def test_what_varies_and_what_is_equal(size, error, found):
+    states = size * np.tile([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], (5, 1))
+    obs = np.roll(states[:, 1:], -1) + error
+    check = States(layout(20))
+    check.see(DemoSteps("d0", 0, {"states": states[:, 1:], "obs/a": obs}))
+    assert bool(list(check.findings())) == found
 
 
 @pytest.mark.parametrize(("number", "found"), [(50, True), (51, False)])

@@ -120,6 +120,18 @@ def test_a_tenth_of_the_steps_may_be_idle(idle, level):
     assert (None if found is None else found.level) is level
 
 
+@pytest.mark.parametrize(("creep", "found"), [(0.0024, True), (0.0026, False)])
+def test_the_usual_motion_is_that_of_steps_with_motion(creep, found):
+    """Actions move the arm in each fifth step only."""
+    rest = np.zeros(80, bool)
+    rest[20:40] = True
+    moved = np.where(rest, creep, np.where(np.arange(80) % 5 == 0, 0.125, 0.0))
+    places = np.concatenate([[0], moved.cumsum()[:-1]])
+    small = {"actions": np.where(rest, 0, np.linspace(0.5, 1, 80))[:, None]}
+    stretch = idle_of(DemoSteps("d", 0, {**small, "obs/eef_pos": places[:, None]}))
+    assert bool(stretch) == found
+
+
 def test_parts_of_demos_have_no_remedy():
     for more in ({"start": 5}, {"is_last": False}):
         found = idle_of(piece((15, 27), **more))
@@ -173,6 +185,14 @@ def test_demos_that_jump_are_no_measure_of_a_large_step():
     assert jumps_of(walk("d", 3), *pieces[1:]) is None
 
 
+def test_positions_in_whole_numbers_do_not_wrap():
+    places = np.tile([20, 21], 20).astype(np.uint8)
+    places[30:] += 20
+    usual = DemoSteps("b", 0, {"obs/eef_pos": np.tile([20, 21], 20).astype(np.uint8)[:, None]})
+    found = jumps_of(DemoSteps("a", 0, {"obs/eef_pos": places[:, None]}), usual)
+    assert [place.steps for place in found.places] == [((30, 31),)]
+
+
 def test_too_short_still_or_not_finite():
     def short(demo, steps, jump):
         return walk(demo, jump=jump, at=1, steps=steps)
@@ -183,6 +203,15 @@ def test_too_short_still_or_not_finite():
     assert jumps_of(short("a", 4, np.nan), *usual) is None
     assert jumps_of() is None
     assert jumps_of(walk("a", 0.0, 5.0), walk("b", 0.0), walk("c", 0.0)) is None
+
+
+@pytest.mark.parametrize(("steps", "found"), [(4000, True), (3999, False)])
+def test_of_many_steps_some_are_compared(steps, found):
+    """Of 4000 steps each second one is read, so that the large ones between are not seen."""
+    moves = np.tile([1.0, 10.0], 2000)[:steps]
+    moves[2001] = 20.0
+    places = np.concatenate([[0], moves.cumsum()])
+    assert bool(jumps_of(DemoSteps("a", 0, {"obs/eef_pos": places[:, None]}))) == found
 
 
 # ---- clocks --------------------------------------------------------------------------------------

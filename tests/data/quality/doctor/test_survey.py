@@ -48,6 +48,7 @@ class Extents:
 
 
 def test_pieces_of_a_demo(monkeypatch):
+    assert (survey.SMALL_BYTES, survey.PIECE_BYTES) == (32_000_000, 2_000_000)
     arrays = {
         **{"actions": ((4, 2), "f4"), "obs/s": ((4, 3), "f4")},
         **{

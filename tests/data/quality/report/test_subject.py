@@ -1,6 +1,7 @@
 """Values of the file that a report reads."""
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -8,7 +9,10 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.data.file.extents import Extents
-from imitate.data.quality.report.subject import spread, subject_of
+from imitate.data.quality.doctor.survey import DemoLayout, FileArray
+from imitate.data.quality.report import subject as subjects
+from imitate.data.quality.report.subject import ReportInput, spread, subject_of
+from imitate.errors import DatasetError
 from tests.demo_files import ENV_META, episode, write_demos
 
 
@@ -83,3 +87,73 @@ def test_demos_of_a_filter_key(subject):
 )
 def test_spread(count, most, kept):
     assert spread(range(count), most) == kept
+
+
+class Steps:
+    """Notes which steps are read; each value is its step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def read(self, demo, key, start, stop):
+        self.seen.append((start, stop))
+        return np.arange(start, stop)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("width", "most", "parts", "kept"),
+    [
+        (2**18, 20, [(0, 8), (8, 16), (16, 20)], range(20)),  # 2 MB for a step: 8 of them in 16 MB
+        (2**18, 7, [(0, 6), (6, 12), (12, 18), (18, 20)], range(0, 20, 3)),
+        (2**22, 20, [(n, n + 1) for n in range(20)], range(20)),
+        (2**22, 5, [(n, n + 4) for n in range(0, 20, 4)], range(0, 20, 4)),
+        (0, 9, [(0, 20)], range(0, 20, 3)),
+    ],
+)
+def test_values_are_read_in_pieces_of_16_mb(width, most, parts, kept):
+    form = FileArray((20, width), np.dtype("f8"))
+    layout = SimpleNamespace(steps={"obs/s": FileArray((0, width), form.dtype)}, extents=Steps())
+    found = ReportInput(None, None, [], [], layout, None)
+    demo = DemoLayout("d", {"obs/s": form}, 20)
+    assert found.values(demo, "obs/s", most).ravel().tolist() == list(kept)
+    assert layout.extents.seen == parts
+    assert subjects.MAX_BYTES == 2_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("form", "usual"),
+    [
+        (None, FileArray((0, 1), np.dtype("f8"))),
+        (FileArray((3, 1), np.dtype("f8")), None),
+        (FileArray((3, 1), np.dtype("f8")), FileArray((0, 2), np.dtype("f8"))),
+        (FileArray((3, 1), np.dtype("S1")), FileArray((0, 1), np.dtype("S1"))),
+        (FileArray((0, 1), np.dtype("f8")), FileArray((0, 1), np.dtype("f8"))),
+    ],
+)
+def test_arrays_that_have_no_values(form, usual):
+    layout = SimpleNamespace(steps={} if usual is None else {"x": usual}, extents=Steps())
+    demo = DemoLayout("d", {} if form is None else {"x": form}, 3)
+    found = ReportInput(None, None, [demo], [demo], layout, None)
+    assert found.values(demo, "x", 9) is None and found.pooled("x", 9) is None
+    assert layout.extents.seen == []
+
+
+def test_facts_that_cannot_be_read():
+    class Damaged:
+        def filter_keys(self):
+            raise DatasetError("masks")
+
+        @property
+        def env_meta(self):
+            raise DatasetError("env")
+
+        file_attrs = {"control_freq": 12}
+
+    demo = DemoLayout("d", {}, 3)
+    found = ReportInput(Damaged(), None, [demo], [], SimpleNamespace(steps={}), None)
+    assert (found.masks, found.env_meta, found.env_kwargs, found.returns) == ({}, {}, {}, {})
+    assert found.control_freq == 12.0 and not found.is_whole
+    Damaged.file_attrs = {"control_freq": float("inf")}
+    assert ReportInput(Damaged(), None, [], [], None, None).control_freq is None
+    odd = SimpleNamespace(env_meta={"env_kwargs": [1]}, file_attrs={})
+    assert ReportInput(odd, None, [], [], None, None).control_freq is None
