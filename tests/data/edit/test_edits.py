@@ -1,5 +1,6 @@
 """Edits: masks, environments, demos and keys of copies; rescaled actions, which nothing takes for commands."""
 
+import itertools
 import json
 
 import h5py
@@ -121,7 +122,7 @@ def test_an_empty_selection_and_links_to_other_files(path, tmp_path):
 
 
 def test_the_environment_is_changed_and_nothing_else(path, tmp_path, monkeypatch):
-    assert module.MB == 10**6
+    assert (module.MB, module.PIECE_BYTES) == (10**6, 16 * 10**6)
     monkeypatch.setattr(module, "MB", 1000)
     monkeypatch.setattr(module, "PIECE_BYTES", 3000)
     seen, out = [], tmp_path / "b.hdf5"
@@ -272,9 +273,13 @@ def test_rescaled_actions_by_default(tmp_path):
         normalize_actions(out, Target(tmp_path / "more.hdf5"))
     with refused(f"{back}: its actions are not rescaled: there is nothing to undo"):
         undo(back, Target(tmp_path / "more.hdf5"))
-    with h5py.File(path, "a") as file:
-        file["data/demo_0/actions"][0] = np.inf
-    for mode in ("min_max", "gaussian"):
+    for mode, value in itertools.product(("min_max", "gaussian"), (np.inf, -np.inf, np.nan)):
+        parts = [
+            episode(1, {"s": np.zeros((1, 1))}, np.array([[0.5, number]])) for number in (0, 1)
+        ]
+        write_demos(path, parts)
+        with h5py.File(path, "a") as file:
+            file["data/demo_0/actions"][0, 1] = value
         with refused(f"{path}: 'actions' have NaN or inf: leave those demos out with"):
             normalize_actions(path, Target(tmp_path / "more.hdf5"), mode=mode)
 

@@ -18,7 +18,8 @@ from imitate.data.file.hdf5_format import (
     shape_and_dtype,
     wrong_env_args,
 )
-from imitate.errors import DatasetError
+from imitate.data.file.journal import JournaledFile
+from imitate.errors import DatasetError, FileError
 from imitate.train.observations import observed
 from tests.demo_files import episode, write_demos
 from tests.refusals import refused
@@ -140,7 +141,7 @@ def test_arrays_of_numbers_of_at_most_64_bits(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "stored", "claims"),
     [
-        ((2**26,), 0, None),  # 64 MiB are always accepted
+        ((2**26, 1), 0, None),  # 64 MiB are always accepted
         ((2**26 + 1,), 0, "shape (67108865,) of uint8 claims 0.0625 GiB, but 0 MiB are stored"),
         ((0, 2**26 + 1), 0, "shape (0, 67108865) of uint8 claims 0.0625 GiB, but 0 MiB are stored"),
         ((1100 * 62_000,), 62_000, None),
@@ -208,6 +209,9 @@ def test_the_environments_description(demo_file):
         meta('{"type": "x"}')
     with refused("not a JSON object"):
         meta('{"a":' * 100_000)
+    meta('{"a":' * 50 + "1" + "}" * 50)
+    with refused(f"{where}: is nested deeper than 100 levels", error=FileError):
+        meta('{"a":' * 150 + "1" + "}" * 150)
 
 
 def test_attributes(demo_file):
@@ -248,6 +252,23 @@ def test_files_that_are_opened_as_hdf5(tmp_path, name, content, found):
     elif content is not ...:
         path.write_bytes(content)
     assert is_hdf5(path) is found
+
+
+def test_a_file_that_is_being_changed(tmp_path, monkeypatch):
+    def locked(*_, **__):
+        raise OSError("unable to lock file")
+
+    path = tmp_path / "a.hdf5"
+    writer = JournaledFile(path)
+    writer.write(b"no HDF5")
+    with refused(f"{path}: is not an HDF5 file"):  # whoever writes it
+        DemoFile(path)
+    monkeypatch.setattr(module, "ConfinedFile", locked)
+    with refused(f"{path}: another process is changing it: try again when it has ended"):
+        DemoFile(path)
+    writer.close()
+    with refused(f"{path}: is not an HDF5 file"):
+        DemoFile(path)
 
 
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):

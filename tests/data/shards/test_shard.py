@@ -192,9 +192,10 @@ def test_an_upload_that_was_cut_short_is_resumed(demo_file, monkeypatch):
         assert hashlib.sha256(content).hexdigest() == shard.sha256
 
 
-@pytest.mark.parametrize("kind", ["folder", "url"])
+@pytest.mark.parametrize("kind", ["folder", "memory", "file"])
 def test_places_of_shards(tmp_path, kind):
-    out = tmp_path / "out" if kind == "folder" else f"memory://{tmp_path.name}/out"
+    urls = {"memory": f"memory://{tmp_path.name}/far/out", "file": f"file://{tmp_path}/far/out"}
+    out = urls.get(kind, tmp_path / "far" / "out")
     with place_of(out) as place:
         assert place.name == str(out)
         assert place.text("a.json") is None and place.shards() == []
