@@ -193,14 +193,14 @@ def test_lost_episodes_are_tried_twice():
     ],
 )
 def test_four_lost_episodes_and_none_played_end_an_evaluation(done, begun, words):
-    losses = LostEpisodes(PLAN)
+    losses, how = LostEpisodes(PLAN), {} if begun else {"begun": False}
     for number in range(3):
-        losses.add(number % 2, f"r{number}", done, begun=begun)
+        losses.add(number % 2, f"r{number}", done, **how)
     if words is None:
         losses.add(3, "r3", done)
         return
     with refused(words, error=EvaluationError):
-        losses.add(3, "r3", done, begun=begun)
+        losses.add(3, "r3", done, **how)
 
 
 def test_times_are_rounded_to_milliseconds(monkeypatch):
