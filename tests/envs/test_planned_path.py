@@ -69,6 +69,20 @@ def test_relative_commands_pull_the_hand_a_share_of_the_way():
     assert (path[2] > path[1])[:2].all()
 
 
+@pytest.mark.parametrize(
+    ("rate", "pulses", "length"), [(1000, 1, 0.001), (250, 2, 0.002), (200, 2, 0.0025)]
+)
+def test_the_spring_moves_in_pulses_of_two_milliseconds(rate, pulses, length):
+    actions = np.zeros((1, 7))
+    actions[0, 0] = 1.0
+    (path,) = planned_paths(scene(controller(control_freq=rate)), actions)
+    place = speed = 0.0
+    for _ in range(pulses):
+        speed += length * (150.0 * (0.05 - place) - 2 * np.sqrt(150.0) * speed)
+        place += length * speed
+    np.testing.assert_allclose(path[1] - path[0], [place, 0, 0], rtol=1e-9, atol=1e-15)
+
+
 def test_a_goal_that_does_not_follow_the_hand_is_reached():
     actions = np.zeros((30, 7))
     actions[:4, 2] = 1.0

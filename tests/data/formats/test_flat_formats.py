@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile
-from imitate.data.formats.base import ConversionReport
+from imitate.data.formats.base import ConversionReport, Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.d4rl import goes_on, note_early
 from imitate.data.formats.registry import find
@@ -132,6 +132,68 @@ def test_without_timeouts_the_horizon_cuts(converted, tmp_path):
     # rows 0-2, 3-6, 7-10, 11; the last of each but the first goes, the lone one altogether
     assert lengths_of(file) == [3, 3, 3]
     assert report.synthesised["timeouts"].startswith("2 episodes end after 4 steps")
+
+
+def test_a_clock_that_is_not_known_or_cuts_once_is_reported(converted, tmp_path):
+    words = (
+        "the file has no 'timeouts': episodes end at terminals only; give --horizon or --env if a"
+    )
+    report, file = converted(d4rl(tmp_path / "d", terminals=[2, 11], timeouts=None))
+    assert [note for note in report.notes if note.startswith(words)] and len(report.notes) == 1
+    assert "timeouts" not in report.synthesised and lengths_of(file) == [3, 9]
+    path = d4rl(tmp_path / "e", terminals=[11], timeouts=None)
+    report = convert(path, tmp_path / "f.hdf5", options=Options(horizon=10))
+    cut = "1 episode ends after 10 steps: the file has no 'timeouts'"
+    assert report.synthesised["timeouts"] == cut and report.notes == []
+    path = d4rl(tmp_path / "e", terminals=[11], timeouts=None)
+    report = convert(path, tmp_path / "g.hdf5", options=Options(horizon=1))
+    assert report.synthesised["timeouts"].startswith("11 episodes end after 1 step: ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_ours"),
+    [
+        (("observations", "actions", "rewards", "terminals"), True),
+        (("observations", "actions", "rewards"), False),
+        (("observations", "actions", "rewards", "terminals", "data"), False),
+    ],
+)
+def test_marks_of_flat_arrays(tmp_path, keys, is_ours):
+    with h5py.File(tmp_path / "d", "w") as file:
+        for key in keys:
+            file[key] = np.zeros((0, 1))
+    assert find("d4rl").recognises(tmp_path / "d") == is_ours
+    if is_ours:
+        with pytest.raises(DatasetError, match="d: has no row"):
+            convert(tmp_path / "d", tmp_path / "o.hdf5")
+
+
+def test_texts_and_numbers_of_the_file_are_kept_and_arrays_of_other_lengths_named(
+    converted, tmp_path
+):
+    more = {
+        "infos": np.repeat([0, 1, 2], 4),
+        "gain": np.ones(5),
+        "metadata/episode_map": np.ones((3, 2, 2)),
+    }
+    path = d4rl(tmp_path / "d", terminals=[3, 7, 11], **more)
+    with h5py.File(path, "a") as file:
+        file.attrs.update({"env_id": "Pendulum-v1", "version": 2, "table": [1, 2]})
+        file["letters"] = np.array([b"x"] * 12)
+    report, file = converted(path)
+    assert file.env_meta["env_name"] == "Pendulum-v1"
+    assert file.file_attrs["version"] == 2 and "table" not in file.file_attrs
+    assert report.dropped == {
+        "gain": "shape (5,): one value per file",
+        "letters": "shape (12,): one value per file",
+        "metadata/episode_map": "shape (3, 2, 2): one value per file",
+    }
+    assert "episodes end where the demo number in 'infos' changes" in report.notes
+    assert "infos" in report.kept
+    assert (
+        report.synthesised["next_obs"]
+        == "the following row; at an episode's end: its own at a terminal"
+    )
 
 
 def test_kitchens_demo_numbers_and_flags_as_columns(converted, tmp_path):
