@@ -111,7 +111,7 @@ def _extremes(columns: Array) -> tuple[Array, Array]:
     rows, width = columns.shape
     group = max(1, _WIDE // max(1, width))
     whole = rows // group * group
-    if whole == 0 or group == 1:
+    if whole == 0:
         return columns.min(axis=0), columns.max(axis=0)
     wide = columns[:whole].reshape(-1, group * width)
     low, high = (x.reshape(group, width) for x in (wide.min(axis=0), wide.max(axis=0)))
@@ -219,7 +219,7 @@ class Ranges:
         return {
             key: "the same" if low.any() else "0"
             for key, low in self._low.items()
-            if self._steps[key] > 1 and low.size and (low == self._high[key]).all()
+            if self._steps[key] > 1 and (low == self._high[key]).all()
         }
 
     def _find_constant(self) -> Iterator[Finding]:
@@ -228,7 +228,7 @@ class Ranges:
             if key.startswith("next_obs/") or not (key == "actions" or key.startswith("obs/")):
                 continue
             spread = self._high[key].astype(np.float64) - self._low[key]
-            if self._steps[key] < 2 or spread.size == 0:
+            if self._steps[key] < 2:
                 continue
             largest = max(np.abs(self._low[key]).max(), np.abs(self._high[key]).max())
             still, nearly = spread == 0, (spread > 0) & (spread <= _ROUNDING * largest)

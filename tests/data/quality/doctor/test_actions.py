@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from imitate.data.quality.doctor import actions as actions_module
 from imitate.data.quality.doctor.actions import (
     Clipping,
     ObservedOrder,
@@ -171,6 +172,29 @@ def test_numbers_that_never_or_hardly_change():
     assert check.constants() == {**zeros, "obs/o": "0", "obs/one": "the same"}
 
 
+def test_arrays_without_numbers_or_with_one_step():
+    check = Ranges()
+    assert found_by(check, piece(obs__none=np.zeros((3, 0)), obs__one=column(2.0))) == []
+    assert check.constants() == {}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_large_arrays_that_are_not_finite(bad):
+    large = np.ones((3, 2, 2), np.float32)
+    large[1, 0, 1] = bad
+    check = Ranges()
+    check.see(DemoSteps("a", 0, {}, large=("obs/i", large)))
+    check.see(DemoSteps("b", 0, {}, large=("obs/j", np.full((3, 2), 9))))
+    (found,) = check.findings()
+    assert (found.code, steps_of(found)) == ("nan", [("a", "obs/i", ((1, 2),))])
+
+
+@pytest.mark.parametrize("rows", [[[-1e6, 1], [-1e6 + 1, 3]], [[1e6 - 1, -1], [1e6, -3]]])
+def test_the_largest_value_is_that_of_all_dimensions(rows):
+    (found,) = found_by(Ranges(), piece(obs__s=np.array(rows)))
+    assert found.code == "near_constant" and found.what.endswith("in 1 of 2 dimensions: 0")
+
+
 @pytest.mark.parametrize(("change", "is_near"), [(1.0, True), (1.1, False)])
 def test_a_millionth_of_the_largest_value_is_hardly_a_change(change, is_near):
     found = found_by(Ranges(), piece(obs__s=-1e6 + column(0, change)))
@@ -313,3 +337,47 @@ def test_joints_are_named():
     names = {"obs/q": ["a", "b", "c"], "actions": ["x", "y", "z"]}
     (found,) = order(seen=lambda q: q[:, [1, 0, 2]], names=names)
     assert found.what.startswith("obs/q[1 (b), 0 (a)] reach the targets of actions[0 (x), 1 (y)]:")
+
+
+@pytest.mark.parametrize(
+    ("own", "errors", "against", "words"),
+    [
+        # the error of the right place is more than four times as large as that of the other one
+        (
+            {0: 1, 1: 0},
+            [[4.1, 1], [1, 4.1]],
+            None,
+            "obs/q[1, 0] reach the targets of actions[0, 1]",
+        ),
+        ({0: 1, 1: 0}, [[4.0, 1], [1, 4.1]], None, "obs/q[0] reach the targets of actions[1]"),
+        ({0: 1, 1: 0}, [[4.0, 1], [1, 4.0]], None, None),
+        ({0: 1, 1: 1}, [[9, 1], [9, 1]], None, None),  # two targets of one position
+        ({0: 0, 1: 1}, [[0, 9], [9, 0]], None, None),
+        (
+            {0: 0},
+            [[0, 9], [9, 1.1]],
+            [[9, 9], [9, 0.049]],
+            "obs/q[1] are the negatives of the targets in actions[1]",
+        ),
+        ({0: 0}, [[0, 9], [9, 1.1]], [[9, 9], [9, 0.05]], None),
+        ({0: 0}, [[0, 9], [9, 1.0]], [[9, 9], [9, 0.01]], None),
+        ({}, [[9, 9], [9, 9]], [[0, 0], [0, 0]], None),
+        (
+            {0: 0},
+            [[2, 9], [9, 0.5]],
+            [[0, 0], [0, 9]],
+            None,
+        ),  # only actions and positions without a partner
+    ],
+)
+def test_limits_of_the_order(monkeypatch, own, errors, against, words):
+    found = [
+        np.array(errors, float),
+        np.full((2, 2), 9.0) if against is None else np.array(against),
+    ]
+    monkeypatch.setattr(actions_module, "own_positions", lambda pairs: own)
+    monkeypatch.setattr(actions_module, "target_errors", lambda pairs: found.pop(0))
+    columns = [("obs/q", 0), ("obs/q", 1)]
+    motions = SimpleNamespace(pairs=[(1, 2)], columns=columns, steps=100)
+    said = [finding.what.partition(":")[0] for finding in ObservedOrder(motions, {}).findings()]
+    assert said == ([words] if words else [])
