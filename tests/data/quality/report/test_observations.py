@@ -5,6 +5,7 @@ import io
 import math
 import re
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from PIL import Image
 
 from imitate.data import DatasetFile
 from imitate.data.file.extents import Extents
+from imitate.data.quality.doctor.survey import DemoLayout, FileArray
+from imitate.data.quality.report import observations as module
 from imitate.data.quality.report.observations import data_url, observations, thumbnails
 from imitate.data.quality.report.subject import subject_of
+from imitate.errors import DatasetError
 from tests.demo_files import episode, write_demos
 
 
@@ -106,3 +110,152 @@ def test_a_row_has_the_numbers_of_an_array(subject):
     assert list(details)[1:] == ["obs/wide, the first 64 of 70", "obs/x"]
     assert len(details["obs/wide, the first 64 of 70"].rows) == 64
     assert details["obs/x"].rows[0][:4] == ("0", "0", "2", "4")
+
+
+# ---- part by part --------------------------------------------------------------------------------
+
+
+def stats(low, mean, high, std):
+    rows = (np.atleast_1d(np.array(row, float)) for row in (mean, std, low, high))
+    return SimpleNamespace(**dict(zip(("mean", "std", "min", "max"), rows, strict=True)))
+
+
+class Layout:
+    """A file of one demo 'd' with arrays of these forms: shape of a step and type."""
+
+    def __init__(self, names=None, **forms):
+        forms = {key.replace("__", "/"): form for key, form in forms.items()}
+        arrays = {k: FileArray((3, *step), np.dtype(kind)) for k, (step, kind) in forms.items()}
+        steps = {k: FileArray((0, *step), np.dtype(kind)) for k, (step, kind) in forms.items()}
+        self.layout = SimpleNamespace(steps=steps, extents="extents")
+        self.sample, self.names = [DemoLayout("d", arrays, 3)], names or {}
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Statistics by array; those of others cannot be read."""
+    found, asked = {}, []
+
+    def statistics(extents, having, key):
+        asked.append((extents, having, key))
+        if key not in found:
+            raise DatasetError(key)
+        return found[key]
+
+    monkeypatch.setattr(module, "key_statistics", statistics)
+    found["asked"] = asked
+    return found
+
+
+def test_rows_of_arrays(known):
+    known["actions"] = stats([0, 1, 2], [0.5, 1, 2], [1, 1.00009, 2.0002], [0.25, 0.5, 0])
+    known["obs/still"] = stats([1, 2], [1, 2], [1, 2], [0, 0])
+    known["rewards"] = stats(0, 0.5, 2, 0.25)
+    subject = Layout(
+        names={"actions": ["x", "y", "z"]},
+        actions=((3,), "f4"),
+        rewards=((), "f4"),
+        obs__still=((2,), "f8"),
+        obs__lost=((2, 4), "u1"),
+        obs__text=((1,), "S1"),
+        obs__none=((0,), "f4"),
+        action_dict__a=((1,), "f4"),
+        states=((1,), "f4"),
+    )
+    section = module.observations(subject)
+    assert (section.id, section.title) == ("observations", "Observations and actions")
+    assert section.note.endswith("smallest to the largest standard deviation of its dimensions.")
+    unknown = (("unreadable",), *["–"] * 4)
+    assert section.table.rows == [
+        ("actions", "3", "float32", "1 (y)", "0", "1.167", "2", "0 … 0.5"),
+        ("rewards", "number", "float32", "", "0", "0.5", "2", "0.25"),
+        ("obs/still", "2", "float64", ("all",), "1", "1.5", "2", "0 … 0"),
+        ("obs/lost", "2 × 4", "uint8", *unknown),
+        ("obs/text", "1", "|S1", *unknown),
+        ("obs/none", "0", "float32", *unknown),
+        ("action_dict/a", "1", "float32", *unknown),
+    ]
+    assert section.table.left == 4 and len(section.table.header) == 8
+    assert ("extents", ["d"], "actions") in known["asked"]
+    assert {key for _, _, key in known["asked"]} == {
+        "actions",
+        "rewards",
+        "obs/still",
+        "obs/lost",
+        "action_dict/a",
+    }
+    titles = [title for title, _ in section.details]
+    assert titles == ["actions", "obs/still"]
+    assert section.details[0][1].rows[1] == ("1 (y)", "1", "1", "1", "0.5")
+    assert module.observations(Layout(states=((1,), "f4"))) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(100, "dimensions."), (101, " The first 100 of 101 arrays.")]
+)
+def test_a_hundred_arrays_are_shown(known, count, words):
+    section = module.observations(Layout(**{f"obs__k{n}": ((1,), "f4") for n in range(count)}))
+    assert len(section.table.rows) == 100 and section.note.endswith(words)
+
+
+@pytest.mark.parametrize("size", [64, 65])
+def test_dimensions_beyond_64_are_left_out(known, size):
+    known["obs/s"] = stats(*[np.arange(float(size))] * 4)
+    ((title, table),) = module.observations(Layout(obs__s=((size,), "f4"))).details
+    assert title == ("obs/s" if size == 64 else "obs/s, the first 64 of 65")
+    assert len(table.rows) == 64 and table.rows[63][0] == "63"
+
+
+def test_the_quality_of_a_picture():
+    frame = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    data = base64.b64decode(data_url("obs/i", frame).partition("base64,")[2])
+    wanted = io.BytesIO()
+    Image.fromarray(frame).save(wanted, "JPEG", quality=85)
+    assert data == wanted.getvalue()
+
+
+class Files:
+    """Frames of one number; those of demo 'broken' cannot be read."""
+
+    def read(self, demo, key, start, stop):
+        if demo == "broken":
+            raise DatasetError(demo)
+        return np.full((stop - start, 4, 4, 3), start, np.uint8)
+
+
+def test_films_of_demos_that_have_them():
+    form = FileArray((9, 4, 4, 3), np.dtype("u1"))
+    arrays = {
+        "good": {"obs/i": form},
+        "without": {},
+        "broken": {"obs/i": form},
+        "other": {"obs/i": FileArray((9, 5, 4, 3), np.dtype("u1"))},
+        "five": {"obs/i": form},
+    }
+    demos = [DemoLayout(name, each, 9) for name, each in arrays.items()]
+    steps = {
+        "obs/i": FileArray((0, 4, 4, 3), np.dtype("u1")),
+        "i": form,
+        "obs/t": FileArray((0, 4, 4, 3), np.dtype("S1")),
+    }
+    subject = SimpleNamespace(layout=SimpleNamespace(steps=steps), sample=demos[:4], file=Files())
+    section = thumbnails(subject)
+    assert section.note == "First, middle and last frame of 4 demos." and section.id == "images"
+    ((key, name, words, films),) = section.cameras
+    assert (key, name, words) == ("obs/i", "i", "4 × 4 × 3 uint8")
+    assert [title for title, _ in films] == ["good, 9 steps"]
+    assert [frame.place for frame in films[0][1]] == [
+        "good, step 0",
+        "good, step 4",
+        "good, step 8",
+    ]
+    subject.sample = demos
+    assert thumbnails(subject).note.endswith("of 4 demos.")  # at most four
+    empty = DemoLayout("empty", {"obs/i": FileArray((0, 4, 4, 3), np.dtype("u1"))}, 0)
+    subject.sample = [empty]
+    assert thumbnails(subject).cameras[0].films == []
+    subject.layout.steps = {"obs/s": FileArray((0, 3), np.dtype("f4"))}
+    assert thumbnails(subject) is None
+    first = {f"obs/c{n}": FileArray((0, 3, 8, 8), np.dtype("u1")) for n in range(8)}
+    subject.layout.steps = first
+    assert thumbnails(subject).note.endswith("of 1 demo.") and len(thumbnails(subject).cameras) == 8
