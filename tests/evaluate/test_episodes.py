@@ -250,6 +250,15 @@ def test_goals():
         play_team(policy, None, [], horizon=1, terminate_on_success=True, show=print)
 
 
+def test_a_team_must_fit_the_policy(play, monkeypatch):
+    monkeypatch.setattr(World, "agents", ("a", "b"), raising=False)
+    reset = World.reset
+    monkeypatch.setattr(World, "reset", lambda self, *, seed: ([reset(self, seed=seed)[0]] * 2, {}))
+    monkeypatch.setattr(World, "action_dim", 2)
+    with refused("takes actions of 2 numbers, but the checkpoint gives 1", error=EnvError):
+        play()
+
+
 def test_a_team_ends_when_all_have_succeeded_and_absent_agents_may_do_anything():
     seen = []
 
