@@ -180,9 +180,7 @@ def window_set(
     """
     with data_files(config) as files:
         _check_files(sources, config, files)
-        dataset = _sequence_dataset(sources, config, instructions, files)
-    dataset.numbers.weigh_steps(step_weights(dataset, config.train.sample_weight))
-    return dataset
+        return _sequence_dataset(sources, config, instructions, files)
 
 
 def validation_set(config: Config, instructions: Instructions, files: DataFiles) -> SequenceDataset:

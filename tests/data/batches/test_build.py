@@ -11,6 +11,7 @@ from imitate.data import DataSource, ShuffledBatches, build_datasets, dataset_me
 from imitate.data.batches.build import (
     action_limits,
     best_demos,
+    check_held_out,
     names_of_numbers,
     step_weights,
     training_filter_key,
@@ -18,11 +19,12 @@ from imitate.data.batches.build import (
     weight_keys,
 )
 from imitate.data.shards.data_files import DataFiles
+from imitate.data.shards.index import write_index
 from imitate.errors import ConfigError, DatasetError
 from imitate.system.instructions import LANGUAGE_KEY
 from tests.demo_files import data_config, episode, features, write_demos
 
-KEYS = ("robot0_eef_pos", "object")
+KEYS, X = ("robot0_eef_pos", "object"), {"obs": ["x"]}
 DIMS = {"robot0_eef_pos": 3, "object": 10}
 
 
@@ -427,6 +429,49 @@ def test_weights_of_equal_and_nearly_equal_returns(tmp_path):
     np.testing.assert_allclose(weights[2] / weights[0], np.exp(-1), rtol=1e-5)
     data = build_datasets(data_config(path, ["x"]))[0]
     assert step_weights(data, SampleWeightConfig()).tolist() == [1, 1, 1, 1]
+
+
+def test_the_coldest_weights_are_finite(tmp_path):
+    path = lines(tmp_path / "a.hdf5", [(1.0, 2), (0.0, 2)])
+    data = build_datasets(data_config(path, ["x"]))[0]
+    for kind in ("return", "return_to_go"):
+        section = SampleWeightConfig(kind=kind, temperature=1e-3, discount=1.0)
+        assert step_weights(data, section).tolist() == [2.0, 2.0, 0.0, 0.0]
+
+
+def test_one_file_has_no_weights_by_size_and_is_not_compared(tmp_path, caplog):
+    path, other = (tmp_path / f"{name}.hdf5" for name in "ab")
+    twice = episode(2, {"x": np.zeros((2, 1))}, 1)
+    write_demos(path, [twice, twice], filter_keys={"train": [0], "valid": [1]})
+    write_demos(other, [twice])
+    data = [entry(path, lang="a"), entry(path, lang="b"), entry(other, weight=0.0)]
+    train_set, valid_set = build(data[:1], normalize_weights_by_ds_size=True, validate=True, **X)
+    assert train_set.sample_weights is None
+    assert (valid_set.sources[0].lang, valid_set.demos) == ("a", ["demo_1"])
+    _, valid_set = build(data, validate=True, **X)
+    assert (valid_set.sources[0].lang, valid_set.demos) == (None, ["demo_1"])
+    assert caplog.text == ""
+
+
+def test_validation_demos_of_shards_are_not_trained_on(tmp_path):
+    folder, file = tmp_path / "shards", tmp_path / "a.hdf5"
+    masks = {"train": [0, 1], "valid": [1]}
+    lines(folder / "0.hdf5", [(1, 2), (2, 2)], filter_keys=masks)
+    lines(file, [(1, 2), (2, 2)], filter_keys=masks)
+    write_index(folder)
+    words = rf"{folder}: validation demos of filter key '{{}}', such as '{{}}', are training demos"
+    with DataFiles() as files:
+
+        def check(data, key="valid"):
+            config = data_config(data, ["x"], validate=True)
+            check_held_out(config, key, files)
+
+        for key, demo in (("valid", "demo_1"), ("train", "demo_0")):
+            with pytest.raises(DatasetError, match=words.format(key, demo)):
+                check([entry(file), entry(folder)], key)
+        check([entry(file)])  # files are compared elsewhere
+        check([entry(file), entry(folder, weight=0.0)])
+        check([entry(folder, filter_key="valid")], "none")
 
 
 def test_weights_of_an_array_have_one_number_per_step(tmp_path):

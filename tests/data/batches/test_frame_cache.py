@@ -211,6 +211,45 @@ def test_room_is_what_those_in_use_leave(tmp_path, monkeypatch):
     assert len(in_use) == 15
 
 
+def test_room_to_the_byte(tmp_path, monkeypatch):
+    path, free = write(tmp_path / "a.hdf5", "jpeg"), 10**9 + 17_280
+    monkeypatch.setattr(
+        placement.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free - 1)
+    )
+    assert "17.3 kB do not fit, 1 GB are free" in same_as_in_ram(path)
+    monkeypatch.setattr(placement.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    old = frames_folder() / "old.frames"
+    old.write_bytes(b"x" * 10)
+    bounded_at(monkeypatch, 17_280)  # all of the cache, which others leave
+    said = dataset(path).storage_words
+    assert "obs/camera was decoded once" in said[1] and not old.exists()
+    assert ": 1.8 kB do not fit, 0 kB are left of IMITATE_CACHE_GB" in said[2]
+    bounded_at(monkeypatch, 1000)
+    in_use = dataset(path)  # more than may be there
+    assert ": 1.8 kB do not fit, 0 kB are left of IMITATE_CACHE_GB" in in_use.storage_words[2]
+
+
+def test_what_is_left_of_a_longer_file_is_cut_off_and_progress_is_shown(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.hdf5", "jpeg")
+    dataset(path)
+    camera, _ = cached()
+    content, bars = camera.read_bytes(), []
+    camera.unlink()
+    camera.with_name(f"{camera.name}.partial").write_bytes(b"x" * 100_000)
+    bar = placement.ProgressBar
+    monkeypatch.setattr(placement, "ProgressBar", lambda **how: bars.append(how) or bar(**how))
+    dataset(path)
+    assert camera.read_bytes() == content
+    how = {
+        "total": 15,
+        "desc": "decoding obs/camera",
+        "unit": " frames",
+        "delay": 2,
+        "disable": None,
+    }
+    assert bars == [how]
+
+
 def test_a_hold_ends_with_its_object_and_does_not_travel(tmp_path):
     file = tmp_path / "a.frames"
     file.write_bytes(b"x" * 10)

@@ -42,6 +42,7 @@ MB = 10**6
         ("all", 43 * MB, True, "front wrist", IN_RAM.format("43 MB")),
         ("low_dim", 43 * MB, True, "", IN_FILE.format("43 MB")),
         (None, 1_000, False, "", IN_FILE.format("1 kB")),
+        (None, 0, False, "", IN_FILE.format("0 kB")),
         ("auto", 60 * MB, True, "front wrist", IN_RAM.format("60 MB")),
         # Of the free memory four fifths are taken at most: 40 MB of 50.
         ("auto", 50 * MB, True, "front", PARTLY.format("front", 30, "50 MB", 12)),
@@ -75,6 +76,16 @@ def test_the_memory_of_steps_besides_their_data(steps, free, taken):
         return
     with pytest.raises(DatasetError, match=r"1000000 steps take 128 MB .* use fewer demos"):
         check_steps(steps, free, PATH)
+
+
+def test_small_images_may_fit_where_columns_do_not():
+    fields = {
+        "obs/x": Field("obs/x", (100,), slice(0, 100), np.dtype(np.float32)),
+        "obs/i": Field("obs/i", (2, 2, 2), None, np.dtype(np.uint8)),
+    }
+    found = place(fields, 1, "auto", 10, PATH)  # 8 of 10 bytes
+    assert (found.packed_in_ram, found.apart_in_ram) == (False, {"obs/i"})
+    assert place(fields, 1, "auto", 9, PATH).apart_in_ram == frozenset()
 
 
 def test_without_images_there_is_nothing_to_say():

@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from imitate import SequenceDataset
-from imitate.config.data_needs import FollowingSteps
+from imitate.config.data_needs import FollowingSteps, Transitions
 from imitate.data import DatasetFile, DataSource, ShuffledBatches
 from imitate.data.batches import sequence_dataset
+from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError, DatasetError
 from imitate.system.instructions import LANGUAGE_KEY
 from tests.demo_files import ENV_META, episode, write_demos
@@ -503,6 +504,30 @@ def test_images_are_pinned(small, monkeypatch):
     monkeypatch.setattr(data.store, "pin_batches", lambda: seen.append("pinned"))
     data.pin_batches()
     assert seen == ["pinned"]
+
+
+def test_language_and_scaled_rewards_of_what_follows(small):
+    keys, wanted = ("s", LANGUAGE_KEY), FollowingSteps(2, rewards=True)
+    data = SequenceDataset(
+        small, keys, seq_length=3, frame_stack=2, transitions=Transitions(), following=wanted
+    )
+    batch = data[[0, 4]]
+    assert batch["obs"][LANGUAGE_KEY].shape == (2, 4, 2)
+    assert batch["next_obs"][LANGUAGE_KEY].tolist() == [[[0, 1]] * 2, [[1, 0]] * 2]
+    data.numbers.scale_rewards(RewardTransform(shift=2.0))
+    assert data[[0]]["following"]["rewards"].tolist() == [[2.0, 2.0]]
+    moved = []
+    data.numbers.to = moved.append
+    assert data.to(torch.float64) is data  # a type in the place of a device
+    assert moved == [torch.float64]
+    assert data.windows(np.array([0]), [])["obs"][LANGUAGE_KEY].dtype == torch.float64
+
+
+def test_a_first_demo_without_actions_is_named(small):
+    with h5py.File(small, "a") as file:
+        del file["data/demo_0/actions"]
+    with refused("demo 'demo_0' has no 'actions' (found: |remove the demo or write its actions"):
+        SequenceDataset(small, ["s"])
 
 
 @pytest.mark.parametrize(
