@@ -405,6 +405,57 @@ def test_discrete_actions_count_over_all_episodes(converted, tmp_path):
     assert_holds(file, 1, actions=[[0, 0, 1], [1, 0, 0]])
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "found", "change"),
+    [
+        ([[0], [1]], [[0.5], [1.0]], [[0], [1]], None),  # one episode has numbers
+        ([[0, 1], [1, 0]], [[0, 0], [2, 2]], [[0, 1], [1, 0]], None),  # several for each step
+        ([[0], [0]], [[0], [0]], [[1], [1]], "index -> one-hot of 1"),
+        ([0, 1], [0, 0], [[1, 0], [0, 1]], "index -> one-hot of 2"),
+    ],
+)
+def test_which_actions_are_choices(converted, tmp_path, first, second, found, change):
+    source = d3rlpy(tmp_path / "d.h5", [2, 2], [True, True], [np.array(first), np.array(second)])
+    report, file = converted(source)
+    assert_holds(file, 0, actions=found)
+    assert report.changed.get("actions") == change
+
+
+def test_a_report_of_both_ends(converted, tmp_path):
+    report, _ = converted(d3rlpy(tmp_path / "d.h5", [3, 1], [False, True]), env="Pendulum-v1")
+    assert report.renamed == {
+        "observations": "obs/flat",
+        "terminated": "terminals, at the last step",
+    }
+    assert report.kept == ["actions", "rewards"]
+    words = "the following observation; at a terminal its own, which nothing bootstraps from"
+    assert report.synthesised == {"next_obs": words}
+    assert report.dropped == {
+        "last row of each episode that timed out": "its next observation is not in the file"
+    }
+
+
+def test_parts_of_a_tuple_have_the_order_of_their_numbers(converted, tmp_path):
+    source = d3rlpy(tmp_path / "d.h5", [2, 3], [True, False])
+    with h5py.File(source, "a") as file:
+        for number, length in ((0, 2), (1, 3)):
+            del file[f"observations_{number}"]
+            for part in (10, 2):
+                file[f"observations_{number}_{part}"] = np.arange(length)[:, None] + float(part)
+    report, file = converted(source)
+    assert file.read("demo_1", "obs/observations_10").ravel().tolist() == [10, 11]
+    assert file.read("demo_1", "next_obs/observations_2").ravel().tolist() == [3, 4]
+    assert file.read("demo_0", "next_obs/observations_2").ravel().tolist() == [3, 3]
+    assert list(report.renamed) == ["observations_2", "observations_10", "terminated"]
+    with h5py.File(source, "a") as file:
+        del file["rewards_1"]
+        file["rewards_1"] = np.zeros((2, 1))
+    with pytest.raises(
+        DatasetError, match="episode 1: 'rewards' has 2 rows, but 'observations_2' has 3"
+    ):
+        convert(source, tmp_path / "p.hdf5")
+
+
 @pytest.mark.parametrize("form", ["frames", "tuple"])
 def test_frames_are_turned_and_tuples_named(converted, tmp_path, form):
     source = d3rlpy(tmp_path / "d.h5", [3], [True], image=True)
