@@ -202,8 +202,17 @@ def test_an_episode_follows_from_its_seed():
 
 @pytest.mark.parametrize(
     ("y", "z", "lost"),
-    [(0.28, 0.02, False), (0.29, 0.02, True), (-0.3, 0.07, False), (-0.3, 0.05, True), (-0.3, 0.09, True)],
-)  # fmt: skip
+    [
+        (0.28, 0.02, False),
+        (0.29, 0.02, True),
+        (-0.3, 0.07, False),
+        (-0.3, 0.05, True),
+        (-0.3, 0.09, True),
+        (-0.3, 0.06, False),
+        (-0.3, 0.08, False),
+        (-0.299, 0.05, False),
+    ],
+)
 def test_an_episode_of_a_scene_ends_where_the_cube_is_lost(y, z, lost):
     env = make_env(named("scene-play-singletask-v0")).unwrapped
     env.play()
@@ -287,3 +296,54 @@ def test_noisy_actions_by_hand(world, often):
         else:
             wanted = [0.5, -2.0, 0, 0, 0] + random.normal(0, noise * np.array([1, 1, 1, 3, 10]))
         np.testing.assert_allclose(env.oracle_action(), np.clip(wanted, -1, 1))
+
+
+def test_spaces_states_and_seeds():
+    env = make_env(named("scene-play-singletask-task2-v0")).unwrapped
+    assert env.render_mode is None and env.observation_space.shape == (3,)
+    assert (
+        np.isneginf(env.observation_space.low).all()
+        and np.isposinf(env.observation_space.high).all()
+    )
+    assert env.observation_space.dtype == env.action_space.dtype == np.float32
+    assert env.action_space.shape == (5,) and env.action_space.low.max() == -1.0
+    assert env.action_space.high.min() == 1.0
+    drawn = [(env.reset(seed=9), env.np_random.random())[1] for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    state = env.get_sim_state()
+    state[:21] += 0.125
+    state[21:41], state[41:] = 0.5, (1, 0)
+    assert env.set_sim_state(state).tolist() == state[CUBE].astype(np.float32).tolist()
+    assert env.inner.qvel.tolist() == [0.5] * 20
+    assert env.inner.buttons.tolist() == [1, 0] and env.inner.buttons.dtype == np.int64
+    assert env.task_reward(state[:21], state[21:41], state[41:]) == -1.0
+    state[CUBE] = GOAL
+    assert env.task_reward(state[:21], state[21:41], state[41:]) == 0.0
+    plain = make_env(named("cube-single-play-singletask-v0")).unwrapped
+    plain.reset(seed=0)
+    assert plain.get_sim_state().shape == (41,)
+    assert plain.task_reward(state[:21], state[21:41]) == 0.0
+    assert plain.set_sim_state(state[:41]).tolist() == GOAL.astype(np.float32).tolist()
+
+
+def test_large_seeds_and_names_of_datasets():
+    actions = []
+    for seed in (6, 6 + 2**32):
+        env, *_ = playing("cube-single-noisy-singletask-v0", seed)
+        actions.append(env.oracle_action())
+    assert not np.array_equal(*actions)  # gymnasium's generator takes the whole number
+    sets = sys.modules[ADAPTER].DATASETS
+    assert len(sys.modules[ADAPTER].TASKS_OF_SCENES) == 10 * 2 * 6
+    found = sets["puzzle-4x6-noisy-singletask-task5-v0"]
+    assert (found.world, found.kind, found.task, found.steps) == ("puzzle-4x6", "noisy", 5, 1000)
+    chances = {
+        name: sets[f"{name}-singletask-v0"].random_actions
+        for name in ("scene-play", "scene-noisy", "puzzle-3x3-noisy", "puzzle-3x3-play")
+    }
+    assert chances == {
+        "scene-play": 0.0,
+        "scene-noisy": 0.1,
+        "puzzle-3x3-noisy": 0.2,
+        "puzzle-3x3-play": 0.0,
+    }
+    assert gymnasium.spec("scene-play-singletask-v0").disable_env_checker is True

@@ -171,3 +171,37 @@ def test_steps_and_names_of_the_datasets():
         ("giant", "navigate"): 2000,
     }
     assert DATASETS["pointmaze-large-stitch-task5-v0"].task == 5
+
+
+def test_spaces_states_and_large_seeds(monkeypatch):
+    env = OGBenchMaze("pointmaze-medium-navigate-task2-v0", "rgb_array")
+    assert env.render_mode == "rgb_array"
+    assert (
+        np.isneginf(env.observation_space.low).all()
+        and np.isposinf(env.observation_space.high).all()
+    )
+    assert env.observation_space.shape == env.action_space.shape == (2,)
+    assert (env.action_space.low.max(), env.action_space.high.min()) == (-1.0, 1.0)
+    goals = [env.reset(seed=seed)[1]["goal"].tolist() for seed in (7, 7 + 2**32, 8)]
+    assert goals[0] == goals[1] != goals[2]
+    monkeypatch.setattr(Ring.data, "qpos", np.array([1.0, 2.0]))
+    monkeypatch.setattr(Ring.data, "qvel", np.array([3.0, 4.0]))
+    assert env.get_sim_state().tolist() == [1, 2, 3, 4]
+    seen = env.set_sim_state(np.array([5.0, 6, 7, 8]))
+    assert seen.tolist() == [5, 6] and seen.dtype == np.float32
+    drawn = []
+    monkeypatch.setattr(Ring, "render", lambda self: "drawn")
+    monkeypatch.setattr(Ring, "close", lambda self: drawn.append("closed"))
+    assert env.render() == "drawn"
+    env.close()
+    assert drawn == ["closed"]
+    assert gymnasium.spec("pointmaze-medium-navigate-v0").disable_env_checker is True
+
+
+def test_a_stitched_episode_without_a_far_cell_stays_at_its_start(monkeypatch):
+    monkeypatch.setattr(Ring, "maze_map", np.pad(np.zeros((1, 2), int), 1, constant_values=1))
+    env = OGBenchMaze("pointmaze-medium-stitch-v0")
+    env.play()
+    env.reset(seed=0)
+    assert env.inner.cells[0] == env.inner.cells[1]
+    assert all(type(number) is int for number in env.inner.cells[0])
