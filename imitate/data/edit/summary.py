@@ -182,7 +182,7 @@ def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
     if first is not None:
         bulk = statistics_of(chain([first], chunks))
         parts.append((rows, bulk))  # all values are counted by then
-    left = np.concatenate(rest) if rest else np.zeros((0, width))
+    left = np.concatenate(rest)
     if len(left):
         parts.append((len(left), statistics_of([left])))
     return _joined(parts, width)

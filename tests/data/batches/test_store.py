@@ -132,6 +132,8 @@ def test_demos_of_masks_and_empty_sources(paths):
     ]
     store = made([DataSource(paths[0], demos=frozenset()), paths[1]])
     assert len(store) == 2
+    store = made([paths[0]], keys=["obs/i"])
+    assert (store.num_columns, store.num_bytes) == (0, 7 * 90)
     with refused(f"{paths[0]}: filter key 'last' selects no demo"):
         made([paths[1], DataSource(paths[0], "last", demo_limit=0)])
 
@@ -164,7 +166,7 @@ def test_short_demos_are_noted(tmp_path):
         ({"rewards": np.array([b"a", b"b"])}, "'rewards' holds |S1, not numbers"),
         (
             {"obs/s": np.zeros((2, 4))},
-            "a step of 'obs/s' has shape (4,), but (3,) in demo 'demo_0'",
+            "a step of 'obs/s' has shape (4,), but (3,) in demo 'demo_0' of ",
         ),
         ({"obs/i": np.zeros((2, 6, 5, 3), np.float32)}, "'obs/i' is float32, but uint8 in demo 'd"),
         ({"obs/i": np.zeros((2, 6, 5, 3), np.uint16)}, "'obs/i' is uint16, but uint8 in demo"),

@@ -124,6 +124,7 @@ def test_reading_and_writing_go_on_where_the_last_call_ended(tmp_path):
     assert (file.readinto(buffer), bytes(buffer), file.tell()) == (2, b"56", 7)
     file.write(b"x")
     assert (file.read(9), file.tell()) == (b"89", 10)  # no more than there is
+    assert (file.read(9), file.tell()) == (b"", 10)
     file.close(roll_back=True)
 
 
