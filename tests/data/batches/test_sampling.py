@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from imitate.data.batches.sampling import ShuffledBatches
+from imitate.data.batches.sampling import ShuffledBatches, WindowSchedule
 
 
 def first(batches, count):
@@ -40,6 +40,28 @@ def test_the_kth_batch_depends_on_the_seed_alone():
     for start in (0, 1, 3, 5):
         assert first(ShuffledBatches(7, 3, 1, start_batch=start), 4) == whole[start : start + 4]
     assert first(ShuffledBatches(7, 3, 2), 9) != whole
+
+
+def test_orders_by_seed_and_number_of_the_pass():
+    """A resumed training depends on them, so that they stay the same."""
+    for number in range(2):
+        order = np.random.default_rng([7, number]).permutation(5)
+        assert first(ShuffledBatches(5, 5, 7, start_batch=number), 1) == [order.tolist()]
+        order = np.random.default_rng([7, number, 1]).permutation(3)
+        windows = WindowSchedule([4, 5, 6], 2, 3, 7).windows(number)
+        assert windows == [tuple(sorted(order[:2].tolist())), (int(order[2]),)]
+    drawn = np.random.default_rng([7, 0]).random(3) * 6
+    weighted = ShuffledBatches(3, 3, 7, weights=[1, 2, 3])
+    assert first(weighted, 1) == [np.searchsorted([1, 3, 6], drawn, "right").tolist()]
+
+
+def test_turns_of_windows_by_default():
+    turns = list(islice(WindowSchedule([4, 4], 1, 3, 0).turns(), 4))
+    assert [turn.batches for turn in turns] == [2, 2, 2, 2]
+    assert [[len(batch) for batch in turn] for turn in turns] == [[3, 1]] * 4
+    assert {turn.shards for turn in turns[:2]} == {(0,), (1,)}
+    later = next(WindowSchedule([4, 4], 1, 3, 0).turns(3))
+    assert (later.shards, later.batches) == (turns[1].shards, 1)
 
 
 def test_weights_draw_with_replacement():
