@@ -198,6 +198,20 @@ def test_defaults_seeds_and_the_end(monkeypatch):
         env.reset(seed=3)
         goals.append([env.reset()[0]["goal"].tolist() for _ in range(2)])
     assert goals[0] == goals[1] and goals[0][0] != goals[0][1]
+    place = env.observation_space["goal"]
+    np.testing.assert_allclose(place.low, [-0.1, 0.8, 0.01])
+    np.testing.assert_allclose(place.high, [0.1, 0.9, 0.02])
+    assert env.render_mode is None and env.observation_space["gripper"].dtype == np.float64
+    outcomes = []
+    for size in (1.0, 7.0):  # actions are clipped
+        obs, info = env.reset(seed=3)
+        assert info == {"success": False}
+        outcomes.append(env.step(np.array([size, -size, size, -size])))
+    np.testing.assert_array_equal(outcomes[0][0]["hand_pos"], outcomes[1][0]["hand_pos"])
+    assert outcomes[0][1:4] == (0.0, False, False) and outcomes[0][4]["success"] is False
+    assert not np.array_equal(outcomes[0][0]["hand_pos"], obs["hand_pos"])
+    obs["goal"][:] = 9.0
+    assert env.step(np.zeros(4))[0]["goal"].max() < 1.0
     numbers = [(env.reset(seed=3), env.np_random.random())[1] for _ in range(2)]
     assert numbers[0] == numbers[1]  # gymnasium's own generator, too
     monkeypatch.setattr(ModelCameras, "draw", lambda self, *frame: drawn.append(frame))
