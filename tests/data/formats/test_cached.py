@@ -1,11 +1,14 @@
 """Datasets of other formats, read through a conversion that is made once."""
 
 import gc
+import hashlib
+import json
 import logging
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -14,7 +17,7 @@ import pytest
 from imitate.data import DatasetFile, SequenceDataset, build_datasets
 from imitate.data.file.cache import cache_folder
 from imitate.data.formats import cached
-from imitate.data.formats.base import Options
+from imitate.data.formats.base import ConversionReport, Format, Options
 from imitate.data.formats.cached import as_demonstration_file
 from imitate.data.formats.convert import convert
 from imitate.data.quality.doctor.diagnosis import diagnose
@@ -228,3 +231,105 @@ def test_a_folder_of_nothing_known(tmp_path):
     Path(tmp_path / "note.txt").write_text("hello")
     with pytest.raises(DatasetError, match="is not an HDF5 file and none of the formats"):
         DatasetFile(tmp_path / "note.txt")
+
+
+# ---- with a format of the test -------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A format, and a conversion that notes its arguments and writes a few bytes."""
+    calls = []
+
+    def convert_quickly(path, file, **how):
+        for number, total in ((1, None), (2, 7)):
+            how["on_demo"](f"d{number}", total)
+        calls.append((path, file, how))
+        file.write_bytes(bytes(how.pop("size", 2_500_000)))
+        return ConversionReport(demos=2, steps=9, doubts={"time": "odd"})
+
+    bars = []
+
+    class Bar:
+        total = "?"
+
+        def __init__(self, **words):
+            bars.append((words, []))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def update(self):
+            bars[-1][1].append(self.total)
+
+    monkeypatch.setattr(cached, "convert", convert_quickly)
+    monkeypatch.setattr(cached, "ProgressBar", Bar)
+    return SimpleNamespace(calls=calls, bars=bars)
+
+
+def form(*options):
+    return Format("own", "", lambda path: True, None, options=frozenset(options))
+
+
+def digest(*described):
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+
+def test_the_name_of_a_conversion_follows_from_names_sizes_and_times(quick, tmp_path):
+    source = tmp_path / "set"
+    for name in ("b", "a/c", ".git/x", "a/.cache/y"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(b"123")
+        os.utime(source / name, ns=(5, 10**9 + 7))
+    (source / "gone").symlink_to(tmp_path / "nothing")
+    found = as_demonstration_file(source, form())
+    listed = [["a/c", 3, 10**9 + 7], ["b", 3, 10**9 + 7]]
+    assert found.name == f"set-{digest(5, 'own', listed)}.hdf5"
+    one = as_demonstration_file(source / "b", form())
+    assert one.name == f"b-{digest(5, 'own', [['', 3, 10**9 + 7]])}.hdf5"
+    assert [path for path, *_ in quick.calls] == [source, source / "b"]
+    as_demonstration_file(source, form())
+    assert len(quick.calls) == 2  # made once
+
+
+@pytest.mark.parametrize("options", [("skip_incomplete",), ()])
+def test_how_a_dataset_is_converted(quick, tmp_path, caplog, options):
+    source = tmp_path / "set"
+    source.write_bytes(b"1")
+    with caplog.at_level(logging.WARNING):
+        found = as_demonstration_file(source, form(*options))
+    ((_, file, how),) = quick.calls
+    assert (file, how["from_format"]) == (found, "own")
+    assert how["options"] == Options(images="as-source", skip_incomplete=False if options else None)
+    words = {"desc": "converting set", "unit": "demo", "delay": 2, "disable": None}
+    assert quick.bars == [(words, [None, 7])]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{source}: a dataset of the format 'own', converted once into {found} (2 demos, 9 steps, 2.5 MB)",
+        f"{source}: time: odd",
+    ]
+
+
+def test_what_is_held_and_what_can_be_converted(quick, tmp_path):
+    found = as_demonstration_file(tmp_path, form())
+    assert cached.held(found) is not None and cached.held(tmp_path / found.name) is None
+    assert cached.convertible_format(tmp_path / "none") is None
+    states = Format("raw", "", lambda path: True, None, needs_replay=True)
+    with pytest.raises(DatasetError, match="states without observations .raw.: make a file"):
+        as_demonstration_file(tmp_path, states)
+
+
+def test_old_conversions_give_way_to_a_new_one(quick, tmp_path, monkeypatch):
+    made = []
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"1")
+        made.append(as_demonstration_file(tmp_path / name, form()))
+        os.utime(made[-1], ns=(len(made), made[-1].stat().st_mtime_ns))
+    (tmp_path / "d").write_bytes(b"1")
+    monkeypatch.setattr(cached, "limit_bytes", lambda: 3 * 2_500_000)
+    made.append(as_demonstration_file(tmp_path / "d", form()))
+    assert [file.exists() for file in made] == [False, True, True, True]
+    locks = [file.with_suffix(".lock").exists() for file in made]
+    assert locks == [False, True, True, True]
