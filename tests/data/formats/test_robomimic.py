@@ -352,3 +352,13 @@ def test_how_images_are_stored(tmp_path, chosen, source, lossy, stored):
     with DatasetFile(path) as file:
         assert file.storage("d", "obs/i") == stored
         assert file.filter_keys() == {"m": ["d"]}
+
+
+def test_a_conversion_that_fails_leaves_no_part(tmp_path):
+    opened = OpenedDataset({"env_name": "x", "type": 4, "env_kwargs": {}}, iter(()))
+    actions = np.full((2, 1), 3.0)  # of any size
+    write = module.FORMAT.write(tmp_path / "a.hdf5", opened, Options(), ConversionReport())
+    with pytest.raises(KeyError), write as append:
+        append(NamedDemo("d", episode(2, {"s": np.zeros((2, 1))}, actions)))
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []

@@ -106,6 +106,10 @@ def test_each_demo_is_written_at_once_and_an_unfinished_file_is_closed(tmp_path,
     for _ in range(2):
         writer.close()
         assert open_files() == before
+    unwritten = SidecarWriter(tmp_path / "other", OpenedDataset(META, iter(())))
+    size = (tmp_path / "other").stat().st_size
+    unwritten.close()
+    assert (tmp_path / "other").stat().st_size == size  # nothing is written after a failure
     assert not (tmp_path / f"{NAME}.journal").exists()
 
 

@@ -41,6 +41,7 @@ def finding(remedy=None, level=Level.warning, **more):
             "delete d/a.hdf5 --demos demo_1 --keys x --out",
             "look at some of them with imitate dataset playback",
         ),
+        (Remedy(drop_demos=["demo_1"]), "delete d/a.hdf5 --demos demo_1 --out", "without_odd"),
         (Remedy(drop_demos=["a,b"]), "doctor d/a.hdf5 --fix --only odd --out", "without_odd"),
         (Remedy(rows={"demo_1": None}), "doctor d/a.hdf5 --fix --only odd", ""),
         (Remedy(drop_keys=["x"], values={"x": None}), "doctor d/a.hdf5 --fix", "modalities"),
