@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from imitate.envs.experts import aloha
 from imitate.envs.experts.aloha import Arm, expert_of
 from imitate.errors import EnvError
 
@@ -39,3 +40,87 @@ def test_the_task():
         EnvError, match="no scripted expert for 'gym_aloha:gym_aloha/AlohaInsertion"
     ):
         expert_of("gym_aloha:gym_aloha/AlohaInsertion-v0")
+
+
+# ---- the stages by hand --------------------------------------------------------------------------
+
+
+class Fingers:
+    """An arm whose tip is at its first three angles; notes where it is sent."""
+
+    def __init__(self, side):
+        self.level, self.tip = np.eye(3), np.array([7.0, 8.0, 9.0])
+
+    def pose(self, angles):
+        return np.array(angles[:3]), np.eye(3)
+
+    def go(self, tip, axes):
+        self.aim, self.axes = np.asarray(tip).round(9).tolist(), axes
+        return np.zeros(6)
+
+
+@pytest.fixture
+def stages(monkeypatch):
+    """Function that shows tips, cube and openings, and returns where both arms go and their openings."""
+    arms = []
+    monkeypatch.setattr(aloha, "Arm", lambda side: arms.append(Fingers(side)) or arms[-1])
+    expert = expert_of(NAME)(PLAIN)
+    left_arm, right_arm = arms
+
+    def show(right, cube=(0.0, 0.0, 0.0), left=(9.0, 9.0, 9.0), widths=(1.0, 1.0)):
+        seen = np.zeros(14)
+        seen[:3], seen[7:10], seen[[6, 13]] = left, right, widths
+        action = expert.act({"agent_pos": seen, "object_pos": np.array(cube)})
+        assert action.shape == (14,)
+        return left_arm.aim, action[6], right_arm.aim, action[13]
+
+    show.arms = arms
+    return show
+
+
+MEET, READY, TIP = [0.0, 0.5, 0.25], [-0.12, 0.5, 0.25], [7.0, 8.0, 9.0]
+
+
+def test_each_stage_and_its_limits(stages):
+    above = (READY, 1.0, [0.0, 0.0, 0.1], 1.0)
+    assert stages((0.012, 0, 0.3)) == above and stages((0.0119, 0, 0.3)) == above
+    down = (READY, 1.0, [0.0, 0.0, -0.005], 1.0)
+    assert stages((0, 0, 0.012)) == down and stages((0, 0, 0.0119)) == down
+    grasp = (READY, 1.0, TIP, 0.0)
+    assert stages((0, 0, 0), widths=(0, 0.65)) == grasp == stages((0, 0, 0), widths=(1, 0.649))
+    carry = (READY, 1.0, MEET, 0.0)
+    assert stages((0.012, 0.5, 0.25)) == carry and stages((0.0119, 0.5, 0.25)) == carry
+    near = (READY[0] + 0.0239, 0.5, 0.25)
+    right = stages.arms[1]
+    for count in range(1, 40):
+        assert stages((0, 0, 0), left=near) == carry
+        cos, sin = np.cos(np.pi / 2 - 0.04 * count), np.sin(np.pi / 2 - 0.04 * count)
+        wanted = [[cos, 0, sin], [0, 1, 0], [-sin, 0, cos]]
+        if count in (1, 39):  # its pitch falls by 0.04 in each step
+            np.testing.assert_allclose(right.axes, wanted, atol=1e-12)
+    assert stages((0, 0, 0), left=(READY[0] + 0.0241, 0.5, 0.25)) == carry
+    np.testing.assert_allclose(right.axes, np.eye(3), atol=1e-12)
+    assert stages((0, 0, 0), left=near) == carry
+    cube = (0.3, 0.4, 0.5)
+    take = (list(cube), 1.0, MEET, 0.0)
+    assert stages((0, 0, 0), cube, left=(0.3, 0.4, 0.5121)) == take
+    assert stages((0, 0, 0), cube, left=(0.3, 0.4, 0.5119)) == take
+    assert stages((0, 0, 0), widths=(0.8, 0.9)) == (TIP, 0.0, MEET, 0.0)
+    assert stages((0, 0, 0), widths=(0.79, 0.9)) == (TIP, 0.0, MEET, 1.0)
+    assert stages((0, 0, 0), widths=(0.79, 0.91)) == (TIP, 0.0, [0.15, 0.5, 0.25], 1.0)
+    np.testing.assert_allclose(stages.arms[0].axes, [[1, 0, 0], [0, 0, -1], [0, 1, 0]], atol=1e-12)
+
+
+def test_a_step_towards_a_pose():
+    arm = Arm("left")
+    level, tip = arm.level, arm.tip.copy()
+    command = arm.command.copy()
+    arm.go(tip + [0.0, 0.024, 0.0], level)
+    np.testing.assert_allclose(arm.tip, tip + [0.0, 0.012, 0.0])  # 12 mm in a step
+    assert np.abs(arm.command - command).max() == pytest.approx(0.06)  # and 0.06 rad
+    for _ in range(80):
+        arm.go(tip + [0.0, 0.024, 0.0], level)
+    np.testing.assert_allclose(arm.tip, tip + [0.0, 0.024, 0.0])
+    found, axes = arm.pose(arm.command)
+    np.testing.assert_allclose(found, arm.tip, atol=2e-4)
+    np.testing.assert_allclose(axes, level, atol=2e-3)
