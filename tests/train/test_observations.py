@@ -89,6 +89,35 @@ def test_critics_see_the_rest(path):
     assert found.observation.modality_of("critic") == {"goal": "low_dim"}
 
 
+def test_demonstrations_of_online_learning_are_read_only_for_auto(path):
+    online = {"train": {"data": str(path), "online": {"enabled": True}}}
+    own = config(path, ["only the environment has it"], critic=[], **online)
+    assert with_observations(own) is own
+    found = with_observations(config(path, ["s"], critic=["auto"], **online))
+    assert found.observation.modality_of("critic") == {"goal": "low_dim"}
+
+
+def test_files_of_weight_0_do_not_count(path):
+    other = write_demos(path.with_name("b.hdf5"), [episode(2, {"z": np.zeros((2, 1))})])
+    data = [{"path": str(path)}, {"path": str(other), "weight": 0}]
+    found = with_observations(config(path, ["auto"], train={"data": data}))
+    assert found.observation.modality_of("obs") == {"goal": "low_dim", "s": "low_dim"}
+
+
+def test_each_part_of_a_hierarchy_has_its_own_auto(path):
+    groups = {"planner": ["obs", "subgoal"], "actor": ["obs"]}
+    parts = {
+        name: {"modalities": {group: {"low_dim": ["auto"]} for group in own}}
+        for name, own in groups.items()
+    }
+    tree = {"algo_name": "hbc", "observation": parts, "train": {"data": str(path)}}
+    found = with_observations(load_config(tree)).observation
+    for name, own in groups.items():
+        for group in own:
+            taken = getattr(found, name).modality_of(group)
+            assert taken == {"goal": "low_dim", "s": "low_dim"}, (name, group)
+
+
 def test_configurations_that_the_data_do_not_fit(path):
     plain = config(None, ["auto"])
     assert with_observations(plain) is plain

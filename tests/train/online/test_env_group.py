@@ -3,9 +3,10 @@ import functools
 import numpy as np
 import pytest
 
-from imitate.errors import EnvError, RewardError
+from imitate.errors import EnvError, RewardError, RobotError
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.steps import Collected, EpisodeRecord, Metrics, Step
+from tests.refusals import refused
 
 from .worlds import Faulty, Line
 
@@ -127,7 +128,15 @@ def test_seeds_depend_on_the_lane_and_the_episode_alone():
     assert other.envs[0].seeds[-1] == seeds[1][2]
 
 
-@pytest.mark.parametrize("how", ["crash", "nan_obs", "nan_reward", "shape"])
+WAYS = {
+    "crash": "RuntimeError: the simulator is gone",
+    "nan_obs": "ValueError: observation 'place' holds NaN or inf",
+    "nan_reward": "ValueError: the reward is nan, wanted a finite number",
+    "shape": "ValueError: observation 'place' has shape (2,), but (1,) before",
+}
+
+
+@pytest.mark.parametrize("how", WAYS)
 def test_a_failing_environment_is_replaced_and_its_episode_void(how):
     made = []
 
@@ -137,12 +146,16 @@ def test_a_failing_environment_is_replaced_and_its_episode_void(how):
 
     envs = group(make, horizon=5)
     assert envs.step(np.zeros((2, 1))).lost is None
+    before = envs.obs["place"][1].copy()
     step = envs.step(np.zeros((2, 1)))
     assert step.lost.tolist() == [False, True]
-    assert step.rewards[1] == 0.0
+    assert step.rewards[1] == 0.0 and step.next_obs["place"][1] == before
+    assert envs.obs["place"][1] == made[2].seeds[0] % 7 and len(made[2].seeds) == 1
     assert not step.terminals.any() and not step.timeouts.any()
     assert made[1].closed and envs.envs[1] is made[2] is not made[1]
-    assert "environment 1 failed" in envs.messages[0]
+    (said,) = envs.messages
+    assert said.startswith(f"environment 1 failed ({WAYS[how]}")
+    assert said.endswith("; its episode is discarded, and a new copy replaces it")
     for _ in range(3):
         envs.step(np.zeros((2, 1)))
     assert [e.length for e in envs.finished] == [5]
@@ -215,3 +228,149 @@ def test_a_lost_step_has_neither_the_reward_nor_the_words_of_its_environment():
     assert step.rewards.tolist() == [0.0]
     assert step.actions.tolist() == [[0.0]]
     assert step.intervened is None
+
+
+class Telling(Line):
+    """Reports this ``info`` in each step, and ends as given."""
+
+    def __init__(self, info, terminated=False, truncated=False):
+        super().__init__()
+        self.info, self.end = info, (terminated, truncated)
+
+    def step(self, action):
+        obs, reward, *_ = super().step(action)
+        return obs, reward, *self.end, self.info
+
+
+def several(*made, **kwargs):
+    """Return a group of these environments."""
+    copies = iter(made)
+    return group(lambda: next(copies), len(made), **kwargs)
+
+
+def test_nine_failures_without_an_episode_between_them_are_borne():
+    def rarely():
+        return Faulty("crash", 3)
+
+    envs = group(rarely, lanes=1, horizon=2)
+    for _ in range(40):  # an episode of two steps, and then a failure
+        envs.step(np.zeros((1, 1)))
+    assert len(envs.messages) > 10 and len(envs.finished) > 10
+    envs = group(functools.partial(Faulty, "crash", 1), lanes=1)
+    for _ in range(9):
+        assert envs.step(np.zeros((1, 1))).lost.tolist() == [True]
+    with pytest.raises(EnvError, match="10 failures"):
+        envs.step(np.zeros((1, 1)))
+
+
+def test_a_robot_that_fails_is_not_replaced():
+    class Robot(Staged):
+        fails = ""
+
+        def reset(self, *, seed=None):
+            return self.refuse("reset") or super().reset(seed=seed)
+
+        def step(self, action):
+            return self.refuse("step") or super().step(action)
+
+        def set_stage(self, kwargs):
+            self.refuse("stage")
+
+        def refuse(self, what):
+            if self.fails == what:
+                raise RobotError("look at it")
+
+    envs = group(Robot, lanes=1)
+    calls = {
+        "reset": envs.reset,
+        "step": lambda: envs.step(np.zeros((1, 1))),
+        "stage": lambda: envs.begin_stage(Robot, {}),
+    }
+    for envs.envs[0].fails, call in calls.items():
+        with pytest.raises(RobotError, match="look at it"):
+            call()
+    assert not envs.messages
+
+
+def test_a_copy_that_cannot_even_be_closed_is_replaced():
+    class Stuck(Faulty):
+        def close(self):
+            raise OSError("it hangs")
+
+    made = [Stuck("crash", 1), Line()]
+    envs = group(lambda: made[0] if made[0].taken == 0 else made[1], lanes=1)
+    assert envs.step(np.zeros((1, 1))).lost.tolist() == [True]
+    assert envs.envs == [made[1]]
+    assert envs.messages[1] == "environment 0: closing it failed too (it hangs)"
+
+
+def test_ends_that_an_environment_tells():
+    envs = several(Telling({}, truncated=True), Telling({}, True, True), Telling({}, True), Line())
+    step = envs.step(np.zeros((4, 1)))
+    assert step.timeouts.tolist() == [True, False, False, False]
+    assert step.terminals.tolist() == [False, True, True, False]
+    # What the environments do not tell is not known.
+    assert [episode.success for episode in envs.finished] == [None] * 3
+    last = group(functools.partial(Telling, {}, True), horizon=1).step(np.zeros((2, 1)))
+    assert last.terminals.all() and not last.timeouts.any()
+
+
+def test_success_once_is_success_of_the_episode_and_ends_it_only_if_asked():
+    info = {"success": True, "name": "x", "speed": np.float32(2.5), "many": np.zeros(2)}
+    envs = several(Telling(info), Telling({"success": False}), horizon=2)
+    for info["success"] in (True, False):
+        step = envs.step(np.zeros((2, 1)))
+        assert not step.terminals.any()
+    assert [episode.success for episode in envs.finished] == [True, False]
+    assert [e.info for e in envs.finished] == [{"success": 0.0, "speed": 2.5}, {"success": 0.0}]
+
+
+def test_executed_actions_and_interventions_of_those_that_tell_them():
+    envs = several(
+        Telling({"executed_action": np.array([0.5])}), Line(), Telling({"intervened": True})
+    )
+    given = np.array([[1.0], [1.5], [2.0]])
+    step = envs.step(given)
+    assert step.actions.tolist() == [[0.5], [1.5], [2.0]] and given[0] == 1.0
+    assert step.intervened.tolist() == [False, False, True]
+    assert group().step(given[:2]).intervened is None
+
+
+def test_named_rewards_of_a_step():
+    signals = ("reward", "info:speed")
+    envs = several(Telling({"speed": 3}), Telling({"speed": 0.5}), signals=signals)
+    step = envs.step(np.zeros((2, 1)))
+    assert step.signals.tolist() == [[step.rewards[0], 3.0], [step.rewards[1], 0.5]]
+    assert step.signals.dtype == np.float32 and group().step(np.zeros((2, 1))).signals is None
+    # A step that is lost has none, and needs none.
+    envs = group(functools.partial(Faulty, "crash", 1), lanes=1, signals=signals)
+    assert envs.step(np.zeros((1, 1))).signals.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        (
+            {"speeds": 1.0, "name": "x"},
+            "the environment's info has no 'speed' in a step; did you mean 'speeds'?",
+        ),
+        ({"speed": np.inf}, "reward, info:speed: a number is NaN or inf"),
+    ],
+)
+def test_named_rewards_that_are_not_there(info, words):
+    envs = several(Telling(info), signals=("reward", "info:speed"))
+    with refused(f"algo.rewards: {words}", error=RewardError):
+        envs.step(np.zeros((1, 1)))
+
+
+def test_pixels_stay_bytes_and_all_else_becomes_float32():
+    class Seen(Line):
+        def obs(self):
+            return {"place": np.array([self.place]), "eye": np.full((2, 2, 3), 200, np.uint8)}
+
+    seen = group(Seen).obs
+    assert {key: (x.dtype.name, x.shape) for key, x in seen.items()} == {
+        "place": ("float32", (2, 1)),
+        "eye": ("uint8", (2, 2, 2, 3)),
+    }
+    assert (seen["eye"] == 200).all()
