@@ -251,13 +251,14 @@ def moons(count, generator):
     return points + noise, torch.nn.functional.one_hot(half, 2).float()
 
 
-def test_generated_members_know_two_moons_and_that_they_know_nothing_else():
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2))])
+def test_generated_members_know_two_moons_and_that_they_know_nothing_else(seed):
     repulsion = {"rule": "gfsf", "weight": 0.3, "extra_share": 1.0, "extra_noise": 3.0}
     section = {"num_choices": 2, "members": 10, "hypernetwork": {"noise_dim": 32}}
     section["optim_params"] = {"policy": {"learning_rate": {"initial": 3e-3}}}
     more = {"state": 2, "action": 2, "hidden": (32, 32)}
-    algo = generated({**section, "particles": repulsion}, **more)
-    generator = torch.Generator().manual_seed(0)
+    algo = generated({**section, "particles": repulsion}, seed=seed, **more)
+    generator = torch.Generator().manual_seed(seed)
     seen, half = moons(200, generator)
     far = 4.0 * torch.randn(300, 2, generator=generator)
     far = far[torch.cdist(far, seen).min(1).values > 2.0]
