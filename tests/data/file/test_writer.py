@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, DatasetWriter, finish_partial
+from imitate.data.file import writer as module
 from imitate.errors import ConfigError, DatasetError
 from tests.calling import call
 from tests.demo_files import episode
@@ -456,6 +457,17 @@ def test_names_in_masks_and_messages_after_several_episodes(tmp_path):
         writer.discard_episode()
     with DatasetFile(path) as file:
         assert file.filter_keys() == {"some": ["demo_2"]} and file.control_freq == 0.5
+
+
+def test_an_error_while_an_episode_is_written_is_raised_and_ends_the_writer(path, monkeypatch):
+    writer = DatasetWriter(path, META)
+    writer.append_episode(demo())
+    monkeypatch.setattr(module, "write_images", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.append_episode(demo())
+    with refused("the writer is closed"):
+        writer.append_episode(demo())
+    assert finish_partial(path) == 1 and lengths(path) == [3]
 
 
 def test_a_file_that_leads_elsewhere_is_not_continued(path):
