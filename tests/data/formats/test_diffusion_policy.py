@@ -52,7 +52,12 @@ def test_episodes_end_where_episode_ends_says(converted, tmp_path):
     assert report.changed["obs/img"] == "float32 frames -> uint8"
 
 
-@pytest.mark.parametrize("ends", [(3, 3, 7), (5, 3, 7), (3, 6)])
+def test_an_episode_may_have_a_single_row(converted, tmp_path):
+    report, file = converted(push_t(tmp_path / "p.zarr", ends=(1, 4)))
+    assert (report.demos, [file.length(demo) for demo in file.demos()]) == (2, [1, 3])
+
+
+@pytest.mark.parametrize("ends", [(3, 3, 7), (5, 3, 7), (3, 6), (0, 7)])
 def test_ends_that_do_not_fit_are_refused(tmp_path, ends):
     path = push_t(tmp_path / "p.zarr")
     root = zarr.open_group(str(path), mode="a", zarr_format=2)
