@@ -82,6 +82,16 @@ def test_time_limits(converted, tmp_path, lengths, terminal, options, timed_out,
     assert file.env_meta["env_name"] == options.get("env", "unknown")
 
 
+def test_short_trajectories_and_no_rewards(converted, tmp_path):
+    source = trajectories(tmp_path / "a.npz", (1, 3), rews=None, terminal=np.array([[1], [0]]))
+    report, file = converted(source, horizon=3)
+    assert [file.length(demo) for demo in file.demos()] == [1, 3]
+    assert file.read("demo_0", "next_obs/flat").tolist() == [[1, -1]]
+    assert ends(file) == [(1, 0), (0, 1)]
+    assert report.renamed == {"obs": "obs/flat", "acts": "actions", "terminal": "terminals"}
+    assert report.dropped == {} and file.read("demo_1", "rewards").dtype == np.float32
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -90,11 +100,23 @@ def test_time_limits(converted, tmp_path, lengths, terminal, options, timed_out,
         ({"obs": np.zeros((10, 2))}, "'acts and one more per trajectory' has 11 rows, but 'obs'"),
         ({"terminal": np.ones(2)}, "'indices and one' has 3 rows, but 'terminal' has 2"),
         ({"rews": np.ones(7)}, "'acts' has 8 rows, but 'rews' has 7"),
+        (
+            {"terminal": None},
+            "a.npz: has no array 'terminal' (found: acts, indices, obs, rews): it is not a file",
+        ),
+        (
+            {"acts": np.zeros((8, 2), int) - 1, "obs": None},
+            "has no array 'obs' (found: acts, indices, rews, termi",
+        ),
     ],
 )
-def test_damaged_trajectories(converted, tmp_path, changes, words):
+def test_damaged_trajectories(tmp_path, changes, words):
     with refused(words):
-        converted(trajectories(tmp_path / "a.npz", **changes))
+        convert(
+            trajectories(tmp_path / "a.npz", **changes),
+            tmp_path / "o.hdf5",
+            from_format="imitation",
+        )
 
 
 def test_what_is_recognised(tmp_path):
