@@ -112,6 +112,7 @@ def test_names_that_are_not_there():
             "download robomimic/can/mh/low_dim` brings its demonstr",
         ),
         ("datasets/can/mh/low_dim_abs.hdf5", "`imitate dataset actions --to absolute"),
+        ("lift/ph/low_dim_v15.hdf5", "`imitate dataset download robomimic/lift/ph/low_dim` brings"),
         ("own.hdf5", None),
         ("ph/own.hdf5", None),
         ("/data/monday/ph/low_dim_v15.hdf5", None),

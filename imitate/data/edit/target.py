@@ -66,7 +66,7 @@ class Target:
             ) from error
         finally:
             with suppress(OSError):
-                part.unlink(missing_ok=True)
+                part.unlink()
 
     def _check_free(self, path: Path) -> None:
         if self.out is None:

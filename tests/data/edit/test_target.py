@@ -90,7 +90,7 @@ def test_the_backup_where_links_are_not_possible(tmp_path, monkeypatch):
     assert (file.read_text(), file.with_name("a.hdf5.bak").read_text()) == ("1", "0")
 
 
-def test_files_that_are_replaced_or_not(tmp_path):
+def test_files_that_are_replaced_or_not(tmp_path, monkeypatch):
     file, other = tmp_path / "a.hdf5", tmp_path / "b.hdf5"
     file.write_text("0")
     (tmp_path / "c.hdf5").write_text("")
@@ -114,8 +114,13 @@ def test_files_that_are_replaced_or_not(tmp_path):
     assert file.read_text() == "1" and not (tmp_path / "a.hdf5.bak").exists()
     check_is_hdf5(tmp_path / "missing")
     check_is_hdf5(file)  # of no format: it may be damaged HDF5
-    with refused(f"{tmp_path}: is not an HDF5 file, so it is not changed in place: name a new"):
+    words = "is not an HDF5 file, so it is not changed in place: name a new"
+    with refused(f"{tmp_path}: {words}"):
         check_is_hdf5(tmp_path)
+    monkeypatch.setattr(target, "convertible_format", lambda path: "npz")
+    with refused(f"{file}: {words}"):
+        check_is_hdf5(file)
+    check_is_hdf5(tmp_path / "missing")
 
 
 def test_copies_of_dead_processes_of_this_machine_are_removed(tmp_path, monkeypatch):

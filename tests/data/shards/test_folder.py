@@ -104,9 +104,17 @@ def test_where_shards_are(folder, tmp_path):
 
 
 def test_files_behind_a_url(folder, bucket, monkeypatch):
-    shards, bars = shards_at(bucket), []
-    bar = module.DownloadBar
-    monkeypatch.setattr(module, "DownloadBar", lambda *a, **k: bars.append((*a, k)) or bar(*a, **k))
+    shards, bars, received = shards_at(bucket), [], []
+
+    class Bar(module.DownloadBar):
+        def __init__(self, *name, **how):
+            bars.append((*name, how))
+            super().__init__(*name, **how)
+
+        def update(self, count=1):
+            received.append(count)
+
+    monkeypatch.setattr(module, "DownloadBar", Bar)
     assert shards.is_remote and shards.place == bucket
     listed = shards.index.shards
     paths = shards.files.local(listed)
@@ -116,7 +124,7 @@ def test_files_behind_a_url(folder, bucket, monkeypatch):
     assert shards.files.local(listed) == paths and len(bars) == 1
     size = sum(shard.bytes for shard in listed)
     how = {"total": size, "delay": 2, "disable": None}
-    assert bars == [(f"fetching {bucket.rpartition('/')[2]}", how)]
+    assert bars == [(f"fetching {bucket.rpartition('/')[2]}", how)] and sum(received) == size
     released = []
     monkeypatch.setattr(module, "release", released.append)
     shards.files.release(listed)
@@ -124,6 +132,7 @@ def test_files_behind_a_url(folder, bucket, monkeypatch):
     file = local_file(f"{bucket}/000.hdf5")
     assert file.read_bytes() == (folder / "000.hdf5").read_bytes()
     assert local_file(folder) == folder
+    assert bars[1:] == [("fetching 000.hdf5", {"delay": 2})]
 
 
 def test_a_download_that_is_stopped_or_fails_holds_nothing(bucket, monkeypatch):
@@ -139,8 +148,12 @@ def test_a_download_that_is_stopped_or_fails_holds_nothing(bucket, monkeypatch):
     with refused("001.hdf5: there is no such file"):
         shards.files.local([first, second])
     assert released == held * 2
-    missing, room = [], []
+    released.clear()
     monkeypatch.setattr(module, "hold", lambda path: False)
+    with refused("001.hdf5: there is no such file"):
+        shards.files.local([first, second])
+    assert released == held  # which was there already
+    missing, room = [], []
     monkeypatch.setattr(module, "make_room", lambda *words: room.append(words))
     monkeypatch.setattr(module, "fetch", lambda *words: missing.append(words[:4]))
     shards.files.local([first, second], threading.Event())

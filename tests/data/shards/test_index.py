@@ -5,9 +5,11 @@ import json
 import h5py
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from imitate.data import DatasetFile
 from imitate.data.download.download import sha256_of
+from imitate.data.shards import index as module
 from imitate.data.shards.folder import shards_at
 from imitate.data.shards.index import (
     ArrayForm,
@@ -17,6 +19,7 @@ from imitate.data.shards.index import (
     describe_shard,
     write_index,
 )
+from imitate.errors import FileError
 from tests.demo_files import episode, write_demos
 from tests.refusals import refused
 
@@ -133,6 +136,13 @@ def other(change):
         (other(lambda tree, _: tree["env_args"].update(type=[])), "'type' is '[]'"),
         (other(lambda _, shard: shard.update(file="../../etc/x.hdf5")), "shards.0.file"),
         (other(lambda _, shard: shard.update(lengths=[5])), "lengths has another number"),
+        (other(lambda _, shard: shard.update(success=[True])), "success has another number"),
+        (other(lambda _, shard: shard.update(language=[])), "language has another number"),
+        (other(lambda _, shard: shard.update(bytes="5")), "shards.0.bytes: "),
+        (
+            other(lambda tree, _: tree["shards"].append(tree["shards"][0])),
+            "file '000.hdf5' is there",
+        ),
         (
             other(lambda _, shard: shard["filter_keys"].update(train=["demo_9"])),
             "that are not there",
@@ -226,6 +236,7 @@ def test_arrays_that_are_measured_and_listed(tmp_path):
     two = np.zeros((2, 3))
     steps = {"action_dict/a": two, "own": two}
     obs = {"s": two, "scan": np.zeros((2, 3, 3)), "depth": np.zeros((2, 3, 3, 1)), "n": two[:, 0]}
+    obs["one"] = two[:, :1]
     obs |= {"none": two[:, :0], "bool": two > 0, "i": np.zeros((2, 2, 2, 3), np.uint8)}
     demo = episode(2, obs, next_obs=obs, steps=steps, states=two)
     path = write_demos(tmp_path / "000.hdf5", [demo], strict=False)
@@ -234,9 +245,18 @@ def test_arrays_that_are_measured_and_listed(tmp_path):
         file["data/demo_0/obs/deep/x"] = two
         file["data/demo_0/next"] = np.zeros((2, 2, 2, 3), np.uint8)
     index = write_index(tmp_path)
-    measured = {"actions", "rewards", "action_dict/a", "obs/s", "obs/n", "obs/bool", "obs/i"}
+    measured = {
+        "actions",
+        "rewards",
+        "action_dict/a",
+        "obs/s",
+        "obs/n",
+        "obs/bool",
+        "obs/i",
+        "obs/one",
+    }
     assert set(index.statistics()) == {*measured, "obs/deep/x"}
-    assert set(index.observations) == {"s", "scan", "depth", "n", "none", "bool", "i", "text"}
+    assert set(index.observations) == {*obs, "text"}
     assert index.observations["scan"] == ((3, 3), np.float64)
     assert index.statistics()["obs/n"].mean.tolist() == [0]
     with refused("P: there is no filter key 'm'; "):
@@ -262,3 +282,18 @@ def test_files_in_the_given_order_and_arrays_that_all_have(tmp_path):
     bad = write_demos(tmp_path / "a b.hdf5", [episode(1, obs)])
     with refused(f"{bad}: cannot be a shard: file: "):
         describe_shard(bad)
+
+
+def test_sizes_and_depths_of_a_text(shards, monkeypatch):
+    assert module.MAX_BYTES == 2**30
+    index = write_index(shards)
+    text = index.to_json()
+    monkeypatch.setattr(module, "MAX_BYTES", len(text))
+    assert ShardIndex.parse(text, "P") == index
+    for longer in (f"{text} ", "[]"):
+        with refused("P: is not an index of shards: write one with"):
+            ShardIndex.parse(longer, "P")
+    with refused("P: is nested deeper than 100 levels", error=FileError):
+        ShardIndex.parse('{"a":' * 150 + "1" + "}" * 150, "P")
+    with pytest.raises(ValidationError, match="frozen"):
+        index.shards[0].bytes = 5
