@@ -1,5 +1,6 @@
 """Sources of batches: loaders, feeds of whole datasets and of windows, and what is said of a bad loss."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace as Words
 
 import pytest
@@ -117,6 +118,26 @@ def test_windows_come_one_after_another_and_are_released(monkeypatch):
     assert len(data.released) == 3
     with refused("gone"):
         next(feed.batches(99))
+
+
+def test_a_window_that_is_not_ready_soon_is_not_waited_for_at_the_end(monkeypatch):
+    waited = []
+
+    class Late(Future):
+        def result(self, timeout=None):
+            if timeout is None:
+                return super().result()
+            waited.append(timeout)
+            raise TimeoutError
+
+    monkeypatch.setattr(module, "StreamedDataset", Windows)
+    monkeypatch.setattr(module, "Future", Late)
+    monkeypatch.setattr(module, "make_loader", lambda *given: [given])
+    data = Windows()
+    feed = feed_of(setup(data), Ranks())
+    next(feed.batches(4))
+    feed.close()
+    assert (waited, data.released) == ([5.0], [(4,)])
 
 
 class Feed:
