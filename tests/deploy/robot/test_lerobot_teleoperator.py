@@ -1,5 +1,6 @@
 """A device of LeRobot moves a robot: the robot's order, who acts, keys and events, feedback to its motors."""
 
+import inspect
 import os
 import sys
 import termios
@@ -103,6 +104,53 @@ def test_the_space_bar_does_not_end_a_persons_acting_where_it_always_acts(termin
     terminal.press(" ")
     np.testing.assert_array_equal(device.guide(None).action, [1.0, 2.0, 3.0])
     device.close()
+
+
+@pytest.mark.parametrize(
+    ("pressed", "event"),
+    [
+        ("success", "success"),
+        ("failure", "failure"),
+        ("terminate_episode", "failure"),
+        ("success terminate_episode", "success"),
+        ("rerecord_episode terminate_episode success", "redo"),
+        ("", None),
+    ],
+)
+def test_events_of_a_device(no_terminal, pressed, event):
+    gamepad = Gamepad()
+    gamepad.pressed = {"is_intervention", *pressed.split()}
+    guidance = connected(gamepad, FakeRobot(BOX)).guide(None)
+    assert guidance.events == ({event} if event else set())
+    np.testing.assert_array_equal(guidance.action, [0.5, -0.5, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("acts", "first"), [("always", "Enter success"), ("key", "space: take over, give back   Enter")]
+)
+def test_keys_are_shown_once(terminal, capfd, acts, first):
+    connected(Leader(), acts=acts).close()
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "Enter" in line]
+    assert line.startswith(first)
+    assert line.endswith(
+        "Enter success   x failure   Backspace discard   z redo   . end   Esc quit"
+    )
+
+
+def test_a_driver_that_raises_is_a_fault_of_the_robot(no_terminal):
+    class Loose(Leader):
+        def get_action(self):
+            raise OSError("the cable\nis loose")
+
+    with refused("LeRobot's 'arm_leader' failed: OSError: the cable", error=RobotError):
+        connected(Loose()).guide(None)
+
+
+def test_settings_of_a_device_by_default():
+    settings = inspect.signature(LeRobotTeleoperator).parameters.values()
+    assert {one.name: one.default for one in settings if one.name != "config"} == {
+        "type": None, "calibrate": False, "acts": "always", "keys": None, "follow_speed": 50.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
