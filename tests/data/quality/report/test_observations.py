@@ -259,3 +259,12 @@ def test_films_of_demos_that_have_them():
     first = {f"obs/c{n}": FileArray((0, 3, 8, 8), np.dtype("u1")) for n in range(8)}
     subject.layout.steps = first
     assert thumbnails(subject).note.endswith("of 1 demo.") and len(thumbnails(subject).cameras) == 8
+
+
+def test_numbers_of_objects_are_not_mixed_when_a_picture_is_scaled():
+    rows = np.arange(336)[:, None, None]
+    found, _ = pixels("obs/segmentation", np.broadcast_to(1 + rows // 3 % 2, (336, 4, 1)))
+    assert found.shape == (168, 2, 3)
+    assert len(np.unique(found.reshape(-1, 3), axis=0)) == 2
+    stripes = np.broadcast_to(200 * (rows % 2), (336, 336, 3)).astype(np.uint8)
+    np.testing.assert_allclose(pixels("obs/image", stripes)[0], 100, atol=2)

@@ -157,3 +157,15 @@ def test_facts_that_cannot_be_read():
     assert ReportInput(Damaged(), None, [], [], None, None).control_freq is None
     odd = SimpleNamespace(env_meta={"env_kwargs": [1]}, file_attrs={})
     assert ReportInput(odd, None, [], [], None, None).control_freq is None
+
+
+def test_returns_are_sums_and_rows_with_one_bad_number_are_left_out():
+    form = FileArray((4,), np.dtype("f8"))
+    layout = SimpleNamespace(steps={"rewards": form, "s": form}, extents=Steps())
+    demos = [DemoLayout(name, {"actions": form, "rewards": form}, 4) for name in "ab"]
+    found = ReportInput(None, None, demos, demos, layout, None)
+    assert found.returns == {"a": 6.0, "b": 6.0}  # 0 + 1 + 2 + 3
+    rows = np.array([[1.0, 2], [np.nan, 3], [4, np.inf], [5, 6]])
+    layout.extents.read = lambda demo, key, start, stop: rows[start:stop]
+    demo = DemoLayout("a", {"s": form}, 4)
+    assert found.values(demo, "s", 9).tolist() == [[1, 2], [5, 6]]
