@@ -159,8 +159,8 @@ def test_statistics_of_shards(tmp_path):
 
 
 def test_pieces_have_two_mebibytes():
-    pieces = Pieces([np.ones((3, 2**20), np.uint8)])
-    pieces.statistics()
+    pieces = Pieces([np.ones((3, 2**10, 2**10, 1), np.uint8)])
+    pieces.statistics("obs/image")
     assert pieces.read_steps == [2, 2]
 
 
