@@ -136,6 +136,15 @@ def test_masks_instructions_and_validation(folder):
     } == {1}
 
 
+def test_the_shard_that_is_looked_at_is_released(folder, monkeypatch):
+    released = []
+    monkeypatch.setattr(
+        module.StreamedDataset, "release", lambda data, numbers: released.append(tuple(numbers))
+    )
+    streamed(folder)
+    assert len(released) == 1 and released[0] in {(0,), (1,), (2,)}
+
+
 def test_where_windows_are_not_made(folder, tmp_path):
     assert streamed(folder, window=None) is None
     assert streamed(folder, window=3) is None and streamed(folder, window=2) is not None
@@ -143,6 +152,7 @@ def test_where_windows_are_not_made(folder, tmp_path):
     assert streamed(file) is None
     assert streamed([{"path": str(folder)}, {"path": str(file), "weight": 0.0}]) is not None
     assert streamed([{"path": str(file)}, {"path": str(file)}]) is None
+    assert streamed([{"path": str(folder), "weight": 0.0}]) is None
     words = "train.shard_window: 1, but train.data has 2 entries, of which windows cannot be made"
     with refused(words, error=ConfigError):
         streamed([{"path": str(folder)}, {"path": str(file)}])
