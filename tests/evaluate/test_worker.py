@@ -8,7 +8,7 @@ from imitate.crew import Lost
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluate.result import EpisodeResult
 from imitate.evaluate.settings import EpisodePlan, EvalSettings
-from imitate.evaluate.worker import EpisodePool, RunningJob, failure
+from imitate.evaluate.worker import EpisodePool, EpisodeWorker, RunningJob, failure
 
 
 def episode(index, success=False):
@@ -136,6 +136,26 @@ def test_jobs_are_returned_as_they_end(pool):
     assert made.limit == 2
     made.limit = 1
     assert crew.limit == 1
+
+
+def test_workers_are_processes_of_this_machine_unless_there_is_a_back_end(monkeypatch):
+    made = []
+    monkeypatch.setattr("imitate.evaluate.worker.Crew", lambda *given, **words: made.append(words))
+    monkeypatch.setattr("imitate.evaluate.worker.LocalBackend", lambda name: f"local {name}")
+    EpisodePool(2)
+    EpisodePool(2, "cluster")
+    assert made == [{"backend": "local imitate-episodes"}, {"backend": "cluster"}]
+
+
+def test_a_worker_plays_tasks_with_one_runner_that_it_closes(monkeypatch):
+    calls = []
+    runner = Words(close=lambda: calls.append("closed"))
+    monkeypatch.setattr("imitate.evaluate.worker.EpisodeRunner", lambda reports: runner)
+    monkeypatch.setattr("torch.set_num_threads", calls.append)
+    worker = EpisodeWorker("reports")
+    assert worker(Words(play=lambda *given: given)) == (runner, "reports")
+    worker.close()
+    assert calls == [1, "closed"]
 
 
 def test_a_job_in_lockstep_is_one_task(pool):

@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from imitate.system.ranks import ALONE
-from imitate.train.online.learners import MixedBuffer, ReplayLearner, joined, stacked
+from imitate.train.online import learners as module
+from imitate.train.online.learners import (
+    Corrected,
+    MixedBuffer,
+    ReplayLearner,
+    RolloutLearner,
+    joined,
+    stacked,
+)
 from imitate.train.online.steps import Collected, Step
 
 
@@ -106,7 +114,8 @@ def algo(**more):
 def collected(count, lanes=2):
     zeros = np.zeros(lanes, np.float32)
     never = np.zeros(lanes, bool)
-    step = Step({"s": np.zeros((lanes, 1))}, zeros[:, None], zeros, never, never, {})
+    obs = {"s": np.zeros((lanes, 1))}
+    step = Step(obs, zeros[:, None], zeros, never, never, obs)
     return Collected([step] * count, np.arange(lanes), [], lost_lanes=np.array([1]))
 
 
@@ -227,3 +236,212 @@ def test_a_rollout_leaves_out_the_episodes_of_environments_that_failed():
     assert found["signals"].shape == (4, 2, 1) and found["terminals"][0].tolist() == [False, True]
     early = stacked([step(0), step(1, lost=True)])
     assert early["mask"].tolist() == [[True, False], [True, False]]
+
+
+# ---- named rewards ---------------------------------------------------------------------------------
+
+
+def test_named_rewards_of_the_steps_that_were_taken_are_shown_to_their_weights(monkeypatch):
+    shown = []
+    weights = Words(names=("a", "b"), observe=lambda signals, ranks: shown.append((signals, ranks)))
+    monkeypatch.setattr(module, "reward_weights_in", lambda nets: weights)
+    zeros, never = np.zeros(2, np.float32), np.zeros(2, bool)
+    plain = ({}, zeros[:, None], zeros, never, never, {})
+    signals = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    steps = [
+        Step(*plain, np.array([False, True]), signals=signals),
+        Step(*plain),
+        Step(*plain, signals=signals),
+    ]
+    for made in (learner(), rollout_learner()):
+        made.take(Collected(steps, np.arange(2), [], lost_lanes=np.array([], int)))
+        made.take(Collected(steps[1:2], np.arange(2), [], lost_lanes=np.array([], int)))
+        (found, ranks), (nothing, _) = shown
+        assert found.tolist() == [[1, 2], [1, 2], [3, 4]] and nothing.shape == (0, 2)
+        assert ranks is ALONE
+        shown.clear()
+
+
+# ---- rollouts --------------------------------------------------------------------------------------
+
+
+class Rollouts:
+    """An algorithm whose batches are numbered, two for each pass; ``calls`` has what it was asked."""
+
+    def __init__(self, ranks=ALONE, **config):
+        self.ranks, self.nets, self.preprocess, self.kept = ranks, {}, "preprocess", ["old"]
+        self.config = Words(rollout_epochs=config.pop("epochs", 1))
+        self.prepares_each_pass, self.expert_passes = False, 0
+        self.calls, self.number, self.length = [], 0, 4
+        vars(self).update(config)
+
+    def rollout_rewards(self, rollout):
+        return rollout["rewards"] + 1
+
+    def prepare_rollout(self, rollout):
+        self.calls.append(rollout["rewards"].tolist())
+        return {"log_prob": torch.zeros(self.length)}
+
+    def minibatches(self, batch, size):
+        for _ in range(2):
+            self.number += 1
+            yield {"number": self.number, "size": size, "log_prob": torch.zeros(size)}
+
+    def after_rollout(self, rollout, batch, size):
+        yield {"number": "after", "size": size}
+
+    def leaves_rollout(self, info):
+        return info.get("large", False)
+
+    def process_batch_for_training(self, raw):
+        return ("processed", raw)
+
+
+class Scaler:
+    """Doubles rewards."""
+
+    seen = ()
+
+    def __call__(self, rewards, ends, lanes, mask):
+        self.seen = (ends.tolist(), lanes.tolist(), mask.tolist())
+        return rewards * 2
+
+    def state_dict(self):
+        return "rewards"
+
+    def load_state_dict(self, state):
+        self.loaded = state
+
+
+def rollout_learner(given=None, **more):
+    words = {"rollout_steps": 2, "batch_size": 3, "reward_scaler": Scaler(), **more}
+    return RolloutLearner(given or Rollouts(), **words)
+
+
+def numbers(batches):
+    return [batch["number"] for batch in batches]
+
+
+def test_a_rollout_is_learned_from_when_it_is_whole_and_then_dropped():
+    scaler = Scaler()
+    made = rollout_learner(Rollouts(epochs=2), reward_scaler=scaler)
+    made.take(collected(1))
+    assert numbers(made.batches_due()) == [] and made.updates == 0
+    made.take(collected(1))
+    assert numbers(made.batches_due(0)) == [] and made.algo.calls == []
+    assert numbers(made.batches_due(3)) == [1, 2, 3] and made.updates == 3
+    # The next rollout is gathered before the rest of this one is learned from.
+    made.take(collected(3))
+    batches = list(made.batches_due())
+    assert numbers(batches) == [4, "after", 5, 6, 7, 8, "after"] and made.updates == 10
+    assert {batch["size"] for batch in batches} == {3}
+    # Rewards of the algorithm, scaled: (0 + 1) * 2; each rollout is prepared once.
+    assert made.algo.calls == [[[2.0, 2.0]] * 2, [[2.0, 2.0]] * 3]
+    assert numbers(made.batches_due()) == []
+    ends, lanes, mask = [[False] * 2] * 3, [0, 1], [[True] * 2] * 3
+    assert scaler.seen == (ends, lanes, mask)
+
+
+def test_each_pass_is_prepared_where_the_algorithm_asks_for_it():
+    made = rollout_learner(Rollouts(epochs=3, prepares_each_pass=True))
+    made.take(collected(2))
+    assert len(list(made.batches_due())) == 7 and len(made.algo.calls) == 3
+
+
+def test_a_large_step_ends_the_passes_over_a_rollout():
+    made = rollout_learner(Rollouts(epochs=3))
+    for first in (1, 4):  # and the next rollout begins anew
+        made.take(collected(2))
+        found = []
+        for batch in made.batches_due():
+            found.append(batch["number"])
+            made.learned({"large": batch["number"] == first + 2})
+        assert found == [first, first + 1, first + 2, "after"]
+
+
+def test_the_first_passes_have_demonstrations():
+    demos = Source(9)
+    made = rollout_learner(Rollouts(epochs=3, expert_passes=2), demos=demos)
+    made.take(collected(2))
+    batches = list(made.batches_due())
+    assert ["expert" in batch for batch in batches] == [True] * 4 + [False] * 3
+    assert batches[0]["expert"][0] == "processed" and demos.sizes == [3] * 4
+
+
+def test_a_rollout_without_samples_has_no_batch_and_ranks_have_as_many_as_the_fewest():
+    made = rollout_learner(Rollouts(length=0))
+    made.take(collected(2))
+    assert numbers(made.batches_due()) == ["after"]
+    for fewest, found in ((1, [1, "after"]), (7, [1, 2, "after"])):
+        ranks = Words(world=2, table=lambda own, fewest=fewest: np.array([[own], [fewest]]))
+        made = rollout_learner(Rollouts(ranks=ranks))
+        made.take(collected(2))
+        assert numbers(made.batches_due()) == found
+
+
+def test_statistics_follow_a_rollout_after_it_was_learned_from():
+    added, applied = [], []
+    normalizer = Words(
+        add=lambda seen: added.append(seen["s"].tolist()), apply=applied.append, state_dict=list
+    )
+    made = rollout_learner(obs_normalizer=normalizer)
+    steps = [*collected(1).steps, lost_in_lane_1()]
+    made.take(Collected(steps, np.arange(2), []))
+    for _ in made.batches_due():
+        assert not added
+    assert added == [[[0.0], [7.0]]] and applied == ["preprocess"]
+
+
+def lost_in_lane_1():
+    values, never = np.array([7.0, 8.0], np.float32), np.zeros(2, bool)
+    obs = {"s": values[:, None]}
+    return Step(obs, values[:, None], values, never, never, obs, np.array([False, True]))
+
+
+def test_what_a_learner_of_rollouts_keeps():
+    made = rollout_learner()
+    made.take(collected(2))
+    list(made.batches_due())
+    state = made.state_dict()
+    assert state == {
+        "updates": 3,
+        "obs": None,
+        "demos": None,
+        "rewards": "rewards",
+        "kept": ["old"],
+    }
+    again, kept = rollout_learner(), state["kept"]
+    again.algo.kept[:] = ["other"]
+    again.load_state_dict(state)
+    assert (again.updates, again.algo.kept) == (3, ["old"]) and again.algo.kept is not kept
+
+
+# ---- corrections -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 1), (8, 8), (4000, 1700)])
+def test_corrections_are_as_likely_as_demonstrated_steps(size, most):
+    """Two of six rows, beside four demonstrated ones: a third of the samples."""
+
+    class Demos(Source):
+        def __len__(self):
+            return 4
+
+    marks = np.array([False, True, False, True, False, True])
+    memory = Words(
+        intervened=marks, filled=2, num_envs=2, generator=np.random.default_rng(0)
+    )  # the last two rows were not written yet
+    memory.at = lambda rows: {"actions": torch.as_tensor(rows), "obs": {}}
+    demos = Demos(-1)
+    demos.sample = lambda count: {"actions": torch.full((count,), -1), "obs": {}}
+    drawn = [Corrected(demos, memory).sample(size)["actions"].tolist() for _ in range(20)]
+    for rows in drawn:
+        assert len(rows) == size and set(rows) <= {-1, 1, 3}
+        own = [row for row in rows if row > 0]
+        assert rows[: len(own)] == own and len(own) <= most
+        if size > 100:
+            assert 1100 < len(own) < 1560 and {1, 3} <= set(own)
+    memory.intervened = np.zeros(6, bool)
+    before = memory.generator.bit_generator.state
+    assert Corrected(demos, memory).sample(3)["actions"].tolist() == [-1] * 3
+    assert memory.generator.bit_generator.state == before

@@ -1,11 +1,12 @@
 """Parts of online RL: which numbers of workers and ages of weights fit, who plays which environments."""
 
+import sys
 from types import SimpleNamespace as Words
 
 import numpy as np
 import pytest
 
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, MissingPackageError
 from imitate.system.processes import LOCAL
 from imitate.system.ranks import Ranks
 from imitate.train.online import parts as module
@@ -167,3 +168,9 @@ def test_algorithms_without_replay_or_td_errors_or_demonstrations(memory):
         memory(prioritized=Words(enabled=True))
     with refused("ppo learns from demonstrations: name them", error=ConfigError):
         expert_steps(setup())
+
+
+def test_acting_in_one_place_needs_its_package(collect, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imitate.train.online.central.collector", None)
+    with refused("train.online.acting: 'central': ", error=MissingPackageError):
+        collect(acting="central")
