@@ -174,3 +174,101 @@ def test_acting_in_one_place_needs_its_package(collect, monkeypatch):
     monkeypatch.setitem(sys.modules, "imitate.train.online.central.collector", None)
     with refused("train.online.acting: 'central': ", error=MissingPackageError):
         collect(acting="central")
+
+
+@pytest.fixture
+def learn(monkeypatch):
+    """Makes a learner of stand-ins; returns its name with its arguments, and the normalizers that were made."""
+    normalizers = []
+
+    class Normalizer:
+        def __init__(self, shapes, alike, *, is_running, ranks):
+            self.made, self.applied, self.seen = (shapes, alike, is_running), [], []
+            normalizers.append(self)
+
+        def add_all(self, observations):
+            self.seen += [each["s"].tolist() for each in observations]
+
+        def apply(self, preprocess):
+            self.applied.append(preprocess)
+
+    parts = {
+        "ReplayLearner": lambda *given, **words: ("replay", given, words),
+        "RolloutLearner": lambda *given, **words: ("rollout", given, words),
+        "RewardScaler": lambda transform, *given: (transform, *given),
+        "ObsNormalizer": Normalizer,
+        "goals_alike": lambda config: "alike",
+        "make_memory": lambda setup: "memory",
+        "MixedBuffer": list,
+        "Corrected": lambda demos, memory: ("corrected", demos, memory),
+        "demonstrations_of": lambda *given: Words(episodes=lambda: [Words(obs={"s": [1.0]})]),
+        "expert_steps": lambda setup: "expert",
+    }
+    for name, part in parts.items():
+        monkeypatch.setattr(module, name, part)
+
+    def make(experience="replay", *, train=(), ckpt_path=None, expert_passes=0, **online):
+        words = {"demo_ratio": 0.0, "pretrain_updates": 0, "obs_statistics": "warmup"}
+        words |= {"update_ratio": 0.5, "warmup_steps": 7, **online}
+        given = setup(experience, agents=2, **words)
+        config, algo, env = given.config, given.algo, given.env
+        reward = Words(normalization=None, scale=2.0, shift=1.0, clip=None)
+        vars(config.train).update({"obs_normalization": None, "reward": reward, **dict(train)})
+        config.experiment.ckpt_path = ckpt_path
+        config.observation = Words(mask_key=lambda: "mask")
+        config.algo = {"discount": 0.9}
+        algo.expert_passes, algo.preprocess = expert_passes, "preprocess"
+        env.image_keys, env.obs_shapes = ("eye",), {"eye": (2, 2, 3), "mask": (4,), "s": (1,)}
+        return module.make_learner(given), normalizers
+
+    return make
+
+
+NORMALIZED = {"obs_normalization": "mean_std"}
+
+
+def test_a_learner_of_rollouts(learn):
+    (name, _, words), made = learn("rollout")
+    assert name == "rollout" and made == []
+    assert (words["rollout_steps"], words["batch_size"]) == (8, 4)
+    transform, lanes, discount, ranks = words["reward_scaler"]
+    assert (transform.scale, transform.shift, transform.clip) == (2.0, 1.0, None)
+    assert (lanes, discount, ranks) == (8, None, Ranks(0, 1))
+    assert words["obs_normalizer"] is words["demos"] is None
+    running = Words(normalization="running", scale=1.0, shift=0.0, clip=5.0)
+    train = {"reward": running, **NORMALIZED}
+    (_, _, words), made = learn("rollout", train=train, expert_passes=1, obs_statistics="running")
+    assert words["reward_scaler"][2] == 0.9 and words["demos"] == "expert"
+    # Neither images nor masks are normalized.
+    assert words["obs_normalizer"] is made[0] and made[0].made == ({"s": (1,)}, "alike", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "mixed"),
+    [
+        ({"demo_ratio": 0.25}, [0.75, 0.25]),
+        ({"pretrain_updates": 1}, [1.0, 0.0]),
+        ({}, None),
+        ({"demo_ratio": 0.25, "train": {"data": None}}, None),
+    ],
+)
+def test_a_learner_from_replay_and_demonstrations(learn, words, mixed):
+    train = {"data": ["x"], **NORMALIZED, **words.pop("train", {})}
+    (name, (_, memory, source), words), (normalizer,) = learn(train=train, **words)
+    assert (name, memory, words["batch_size"]) == ("replay", "memory", 4)
+    assert (words["update_ratio"], words["warmup_steps"]) == (0.5, 7)
+    assert not normalizer.made[2]
+    if mixed is None:
+        assert source == "memory" and words["demos"] is None
+        assert words["obs_normalizer"] is normalizer and not normalizer.applied
+    else:
+        assert [share for _, share in source] == mixed and source[0][0] == "memory"
+        assert source[1][0] == ("corrected", words["demos"], "memory")
+        # The statistics are those of the demonstrations, and stay so.
+        assert words["obs_normalizer"] is None and normalizer.seen == [[1.0]]
+        assert normalizer.applied == ["preprocess"]
+
+
+def test_a_learner_from_weights_keeps_their_statistics(learn):
+    (_, _, words), made = learn(train=NORMALIZED, ckpt_path="a.pth")
+    assert words["obs_normalizer"] is None and made == []
