@@ -30,6 +30,7 @@ class Ring(gymnasium.Env):
         if "task_info" in options:
             start, goal = options["task_info"]["init_ij"], options["task_info"]["goal_ij"]
         else:
+            assert 1 <= options["task_id"] <= 5
             start, goal = TASKS[options["task_id"] - 1]
         self.cells, self.goals = (start, goal), 0
         self.place = self.add_noise(self.ij_to_xy(start))
