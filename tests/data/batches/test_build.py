@@ -547,3 +547,12 @@ def test_metadata_of_instructions_and_of_files_that_are_not_evaluated(tmp_path):
     assert (shapes, dims, low, high) == ({"x": (1,), LANGUAGE_KEY: (2,)}, {"actions": 1}, [-1], [1])
     data[0]["weight"] = 0.0
     assert dataset_metadata(data_config(data, ["x"]))[0]["env_name"] == "B"
+
+
+def test_further_arrays_of_several_files_are_alike(tmp_path):
+    paths = []
+    for name, width in (("a", 1), ("b", 2)):
+        demo = episode(2, {"x": np.zeros((2, 1))}, 1, steps={"own": np.zeros((2, width))})
+        paths.append(entry(write_demos(tmp_path / f"{name}.hdf5", [demo])))
+    with pytest.raises(DatasetError, match=r"a step of 'own' has shape \(2,\), but \(1,\) in the"):
+        build(paths, dataset_keys=["own"], **X)
