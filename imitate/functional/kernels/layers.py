@@ -57,8 +57,8 @@ LEAST_ROWS = 4
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``F.linear``: (*B, D) times weight (E, D), transposed, plus bias (E,), gives (*B, E)."""
-    rows = x.numel() // weight.shape[1]
-    if rows < LEAST_ROWS or not _is_for_onednn(rows, weight.numel(), x, weight):
+    count = x.numel() // weight.shape[1]
+    if count < LEAST_ROWS or not _is_for_onednn(count, weight.numel(), x, weight):
         return F.linear(x, weight, bias)  # the first condition because acting takes microseconds
     rows = x.reshape(-1, x.shape[-1])
     if torch.is_grad_enabled():
