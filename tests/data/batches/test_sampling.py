@@ -64,6 +64,11 @@ def test_turns_of_windows_by_default():
     assert (later.shards, later.batches) == (turns[1].shards, 1)
 
 
+def test_weights_may_be_small_and_zero_but_for_the_last():
+    made = ShuffledBatches(3, 3, 0, weights=[0.0, 0.0, 0.5])
+    assert first(made, 1) == [[2, 2, 2]]
+
+
 def test_weights_draw_with_replacement():
     made = ShuffledBatches(4, 4, 0, weights=[0.0, 1.0, 0.0, 3.0])
     drawn = np.concatenate(first(made, 1000))

@@ -4,14 +4,16 @@ import inspect
 import signal
 import subprocess
 import sys
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
-from imitate.deploy.robot.gamepad import AXES, BUTTONS, Gamepad, reading_of
+from imitate.deploy.robot import gamepad
+from imitate.deploy.robot.gamepad import AXES, BUTTONS, Gamepad, SDLGamepad, reading_of
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.simulated import ExpertTeleoperator, SimulatedRobot
-from imitate.errors import RobotError
+from imitate.errors import RobotError, UserError
 from tests.deploy.devices import ARM, KEYS, Pad
 from tests.deploy.fake_robot import FakeRobot
 
@@ -102,6 +104,38 @@ def test_signals_remain_pythons(pad, hand):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == -signal.SIGTERM, done.stderr  # SDL would have swallowed it
     assert "True" in done.stdout
+
+
+@pytest.fixture
+def sdl(monkeypatch):
+    sdl = MagicMock(SDL_CONTROLLER_AXIS_MAX=1, SDL_CONTROLLER_BUTTON_MAX=0, SDL_JOYAXISMOTION=1)
+    sdl.SDL_Init.return_value, sdl.SDL_NumJoysticks.return_value = 0, 1
+    sdl.SDL_GameControllerName.return_value = b"pad"
+    sdl.SDL_GameControllerGetStringForAxis.return_value = b"lefty"
+    sdl.SDL_GameControllerGetAxis.return_value = -32768  # one more than the largest
+    monkeypatch.setattr(gamepad, "sdl_library", lambda: sdl)
+    return sdl
+
+
+def test_sdl_is_set_up_read_and_given_back_once(sdl):
+    source = SDLGamepad()
+    source.open()
+    assert sdl.SDL_SetHint.call_args_list[0].args == (b"SDL_NO_SIGNAL_HANDLERS", b"1")
+    assert source.read().axes["forward"] == 1.0
+    for _ in range(2):
+        source.close()
+    sdl.SDL_GameControllerClose.assert_called_once()
+    sdl.SDL_QuitSubSystem.assert_called_once_with(sdl.SDL_INIT_GAMECONTROLLER)
+
+
+def test_sdl_that_does_not_start_is_named(sdl):
+    sdl.SDL_Init.return_value, sdl.SDL_GetError.return_value = -1, b"no bus"
+    with pytest.raises(UserError, match="gamepads cannot be used: no bus"):
+        SDLGamepad().open()
+
+
+def test_axes_that_a_pad_lacks_are_at_rest():
+    assert set(reading_of({}, set()).axes.values()) == {0.0}
 
 
 def test_a_reading_has_every_axis_and_triggers_as_buttons():

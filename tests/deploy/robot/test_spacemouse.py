@@ -1,9 +1,18 @@
 """Raw reports of a SpaceMouse become pushes and buttons."""
 
+import inspect
+
 import numpy as np
 import pytest
 
-from imitate.deploy.robot.spacemouse import AXES, Cap, HIDSpaceMouse, SpaceMouse, spacemice
+from imitate.deploy.robot.spacemouse import (
+    AXES,
+    PRODUCTS,
+    Cap,
+    HIDSpaceMouse,
+    SpaceMouse,
+    spacemice,
+)
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.devices import ARM, FakeHID, both, buttons, hid_device, pushes, turns
@@ -155,3 +164,14 @@ def test_reading_takes_no_time(hid, hand):
     hid.reports = [pushes(0, -350, 0)] * 100
     hand.guide(None)
     assert hid.reports == []  # all that waited was read, and nothing was waited for
+
+
+def test_the_first_of_the_known_devices_is_opened_by_default():
+    known = {
+        0x046D: "C623 C625 C626 C627 C628 C629 C62B",
+        0x256F: "C62E C62F C631 C632 C633 C635 C636 C638 C63A C641 C652",
+    }
+    assert {
+        vendor: {int(name, 16) for name in names.split()} for vendor, names in known.items()
+    } == PRODUCTS
+    assert inspect.signature(SpaceMouse).parameters["index"].default == 0

@@ -106,6 +106,7 @@ def test_stages_of_a_ledge_begin_with_the_next_episode():
 )  # fmt: skip
 def test_speed_costs_its_square(action, speed, cost):
     env = SpeedLimit()
+    assert (env.action_space.low[0], env.action_space.high[0]) == (-1.0, 1.0)
     first, _ = env.reset(seed=0)
     _, reward, terminated, truncated, info = env.step(np.array([action]))
     assert (reward, info) == (speed, {"cost": cost})
