@@ -40,6 +40,13 @@ def test_an_error_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_is_not_changed_in_place(tmp_path):
+    source = tmp_path / "shards"
+    source.mkdir()
+    with pytest.raises(DatasetError, match="is not an HDF5 file"), Target(None, source).writing():
+        raise AssertionError("it would be replaced")
+
+
 def test_a_failed_replacement_leaves_the_old_file_and_no_backup(tmp_path):
     old = tmp_path / "old.hdf5"
     old.write_text("old")
