@@ -39,7 +39,7 @@ SMALLEST_CROPPED = 48
 CROP = 0.9
 ACTION_DEMOS = 50
 """Number of demos from which the range of actions is read."""
-OTHERS = ("metaworld/", "ogbench/", "robosuite/", "paper/")
+OTHERS = ("fetch/", "metaworld/", "ogbench/", "robosuite/", "paper/")
 """Folders of configurations for single tasks; all other configurations are general."""
 VLAS = ("groot", "pi0", "pi0_fast", "pi05", "smolvla", "wall_x", "xvla")
 """Policies of LeRobot that have no counterpart here."""
