@@ -1,6 +1,7 @@
 """The factory, third-party algorithms, precision."""
 
 import sys
+import tempfile
 import uuid
 
 import pytest
@@ -117,9 +118,12 @@ def test_bf16_computes_nearly_the_same_with_fp32_weights():
 
 @pytest.mark.nightly
 def test_compiled_networks_compute_the_same_and_save_under_the_same_names(monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", "/tmp")  # torch does not quote it for the compiler
     loss, weights = one_update(())
-    compiled_loss, compiled_weights = one_update(("train.compile=true",))
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        # torch does not quote its folder for the compiler, and remembers the first one in the environment
+        monkeypatch.setattr("tempfile.tempdir", "/tmp")
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
+        compiled_loss, compiled_weights = one_update(("train.compile=true",))
     assert compiled_loss == pytest.approx(loss, rel=1e-5)
     torch.testing.assert_close(compiled_weights, weights, atol=1e-6, rtol=1e-5)
 
