@@ -124,7 +124,7 @@ def check_narrowing(
     if values.dtype.itemsize < 4 or values.dtype == np.float32 or not len(values):
         return
     with np.errstate(invalid="ignore"):  # values that are not finite are refused elsewhere
-        if not max(narrow.max(), -narrow.min()) >= _COARSE:
+        if not max(narrow.max(initial=0.0), -narrow.min(initial=0.0)) >= _COARSE:
             return
     rows, narrow_rows = values.reshape(len(values), -1), narrow.reshape(len(values), -1)
     changes = rows[1:] != rows[:-1]

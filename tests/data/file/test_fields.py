@@ -193,3 +193,10 @@ def test_keys_that_are_missing(opened):
     with pytest.raises(DatasetError, match=r"'signals/risk'.*\(it has: cost\).*--signals risk"):
         check_step_key(file, "demo_0", "signals/risk")
     assert "(it has: none)" in str(lacks_signal(opened(), "demo_0", "signals/risk"))
+
+
+def test_an_observation_without_numbers_loses_none(tmp_path):
+    demos = [episode(3, {"none": np.zeros((3, 0))}, np.zeros((3, 1)))]
+    with DatasetFile(write_demos(tmp_path / "a.hdf5", demos, strict=False)) as file:
+        empty = np.zeros((3, 0))
+        check_narrowing(empty, empty.astype(np.float32), file, "demo_0", "none")

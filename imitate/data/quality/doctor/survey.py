@@ -185,12 +185,13 @@ class Survey:
         self.unreadable: dict[Place, str] = {}
 
     def pieces(self, demo: DemoLayout) -> Iterator[DemoSteps]:
-        """Yield all values of a demo that have the usual form and one row per step."""
+        """Yield all values of a demo that have the usual form and one row per step; without empty arrays."""
         usual = self._layout.steps
         keys = [
             key
             for key, form in demo.per_step().items()
             if form.step == usual[key].step and form.is_numeric and form.shape[0] == demo.length
+            if 0 not in form.step
         ]
         large = [key for key in keys if math.prod(usual[key].step) > _LARGE_STEP]
         small = [key for key in keys if key not in large]

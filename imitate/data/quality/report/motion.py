@@ -71,7 +71,7 @@ def _curves(subject: ReportInput) -> Iterator[Figure]:
     keys = [
         key
         for key, form in subject.layout.steps.items()
-        if key.startswith("obs/") and len(form.step) <= 1 and form.is_numeric
+        if key.startswith("obs/") and len(form.step) <= 1 and 0 not in form.step and form.is_numeric
     ]
     keys.sort(key=lambda key: (not is_position(key), key))
     demos = spread(subject.sample, 5)

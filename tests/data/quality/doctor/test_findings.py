@@ -11,6 +11,7 @@ from imitate.data.quality.doctor import survey
 from imitate.data.quality.doctor.diagnosis import diagnose, fix
 from imitate.data.quality.doctor.finding import ranges_of, runs_of
 from imitate.data.quality.doctor.useless import useless_observations
+from imitate.data.quality.report.page import write_report
 from tests.demo_files import episode, write_demos
 
 STEPS = 80
@@ -459,3 +460,10 @@ def test_a_damaged_frame_is_found(path, tmp_path):
     assert "step 7" in finding.what
     fixed, after = fix(path, Target(tmp_path / "b.hdf5"), only=["unreadable"])
     assert (after.demos, codes(after)) == (2, ["idle"])
+
+
+def test_an_observation_without_numbers_is_no_fault(random, write):
+    pairs = [(smooth(random, 20), {"x": random.normal(size=(20, 2)), "none": np.zeros((20, 0))})]
+    path = write(pairs)
+    assert not [code for code, found in findings(path).items() if found.severity == "error"]
+    write_report(path, Target(path.with_suffix(".html")))
