@@ -148,3 +148,35 @@ def test_what_is_no_picture_is_not_judged():
     with pytest.raises(RobotError, match="'mask' has been the same for 1 steps"):
         for tick in range(2):
             cameras.fault(Observation({"mask": np.ones((4, 4, 1), np.uint8)}), float(tick))
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"), [(4, "the image 'a' is upside down, unlike before"), (5, "")]
+)
+def test_an_undone_change_leaves_less_than_a_third_of_the_difference(rest, words):
+    cameras, before, now = CameraWatch(0, 0.5), np.zeros((8, 8, 3)), np.zeros((8, 8, 3))
+    before[:4], before[4:] = 90 / 256, 100 / 256
+    now[:4], now[4:] = 100 / 256, (90 + rest) / 256  # differences 20 - rest; undone: rest
+    assert not cameras.fault(Observation({"a": before}), 0.0)
+    assert cameras.fault(Observation({"a": now}), 0.1) == words
+
+
+def test_a_picture_with_one_constant_channel_is_not_blank():
+    cameras, now = CameraWatch(0, 0.5), grain(0)
+    assert not cameras.fault(Observation({"a": now.copy()}), 0.0)
+    now[..., 0] = 90
+    assert not cameras.fault(Observation({"a": now}), 0.1)
+
+
+def test_thirty_four_columns_of_a_wide_picture_are_compared():
+    cameras, compared, image = CameraWatch(0, 0.5), [], grain(0, (2, 100))
+    for column in range(100):
+        dark = np.zeros_like(image)
+        dark[:, column] = 9
+        assert not cameras.fault(Observation({"a": image}), 0.0)
+        if not cameras.fault(Observation({"a": dark}), 0.1):
+            compared.append(column)
+    assert compared == [
+        *(0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 34, 37, 40, 43, 46, 49),
+        *(50, 53, 56, 59, 62, 65, 69, 72, 75, 78, 81, 84, 87, 90, 93, 96, 99),
+    ]

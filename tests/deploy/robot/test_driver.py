@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from imitate.deploy.robot.driver import DriverError, checked, first_seen, pose_of, solved
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.robot import Guidance, Observation, Teleoperator, make_robot
 from imitate.errors import RobotError, UserError
+from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -147,3 +149,51 @@ def test_a_class_that_cannot_be_made_is_told_in_one_line(tmp_path, error):
     (tmp_path / "arms.py").write_text(f"class Arm:\n    def __init__(self): raise {error}\n")
     with pytest.raises(UserError, match=rf"cannot be made: {error[:6]}"):
         make_robot(f"{tmp_path / 'arms.py'}:Arm")
+
+
+def test_a_new_robot_is_observed_three_times_with_pauses_of_a_twentieth_of_a_second():
+    robot, began = FakeRobot(pose=np.zeros(2)), clock.now()
+    looks = iter([OSError("a"), OSError("b"), SIGHT, OSError("c"), OSError("d"), OSError("e")])
+
+    def observe():
+        found = next(looks)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    robot.observe = observe
+    assert first_seen(robot).values.keys() == SIGHT.keys()
+    assert clock.now() - began == pytest.approx(0.1)
+    with pytest.raises(DriverError, match=r"^observe\(\) failed \(OSError: e; "):
+        first_seen(robot)
+    assert clock.now() - began == pytest.approx(0.2)
+    assert list(looks) == []
+
+
+def test_numbers_of_a_pose_that_are_not_finite_are_named_by_the_robots_names_if_they_fit():
+    robot = FakeRobot(pose=np.array([np.inf, np.nan]))
+    for names, words in (["x", "y"], "x, y"), (["x"], "0, 1"), (None, "0, 1"):
+        robot.action_names = names
+        with pytest.raises(
+            DriverError, match=f"^pose.. gave numbers that are not finite: {words}$"
+        ):
+            pose_of(robot, Observation(SIGHT))
+    robot.pose_now = robot.pose = lambda observation: [1, 2]
+    assert pose_of(robot, Observation(SIGHT)).tolist() == [1.0, 2.0]
+
+
+def test_stamps_and_keys_of_an_observation():
+    for stamp in (True, "now", [1.0]):
+        with pytest.raises(DriverError, match=r"^observe\(\) gave a stamp of \w+; wanted seconds$"):
+            checked(Observation(SIGHT, stamp), "observe")
+    for stamp in (None, 3, 0.5, np.float32(0.5)):
+        assert checked(Observation(SIGHT, stamp), "observe").stamp_s == stamp
+    with pytest.raises(DriverError, match=r"^look\(\) gave '1' as int; wanted numbers$"):
+        checked({1: 2}, "look")
+
+
+def test_a_success_is_a_truth_value_or_not_measured():
+    robot = FakeRobot()
+    for given, wanted in (None, None), (np.True_, True), (False, False):
+        robot.success = lambda given=given: given
+        assert solved(robot) is wanted
