@@ -479,3 +479,35 @@ def test_the_sweeps_table_has_the_validation_loss_and_no_empty_column():
     header, rows = table_rows([SweepRun("x", {}, "finished", {"final": rate, "best": rate})])
     assert header == ["last", "best", "status"]
     assert rows == [["50 % (25 - 75)", "50 % (25 - 75)", "finished"]]
+
+
+@pytest.mark.parametrize(
+    ("final", "last", "returned"),
+    [
+        ({"success_rate": 0.5, "mean_return": 2.0}, "50 %", "2"),
+        ({"success_rate": 0.5, "mean_return": 2.0, "return_std": 1.0}, "50 %", "2 ± 1"),
+        (
+            {"success_rate": 0.5, "mean_return": 2.0, "mean_return_95": [1.0, 3]},
+            "50 %",
+            "2 (1 - 3)",
+        ),
+        ({"success_rate": 0.5, "mean_return": 2.0, "mean_return_95": [1.0]}, "50 %", "2"),
+        ({"success_rate": 0.5, "mean_return": 2.0, "mean_return_95": [1.0, "x"]}, "50 %", "2"),
+        ({"success_rate": 0.5, "mean_return": 0.5}, "50 %", None),
+        ({"success_rate": 0.5, "mean_return": "x"}, "50 %", None),
+        ({"mean_return": 2.0}, "return 2", None),
+        ({"num_rollouts": 4}, None, None),
+        ([0.5], None, None),
+    ],
+)
+def test_the_sweeps_table_has_the_return_beside_another_outcome(final, last, returned):
+    runs = [SweepRun("a", {"x": 1}, "finished", {"final": final, "times": 3})]
+    runs.append(SweepRun("b", {"y": "z"}, "waiting", {}))
+    named = {"last": last, "return, last": returned}
+    shown = {name: cell for name, cell in named.items() if cell is not None}
+    header, rows = table_rows(runs)
+    assert header == ["x", "y", *shown, "status"]
+    assert rows == [
+        ["1", "", *shown.values(), "finished"],
+        ["", "z", *["-"] * len(shown), "waiting"],
+    ]

@@ -73,11 +73,30 @@ def test_a_copy_follows_its_original(there, tmp_path):
 def test_json_files_name_the_receivers_folders(there, tmp_path):
     here = tmp_path / "here" / "b"
     sender = Sender(there)
-    results = {"run": str(there / "1"), "other": "/somewhere/else"}
+    results = {"run": str(there / "1"), "other": "/somewhere/else", "no_path": str(there)[1:]}
     (there / "1" / "results.json").write_text(json.dumps(results))
     received(sender.changes(), here)
     found = json.loads((here / "1" / "results.json").read_text())
-    assert found == {"run": str(here / "1"), "other": "/somewhere/else"}
+    assert found == {**results, "run": str(here / "1")}
+
+
+def test_only_what_was_appended_is_sent(there):
+    log, table = there / "1" / "metrics.jsonl", there / "1" / "table.csv"
+    log.write_text("12")
+    table.write_text("12")
+    sender = Sender(there)
+    for path in (log, table):
+        with path.open("a") as file:
+            file.write("34")
+    sent = {part.path: part for part in sender.changes().parts}
+    assert sent["1/metrics.jsonl"] == Part("1/metrics.jsonl", 2, b"34")
+    assert sent["1/table.csv"] == Part("1/table.csv", 0, b"1234")
+    os.utime(log, (1, 1))
+    assert sender.changes().parts == (Part("1/metrics.jsonl", 4, b""),)
+    os.truncate(log, 3)
+    assert sender.changes().parts == (Part("1/metrics.jsonl", 0, b"123"),)
+    replaced(log, b"12345")
+    assert sender.changes().parts == (Part("1/metrics.jsonl", 0, b"12345"),)
 
 
 def test_what_is_needed_to_resume(there, tmp_path):
