@@ -6,9 +6,10 @@ from types import SimpleNamespace as Words
 import numpy as np
 import pytest
 
+from imitate.crew import Done, Limits, Lost
 from imitate.errors import EnvError, RobotError, TrainingError, UserError
 from imitate.train.interactive import dagger_episodes as module
-from imitate.train.interactive.dagger_episodes import Scene, SupervisedPlayer
+from imitate.train.interactive.dagger_episodes import Players, Scene, SupervisedPlayer
 from imitate.train.interactive.supervision import DiscardedError
 from tests.refusals import refused
 
@@ -85,3 +86,102 @@ def test_faults_of_users_and_robots_end_it_at_once(player):
 def test_without_cameras_none_are_asked_for(player):
     other = SupervisedPlayer(Scene({}, ("s",), 0, 1, 0, ""))
     assert other.env().cameras is None
+
+
+# ---- episodes of workers ---------------------------------------------------------------------------
+
+
+def crew_of(results, made):
+    """A crew whose results are given: of an item the next of its index, in the order in which items are taken."""
+
+    class Crew:
+        def __class_getitem__(cls, kinds):
+            return cls
+
+        def __init__(self, prepare, workers, **how):
+            made.update(how, prepare=prepare, workers=workers, exits=[], items=[])
+
+        def __exit__(self, *raised):
+            made["exits"].append(raised)
+
+        def as_completed(self, waiting):
+            taken = True
+            while taken:
+                taken = list(waiting)
+                made["items"] += [(item.index, item.attempt) for item in taken]
+                for item in reversed(taken):
+                    yield Done(0, item, results[item.index].pop(0))
+
+    return Crew
+
+
+@pytest.fixture
+def crew(monkeypatch):
+    """Plays episodes 2 to 5 of round 3 by a crew with these results."""
+
+    def play(results, first=2, last=6):
+        made = {}
+        monkeypatch.setattr(module, "Crew", crew_of(results, made))
+        with Players(SCENE, "supervise", 1, backend="b", step_timeout_s=7.0) as players:
+            made["episodes"] = []
+            for episode in players.episodes(3, first, last, "c.pth", states=True):
+                made["episodes"].append(episode)
+        return made
+
+    return play
+
+
+def test_episodes_of_workers_come_in_their_order(crew):
+    died = Lost("the worker died", died=True)
+    made = crew({2: ["a"], 3: [died, died, "b"], 4: ["c"], 5: ["d"]})
+    assert made["episodes"] == list("abcd")
+    # two at a time are ahead of the one that is wanted
+    assert made["items"] == [(2, 0), (3, 0), (3, 1), (4, 0), (3, 2), (5, 0)]
+    assert (made["workers"], made["limits"], made["backend"]) == (1, Limits(call_s=7.0), "b")
+    assert made["exits"] == [(None, None, None)]
+    assert (made["prepare"].func, made["prepare"].args) == (module._prepared, (SCENE, "supervise"))
+
+
+def test_an_episode_that_is_lost_ten_times_ends_the_round(crew, caplog):
+    died = Lost("the worker died", died=True)
+    assert crew({2: [*[died] * 9, "a"]}, last=3)["episodes"] == ["a"]
+    assert caplog.messages[0] == (
+        "E: round 3, episode 2: the worker died; played again with another seed"
+    )
+    words = "E: round 3, episode 2: the worker died; run imitate check-env to see the fault"
+    with refused(words, error=EnvError):
+        crew({2: [died] * 10}, last=3)
+
+
+def test_faults_that_are_not_of_the_worker_end_the_round(crew):
+    with refused("E: round 3, episode 2: a bug", error=EnvError):
+        crew({2: [Lost("a bug")]}, last=3)
+    with refused("no such key", error=UserError):
+        crew({2: [Lost("a bug", error=UserError("no such key"))]}, last=3)
+
+
+def test_a_worker_loads_a_policy_and_a_supervisor_for_each_round(monkeypatch):
+    played, closed = [], []
+    monkeypatch.setattr(
+        SupervisedPlayer, "play", lambda self, *given, **more: played.append((*given, more))
+    )
+    monkeypatch.setattr(SupervisedPlayer, "close", lambda self: closed.append(1))
+    loaded = []
+
+    class Source:
+        def load(self, device):
+            loaded.append(device)
+            return f"policy {len(loaded)}"
+
+    work = module._prepared(SCENE, "supervisor of {}".format, lambda call: None)
+    for number, index in ((1, 0), (1, 1), (2, 0)):
+        work(module._Item(number, index, Source(), states=True, attempt=index))
+    more = [{"states": True, "attempt": index} for index in (0, 1, 0)]
+    assert played == [
+        (1, 0, "policy 1", "supervisor of 1", more[0]),
+        (1, 1, "policy 1", "supervisor of 1", more[1]),
+        (2, 0, "policy 2", "supervisor of 2", more[2]),
+    ]
+    assert loaded == ["cpu", "cpu"]
+    work.close()
+    assert closed == [1]
