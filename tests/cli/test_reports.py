@@ -315,7 +315,8 @@ settings that differ from the default  value
     )
     data = {"path": "a.hdf5", "num_demos": 5, "num_steps": 1, "training_demos": 4, "weight": 0.5}
     other = {"path": "b.hdf5", "num_demos": 2, "sha256": "fedcba9876543210"}
-    datasets = [{**data, "sha256": "0123456789abcdef"}, other]
+    published = {"path": "c.hdf5", "sha256": None}
+    datasets = [{**data, "sha256": "0123456789abcdef"}, other, published]
     more = {"path": "m.pth", "acting_only": True, "epoch": 3, "step": 1, "control_freq": 20.0}
     more |= {"action_low": [-1, -0.5], "action_high": [0.5, 2], "decision_ms": 12.34}
     more |= {"normalizes_obs": True, "normalizes_actions": True, "environments": ["a", "b"]}
@@ -339,6 +340,7 @@ versions       torch 2.1
 git commit     abc
 trained on     a.hdf5: 5 demos, 1 step, 4 taken, weight 0.5, sha256 0123456789ab
 trained on     b.hdf5: 2 demos, ? steps, 2 taken, weight 1, sha256 fedcba987654
+trained on     c.hdf5: ? demos, ? steps, weight 1
 environments   a, b
 takes          'x' as 'y'
 instruction    go

@@ -132,10 +132,12 @@ def lay_out(report: Report) -> Iterator[str]:
             counted(entry[key], noun) if key in entry else f"? {noun}s"
             for key, noun in (("num_demos", "demo"), ("num_steps", "step"))
         ]
-        yield (
-            f"trained on     {entry.get('path')}: {', '.join(sizes)}, "
-            f"{taken} taken, weight {entry.get('weight', 1.0):g}, sha256 {str(entry.get('sha256'))[:12]}"
-        )
+        if taken is not None:
+            sizes.append(f"{taken} taken")
+        sizes.append(f"weight {entry.get('weight', 1.0):g}")
+        if entry.get("sha256"):
+            sizes.append(f"sha256 {entry['sha256'][:12]}")
+        yield f"trained on     {entry.get('path')}: {', '.join(sizes)}"
     if len(report["environments"]) > 1:
         yield from pairs([("environments", ", ".join(map(str, report["environments"])))])
     if report["rename"]:

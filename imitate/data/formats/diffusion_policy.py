@@ -206,7 +206,7 @@ def _write(
         sidecar.append(demo, arrays)
         ends.append((ends[-1] if ends else 0) + len(chosen["action"]))
         report.note(
-            f"rewards, ends, states and attributes lie in {NAME}, which reading here takes up again"
+            f"rewards, ends, states and attributes are kept in {NAME}, from which imitate reads them again"
         )
 
     try:

@@ -349,7 +349,7 @@ def _write(
         episode = replace(demo.episode, attrs={**demo.episode.attrs, _LINK: str(link)})
         sidecar.append(NamedDemo(demo.name, episode), arrays)
         report.note(
-            f"states, attributes and masks lie in data/{NAME}, which reading here takes up again"
+            f"states, attributes and masks are kept in data/{NAME}, from which imitate reads them again"
         )
 
     try:
