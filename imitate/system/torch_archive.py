@@ -12,12 +12,13 @@ So the calls in the pickle of a checkpoint or of weights are checked before torc
 from __future__ import annotations
 
 import pickletools
+import struct
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from imitate.errors import CheckpointError
 
@@ -132,6 +133,10 @@ def _size(value: Any) -> int:
     return value[0] if isinstance(value, list) else 1
 
 
+_FIRST = b"PK\x03\x04"
+"""First bytes of an archive with at least one entry."""
+_END, _END64, _LOCATOR = (struct.Struct(form) for form in ("<4s4HLLH", "<4sQHHLLQQQQ", "<4sLQL"))
+"""End of an archive, and for large ones what precedes it: the end with long numbers, and the position of that."""
 _MAX_PICKLE, _PICKLES = 2**28, 5
 """Largest size in bytes of a pickle: the structure of a checkpoint, whose numbers are stored beside it."""
 
@@ -167,7 +172,9 @@ def check_archive(source: Path | BinaryIO, name: str | Path, size: int) -> None:
 def file_fault(path: Path) -> str | None:
     """Describe the fault of a file for torch (an archive or pickles), or return None."""
     try:
-        if is_archive(path):
+        with path.open("rb") as file:
+            begins = file.read(len(_FIRST))
+        if begins == _FIRST or is_archive(path):  # torch decides by the first bytes
             return _archive_fault(path, path.stat().st_size)
         return _pickles_fault(path)
     except Exception as error:  # zipfile, zlib and pickletools raise a dozen kinds on damaged files
@@ -183,13 +190,47 @@ def _archive_fault(source: Path | BinaryIO, size: int) -> str | None:
         ]  # the names are compared as torch interprets them
         if len(names) != len({name.casefold() for name in names}):
             return "two of its entries have one name"
-        if min((entry.header_offset for entry in entries), default=0) > 0:
+        if not entries:
+            return "it is an archive of nothing"
+        if min(entry.header_offset for entry in entries) > 0:
             return "something lies before the archive in it"
+        if archive.fp is None or not _is_plain_end(archive.fp, size, archive.start_dir):
+            return "its end does not fit its beginning"
         if unpacked > size:
             return f"it would unpack to {unpacked:,} bytes; checkpoints are not compressed"
         if (damaged := archive.testzip()) is not None:
             return f"the checksum of {damaged} is wrong"
         return _wrong_order(archive, entries) or _wrong_pickle(archive, entries)
+
+
+def _is_plain_end(file: IO[bytes], size: int, listed_at: int) -> bool:
+    """Return true if an archive ends in one way only, as torch writes it.
+
+    Python computes the position of the list of entries from the end, torch takes the position that the end names, and
+    each looks for the end in its own way. With different positions, they would read different entries.
+
+    Args:
+        file: the archive.
+        size: its size in bytes.
+        listed_at: the position of the list of entries for Python.
+    """
+    short = _LOCATOR.size + _END.size
+    file.seek(max(0, size - _END64.size - short))
+    tail = file.read()
+    end = _END.unpack(tail[-_END.size :])
+    stops, begins = size - _END.size, end[6]
+    if tail[-short:].startswith(b"PK\x06\x07"):
+        stops -= _LOCATOR.size + _END64.size
+        if (
+            tail[: len(_FIRST)] != b"PK\x06\x06"
+            or _LOCATOR.unpack(tail[-short : -_END.size])[2] != stops
+        ):
+            return False
+        length, begins = _END64.unpack(tail[: _END64.size])[-2:]
+    else:
+        length = end[5]
+    plain = end[0] == b"PK\x05\x06" and end[-1] == 0
+    return plain and begins == listed_at and begins + length == stops
 
 
 def _pickles_fault(path: Path) -> str | None:

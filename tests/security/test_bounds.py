@@ -14,6 +14,7 @@ import time
 import tracemalloc
 import warnings
 import zipfile
+import zlib
 from pathlib import Path
 
 import h5py
@@ -201,6 +202,37 @@ def behind(data):
     return changed
 
 
+def listed_twice(data):
+    """Append a second list of entries, with another pickle, to which the end leads those who do not compute."""
+
+    def changed(path):
+        with zipfile.ZipFile(path) as archive:
+            read = [(name, archive.read(name)) for name in archive.namelist()]
+        other = [(name, data if name.endswith("data.pkl") else old) for name, old in read]
+        begin, lists = b"", [b"", b""]
+        size = sum(46 + len(name) for name, _ in read)
+        for number, (name, old) in enumerate([*read, *other]):
+            form = struct.pack("<5H3L", 20, 0, 0, 0, 33, zlib.crc32(old), len(old), len(old))
+            at = len(begin) + (0 if number >= len(read) else size + 22)  # Python subtracts this
+            lists[number // len(read)] += (
+                b"PK\1\2\x14\0" + form + struct.pack("<5HLL", len(name), 0, 0, 0, 0, 0, at)
+            )
+            lists[number // len(read)] += name.encode()
+            begin += b"PK\3\4" + form + struct.pack("<HH", len(name), 0) + name.encode() + old
+        count, other_at = len(read), len(begin) + size + 22
+        end = struct.pack("<4H2LH", 0, 0, count, count, size, other_at, size)
+        path.write_bytes(begin + lists[0] + b"PK\5\6" + end + lists[1])
+
+    return changed
+
+
+def before_nothing(data):
+    """Replace the archive by a pickle and the end of an archive without entries."""
+    end = b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 0, 0, 0, 0, 0)
+    heads = (0x1950A86A20F9469CFC6C, 1001, {})
+    return lambda path: path.write_bytes(b"".join(pickle.dumps(x, 2) for x in heads) + data + end)
+
+
 def in_another_case(record, data):
     name = record.upper()
     return entries(lambda n, d: [(n.replace(record, name), data if n.endswith(record) else d)])
@@ -224,6 +256,8 @@ WRONG = {
     "bytearray": (pickled(BYTEARRAY), "bytearray"),
     "bytearray in another case": (in_another_case("data.pkl", BYTEARRAY), "bytearray"),
     "bytearray before the archive": (behind(BYTEARRAY), "before the archive"),
+    "bytearray in another list of entries": (listed_twice(BYTEARRAY), "its end does not fit"),
+    "bytearray before an archive of nothing": (before_nothing(BYTEARRAY), "archive of nothing"),
     "tensor of any size": (called("torch\nFloatTensor", LARGE + b"\x85"), "calls torch FloatTensor"),
     "array of any size": (
         called("numpy.core.multiarray\n_reconstruct", b"cnumpy\nndarray\n" + LARGE + text(b"O") + b"\x87"), "not empty"
@@ -274,9 +308,12 @@ def test_weights_and_files_of_ranks_are_scanned_too(checkpoint, tmp_path):
     )
     cut = tmp_path / "c.pth"
     cut.write_bytes(pickles.read_bytes()[:-1])
+    ended_twice = tmp_path / "d.pth"  # the short second end is one for Python only
+    ended_twice.write_bytes(archive.read_bytes() + b"PK\5\6\0\0\0\0")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for path in (archive, pickles, cut):
-        with pytest.raises(ConfigError, match=f"{path.name} cannot be read .* builtins bytearray"):
+    for path in (archive, pickles, cut, ended_twice):
+        words = "not a zip file" if path == ended_twice else "builtins bytearray"
+        with pytest.raises(ConfigError, match=f"{path.name} cannot be read .*{words}"):
             read_weights(path)
     with pytest.raises(CheckpointError, match="bytearray"):
         read_whole(archive)
