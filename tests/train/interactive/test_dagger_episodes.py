@@ -119,10 +119,10 @@ def crew_of(results, made):
 def crew(monkeypatch):
     """Plays episodes 2 to 5 of round 3 by a crew with these results."""
 
-    def play(results, first=2, last=6):
+    def play(results, first=2, last=6, workers=1):
         made = {}
         monkeypatch.setattr(module, "Crew", crew_of(results, made))
-        with Players(SCENE, "supervise", 1, backend="b", step_timeout_s=7.0) as players:
+        with Players(SCENE, "supervise", workers, backend="b", step_timeout_s=7.0) as players:
             made["episodes"] = []
             for episode in players.episodes(3, first, last, "c.pth", states=True):
                 made["episodes"].append(episode)
@@ -140,6 +140,15 @@ def test_episodes_of_workers_come_in_their_order(crew):
     assert (made["workers"], made["limits"], made["backend"]) == (1, Limits(call_s=7.0), "b")
     assert made["exits"] == [(None, None, None)]
     assert (made["prepare"].func, made["prepare"].args) == (module._prepared, (SCENE, "supervise"))
+
+
+def test_two_workers_are_four_episodes_ahead(crew):
+    made = crew({number: [str(number)] for number in range(2, 8)}, last=8, workers=2)
+    assert made["episodes"] == list("234567") and made["workers"] == 2
+    assert made["items"] == [(number, 0) for number in range(2, 8)]
+    died = Lost("the worker died", died=True)
+    made = crew({**{n: [str(n)] for n in range(3, 8)}, 2: [died, "2"]}, last=8, workers=2)
+    assert made["items"][:5] == [(2, 0), (3, 0), (4, 0), (5, 0), (2, 1)]
 
 
 def test_an_episode_that_is_lost_ten_times_ends_the_round(crew, caplog):

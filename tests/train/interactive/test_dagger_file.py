@@ -1,5 +1,6 @@
 """Files of interactive imitation: finished rounds, what a round counted, and demonstrations as round 0."""
 
+import dataclasses
 import json
 from types import SimpleNamespace as Words
 
@@ -145,6 +146,25 @@ def test_rounds_are_counted(files):
     assert made.counted(1) == Round(1, 2, 5, 2, 6, 0.5)
     assert made.counted(2) == Round(2, 1, 4, 2, 6, 1.0)
     assert made.counted(3) == Round(3, labels=6)
+
+
+def test_round_0_has_no_rate_of_success(files):
+    made = files()
+    made.begun(None, None)
+    with made.appended() as writer:
+        writer.append_episode(episode(0, [1, 1], labels=[1, 1], success=True))
+    assert made.counted(0) == Round(0, 1, 2, 2, 2, None)
+
+
+def test_observations_that_other_readers_would_misunderstand_are_recorded(files):
+    made, given = files(), episode(1, [0, 1])
+    made.begun(None, None)
+    with made.appended() as writer:
+        writer.append_episode(
+            dataclasses.replace(given, obs={"front_image": np.zeros((2, 8, 8, 3))})
+        )
+    with DatasetFile(made.demos) as file:
+        assert file.read("demo_0", "obs/front_image").dtype == np.float64
 
 
 @pytest.mark.parametrize(("labels_all", "labels"), [(True, 5), (False, 2)])
