@@ -1,17 +1,20 @@
-"""Analysis of a package's imports from its source: cycles, and imports of higher layers.
+"""Analysis of a package's imports: cycles, and imports of higher layers.
 
 All imports in a file count, also those inside functions and under ``TYPE_CHECKING``. The layers are those of
-import-linter's contracts in ``pyproject.toml``.
+import-linter's contracts in ``pyproject.toml``, and the graph is that of its library, grimp.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import grimp
 from setuptools.config.pyprojecttoml import load_file
 
 Graph = Mapping[str, set[str]]
@@ -22,15 +25,10 @@ Layers = Sequence[Sequence[str]]
 
 @cache
 def import_graph(package: Path) -> dict[str, set[str]]:
-    """Read the imports between the modules of a package.
-
-    ``from package import name`` counts as an import of the module ``package.name`` if there is one.
-    """
-    files = {_dotted(path, package): path for path in package.rglob("*.py")}
-    return {
-        name: {other for other in _imported(ast.parse(path.read_text()), files) if other != name}
-        for name, path in files.items()
-    }
+    """Read the imports between the modules of a package."""
+    with patch("sys.path", [str(package.parent), *sys.path]):
+        graph = grimp.build_graph(package.name, cache_dir=None)
+    return {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
 
 
 def circles(graph: Graph) -> list[list[str]]:
@@ -69,27 +67,12 @@ def _layers(contract: Mapping[str, Any]) -> Iterator[Layers]:
         yield [[prefix + part.strip() for part in layer.split("|")] for layer in contract["layers"]]
 
 
-def _dotted(path: Path, package: Path) -> str:
-    parts = path.relative_to(package.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
     """Return all statements of a module or statement, also those within others, without their expressions."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield child
             yield from statements(child)
-
-
-def _imported(tree: ast.Module, files: Mapping[str, Path]) -> Iterator[str]:
-    for node in statements(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in files)
-        elif isinstance(node, ast.ImportFrom):
-            members = (f"{node.module}.{alias.name}" for alias in node.names)
-            named = {member if member in files else str(node.module) for member in members}
-            yield from named & files.keys()
 
 
 def _reached(graph: Graph, start: str) -> set[str]:
