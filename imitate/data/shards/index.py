@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,7 +104,7 @@ FORMAT = "imitate-shards"
 VERSION = 1
 ALL = ""
 """Name of the statistics over all demos; statistics of a filter key have the key's name."""
-_Count = Annotated[int, Field(ge=0)]
+_Count = Annotated[int, Field(ge=0, lt=2**40)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 MAX_BYTES = 2**30
 
@@ -202,7 +203,7 @@ class Shard(_Record):
     """
 
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.(hdf5|h5)$")]
-    bytes: _Count
+    bytes: Annotated[int, Field(ge=0, lt=2**63)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     demos: list[str]
     lengths: list[_Count]
@@ -265,8 +266,8 @@ class ShardIndex(_Record):
             ("file", [shard.file for shard in self.shards]),
             ("demo", [demo for shard in self.shards for demo in shard.demos]),
         ):
-            if len(set(names)) < len(names):
-                twice = next(name for name in names if names.count(name) > 1)
+            twice, count = Counter(names).most_common(1)[0] if names else ("", 0)
+            if count > 1:
                 raise ValueError(f"{what} '{twice}' is there twice")
         return self
 
@@ -309,6 +310,11 @@ class ShardIndex(_Record):
             )
         try:
             return cls.model_validate(tree)
+        except UnicodeError:  # from pydantic, for half of a character in a message
+            raise DatasetError(
+                f"{place}: contains text that is not Unicode: the index is damaged, write it again with "
+                "`imitate dataset shard`"
+            ) from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the index"

@@ -136,6 +136,18 @@ def other(change):
         (other(lambda tree, _: tree["env_args"].update(type=[])), "'type' is '[]'"),
         (other(lambda _, shard: shard.update(file="../../etc/x.hdf5")), "shards.0.file"),
         (other(lambda _, shard: shard.update(lengths=[5])), "lengths has another number"),
+        (
+            other(lambda _, shard: shard["lengths"].__setitem__(0, 2**40)),
+            r"less than 1099511627776",
+        ),
+        (
+            other(lambda _, shard: shard.update(bytes=2**63)),
+            "shards.0.bytes: Input should be less than 9223372036854775808",
+        ),
+        (
+            other(lambda tree, _: tree["arrays"]["actions"].update(dtype="\udc80")),
+            "contains text that is not Unicode: the index is damaged, write it again",
+        ),
         (other(lambda _, shard: shard.update(success=[True])), "success has another number"),
         (other(lambda _, shard: shard.update(language=[])), "language has another number"),
         (other(lambda _, shard: shard.update(bytes="5")), "shards.0.bytes: "),
@@ -171,6 +183,15 @@ def test_a_damaged_index_is_refused_in_one_line(shards, change, words):
     with refused(words) as caught:
         ShardIndex.parse(change(write_index(shards).to_json()), "demos/index.json")
     assert str(caught.value).startswith("demos/index.json")
+
+
+def test_a_demo_that_is_there_twice_is_named(shards):
+    def twice(_, shard):
+        for key in ("demos", "lengths", "success", "language"):
+            shard[key].append(shard[key][-1])
+
+    with refused("P: the index: Value error, demo 'demo_2' is there twice"):
+        ShardIndex.parse(other(twice)(write_index(shards).to_json()), "P")
 
 
 def test_statistics_of_an_array_that_is_not_listed_are_not_used(shards):
