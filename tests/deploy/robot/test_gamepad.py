@@ -4,6 +4,7 @@ import inspect
 import signal
 import subprocess
 import sys
+import warnings
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -128,6 +129,68 @@ def test_sdl_is_set_up_read_and_given_back_once(sdl):
     sdl.SDL_QuitSubSystem.assert_called_once_with(sdl.SDL_INIT_GAMECONTROLLER)
 
 
+def test_every_call_of_sdl_for_the_second_of_two_pads_among_three_devices(sdl):
+    sdl.SDL_NumJoysticks.return_value = 3
+    sdl.SDL_IsGameController.side_effect = lambda place: place in (0, 2)
+    sdl.SDL_GameControllerOpen.side_effect = lambda place: f"pad {place}"
+    sdl.SDL_JOYAXISMOTION = 0x600
+    sdl.SDL_CONTROLLER_AXIS_MAX, sdl.SDL_CONTROLLER_BUTTON_MAX = 2, 3
+    sdl.SDL_GameControllerGetStringForAxis.side_effect = [b"lefty", b"leftx"].__getitem__
+    sdl.SDL_GameControllerGetAxis.side_effect = lambda pad, axis: [16383.5, -8191.75][axis]
+    sdl.SDL_GameControllerGetStringForButton.side_effect = [b"a", None, b"x"].__getitem__
+    sdl.SDL_GameControllerGetButton.side_effect = lambda pad, button: [0, 1, 1][button]
+    source = SDLGamepad(1)
+    assert source.name == "gamepad"
+    source.open()
+    assert source.name == "pad"
+    hints = (b"SDL_NO_SIGNAL_HANDLERS", b"SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS")
+    assert [made.args for made in sdl.SDL_SetHint.call_args_list] == [
+        (hint, b"1") for hint in hints
+    ]
+    sdl.SDL_Init.assert_called_once_with(sdl.SDL_INIT_GAMECONTROLLER)
+    sdl.SDL_GameControllerOpen.assert_called_once_with(2)
+    found = source.read()
+    assert (found.axes["forward"], found.axes["left"]) == (-0.5, 0.25)
+    assert found.buttons == {"", "x"}
+    sdl.SDL_GameControllerUpdate.assert_called_once_with()
+    sdl.SDL_FlushEvents.assert_called_once_with(0x600, 0x6FF)
+    sdl.SDL_GameControllerGetAttached.assert_called_once_with("pad 2")
+    source.close()
+    sdl.SDL_GameControllerClose.assert_called_once_with("pad 2")
+
+
+def test_pads_that_are_absent_or_cannot_be_opened_are_named_and_sdl_is_given_back(sdl):
+    sdl.SDL_JoystickNameForIndex.return_value, sdl.SDL_IsGameController.return_value = b"mouse", 0
+    for present, words in (
+        (1, r"1; SDL finds 0 among the devices \['mouse'\]\."),
+        (0, "1; SDL finds 0 .* none"),
+    ):
+        sdl.SDL_NumJoysticks.return_value = present
+        with pytest.raises(UserError, match=f"^there is no gamepad {words}"):
+            SDLGamepad(1).open()
+    assert sdl.SDL_QuitSubSystem.call_count == 2
+    sdl.SDL_GameControllerClose.assert_not_called()
+    sdl.SDL_NumJoysticks.return_value, sdl.SDL_IsGameController.return_value = 1, 1
+    with pytest.raises(UserError, match="^there is no gamepad 1; SDL finds 1 "):
+        SDLGamepad(1).open()
+    sdl.SDL_GameControllerOpen.return_value, sdl.SDL_GetError.return_value = None, b"busy"
+    with pytest.raises(UserError, match="^the gamepad cannot be opened: busy$"):
+        SDLGamepad().open()
+
+
+def test_the_warnings_of_sdls_module_are_not_shown(monkeypatch, tmp_path):
+    (tmp_path / "sdl2.py").write_text("import warnings\nwarnings.warn('which library')\n")
+    monkeypatch.setitem(sys.modules, "sdl2", None)
+    with pytest.raises(UserError, match="^gamepad: the package 'sdl2' is not installed"):
+        gamepad.sdl_library()
+    monkeypatch.delitem(sys.modules, "sdl2")
+    monkeypatch.syspath_prepend(tmp_path)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        assert gamepad.sdl_library().__file__ == str(tmp_path / "sdl2.py")
+    assert shown == []
+
+
 def test_sdl_that_does_not_start_is_named(sdl):
     sdl.SDL_Init.return_value, sdl.SDL_GetError.return_value = -1, b"no bus"
     with pytest.raises(UserError, match="gamepads cannot be used: no bus"):
@@ -135,7 +198,17 @@ def test_sdl_that_does_not_start_is_named(sdl):
 
 
 def test_axes_that_a_pad_lacks_are_at_rest():
-    assert set(reading_of({}, set()).axes.values()) == {0.0}
+    reading = reading_of({}, set())
+    assert reading.axes == dict.fromkeys(AXES, 0.0) and reading.buttons == frozenset()
+
+
+def test_a_whole_reading_by_hand():
+    raw = {"lefty": 0.25, "leftx": 0.5, "righty": -0.75, "rightx": -1.0}
+    triggers = {"lefttrigger": 0.51, "righttrigger": 0.5}
+    axes = {"forward": -0.25, "left": -0.5, "up": 0.75, "turn_left": 1.0}
+    found = reading_of(raw | triggers, {"dpdown", "dpleft", "x"})
+    assert found.axes == {**axes, "dpad_up": -1.0, "dpad_left": 1.0}
+    assert found.buttons == {"dpdown", "dpleft", "x", "lefttrigger"}
 
 
 def test_a_reading_has_every_axis_and_triggers_as_buttons():

@@ -62,7 +62,9 @@ def test_pushing_suffices_where_no_button_has_to_be_held():
     assert person.act("rb") == [*REST, -1.0]  # the button keeps control without a push
 
 
-@pytest.mark.parametrize(("push", "part"), [(0.1, 0.0), (-0.1, 0.0), (0.55, 0.5), (-1.0, -1.0)])
+@pytest.mark.parametrize(
+    ("push", "part"), [(0.1, 0.0), (-0.1, 0.0), (0.55, 0.5), (-1.0, -1.0), (1.3, 1.0)]
+)
 def test_a_push_begins_at_the_edge_of_the_dead_band(push, part):
     assert Person(scale=1.0).act("rb", x=push)[0] == pytest.approx(part)
 

@@ -1,6 +1,7 @@
 """Raw reports of a SpaceMouse become pushes and buttons."""
 
 import inspect
+import sys
 
 import numpy as np
 import pytest
@@ -53,6 +54,7 @@ def axes(*reports):
         (pushes(-350, 0, 0), [0, 1, 0, 0, 0, 0]),  # to the left
         (pushes(0, 0, -175), [0, 0, 0.5, 0, 0, 0]),  # lifted
         (pushes(0, 0, 32767), [0, 0, -1, 0, 0, 0]),
+        (pushes(0, 0, -32768), [0, 0, 1, 0, 0, 0]),
         (turns(0, -350, 0), [0, 0, 0, 1, 0, 0]),
         (turns(-350, 0, 0), [0, 0, 0, 0, 1, 0]),
         (turns(0, 0, -350), [0, 0, 0, 0, 0, 1]),  # anticlockwise, seen from above
@@ -156,8 +158,14 @@ def test_only_interfaces_with_six_axes_are_spacemice():
         hid_device(product_id=0xC650, path=b"4"),  # a CadMouse
         hid_device(vendor_id=0x1234, path=b"5"),
         hid_device(vendor_id=0x046D, product_id=0xC626, path=b"6"),
+        hid_device(usage_page=0, path=b"7"),
+        hid_device(usage=0, path=b"8"),
+        hid_device(usage_page=None, usage=None, path=b"9"),
+        {"product_id": 0xC635, "path": b"10"},
+        {"vendor_id": 0x256F, "product_id": 0xC635, "path": b"11"},
+        {"vendor_id": 0x256F, "path": b"12"},
     ]
-    assert [device["path"] for device in spacemice(found)] == [b"1", b"3", b"6"]
+    assert [device["path"] for device in spacemice(found)] == [b"1", b"3", b"6", b"9", b"11"]
 
 
 def test_reading_takes_no_time(hid, hand):
@@ -175,3 +183,38 @@ def test_the_first_of_the_known_devices_is_opened_by_default():
         vendor: {int(name, 16) for name in names.split()} for vendor, names in known.items()
     } == PRODUCTS
     assert inspect.signature(SpaceMouse).parameters["index"].default == 0
+
+
+def test_a_device_without_a_product_has_the_usual_name_and_is_closed_once(hid, monkeypatch):
+    monkeypatch.setattr(hid, "enumerate", lambda: [hid_device(path=b"m")])
+    source, asked, closed = HIDSpaceMouse(hid=hid), [], []
+    monkeypatch.setattr(hid, "set_nonblocking", asked.append)
+    monkeypatch.setattr(hid, "close", lambda: closed.append(1))
+    source.close()
+    source.open()
+    assert (source.name, asked) == ("SpaceMouse", [True])
+    monkeypatch.setattr(hid, "read", lambda most: asked.append(most))
+    assert set(source.read().axes.values()) == {0.0}
+    assert asked == [True, 64]
+    source.close()
+    source.close()
+    assert closed == [1]
+
+
+def test_buttons_are_named_by_their_numbers():
+    cap = Cap()
+    assert cap.reading(0.0).buttons == frozenset()
+    cap.take(buttons(0b1000_0000_0101), 0.0)
+    assert cap.reading(99.0).buttons == {"0", "2", "11"}
+    cap.take([3], 0.0)
+    assert cap.reading(0.0).buttons == frozenset()
+
+
+def test_hidapi_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hid", None)
+    with refused("spacemouse: the package 'hid", error=UserError):
+        HIDSpaceMouse().open()
+    monkeypatch.setitem(sys.modules, "hid", FakeHID())
+    source = HIDSpaceMouse()
+    source.open()
+    assert source.name == "SpaceMouse Compact"
