@@ -17,6 +17,7 @@ SCENE = """<mujoco><worldbody>
 <camera name="front" pos="0 -1 1" xyaxes="1 0 0 0 1 1"/>
 <camera name="turned" pos="0 -1 1" xyaxes="-1 0 0 0 1 -1"/>
 <camera name="tracking" mode="trackcom" pos="0 -1 1" xyaxes="-1 0 0 0 1 -1"/>
+<camera name="above" pos="0 0 1" xyaxes="1 0 0 0 1 0"/>
 <geom size="0.1"/></worldbody></mujoco>"""
 
 
@@ -43,7 +44,7 @@ class Viewer:
 @pytest.fixture
 def cameras(monkeypatch):
     monkeypatch.setattr(mujoco_rendering, "OffScreenViewer", Viewer)
-    monkeypatch.setattr(drawing, "prepare_gl", lambda: None)
+    monkeypatch.setattr(drawing, "prepare_gl", lambda: Viewer.made.append("prepared"))
     Viewer.made.clear()
     model = mujoco.MjModel.from_xml_string(SCENE)
     data = mujoco.MjData(model)
@@ -62,7 +63,7 @@ def test_observed_images(cameras):
     seen = made.observe()
     assert list(seen) == list(made.spaces()) == ["front_image", "turned_image"]
     assert [image[2, 2, 0] for image in seen.values()] == [0, 1]
-    assert len(Viewer.made) == 1  # one per size
+    assert Viewer.made[0] == "prepared" and len(Viewer.made) == 2  # one per size
     assert seen["front_image"][0, 0, 0] == 99
     assert seen["turned_image"][4, 4, 0] == 99  # upside down, so turned by half
     assert seen["turned_image"][0, 0, 0] == 1 and seen["turned_image"].flags.c_contiguous
@@ -74,19 +75,25 @@ def test_a_camera_that_moves_is_not_turned(cameras):
     assert frame.shape == (700, 3, 3) and frame[0, 0, 0] == 99
     assert model.vis.global_.offheight == 700  # larger than the model's 480
     assert model.vis.global_.offwidth == 640  # and kept where it is smaller
+    frame = made.draw("above", 3, 900)
+    assert frame.shape == (3, 900, 3) and frame[0, 0, 0] == 99
+    assert (model.vis.global_.offheight, model.vis.global_.offwidth) == (700, 900)
 
 
-@pytest.mark.parametrize("shadows", [False, True])
-def test_shadows_and_the_end(cameras, shadows):
-    made, _ = cameras(shadows=shadows)
+@pytest.mark.parametrize(
+    ("given", "shadows"), [({"shadows": False}, False), ({"shadows": True}, True), ({}, True)]
+)
+def test_shadows_and_the_end(cameras, given, shadows):
+    made, _ = cameras(**given)
     for size in ((3, 4), (3, 4), (4, 3)):
         made.draw("front", *size)
-    assert len(Viewer.made) == 2
+    viewers = [viewer for viewer in Viewer.made if viewer != "prepared"]
+    assert len(viewers) == 2
     shadow = mujoco.mjtRndFlag.mjRND_SHADOW
-    assert [bool(viewer().scn.flags[shadow]) for viewer in Viewer.made] == [shadows] * 2
+    assert [bool(viewer().scn.flags[shadow]) for viewer in viewers] == [shadows] * 2
     made.close()
     gc.collect()
-    assert [viewer() for viewer in Viewer.made] == [None, None]
+    assert [viewer() for viewer in viewers] == [None, None]
 
 
 def test_unknown_cameras_are_refused(cameras):
