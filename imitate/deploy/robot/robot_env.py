@@ -115,7 +115,6 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._run: Future[Report] | None = None
         self._goes_on = False
         self._success: bool | None = None
-        self._steps = 0
         self._seen: Mapping[str, Any] = {}
         self._thread = ControlThread()
         self._closed = False

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import torch
 
 from imitate import load_config
 from imitate.data import DatasetFile
+from imitate.deploy.bundle import exporting
 from imitate.deploy.bundle.archive import read_bundle
-from imitate.deploy.bundle.comparison import SameNoise
+from imitate.deploy.bundle.comparison import SameNoise, random_observations
 from imitate.deploy.bundle.exporting import export_policy
 from imitate.deploy.bundle.policy import BundlePolicy
 from imitate.deploy.bundle.tracing import Draws
@@ -422,3 +424,94 @@ def test_the_parts_of_a_small_bundle(tmp_path):
         chunk = np.frombuffer(parts["arrays.bin"], np.float32, 12, actions_at).reshape(4, 3)
         policy.start_episode()
         np.testing.assert_allclose(policy({"a": obs}), np.clip(chunk[0], -1, 1), atol=1e-5)
+
+
+def binary(**chunk):
+    """Actions of a number and a gripper of two values."""
+    steps = [{"step": "binary_actions", "dims": [1], "values": [0.0, 0.08]}]
+    layout = {"action_affine": {"actions": affine(2, 0.0, 1.0)}, "steps": steps}
+    return prepared(Preprocess({"p": (3,)}, {"p": "low_dim"}, {"actions": 2}, **layout), **chunk)
+
+
+def test_two_values_cannot_be_averaged(tmp_path):
+    assert exported(binary(), tmp_path).spec.execution.temporal_ensemble is None
+    with refused("ensembling averages rotations, and numbers of two values", error=BundleError):
+        export_policy(binary(**ENSEMBLE), tmp_path / "c.zip")
+
+
+def test_a_policy_on_another_device_or_with_other_names_is_refused(tmp_path):
+    policy = bundles.small_policy()
+    policy.rename = {"b": "a"}
+    with refused("bc cannot be exported: it takes ", error=BundleError):
+        export_policy(policy, tmp_path / "b.zip")
+    policy.algo.device = torch.device("meta")
+    with refused(
+        "bc cannot be exported: it is on meta: load it with device='cpu'", error=BundleError
+    ):
+        export_policy(policy, tmp_path / "b.zip")
+
+
+def test_a_bundle_is_compared_without_limits_and_removed_if_it_acts_differently(
+    tmp_path, monkeypatch
+):
+    seen = []
+
+    def differs(own, bundle, spec):
+        own_low, own_high = own.limits
+        seen.extend([np.isinf(own_low).all(), np.isinf(own_high).all(), bundle._clip])
+        seen.extend(path.suffix for path in tmp_path.iterdir())
+        raise BundleError(f"{bundle_path()}: they differ")
+
+    def bundle_path():
+        return next(tmp_path.iterdir())
+
+    monkeypatch.setattr(exporting, "compare", differs)
+    with pytest.raises(BundleError, match="^bc cannot be exported: they differ$"):
+        export_policy(bundles.small_policy(), tmp_path / "b.zip")
+    assert seen == [True, True, False, ".unchecked"] and list(tmp_path.iterdir()) == []
+
+
+def test_the_description_of_a_small_bundle(tmp_path):
+    policy = bundles.small_policy()
+    algo = policy.algo
+    spec = export_policy(policy, tmp_path / "a.zip").spec
+    assert spec.schema.max_prefix == 0 and spec.environment == {} and spec.any_pixels == ()
+    saved = algo.preprocess.to_dict()
+    parts = {group: saved[group].items() for group in ("obs", "actions")}
+    assert spec.statistics == {
+        group: {
+            key: {name: list(entry[name]) for name in ("offset", "scale")} for key, entry in items
+        }
+        for group, items in parts.items()
+    }
+    assert len(spec.statistics["obs"]) == len(spec.statistics["actions"]) == 1
+    found = read_bundle(tmp_path / "a.zip")
+    observations = random_observations(policy, 3, seed=1)
+    for check, observation in zip(found.description["checks"], observations, strict=True):
+        assert found.array(check["obs"]["a"]).tolist() == observation["obs"]["a"].tolist()
+
+
+def test_statistics_of_observations_that_only_a_critic_needs_are_left_out():
+    policy = bundles.small_policy()
+    algo = policy.algo
+    encoding = types.SimpleNamespace(shapes=lambda which: {"a": (4,)} if which == "critic" else {})
+    stand_in = types.SimpleNamespace(preprocess=algo.preprocess, encoding=encoding)
+    assert exporting._statistics(stand_in)["obs"] == {}
+    assert list(exporting._statistics(stand_in)["actions"]) == ["actions"]
+
+
+def test_a_memory_that_changes_in_another_way_than_to_its_beginning_is_refused():
+    begin = {"a": torch.zeros(2), "flag": torch.zeros(1, dtype=torch.bool), "b": torch.ones(1)}
+    predictor = types.SimpleNamespace(
+        memory=begin, state_of=lambda memory: memory, memory_of=lambda state: state
+    )
+
+    def cutting(**after):
+        return types.SimpleNamespace(
+            cut_plan=lambda state: {"policy": {**state["policy"], **after}}
+        )
+
+    assert exporting._cut(cutting(), predictor) == ()
+    assert exporting._cut(cutting(a=begin["a"], flag=begin["flag"]), predictor) == ("a", "flag")
+    with refused("discarding a plan changes its memory 'a' in a way", error=BundleError):
+        exporting._cut(cutting(a=torch.full((2,), 3.0)), predictor)

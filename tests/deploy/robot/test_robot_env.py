@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from imitate.deploy.robot import robot_env
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.loop import Safety
 from imitate.deploy.robot.robot import Guidance, Observation, Robot
@@ -161,6 +162,87 @@ def test_ends_are_terminals_and_the_horizon_truncates(begun):
     assert [env.step(np.array([0.0]))[3] for _ in range(4)] == [False, False, False, True]
 
 
+class Wide(Stepping):
+    """A robot with two cameras and a reward."""
+
+    observation_shapes = {"front_image": (2, 4, 3), "wrist_image": (3, 2, 3)}
+
+    def observe(self):
+        self.ticks += 1
+        front, wrist = (
+            np.arange(24, dtype=np.uint8).reshape(2, 4, 3),
+            np.full((3, 2, 3), 99, np.uint8),
+        )
+        values = {"place": np.array([self.place]), "front_image": front, "wrist_image": wrist}
+        return Observation({**values, "ticks": np.array([self.ticks], np.uint8)}, clock.now())
+
+    def reward(self):
+        return 2.5
+
+
+def test_spaces_of_a_robot(opened):
+    robot = Wide()
+    robot.limits = ActionLimits(low=[-1.0], high=[3.0], margin=0.25)
+    env = opened(robot, obs_keys=["place", "wrist_image"])
+    assert list(env.observation_space) == ["place", "wrist_image"]
+    place, wrist = env.observation_space["place"], env.observation_space["wrist_image"]
+    assert (place.low.tolist(), place.high.tolist(), place.dtype) == (
+        [-np.inf],
+        [np.inf],
+        "float32",
+    )
+    assert (wrist.low.max(), wrist.high.min(), wrist.shape) == (0, 255, (3, 2, 3))
+    assert (env.action_low.tolist(), env.action_high.tolist()) == ([-0.75], [2.75])
+    assert (env.action_dim, env.action_space.low, env.action_space.high) == (1, -0.75, 2.75)
+    with refused(
+        "robot: the robot gives no observation 'top', but place, front_image, ", error=EnvError
+    ):
+        RobotEnv(Wide(), obs_keys=["place", "top"])
+
+
+def test_a_frame_shows_the_nearest_pixels_of_a_camera(opened):
+    env = opened(Wide())
+    assert env.render(height=4, width=2)[..., 0].tolist() == [[0, 6], [0, 6], [12, 18], [12, 18]]
+    for name in (None, "front", "other"):
+        assert (
+            env.render(height=2, width=4, camera_name=name).tolist()
+            == np.arange(24).reshape(2, 4, 3).tolist()
+        )
+    frame = env.render(camera_name="wrist")
+    assert frame.shape == (256, 256, 3) and (frame == 99).all() and frame.dtype == np.uint8
+    env._seen = {"place": np.zeros(1)}
+    with refused("robot: the robot has no camera", error=EnvError):
+        env.render()
+
+
+def test_between_episodes_a_robot_is_observed_anew_and_its_own_reward_counts(opened):
+    env = opened(Wide())
+    first = int(env.observe()["ticks"][0])
+    assert int(env.observe()["ticks"][0]) == first + 1
+    _, info = env.reset(seed=5)
+    assert env.np_random_seed == 5
+    assert (info["executed_action"].tolist(), info["intervened"], info["held"]) == (
+        [0.0],
+        False,
+        False,
+    )
+    assert (info["interventions"], info["discarded"], info["success"]) == (0, False, False)
+    begun = int(env.observe()["ticks"][0])
+    assert int(env.observe()["ticks"][0]) == begun
+    assert env.step(np.array([0.5]))[1] == 2.5
+    with refused("the state of a robot and its scene cannot be read", error=EnvError):
+        env.get_state()
+
+
+def test_a_robot_of_any_rate_needs_one(opened):
+    robot = Stepping()
+    robot.rate_hz = None
+    with refused("robot: the robot accepts any rate, so set control_freq", error=UserError):
+        RobotEnv(robot)
+    assert robot.calls == ["stop"]
+    assert opened(robot, 7).rate_hz == 7.0
+
+
 # ---- a person ------------------------------------------------------------------------------------
 
 
@@ -217,6 +299,35 @@ def test_without_anybody_to_prepare_the_scene_nothing_moves(opened, monkeypatch)
         env.reset(seed=0)
     assert robot.calls == []
     opened(Stepping(resets=False), prepare=False).reset(seed=0)
+
+
+def test_a_person_at_a_terminal_prepares_the_scene(opened, monkeypatch, capsys):
+    class Terminal:
+        read = 0
+
+        def isatty(self):
+            return True
+
+        def readline(self):
+            self.read += 1
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    opened(Stepping(resets=False)).reset(seed=0)
+    assert sys.stdin.read == 1
+    assert capsys.readouterr().err == "prepare the scene, then press Enter: "
+    opened(Stepping()).reset(seed=0)
+    opened(Stepping(resets=False), prepare=False).reset(seed=0)
+    assert sys.stdin.read == 1
+
+
+def test_a_person_who_quits_while_preparing_begins_no_episode(opened, capsys):
+    robot = Stepping(resets=False)
+    env = opened(robot, teleoperator=pressing("quit"))
+    with refused("a person ended it at the device (quit)", error=RobotError):
+        env.reset(seed=0)
+    assert capsys.readouterr().err == "prepare the scene, then press success at the device\n"
+    with refused("call reset() before step()", error=EnvError):
+        env.step(np.zeros(1))
 
 
 # ---- while time passes ----
@@ -305,6 +416,43 @@ def test_closing_stops_and_nothing_follows(running):
     assert robot.last_calls()[-1] == "stop"
     clock.sleep(0.1)
     assert robot.last_calls()[-1] == "stop"
+
+
+def test_closing_stops_robot_and_device_once_and_reports_late_steps(running, monkeypatch, caplog):
+    class Device(Pushing):
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    released = []
+    monkeypatch.setattr(robot_env.AtExit, "release", lambda self: released.append(self))
+    robot, device = FakeRobot(), Device([0.5, 0.0])
+    robot.close = lambda: robot.note("close")
+    robot.faults["send"] = lambda: clock.sleep(0.025)  # longer than a period of 0.02 s
+    env = running(robot, teleoperator=device)
+    for _ in range(3):
+        env.step(np.zeros(2))
+    env.reset()
+    assert env.counts["late"] == 3
+    for _ in range(3):
+        env.step(np.zeros(2))
+    env.close()
+    env.close()
+    assert [name for _, name, _ in robot.calls][-2:] == ["stop", "close"]
+    assert (device.closed, released) == (1, [env._at_exit])
+    assert [record.getMessage() for record in caplog.records] == [
+        "robot: of 6 control steps at 50 Hz 0 held the pose because the action came too late, "
+        "6 were late, 4 were a person's"  # not in the first step of an episode
+    ]
+
+
+def test_a_robot_that_never_began_is_stopped_and_released_without_a_word(opened, caplog):
+    robot = FakeRobot()
+    robot.close = lambda: robot.note("close")
+    opened(robot, RATE).close()
+    assert [name for _, name, _ in robot.calls] == ["observe", "stop", "close"]
+    assert caplog.records == []
 
 
 # ---- however a process ends ----
@@ -451,3 +599,56 @@ def test_names_of_robots():
     assert named_env("robot:arm", own) == own
     with refused("no environment given", error=UserError):
         named_env("robot:sim", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "kwargs", "keys", "made", "rate", "safety"),
+    [
+        ("robot:arm", {}, None, ("arm", {}), None, Safety()),
+        (
+            "robot:sim:Lift",
+            {"options": {"env_meta": {"a": 1}}, "control_freq": 20},
+            ["object", "top_image"],
+            ("sim", {"env_meta": {"a": 1}, "rate_hz": 20, "cameras": ["top"]}),
+            20,
+            Safety(frozen=0, frozen_pose=0),
+        ),
+        (
+            "robot:sim",
+            {"options": {"env_meta": {}, "cameras": ["x"]}, "safety": {"frozen": 3, "late": 1}},
+            None,
+            ("sim", {"env_meta": {}, "cameras": ["x"]}),
+            None,
+            Safety(frozen=3, frozen_pose=0, late=1),
+        ),
+    ],
+)
+def test_arguments_of_a_robot_by_name(monkeypatch, text, kwargs, keys, made, rate, safety):
+    monkeypatch.setattr(robot_env, "check_trusted", lambda meta: None)
+    monkeypatch.setattr(robot_env, "make_robot", lambda name, **options: (name, options))
+    monkeypatch.setattr(robot_env, "make_teleoperator", lambda name, **options: (name, options))
+    monkeypatch.setattr(robot_env, "RobotEnv", lambda *args, **rest: (args, rest))
+    meta = {"env_name": text, "env_kwargs": kwargs}
+    args, rest = robot_env.robot_env(meta, keys)
+    given = (*made, args[1])
+    assert (
+        args[0][0],
+        {**args[0][1], "cameras": list(args[0][1].get("cameras", []))},
+        args[1],
+    ) == (
+        given[0],
+        {"cameras": [], **given[1]},
+        rate,
+    )
+    others = {"horizon": None, "obs_keys": keys, "prepare": True, "meta": meta}
+    plain = {"teleoperator": None, "reward": None, "slow": 1.0, "limits": {}}
+    assert rest == {"name": text, "safety": safety, **plain, **others}
+    meta["env_kwargs"] = {**kwargs, "take_over": "pad", "take_over_options": {"index": 1}}
+    assert robot_env.robot_env(meta, keys)[1]["teleoperator"] == ("pad", {"index": 1})
+
+
+@pytest.mark.parametrize("key", ["options", "take_over_options", "limits", "safety"])
+def test_groups_of_arguments_are_dicts(key):
+    trust_env(named())
+    with refused(f"env_kwargs['{key}'] is [1]; expected a dict", error=EnvError):
+        make_env(named(**{key: [1]}))
