@@ -384,3 +384,35 @@ def test_rates(checked, policy_hz, file_hz, level):
         [level] if level else []
     )
     assert report.rate_hz == (policy_hz or file_hz)
+
+
+def test_predictions_of_each_observation_and_their_durations(monkeypatch):
+    calls = []
+
+    class Policy:
+        def start_episode(self, lang):
+            calls.append(lang)
+
+        def __call__(self, obs):
+            calls.append(obs["x"])
+            return [obs["x"], 2 * obs["x"]]
+
+    moments = iter([0.0, 0.5, 1.0, 1.002, 2.0, 2.003, 3.0, 3.004])
+    monkeypatch.setattr(deploy_check.time, "perf_counter", lambda: next(moments))
+    demos = [
+        CheckedDemo("a", {"x": np.array([1, 2])}, np.zeros((2, 2)), "lift"),
+        CheckedDemo("b", {"x": np.array([3])}, np.zeros((1, 2)), None),
+    ]
+    made = deploy_check.predict(Policy(), demos)
+    assert calls == ["lift", 1, "lift", 1, 2, None, 3]
+    assert [actions.tolist() for actions in made.actions] == [[[1, 2], [2, 4]], [[3, 6]]]
+    assert made.first_ms == 500.0
+    assert made.calls_ms == pytest.approx([2.0, 3.0, 4.0])
+    assert made.demos == demos
+
+
+def test_a_single_demo_is_checked(tmp_path, training):
+    path = written(tmp_path / "one.hdf5", seed=1, demos=1, change=on("camera", lambda x: x[:, :4]))
+    with DatasetFile(path) as file:
+        report = check(Expert(), SCHEMA, file, file.demos(), training)
+    assert ("shape", "camera") in found(report) and report.demos == ["demo_0"]

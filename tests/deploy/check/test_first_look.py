@@ -250,6 +250,9 @@ def test_a_number_that_hardly_varied_has_a_fifth_of_the_largest_deviation(second
     known = Range(np.zeros(2), np.array([1.0, 0.05]), np.full(2, -1.0), np.full(2, 1.0))
     look = LaterLook({"v": "low_dim"}, TrainingObservations({"v": known}, ""))
     assert bool(look({"v": [0.5, second]})) == odd
+    known = Range(np.zeros(2), np.array([4.0, 0.05]), np.full(2, -1.0), np.full(2, 1.0))
+    look = LaterLook({"v": "low_dim"}, TrainingObservations({"v": known}, ""))
+    assert bool(look({"v": [0.5, 4 * second]})) == odd
     assert look({}) == look({"v": [0.5]}) == ""
 
 

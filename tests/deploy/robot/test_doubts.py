@@ -41,7 +41,9 @@ def test_a_policy_that_is_unsure_for_some_steps_stops_the_robot():
     with pytest.raises(RobotError, match="above the 0.9 quantile .* for 3 steps"):
         run(Unsure(2, 4, 5, 6), robot=robot, stop_above=0.9)
     assert robot.last_calls() == ["send"] * 5 + ["stop"]
-    for calm in ({}, {"stop_above": 0.9, "unsure_steps": 4}):
+    with pytest.raises(RobotError, match="above the 0.95 quantile"):  # its rank
+        run(Unsure(4, 5, 6), stop_above=0.95)
+    for calm in ({}, {"stop_above": 0.96}, {"stop_above": 0.9, "unsure_steps": 4}):
         robot, _ = run(Unsure(2, 4, 5, 6), **calm)
         assert robot.last_calls() == ["send"] * 8 + ["stop"]
 

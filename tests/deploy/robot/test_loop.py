@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from imitate.deploy.robot.limits import ActionLimits
-from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.loop import ControlLoop, Safety, check_robot_rate
 from imitate.deploy.robot.report import Report
 from imitate.deploy.robot.robot import Guidance, Observation
 from imitate.deploy.robot.watchdog import slow_stop
@@ -659,3 +659,33 @@ def test_observations_are_passed_on_as_they_are():
 
     loop(FakeRobot(), Looking()).run(2)
     assert seen == [{"state", "camera"}] * len(seen) != []
+
+
+def test_a_stop_may_take_three_tenths_of_a_second():
+    assert slow_stop(0.3) == ""
+    assert slow_stop(0.31) == (
+        "stop() took 0.3 s, and the robot may have moved meanwhile; wanted at most 0.3 s: stop() should send the "
+        "command and return at once"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "rate", "fits"),
+    [
+        (100.0, 101.0, True),
+        (100.0, 99.0, True),
+        (100.0, 101.1, False),
+        (100.0, 98.9, False),
+        (None, 1.0, True),
+    ],
+)
+def test_a_rate_may_differ_from_the_robots_by_a_hundredth(own, rate, fits):
+    robot = FakeRobot()
+    robot.rate_hz = own
+    if fits:
+        check_robot_rate(robot, rate)
+        return
+    with pytest.raises(
+        UserError, match=f"^the rate is {rate} Hz, but the robot needs .* at 100 Hz"
+    ):
+        check_robot_rate(robot, rate)
