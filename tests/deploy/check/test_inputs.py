@@ -238,3 +238,15 @@ def test_a_still_picture_of_one_colour_is_reported_once():
     one_channel = images(0.5, 0.5, 0.5, steps=2)[0]
     one_channel[:, 0, 0, 1] = 0.6
     assert seen([one_channel]) == []
+
+
+def test_a_large_number_has_a_deviation_of_at_least_a_millionth_of_it():
+    known = training(1e6, 0.5, 1e6 - 2, 1e6 + 2)
+    assert kinds(found([1e6 - 8.0, 1e6 + 8.0] * 2, known)) == ["range"]
+    assert kinds(found([1e6 - 11.0, 1e6 + 11.0] * 2, known)) == ["units"]
+
+
+def test_a_frozen_image_is_reported_beside_a_blank_one():
+    moving = images(0.5, noise=0.1, steps=20)[0] + np.arange(20).reshape(-1, 1, 1, 1) * 1e-3
+    moving[0] = 0.5
+    assert kinds(seen([images(0.5, noise=0.1, steps=11)[0], moving])) == ["frozen image"]
