@@ -156,3 +156,35 @@ def test_a_robot_judges_by_its_own_measurement():
     robot.success = lambda: None
     with refused("does not measure success; use --judge person", error=UserError):
         RobotJudge(robot)
+
+
+RUNNING = "  while running: s success, f failure, 0-9 progress, r redo, . end, then judge, q quit\n"
+
+
+@pytest.mark.parametrize(("key", "more"), [("q", ""), ("\n", RUNNING)])
+def test_the_whole_text_before_a_trial(person, key, more):
+    judge, terminal, shown = person
+    terminal.keys = [key]
+    judge.ready(start(before=(Path("a.png"), Path("c.png")), paths=(Path("b.png"),))[0])
+    assert "".join(shown) == (
+        "pair 1\n  prepare the scene as it was\n  first start: a.png\n  first start: c.png\n"
+        "  both starts: b.png\n  Enter starts, o draws the overlay again, q quits: \n" + more
+    )
+
+
+def test_the_whole_text_after_a_trial(person):
+    judge, terminal, shown = person
+    terminal.keys, terminal.lines = list("3nr"), ["slow", "", "it fell"]
+    assert judge.judge("steps", "") == Verdict(False, 3, "slow", "it fell")
+    assert "".join(shown) == (
+        "  s success, f failure, r redo; before it, as you like: 0-9 progress, n note; q quit: "
+        "[progress 3 of 9]   a redo needs a reason\n\n"
+    )
+    assert terminal.prompts == ["note:", "redo, since:", "redo, since:"]
+    shown.clear()
+    terminal.keys = ["q"]
+    assert judge.judge("stopped", "late") is None
+    assert "".join(shown) == (
+        "  the robot was stopped: late\n"
+        "  f failure, r redo; before it, as you like: 0-9 progress, n note; q quit: \n"
+    )
