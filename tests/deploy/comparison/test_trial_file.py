@@ -200,3 +200,16 @@ with TrialFile(path, policies, {"alpha": 0.05, "judge": "person"}) as file:
     assert f"{path}: cannot be written (File too large)" in done.stdout
     with TrialFile(path) as file:
         assert [trial.position for trial in file.trials] == [0]
+
+
+def test_a_file_without_policies_or_settings_is_only_read(path):
+    with begun(path) as file:
+        file.add(Trial(0, 0, True))
+    for given in ({"policies": POLICIES}, {"settings": SETTINGS}, {}):
+        only = TrialFile(path, **given)
+        assert only.trials == file.trials
+        for add in (only.add, file.add):
+            with refused(f"{path}: is open for reading only", error=UserError):
+                add(Trial(0, 1, True))
+        with refused("open for reading only", error=UserError):
+            only.add_redo(Redo(0, 1, "why"))
