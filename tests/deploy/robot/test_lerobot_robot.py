@@ -220,6 +220,16 @@ def test_stop_measures_anew_where_the_last_reading_is_old(sent, virtual_time):
     assert arm.sent[-1]["shoulder.pos"] == 30.0
 
 
+@pytest.mark.parametrize(("age_s", "position"), [(0.1875, 10.0), (0.25, 30.0)])
+def test_stop_takes_a_reading_of_the_last_fifth_of_a_second(age_s, position, virtual_time):
+    robot, arm = connected()
+    robot.observe()
+    arm.positions["shoulder"] = 30.0
+    clock.sleep(age_s)
+    robot.stop()
+    assert arm.sent[-1]["shoulder.pos"] == position
+
+
 @pytest.mark.parametrize("fault", ["hangs", "raises"])
 def test_stop_takes_the_last_reading_where_there_is_no_new_one(fault, virtual_time):
     robot, arm = connected()

@@ -205,6 +205,13 @@ def test_the_leader_follows_until_the_person_takes_over(terminal):
     assert len(leader.calls) == count
     terminal.press(" ")
     assert device.guide(None).action is None
+    # Following begins anew, where the person has left it.
+    leader.positions["shoulder"], before = 7.0, len(leader.calls)
+    device.follow(target)
+    assert leader.calls[before:] == [
+        ("send_feedback", {**here, "shoulder.pos": 7.0}),
+        ("enable_torque", None),
+    ]
     device.close()
 
 
