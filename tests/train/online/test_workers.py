@@ -1,13 +1,18 @@
 """Collectors whose environments live in workers: those that act there, and those that ask a policy worker."""
 
 import functools
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from imitate.crew.backend import Answer, Lost
 from imitate.errors import EnvError
+from imitate.train.online import workers as module
 from imitate.train.online.central.collector import CentralCollector
+from imitate.train.online.seats import collector_limits
 from imitate.train.online.steps import Collected, Step
 from imitate.train.online.workers import (
     ProcessCollector,
@@ -15,8 +20,10 @@ from imitate.train.online.workers import (
     load_acting_weights,
     merged_parts,
 )
+from tests.refusals import refused
 
-from .worlds import Faulty, Line, learner_of, make_algo
+from .given import Backend
+from .worlds import Faulty, Line, blueprints, learner_of, make_algo
 
 
 def test_weights_and_normalization_arrive():
@@ -120,3 +127,161 @@ def test_states_go_on_with_the_next_episodes(collectors, kind):
     again = other.collect(5)
     assert np.array_equal(again.steps[0].obs["place"], following.steps[0].obs["place"])
     np.testing.assert_allclose(again.steps[-1].actions, following.steps[-1].actions, atol=1e-4)
+
+
+# ---- workers whose answers are given ---------------------------------------------------------------
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """Makes a collector and the members of its workers, which are ready after their first answer."""
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(module, "merged_parts", lambda parts, lost, texts: (parts, lost, texts))
+
+    def make(workers=2, ready=True, **how):
+        backend = Backend()
+        place = nullcontext(backend)
+        plans = blueprints(make_algo(), *[Line] * workers, lanes=2)
+        collector = ProcessCollector(
+            plans, make_algo(), place=place, **{"step_timeout_s": 7.0, **how}
+        )
+        for member in backend.members if ready else ():
+            member.answers = [Answer(None)]
+        return SimpleNamespace(
+            collector=collector, backend=backend, members=list(backend.members), now=now
+        )
+
+    return make
+
+
+def steps(version=0, begun=0):
+    collected = Collected([], np.arange(2), [], version)
+    return Answer((vars(collected), {"begun": [begun], "rng": np.arange(2)}))
+
+
+def requests(member):
+    """Requests for steps, after that to make the environments."""
+    (_, first), *others = member.given
+    assert first is None
+    return [request for _, request in others]
+
+
+def versions(made):
+    return [part.version for part in made[0]]
+
+
+def test_all_workers_are_asked_at_once_and_learning_waits_for_them(given):
+    made = given()
+    one, two = made.members
+    made.collector.version, made.collector.progress = 4, 0.25
+    one.answers += [steps(4, begun=6)]
+
+    def late(members):
+        if not one.answers and one not in members and not two.answers:
+            two.answers.append(steps(3, begun=5))
+
+    made.backend.react = late
+    found = made.collector.collect(3, random=True)
+    assert versions(found) == [4, 3] and found[1:] == ([], [])
+    (first,), (second,) = requests(one), requests(two)
+    assert first is second
+    assert (first.num_steps, first.random, first.progress, first.state) == (3, True, 0.25, None)
+    assert first.weights.version == 4
+    assert made.backend.limits == {collector_limits(7.0, 300.0)}
+    assert made.collector.staleness == 1 and made.collector.updates_allowed() is None
+    assert made.collector.metrics() == {"Metrics/Staleness": 1.0}
+    state = made.collector.state_dict()["workers"]
+    assert [part["begun"] for part in state] == [[6], [5]]
+    assert isinstance(state[0]["rng"], torch.Tensor)
+    again = given()
+    assert again.collector.state_dict() == {"workers": [None, None]}
+    again.collector.load_state_dict({"workers": [None, state[1]]})
+    for member in again.members:
+        member.answers.append(steps())
+    again.collector.collect(1)
+    assert requests(again.members[0])[0].state is None
+    assert requests(again.members[1])[0].state["begun"] == [5]
+    assert isinstance(requests(again.members[1])[0].state["rng"], np.ndarray)
+    assert not again.collector.begin_stage(Line, {})
+
+
+def test_updates_do_not_wait_for_all_workers(given):
+    made = given(max_staleness=2, push_every_s=0.0)
+    one, two = made.members
+    two.answers = []
+    one.answers += [steps()]
+    assert versions(made.collector.collect(3)) == [0]
+    assert [len(requests(one)), len(requests(two))] == [2, 0]  # it continues at once
+    assert made.collector.updates_allowed() == 2
+    two.answers = [Answer(None)]
+    made.collector.version = 2
+    one.answers = [steps()]
+    assert versions(made.collector.collect(3)) == [0]
+    assert [len(requests(one)), len(requests(two))] == [3, 1]
+    assert made.collector.updates_allowed() == 2
+    made.collector.version = 4
+    one.answers = [steps(2)]
+    made.collector.collect(3)
+    assert [len(requests(one)), len(requests(two))] == [3, 1]  # weights in use are too old
+    assert made.collector.updates_allowed() == 0
+
+
+def test_the_first_collection_waits_for_all_workers_as_long_as_they_may_start(given):
+    for seconds, is_over in ((9.9, False), (10.0, True)):
+        made = given(start_timeout_s=10.0)
+        made.members[1].answers = []
+        made.members[0].answers += [steps()]
+        made.now.s += seconds
+        if is_over:
+            assert versions(made.collector.collect(1)) == [0]
+        else:
+            with pytest.raises(AssertionError, match="waits for ever"):
+                made.collector.collect(1)
+    assert given().collector._all_by_s - made.now.s == 300.0
+
+
+def test_a_lost_worker_is_replaced_and_not_waited_for(given):
+    made = given()
+    one, two = made.members
+    one.answers += [Lost("killed", died=True)]
+    two.answers += [steps()]
+    parts, lost, texts = made.collector.collect(3)
+    assert (len(parts), lost) == (1, [0, 1])
+    assert texts == [
+        "environments [0, 1]: killed; its episodes are discarded, and another worker replaces it"
+    ]
+    assert one.ends == [("stop", None)] and len(made.backend.members) == 3
+    two.answers += [steps()]
+    assert made.collector.collect(3)[1:] == ([], [])
+
+
+def test_ten_losses_in_a_row_end_the_training(given):
+    made = given(workers=1)
+
+    def lose(members):
+        member = made.backend.members[-1]
+        if not member.answers:
+            member.answers = [Lost("killed", died=True)] if lose.left else [Answer(None), steps()]
+            lose.left -= bool(lose.left)
+
+    made.members[0].answers = []
+    made.backend.react = lose
+    for lose.left in (9, 9):
+        assert len(made.collector.collect(1)[2]) == 9
+    lose.left = 10
+    words = (
+        "environments [0, 1]: killed; 10 in a row: run imitate check-env, or collect with "
+        "train.online.num_workers 0"
+    )
+    with refused(words, error=EnvError):
+        made.collector.collect(1)
+
+
+def test_workers_are_asked_to_end_before_they_are_stopped(given):
+    made = given(max_staleness=1)
+    one, two = made.members
+    two.answers, one.answers = [], [*one.answers, steps()]
+    made.collector.collect(1)
+    made.collector.close()
+    assert one.ends == ["dismiss", ("stop", 0.0)] and two.ends == ["dismiss", ("stop", 0.0)]
