@@ -498,6 +498,7 @@ def top(
 def main() -> None:
     """Entry point of the console command."""
     _fill_descriptors()
+    _keep_out_working_folder()
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     if hangup is not None and signal.getsignal(hangup) is signal.SIG_DFL:
         signal.signal(hangup, _hang_up)
@@ -514,6 +515,20 @@ def _fill_descriptors() -> None:
         if getattr(sys, name) is None:
             mode = "r" if number == 0 else "w"
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _keep_out_working_folder() -> None:
+    """Let Python processes that this one starts import nothing from the working folder, unless this one does.
+
+    ``python -c`` puts that folder first: workers and the trainings of a sweep would run a ``signal.py`` in a downloaded
+    folder. Python 3.10 ignores the variable.
+    """
+    with suppress(OSError):
+        if any(
+            os.path.samefile(place or ".", ".") for place in sys.path if os.path.isdir(place or ".")
+        ):
+            return
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
 
 
 def _hang_up(number: int, frame: Any) -> None:

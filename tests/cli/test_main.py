@@ -1,5 +1,6 @@
 """The frame of the command line: verbs, exit codes, what is imported when."""
 
+import os
 import subprocess
 import sys
 import types
@@ -119,3 +120,39 @@ def test_nor_those_in_errors(tmp_path):
     assert done.exit_code == 2
     assert "no\\x1b[2J" in done.output
     assert "\x1b" not in done.output
+
+
+# ---- the working folder --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "safe"), [("/usr", True), ("", False), (".", False), ("here", False)]
+)
+def test_processes_import_from_the_working_folder_only_if_this_one_does(
+    tmp_path, monkeypatch, place, safe
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    monkeypatch.delenv("PYTHONSAFEPATH")
+    monkeypatch.setattr(sys, "path", ["/nowhere", str(tmp_path) if place == "here" else place])
+    monkeypatch.setattr(cli, "app", lambda **_: None)
+    cli.main()
+    assert os.environ.get("PYTHONSAFEPATH") == ("1" if safe else None)
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 always searches the working folder"
+)
+def test_a_worker_runs_no_module_of_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "signal.py").write_text("open('ran', 'w')\n")
+    code = (
+        "import sys; sys.path.pop(0); import multiprocessing; from imitate.cli import main as cli\n"
+        "cli.app = lambda **_: None; cli.main()\n"
+        "worker = multiprocessing.get_context('spawn').Process(target=print); worker.start(); worker.join()\n"
+        "assert worker.exitcode == 0"
+    )
+    paths = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    environ = {**os.environ, "PYTHONPATH": paths}
+    environ.pop("PYTHONSAFEPATH", None)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, check=True)
+    assert not (tmp_path / "ran").exists()
