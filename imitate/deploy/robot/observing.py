@@ -373,33 +373,35 @@ class _Commands:
 
     def __init__(self) -> None:
         self.count = 0
-        self._low: Vector | None = None
-        self._high: Vector | None = None
+        self._ends: tuple[Vector, Vector] | None = None  # the lowest and highest numbers
 
     def add(self, action: Vector, is_moving: bool) -> None:
         self.count += is_moving
-        self._low = action if self._low is None else np.minimum(self._low, action)
-        self._high = action if self._high is None else np.maximum(self._high, action)
+        low, high = self._ends or (action, action)
+        self._ends = np.minimum(low, action), np.maximum(high, action)
 
     def moved(self, room: Vector) -> NDArray[np.bool_]:
         """Return (A,) True where the commands have moved by ``room`` (A,)."""
-        if self._low is None or self._high is None:
+        if self._ends is None:
             return np.zeros(len(room), dtype=bool)
-        found: NDArray[np.bool_] = self._high - self._low >= room
+        low, high = self._ends
+        found: NDArray[np.bool_] = high - low >= room
         return found
 
     def reached(self, room: Vector) -> NDArray[np.bool_]:
         """Return (A,) True where relative commands were as large as ``room`` (A,)."""
-        if self._low is None or self._high is None:
+        if self._ends is None:
             return np.zeros(len(room), dtype=bool)
-        found: NDArray[np.bool_] = np.maximum(self._high, -self._low) >= room
+        low, high = self._ends
+        found: NDArray[np.bool_] = np.maximum(high, -low) >= room
         return found
 
     def crossed(self, pose: Vector, room: Vector) -> NDArray[np.bool_]:
         """Return (A,) True where the commands were on both sides of a position by ``room`` (A,)."""
-        if self._low is None or self._high is None:
+        if self._ends is None:
             return np.zeros(len(pose), dtype=bool)
-        found: NDArray[np.bool_] = (self._low <= pose - room) & (self._high >= pose + room)
+        low, high = self._ends
+        found: NDArray[np.bool_] = (low <= pose - room) & (high >= pose + room)
         return found
 
 
