@@ -178,7 +178,7 @@ def _head(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
         if not chr(buffer[0]).isalpha():  # such as from a client that speaks TLS
             raise ClosedError("a handshake that is not HTTP")
         place = buffer.find(_END, 0, end)
-        if place >= 0:
+        if place != -1:
             place += len(_END)
             return bytes(buffer[:place]), bytes(buffer[place:end])
 

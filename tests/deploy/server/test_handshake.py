@@ -183,3 +183,29 @@ def test_each_part_of_a_handshake_has_the_whole_time(serve, monkeypatch):
 def test_requests_that_are_none(text, words):
     with refused(words, error=ClosedError):
         admitted(text)
+
+
+def test_after_an_answer_writing_ends_before_the_connection_is_released(serve, monkeypatch):
+    calls = []
+    for name in ("flush", "end_writing", "abort"):
+        real = getattr(Stream, name)
+
+        def noted(stream, *args, name=name, real=real):
+            calls.append(name)
+            return real(stream, *args)
+
+        monkeypatch.setattr(Stream, name, noted)
+    done = threading.Event()
+
+    def handle(sock):
+        handshake = Handshake(sock, 10.0, 1000)
+        calls.clear()
+        handshake.answer(403, "no")
+        done.set()
+
+    url = serve(handle)
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+        client.sendall(UPGRADE.encode())
+        client.shutdown(socket.SHUT_WR)
+        assert done.wait(10.0)
+    assert calls == ["flush", "end_writing", "abort"]
