@@ -58,7 +58,8 @@ class Schema:
         max_prefix: largest number of planned actions that a prediction accepts; 0 if the policy is not trained for it.
         names: names of the numbers of observations and of ``actions``, by key, if the demonstrations have some.
         ranges: ``mean``, ``std``, ``min`` and ``max`` of the observations in training, by key; for images per
-            channel, in [0, 1]. Empty if unknown.
+            channel, in [0, 1]; ``first_min`` and ``first_max`` of vectors at the begin of demonstrations. Empty if
+            unknown.
     """
 
     observations: Mapping[str, ObservedKey]

@@ -230,7 +230,7 @@ def _is_plain_end(file: IO[bytes], size: int, listed_at: int) -> bool:
     else:
         length = end[5]
     plain = end[0] == b"PK\x05\x06" and end[-1] == 0
-    return plain and begins == listed_at and begins + length == stops
+    return bool(plain and begins == listed_at and begins + length == stops)
 
 
 def _pickles_fault(path: Path) -> str | None:

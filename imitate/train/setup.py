@@ -402,6 +402,7 @@ def _provenance(config: Config, train_set: Any, files: DataFiles) -> dict[str, A
 def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
     """Return mean, std, min and max of each vector and colour channel, for ``imitate check-deploy``.
 
+    ``first_min`` and ``first_max`` are the least and largest values of a vector in the first steps of the demos.
     Images are read from only :data:`_PROVENANCE_IMAGES` steps, because this happens at the start of every training.
     """
     chosen = [
@@ -411,10 +412,16 @@ def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
     ]
     known = train_set.statistics(max_images=_PROVENANCE_IMAGES)["obs"]
     found = {key: known[key] for key in chosen if key in known}
-    return {
+    recorded = {
         key: {name: getattr(stats, name).ravel().tolist() for name in ("mean", "std", "min", "max")}
         for key, stats in found.items()
     }
+    for key, numbers in recorded.items():
+        first = train_set.first_values(key)
+        if first is not None:
+            numbers["first_min"] = first.min(axis=0).tolist()
+            numbers["first_max"] = first.max(axis=0).tolist()
+    return recorded
 
 
 def package_versions() -> dict[str, str]:

@@ -120,11 +120,14 @@ def test_statistics_of_vectors_and_colours():
     }
     asked = []
     given = Words(
-        obs_shapes=shapes, statistics=lambda max_images: asked.append(max_images) or {"obs": stats}
+        obs_shapes=shapes,
+        statistics=lambda max_images: asked.append(max_images) or {"obs": stats},
+        first_values={"s": np.array([[0.0, 3.0], [1.0, 2.0]]), "cam": None}.get,
     )
     found = observation_statistics(given)
     numbers = {"mean": [1.0, 2.0], "std": [1.0, 1.0], "min": [0.0, 0.0], "max": [5.0, 5.0]}
-    assert found == {"s": numbers, "cam": numbers} and asked == [100]
+    first = {"first_min": [0.0, 2.0], "first_max": [1.0, 3.0]}
+    assert found == {"s": {**numbers, **first}, "cam": numbers} and asked == [100]
 
 
 @dataclass(frozen=True)

@@ -465,6 +465,14 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             stats, find_quantiles=lambda: quantiles_of(self.store.field(key, rows).cpu().numpy())
         )
 
+    def first_values(self, key: str) -> NDArray[Any] | None:
+        """Return the first value (N, D) of a vector in each demo; None for images and instructions."""
+        field = self.store.fields.get(f"obs/{key}")
+        if field is None or field.columns is None:
+            return None
+        found: NDArray[Any] = self.store.field(field.key, self.store.demo_start).cpu().numpy()
+        return found.reshape(len(found), -1)
+
     def source_of_samples(self) -> NDArray[np.int64]:
         """Index of each sample's file: (len,)."""
         demo, _ = self._windows.steps(np.arange(len(self)))

@@ -245,6 +245,9 @@ class StreamedDataset:
             "actions": _IndexStats(self, {key: key for key in self.action_keys}, {}),
         }
 
+    def first_values(self, key: str) -> None:
+        """Return None: the index of shards has no values of single steps."""
+
     def key_stats(self, array: str) -> KeyStats:
         """Return the statistics of one array.
 

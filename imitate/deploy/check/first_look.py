@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate.data.file.features import dimension_words
 from imitate.deploy.check.inputs import (
     BRIGHTNESS,
     FAR,
@@ -108,7 +109,8 @@ def first_look(
             continue
         if kind == "low_dim" and value.size == known.mean.size:
             findings += _rounded(key, value, known)
-            findings += _of_vector(key, value.ravel().astype(np.float64), known)
+            x = value.ravel().astype(np.float64)
+            findings += _of_vector(key, x, known) or _of_begin(key, x, known)
         elif kind == "rgb" and value.ndim == 3 and value.shape[-1] == known.mean.size:
             images[key] = (image_range([value[None]]), known)
             found = image_findings(key, [value[None]], known)
@@ -238,6 +240,24 @@ def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFin
         words = f"{key}[{dims}] fit the training only with the opposite sign; check the direction of joints"
         return [DeployFinding(Severity.problem, "sign", key, words)]
     return found
+
+
+def _of_begin(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFinding]:
+    """Report numbers that are usual, but not at the begin of a demonstration: the robot or objects are elsewhere."""
+    if known.first is None or known.first[0].shape != x.shape:
+        return []
+    low, high = known.first
+    room = OUTSIDE * (known.high - known.low) + 1e-3 * np.maximum(np.abs(known.mean), 1.0)
+    odd = np.flatnonzero((x < low - room) | (x > high + room))
+    if not len(odd):
+        return []
+    most = odd[np.argmax((np.maximum(low - x, x - high) / room)[odd])]
+    words = (
+        f"{key}[{dimension_words(odd, (), len(x))}] is unlike the first steps of the demonstrations: number {most} is "
+        f"{x[most]:.4g}, and they began at {low[most]:.4g} to {high[most]:.4g}; bring the robot and the objects to "
+        "where demonstrations began"
+    )
+    return [DeployFinding(Severity.warning, "begin", key, words)]
 
 
 def _exchange(

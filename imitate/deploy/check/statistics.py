@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,21 @@ class Range:
     Attributes:
         mean, std: average and population standard deviation.
         low, high: smallest and largest value; infinite if unknown.
+        first: smallest and largest value in the first steps of the demonstrations; None for images, and if unknown.
     """
 
     mean: Vector
     std: Vector
     low: Vector
     high: Vector
+    first: tuple[Vector, Vector] | None = None
+
+    def to_dict(self) -> dict[str, tuple[float, ...]]:
+        """Return the numbers by the names that checkpoints and schemas have."""
+        named = {"mean": self.mean, "std": self.std, "min": self.low, "max": self.high}
+        if self.first is not None:
+            named |= {"first_min": self.first[0], "first_max": self.first[1]}
+        return {name: tuple(values.tolist()) for name, values in named.items()}
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,9 @@ def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
                 ranges[key] = range_of(
                     piece for demo in having for _, piece in file.pieces(demo, f"obs/{key}")
                 )
+                begin = [file.read(demo, f"obs/{key}", 0, 1) for demo in having]
+                first = range_of(begin)
+                ranges[key] = replace(ranges[key], first=(first.low, first.high))
             elif kind == "rgb" and having:
                 ranges[key] = image_range(_frames(file, having, key))
     return ranges
@@ -141,15 +153,18 @@ def recorded_ranges(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:
     ranges = {}
     for key in kinds:
         try:
-            numbers = [
-                np.asarray(saved[key][name], dtype=np.float64).ravel()
-                for name in ("mean", "std", "min", "max")
-            ]
+            names = ("mean", "std", "min", "max", *(_FIRST if _FIRST[0] in saved[key] else ()))
+            numbers = [np.asarray(saved[key][name], dtype=np.float64).ravel() for name in names]
         except (TypeError, KeyError, ValueError):
             continue
         if len({part.shape for part in numbers}) == 1 and np.isfinite(numbers).all():
-            ranges[key] = Range(*numbers)
+            first = (numbers[4], numbers[5]) if len(numbers) == 6 else None
+            mean, std, low, high = numbers[:4]
+            ranges[key] = Range(mean, std, low, high, first)
     return ranges
+
+
+_FIRST = "first_min", "first_max"
 
 
 def _of_normalization(ckpt: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, Range]:

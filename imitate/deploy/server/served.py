@@ -152,12 +152,6 @@ def schema_of(policy: RolloutPolicy) -> Schema:
             if key in ("actions", *policy.obs_keys)
         },
         ranges={
-            key: {
-                "mean": tuple(known.mean.tolist()),
-                "std": tuple(known.std.tolist()),
-                "min": tuple(known.low.tolist()),
-                "max": tuple(known.high.tolist()),
-            }
-            for key, known in recorded_ranges(policy.ranges, kinds).items()
+            key: known.to_dict() for key, known in recorded_ranges(policy.ranges, kinds).items()
         },
     )

@@ -1,5 +1,7 @@
 """Before a robot moves: degrees, another order, exchanged cameras are reported, and a new scene is not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,43 @@ TRAINING = TrainingObservations(
     {"joints": around(MEAN, STD), "front": around(FRONT, 0.1), "wrist": around(WRIST, 0.1)},
     "the checkpoint",
 )
+
+
+def begun(low, high):
+    """Two numbers in [-1, 1] with mean 0, which begin in a range of their own."""
+    known = Range(np.zeros(2), np.full(2, 0.5), np.full(2, -1.0), np.full(2, 1.0))
+    first = np.array([low, low]), np.array([high, high])
+    return TrainingObservations({"joints": replace(known, first=first)}, "")
+
+
+@pytest.mark.parametrize(
+    ("x", "named"),
+    [
+        (
+            [0.4, -0.3],
+            None,
+        ),  # within a tenth of the whole range, 0.2, of where demonstrations began
+        ([0.42, 0.0], "joints[0]"),
+        ([0.0, -0.33], "joints[1]"),
+        ([0.5, -0.6], "joints[0, 1]"),
+    ],
+)
+def test_a_pose_at_which_no_demonstration_began_is_a_warning(x, named):
+    found = first_look({"joints": np.array(x)}, KINDS, begun(-0.1, 0.2))
+    assert [(one.level, one.kind, one.key) for one in found] == (
+        [(Severity.warning, "begin", "joints")] if named else []
+    )
+    assert not named or found[0].words.startswith(f"{named} is unlike the first steps")
+
+
+def test_the_words_on_a_pose_name_the_farthest_number():
+    (found,) = first_look({"joints": np.array([0.5, -0.6])}, KINDS, begun(-0.1, 0.2))
+    assert found.words == (
+        "joints[0, 1] is unlike the first steps of the demonstrations: number 1 is -0.6, and they began at -0.1 to "
+        "0.2; bring the robot and the objects to where demonstrations began"
+    )
+    (found,) = first_look({"joints": np.array([5.5, 0.0])}, KINDS, begun(-0.1, 0.2))
+    assert found.kind == "units"  # values that no training has are not reported as a place
 
 
 def picture(mean, seed=0):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.data import SequenceDataset
+from imitate.data import DatasetFile, SequenceDataset
 from imitate.deploy.check import statistics
 from imitate.deploy.check.statistics import image_range, measured, training_of
 from imitate.train import setup
@@ -162,6 +162,13 @@ def test_a_training_records_what_is_measured_of_its_file(file, monkeypatch):
         for name in ("mean", "std", "low", "high"):
             ours, theirs = getattr(recorded[key], name), getattr(seen[key], name)
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert recorded["camera"].first is seen["camera"].first is None
+    with DatasetFile(file) as data:
+        begin = np.stack([data.read(demo, "obs/joints", 0, 1)[0] for demo in data.demos()])
+    for ranges in (recorded, seen):
+        low, high = ranges["joints"].first
+        np.testing.assert_allclose(low, begin.min(axis=0), atol=1e-6)
+        np.testing.assert_allclose(high, begin.max(axis=0), atol=1e-6)
 
 
 def test_a_training_reads_few_images_at_its_start(file, monkeypatch):

@@ -37,6 +37,7 @@ def test_a_client_is_told_the_names_and_the_ranges_of_the_training(network_of):
     key, (size,) = next(iter(algo.obs_shapes.items()))
     names = {key: tuple(map(str, range(size))), "other": ("x",)}
     row = {"mean": [0.5] * size, "std": [1] * size, "min": [-2] * size, "max": [2] * size}
+    row |= {"first_min": [-1] * size, "first_max": [1] * size}
     policy = RolloutPolicy(algo, number_names=names, ranges={key: row, "other": row})
     network_of(ServedPolicy(policy))
     with RemotePolicy("ws://here") as remote:
@@ -46,6 +47,7 @@ def test_a_client_is_told_the_names_and_the_ranges_of_the_training(network_of):
         ).ranges
     assert list(known) == [key]
     np.testing.assert_array_equal(known[key].high, [2.0] * size)
+    np.testing.assert_array_equal(known[key].first, [[-1.0] * size, [1.0] * size])
     assert not training_of_schema({key: {"mean": "many"}}, {key: "low_dim"}).origin
 
 
