@@ -9,7 +9,7 @@ from imitate.data.file.features import features_of, number_names
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.recording import Recorder
 from imitate.deploy.robot.robot import Guidance
-from imitate.errors import UserError
+from imitate.errors import DatasetError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -112,3 +112,20 @@ def test_observations_may_be_chosen(tmp_path):
         assert file.obs_keys("demo_0") == ["state"]
     with pytest.raises(UserError, match="the robot gives no 'wrist'; it gives state, camera"):
         record(tmp_path / "b.hdf5", FIRST, keys=("wrist",))
+
+
+def test_an_existing_file_is_only_replaced_if_asked(tmp_path):
+    path = record(tmp_path / "a.hdf5", FIRST)
+    before = path.read_bytes()
+    with pytest.raises(DatasetError, match="exists"):
+        Recorder(path, 100.0)
+    assert path.read_bytes() == before
+    with Recorder(path, 50.0, overwrite=True, name="arm") as recorder:
+        assert (recorder.steps, recorder.episodes) == (0, 0)
+        ControlLoop(
+            FakeRobot(), Constant(), 50.0, any_rate=True, safety=CALM, on_step=recorder.on_step
+        ).run(2)
+        recorder.keep(None)
+    with DatasetFile(path) as file:
+        assert (file.demos(), file.control_freq, file.length("demo_0")) == (["demo_0"], 50.0, 2)
+        assert file.env_meta == {"env_name": "arm", "type": 4, "env_kwargs": {}}
