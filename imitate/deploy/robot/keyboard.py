@@ -46,7 +46,7 @@ class Keyboard(Teleoperator):
         self._pushes, self._press_s = Pushes(scale, gripper, mode), press_s
         self._terminal: TerminalKeys | None = None
         self._seen: dict[str, float] = {}
-        self._gripper_until = 0.0
+        self._gripper_until = -np.inf
         self._acted = False
 
     def connect(self, robot: Robot) -> None:
@@ -80,7 +80,7 @@ class Keyboard(Teleoperator):
                 self._seen[key] = now
         if events:  # begin the next episode with an open gripper and no pressed key
             self._pushes.begin()
-            self._gripper_until, self._seen = 0.0, {}
+            self._gripper_until, self._seen = -np.inf, {}
         action = self._action(observation, now)
         self._acted = action is not None
         return Guidance(action, frozenset(events))

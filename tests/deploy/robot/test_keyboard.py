@@ -71,6 +71,54 @@ def test_the_gripper_moves_for_a_moment_at_least(terminal, keyboard, press_s, ac
     assert device.guide(None).action is None
 
 
+def test_a_key_acts_for_a_quarter_of_a_second_by_default(terminal, keyboard):
+    device = keyboard()
+    terminal.press("w")
+    assert device.guide(None).action.tolist() == [0.3, -1.0]
+    for pause_s, acts in ((0.24, True), (0.02, False)):
+        clock.sleep(pause_s)
+        assert (device.guide(None).action is not None) == acts
+    terminal.press("w")
+    device.guide(None)
+    clock.sleep(0.25)  # to its end, exactly
+    assert device.guide(None).action is None
+
+
+def test_an_event_releases_the_keys_and_opens_the_gripper(terminal, keyboard):
+    device = keyboard()
+    terminal.press(" w")
+    assert device.guide(None).action.tolist() == [0.3, 1.0]
+    terminal.press("\nz")
+    guidance = device.guide(None)
+    assert (guidance.action, guidance.events) == (None, {"success", "redo"})
+    clock.sleep(1.0)
+    assert device.guide(None).action is None
+    terminal.press("s")
+    assert device.guide(None).action.tolist() == [-0.3, -1.0]
+
+
+def test_a_take_over_keeps_the_policys_gripper_and_then_ones_own(terminal, keyboard):
+    device = keyboard()
+    device.follow([0.0, 1.0])
+    terminal.press("w")
+    assert device.guide(None).action.tolist() == [0.3, 1.0]
+    device.follow([0.0, 0.4])  # one's own action, shortened by the limits
+    assert device.guide(None).action.tolist() == [0.3, 1.0]
+    clock.sleep(1.0)
+    assert device.guide(None).action is None
+    device.follow([0.0, -1.0])
+    terminal.press("w")
+    assert device.guide(None).action.tolist() == [0.3, -1.0]
+
+
+def test_a_closed_keyboard_gives_nothing(terminal, keyboard):
+    device = keyboard()
+    device.close()
+    device.close()
+    guidance = device.guide(None)
+    assert (guidance.action, guidance.events) == (None, frozenset())
+
+
 def test_an_arrow_is_no_escape(terminal, keyboard):
     device = keyboard(gripper=False)
     for keys, moves in (("\x1b[A", False), ("w\x1b[A", True), ("\x1bOB\x1b[1;5C\x1b[3~d", True)):
