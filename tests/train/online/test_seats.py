@@ -10,6 +10,7 @@ import torch
 from imitate.crew.backend import Answer, Limits, Lost, Unprepared
 from imitate.errors import EnvError, UserError
 from imitate.system.processes import MAKE
+from imitate.train.online import seats
 from imitate.train.online.seats import (
     Blueprint,
     CollectorWork,
@@ -20,7 +21,7 @@ from imitate.train.online.seats import (
 )
 from imitate.train.online.steps import Collected, Step
 
-from .worlds import Line
+from .worlds import Line, make_algo
 
 REQUEST = StepRequest(4, False, 0.5, weights=None)
 
@@ -141,3 +142,20 @@ def test_steps_of_several_workers_lie_in_the_order_of_their_lanes():
     assert (whole.lanes.tolist(), whole.episodes, whole.version) == ([0, 1], [0, 1], 4)
     assert (whole.messages, whole.lost_lanes.tolist()) == (("first", "from 0", "from 1"), [3])
     assert merged_parts(parts[:1], [], []).steps == parts[0].steps
+
+
+def test_limits_of_weights_and_patience():
+    assert (seats.MOST_IN_USE, seats.PATIENCE_S, seats.WINDOW_S, seats.MUCH) == (2, 2.0, 60.0, 0.5)
+
+
+def test_weights_are_published_at_once_unless_a_time_is_set(virtual_time):
+    algo = make_algo()
+    often, rarely = seats.Publisher(algo), seats.Publisher(algo, every_s=2.0)
+    virtual_time.sleep(2.0)
+    assert rarely.version is None and often.version is None
+    found = []
+    for version in range(5):
+        found.append((often.newest(version, ()).version, rarely.newest(version, ()).version))
+        virtual_time.sleep(1.0)
+    assert found == [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4)]
+    assert often.newest(4, ()) is often.newest(4, ())

@@ -21,6 +21,8 @@ def test_the_bound_is_used_up_while_old_weights_are_out():
 
 def test_the_oldest_weights_seen_are_remembered():
     bound = StalenessBound(10)
+    bound.record(4, 4)
+    assert bound.seen == 0
     for version, behind in ((5, 3), (9, 2), (12, 12)):
         bound.record(version, behind)
     assert bound.seen == 7
@@ -52,6 +54,7 @@ def test_waiting_for_the_bound_most_of_the_time_is_told_once(virtual_time):
     [
         (9, 3.0, 1.0),  # one more was allowed: it waits for steps to learn from, not for the bound
         (10, 1.0, 3.0),  # a quarter of the time
+        (10, 2.0, 2.0),  # half of it
     ],
 )
 def test_other_waiting_is_not_told(virtual_time, updates, waits_s, learns_s):
@@ -64,3 +67,18 @@ def test_waiting_before_a_window_is_not_counted_in_the_next(virtual_time):
     bound = StalenessBound(10)
     assert not any(rounds(bound, virtual_time, 15, updates=10, waits_s=1.9, learns_s=2.1))
     assert not any(rounds(bound, virtual_time, 15, updates=10, waits_s=1.98, learns_s=2.02))
+
+
+def test_waiting_before_the_first_update_is_not_counted(virtual_time):
+    bound = StalenessBound(0)
+    for _ in range(40):
+        with bound.waiting(0):
+            virtual_time.sleep(2.0)
+        assert bound.advice() is None
+    assert StalenessBound(None).advice() is None
+
+
+def test_a_window_is_a_minute(virtual_time):
+    bound = StalenessBound(10)
+    told = rounds(bound, virtual_time, 20, updates=10, waits_s=2.5, learns_s=0.5)
+    assert [number for number, text in enumerate(told) if text] == [19]  # after 20 * 3 s
