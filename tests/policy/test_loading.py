@@ -116,6 +116,23 @@ def test_a_table_of_instructions_that_does_not_fit_is_refused(ckpt, vectors, nam
         policy_of(ckpt, "cpu", "a.pt")
 
 
+def test_a_table_of_instructions_reaches_the_policy(ckpt, monkeypatch):
+    given = []
+    monkeypatch.setattr(loading, "RolloutPolicy", lambda algo, *parts: given.append(parts))
+    vectors = torch.arange(6.0).reshape(2, 3)
+    policy_of(ckpt, "cpu", "a.pt")
+    ckpt["language"] = {"instructions": ["lift", "place"], "embeddings": vectors}
+    ckpt["shape_metadata"].update(action_low=[-1.0, -2.0], action_high=[1.0, 2.0], names={"n": 1})
+    ckpt.update(rename={"a": "b"}, provenance={"observations": {"o": 1}})
+    ckpt["env_metadata"] = {"env_name": "E", "type": 2, "env_kwargs": {"control_freq": 5}}
+    policy_of(ckpt, "cpu", "a.pt", rename={"c": "d"})
+    assert given[0][2:] == (None, None, None, {}, None, None)
+    low, high, table, rate, names, rename, ranges, known = given[1]
+    assert (low, high, rate, names) == ([-1.0, -2.0], [1.0, 2.0], 5.0, {"n": 1})
+    assert (rename, ranges, known) == ({"a": "b", "c": "d"}, {"o": 1}, None)
+    assert list(table.names) == ["lift", "place"] and table.vectors.tolist() == vectors.tolist()
+
+
 def test_other_faults_name_the_file(ckpt):
     with refused("a.pt: ", error=UserError):
         policy_of(ckpt, "cpu", "a.pt", rename={"place": "none"})
