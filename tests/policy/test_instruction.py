@@ -1,6 +1,7 @@
 """Vectors of instructions when acting: known ones, and others by the table's text model."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,3 +85,16 @@ def test_the_model_travels_with_the_table(tmp_path):
     assert table.encoder == Instructions.from_dict(table.to_dict()).encoder == "own"
     np.savez(path, instructions=["lift"], embeddings=np.ones((1, 2)))
     assert Instructions.load(path).encoder is None
+
+
+@pytest.mark.parametrize(("difference", "same"), [(1.0, True), (1.001, False)])
+def test_a_difference_of_exactly_a_hundredth_is_the_same_model(monkeypatch, difference, same):
+    table = Instructions(("a",), np.array([[60.0, 80.0]], np.float32), encoder="own")
+    vectors = np.array([[60.0 + difference, 80.0], [5.0, 6.0]], np.float32)
+    model = SimpleNamespace(embed=lambda texts: vectors)
+    monkeypatch.setattr(rollout_policy, "text_model", lambda name: model)
+    if same:
+        assert vector_of(table, "stack").tolist() == [5.0, 6.0]
+    else:
+        with pytest.raises(UserError, match="differs"):
+            vector_of(table, "stack")

@@ -14,6 +14,7 @@ from imitate.functional.kernels.layers import PackedLinear
 from imitate.models.precision import CPU_COMPUTES_BF16
 from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict
+from imitate.policy.uncertainty import Calibration
 from imitate.system.instructions import Instructions
 from tests.tiny import tiny_algo, tiny_checkpoint
 
@@ -421,3 +422,95 @@ class TestStackedFrames:
             policy(obs)
         assert "stacked as 1 or 4 frames" in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("overrides", [(), CHUNK, TRANSFORMER], ids=["mlp", "chunk", "transformer"])
+def test_a_predicted_chunk_is_the_plan_of_a_new_episode(overrides):
+    policy = RolloutPolicy(make_algo(overrides), [-0.1, -0.1], [0.1, 0.1])
+    seen = [observation(step) for step in range(6)]
+    for one in seen[-4:]:
+        acted = policy(one)
+    state = policy.state
+    chunk = policy.predict_chunk(seen if overrides is TRANSFORMER else seen[-1:])
+    assert policy.state is state and chunk.dtype == np.float64 and np.abs(chunk).max() <= 0.1
+    assert chunk.shape == ((4, 2) if overrides is CHUNK else (1, 2))
+    if overrides is not CHUNK:
+        np.testing.assert_allclose(chunk[0], acted, atol=1e-6)
+    batch = [{key: np.stack([one[key], one[key] + 1]) for key in SHAPES} for one in seen]
+    both = policy.predict_chunk(batch, batched_ob=True)
+    assert both.shape == (2, *chunk.shape)
+    np.testing.assert_allclose(both[0], policy.predict_chunk(seen), atol=1e-6)
+    fresh = RolloutPolicy(make_algo(overrides), [-0.1, -0.1], [0.1, 0.1])
+    first = fresh(seen[0])
+    np.testing.assert_allclose(fresh.predict_chunk(seen[:1])[0], first, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words", "how"),
+    [
+        ((), "an empty history: expected at least one observation", {"history": []}),
+        ((), "planned actions need a single episode, but batched_ob is True",
+         {"planned": [[0.0, 0.0]], "batched_ob": True}),
+        (RNN, "bc has a memory beyond its last observations", {}),
+    ],
+)  # fmt: skip
+def test_chunks_that_cannot_be_predicted(overrides, words, how):
+    policy = RolloutPolicy(make_algo(overrides))
+    with pytest.raises(UserError, match=words):
+        policy.predict_chunk(**{"history": [observation()], **how})
+
+
+def test_the_rank_of_an_uncertainty():
+    policy = RolloutPolicy(make_algo(), calibration=Calibration.of([3.0, 1.0, 2.0], True))
+    assert policy.uncertainty_rank is None
+    policy.last_extras = {"uncertainty": torch.tensor([0.5, 2.5])}
+    assert policy.uncertainty_rank.tolist() == [0.0, 0.5]
+    policy.calibration = None
+    assert policy.uncertainty_rank is None
+
+
+def test_rewards_and_cuts_reach_the_algorithm_within_an_episode(monkeypatch):
+    algo, heard = make_algo(RNN), []
+    monkeypatch.setattr(algo, "observe_reward", lambda state, r: heard.append(r.tolist()) or state)
+    monkeypatch.setattr(algo, "cut_plan", lambda state: heard.append("cut") or state)
+    policy = RolloutPolicy(algo)
+    policy.observe(1.0)
+    policy.cut_plan()
+    assert heard == []
+    policy(observation(batch=2), batched_ob=True)
+    policy.observe(1.5)
+    policy.observe([1, 2])
+    policy.cut_plan()
+    assert heard == [[1.5, 1.5], [1.0, 2.0], "cut"]
+    saved = policy.state
+    policy.state = None
+    policy.observe(1.0)
+    policy.state = saved
+    policy.observe(2)
+    assert heard[3:] == [[2.0, 2.0]] and dict(policy.last_extras) == {}
+
+
+def test_subgoals_are_in_the_units_of_the_data():
+    algo = make_algo()
+    algo.preprocess.set_obs_normalization("pos", torch.tensor([1.0, 2, 3]), torch.full((3,), 2.0))
+    policy = RolloutPolicy(algo, rename={"place": "pos"})
+    assert policy.subgoal() == {}
+    policy.last_extras = {
+        "subgoal/pos": torch.ones(2, 3),
+        "subgoal/latent": torch.ones(2, 4),
+        "chunk": torch.ones(2, 1, 2),
+        "vel": torch.ones(2, 2),
+    }
+    (name,) = found = policy.subgoal()
+    assert name == "place" and found[name].tolist() == [[3.0, 4.0, 5.0]] * 2
+
+
+def test_a_single_instruction_need_not_be_said():
+    algo = tiny_algo(obs={"pos": 3, "lang_emb": 1}, action=2)
+    policy = RolloutPolicy(algo, instructions=Instructions.one_hot(["lift"]))
+    obs = {"pos": np.ones(3)}
+    first = policy(obs)
+    np.testing.assert_array_equal(first, policy({**obs, "lang_emb": np.ones(1)}))
+    policy.start_episode()
+    np.testing.assert_array_equal(policy(obs), first)
+    assert policy.lang is None
