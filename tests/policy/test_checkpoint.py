@@ -6,13 +6,14 @@ import os
 import pickle
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from imitate import policy_from_checkpoint
-from imitate.errors import CheckpointError
+from imitate.errors import CheckpointError, UserError
 from imitate.policy import checkpoint as checkpoints
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,
@@ -345,3 +346,126 @@ def test_permissions_are_those_of_any_new_file(file):
     other = file.parent / "other"
     other.touch()
     assert file.stat().st_mode == other.stat().st_mode
+
+
+# ---- checkpoints of other toolkits, with converters whose results are given ------------------------
+
+
+@pytest.fixture
+def converters(monkeypatch):
+    """Replaces the converters by functions that return this algorithm, or raise this error."""
+    algo = tiny_algo(obs={"state": 3}, action=2)
+    parts = {"env_metadata": {"env_name": "E"}, "shape_metadata": {"names": None}}
+
+    def be(error=None):
+        asked = []
+
+        def convert(name, given):
+            asked.append((name, given))
+            if error is not None:
+                raise error
+            return SimpleNamespace(algo=algo, parts=parts)
+
+        for module, name in (
+            ("robomimic.importing", "from_robomimic"),
+            ("tdmpc2", "from_tdmpc2"),
+            ("lerobot.importing", "from_lerobot"),
+        ):
+            place = f"imitate.interop.{module}.{name}"
+            monkeypatch.setattr(place, lambda given, name=name: convert(name, given))
+        monkeypatch.setattr(checkpoints, "is_robomimic", lambda ckpt: "theirs" in ckpt)
+        monkeypatch.setattr(checkpoints, "lerobot_policy", lambda path: path / "model")
+        return asked
+
+    return be
+
+
+NETS = {"_dynamics.0.weight": 0, "_pi.0.weight": 0}
+
+
+@pytest.mark.parametrize(
+    ("ckpt", "converter"),
+    [
+        ({"theirs": 1}, "from_robomimic"),
+        (NETS, "from_tdmpc2"),
+        ({"model": {**NETS, "more": 0}}, "from_tdmpc2"),
+        ({"model": {"_pi.0.weight": 0}}, None),
+        ({"model": [1]}, None),
+    ],
+)
+def test_which_toolkit_wrote_a_checkpoint(converters, ckpt, converter):
+    asked = converters()
+    found = checkpoints.converted(ckpt)
+    if converter is None:
+        assert found == ckpt and found is not ckpt and asked == []
+    else:
+        assert asked == [(converter, ckpt)]
+        assert (found["algo_name"], found["env_metadata"]) == ("bc", {"env_name": "E"})
+
+
+def test_a_folder_of_lerobot_is_converted(converters, tmp_path):
+    asked = converters()
+    assert load_checkpoint(tmp_path)["env_metadata"] == {"env_name": "E"}
+    assert asked == [("from_lerobot", tmp_path / "model")]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (UserError("no such layer"), "{}; no such layer"),
+        (KeyError("x\ny"), "{} with unexpected parts (KeyError: 'x\\ny')"),
+    ],
+)
+def test_checkpoints_that_cannot_be_converted(converters, tmp_path, error, words):
+    converters(error)
+    for toolkit, call in (
+        ("m.pth: a checkpoint of robomimic", lambda: checkpoints.converted({"theirs": 1}, "m.pth")),
+        ("ckpt_dict: a checkpoint of TD-MPC2's authors", lambda: checkpoints.converted(NETS)),
+        (f"{tmp_path / 'model'}: a policy of LeRobot", lambda: load_checkpoint(tmp_path)),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            call()
+        assert str(caught.value) == words.format(toolkit)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("first\n  last line "), "last line"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_weights_that_cannot_be_loaded_are_said_in_a_line(monkeypatch, error, words):
+    def fail(*given):
+        raise error
+
+    monkeypatch.setattr(checkpoints, "load_model", fail)
+    with pytest.raises(CheckpointError) as caught:
+        algo_from_checkpoint(make_checkpoint(), source="a.pth")
+    wanted = f"a.pth: the checkpoint's weights do not fit its configuration: {words}"
+    assert str(caught.value) == wanted
+
+
+def test_an_observation_without_preparation_is_refused():
+    ckpt = make_checkpoint()
+    other = tiny_algo(obs={"place": 3}, action=2)
+    ckpt["preprocess"] = other.preprocess.to_dict()
+    with pytest.raises(CheckpointError, match="'state' of the configuration has no 'preprocess.o"):
+        algo_from_checkpoint(ckpt)
+
+
+@pytest.mark.parametrize(
+    ("shape", "env", "rate"),
+    [
+        ({"control_freq": 5}, {"env_kwargs": {"control_freq": 9}}, 5.0),
+        ({}, {"env_kwargs": {"control_freq": 9.5}}, 9.5),
+        ({"control_freq": 0}, {}, None),
+        ({"control_freq": 0.5}, {}, 0.5),
+        ({"control_freq": True}, {}, None),
+        ({"control_freq": "5"}, {}, None),
+        ({}, {"env_kwargs": None}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_control_rate_of_a_checkpoint(shape, env, rate):
+    assert checkpoints.control_freq_of({"shape_metadata": shape, "env_metadata": env}) == rate
