@@ -88,3 +88,15 @@ def test_a_terminal_that_was_closed(keys, monkeypatch):
     monkeypatch.setattr("os.read", lambda *_: b"")
     with refused("the terminal was closed", error=UserError):
         keys.wait()
+
+
+def test_what_is_shown_is_written_at_once(monkeypatch):
+    class Buffered(io.StringIO):
+        flushed = 0
+
+        def flush(self):
+            self.flushed += 1
+
+    monkeypatch.setattr(sys, "stderr", Buffered())
+    show("a\b")
+    assert (sys.stderr.getvalue(), sys.stderr.flushed) == ("a\b", 1)
