@@ -244,14 +244,16 @@ class PettingZooEnv:
 
     def get_state(self) -> dict[str, Any]:
         """Raise EnvError, because the parallel API has no access to the simulator's state."""
-        raise EnvError(
-            f"{self.name}: its state can be neither read nor set; play back actions instead of states"
-        )
+        raise self._no_state()
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
         """Raise EnvError, as :meth:`get_state` does."""
-        self.get_state()
-        return {}
+        raise self._no_state()
+
+    def _no_state(self) -> EnvError:
+        return EnvError(
+            f"{self.name}: its state can be neither read nor set; play back actions instead of states"
+        )
 
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None

@@ -8,6 +8,7 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+from imitate.envs import pettingzoo_env
 from imitate.envs.pettingzoo_env import AGENT_ID, PettingZooEnv
 from imitate.errors import EnvError
 from imitate.system.trust import VARIABLE, trust
@@ -54,7 +55,7 @@ class Walkers(ParallelEnv):
         )
 
     def render(self):
-        return np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+        return np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
 
     def close(self):
         self.closed = True
@@ -197,8 +198,8 @@ def test_pictures_and_the_description(make):
     env = make({"render_mode": "human", "late": []}, render=True)
     assert env.parallel.render_mode == "rgb_array"
     frame = env.render(height=4, width=2)
-    assert frame.shape == (4, 2, 3) and frame[:, 0, 0].tolist() == [0, 0, 6, 6]
-    assert frame[0, :, 0].tolist() == [0, 3] and frame.dtype == np.uint8
+    assert frame.shape == (4, 2, 3) and frame[:, 0, 0].tolist() == [0, 0, 12, 12]
+    assert frame[0, :, 0].tolist() == [0, 6] and frame.dtype == np.uint8
     assert env.render().shape == (256, 256, 3)
     assert env.serialize() == {
         "env_name": f"pettingzoo:{MODULE}",
@@ -212,3 +213,45 @@ def test_pictures_and_the_description(make):
     for call in (blind.get_state, lambda: blind.reset_to({})):
         with pytest.raises(EnvError, match="can be neither read nor set"):
             call()
+
+
+def test_a_missing_package_and_a_missing_module_are_named(make, monkeypatch):
+    trust("no_such_module_of_tests")
+    with pytest.raises(EnvError, match="^pettingzoo:no_such_module_of_tests: cannot be imported"):
+        PettingZooEnv("pettingzoo:no_such_module_of_tests")
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    with pytest.raises(EnvError, match=f"^pettingzoo:{MODULE}: the package 'pettingzoo' is not"):
+        make()
+
+
+def test_triton_is_loaded_before_a_renderer_or_images(make, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(pettingzoo_env, "load_triton", lambda: loaded.append(True))
+    make()
+    assert loaded == []
+    make(render=True)
+    assert loaded == [True]
+
+    def space(self, agent):
+        shape = (4, 4, 3) if agent == "a" else (1,)
+        return spaces.Box(0, 255, shape, np.uint8)
+
+    monkeypatch.setattr(Walkers, "observation_space", space)
+    make({"opponents": {"[bc]": "random"}})
+    assert loaded == [True, True]
+
+
+def test_infos_may_be_missing(make, monkeypatch):
+    step = Walkers.step
+    monkeypatch.setattr(
+        Walkers,
+        "reset",
+        lambda self, seed=None, options=None, reset=Walkers.reset: (reset(self)[0], None),
+    )
+    monkeypatch.setattr(
+        Walkers, "step", lambda self, actions: (*step(self, actions)[:4], {"a": None})
+    )
+    env = make()
+    assert env.reset()[1] == {}
+    outcomes = env.step(ACTIONS)
+    assert [outcome[4] for outcome in outcomes] == [{"success": None}] * 3
