@@ -84,7 +84,7 @@ class RemotePolicy:
         self._lang: str | None = None
         self._number = 0
         self._chunk: NDArray[np.float64] | None = None
-        self._began = False
+        self._began: bool
         self.timing: dict[str, float] = {}
         self.schema: Schema | None = None
         self.metadata: dict[str, Any] = {}

@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 from imitate.deploy.schema import Schema
 from imitate.deploy.server import handshake
-from imitate.deploy.server.client import RemoteError
+from imitate.deploy.server.client import RemoteError, RemotePolicy
 from imitate.deploy.server.server import PolicyServer
 from imitate.errors import ClosedError, UserError
 from imitate.system.channel import frames
@@ -161,6 +161,13 @@ def test_what_a_server_grants_by_default():
     found = {setting.name: setting.default for setting in settings if setting.name != "served"}
     wanted = {"host": "127.0.0.1", "port": 8000, "token": None, "tls": None, "max_sessions": 64}
     assert found == {**wanted, "idle_s": 300.0, "max_bytes": MAX_MESSAGE}
+
+
+def test_settings_of_a_client_by_default():
+    settings = inspect.signature(RemotePolicy).parameters.values()
+    found = {setting.name: setting.default for setting in settings if setting.name != "url"}
+    plain = {"token": None, "jpeg": None, "tls": None, "resize": False}
+    assert found == {**plain, "timeout_s": 1.0, "connect_s": 5.0}
 
 
 def test_a_checked_connection_leaves_the_lobby(server):
