@@ -38,7 +38,7 @@ def write(site: Path, built: str) -> None:
     """Write ``versions.json`` and an ``index.html`` that leads to the newest version.
 
     Raises:
-        SystemExit: ``built`` is no folder of ``site`` with a page in it.
+        SystemExit: ``built`` is not a folder of ``site`` with a page in it.
     """
     names = versions_in(site)
     if built not in names:

@@ -72,7 +72,7 @@ class Times:
         finally:
             if time.perf_counter() - begun > SHORT_S:
                 self._others_s = descendants_s()
-            # A process that is no descendant any more is missing from the sum.
+            # A process that is not a descendant any more is missing from the sum.
             spent_s = max(0.0, own_s() + self._others_s - before - self._shared_s)
             item.user_properties.append(("cpu_s", spent_s))
             item.user_properties += [("fixture", found) for found in self._fixtures]

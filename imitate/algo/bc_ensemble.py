@@ -56,13 +56,13 @@ class ParticlesConfig(Section):
 
     rule: Literal["svgd", "gfsf", "minmax", "gpvi", "none"] = Field(
         "gfsf",
-        description="direction of an update; none: independent members; gpvi: of the weights that a hypernetwork "
-        "makes, with a kernel of its noise",
+        description="rule that computes the repulsion; none: members are independent; gpvi: repels weights that a "
+        "hypernetwork makes, with a kernel of its noise",
     )
     of: Literal["outputs", "weights"] = Field(
         "outputs",
-        description="particles that repel each other: the members' outputs on the batch, or their weights, whose "
-        "distances say little in large networks",
+        description="quantities that repel each other: the members' outputs on the batch, or their weights, whose "
+        "distances mean little in large networks",
     )
     weight: float = Field(
         0.01, ge=0, description="strength of the repulsion, in units of a squared normalized action"
@@ -83,7 +83,7 @@ class ParticlesConfig(Section):
         (100, 100), description="hidden layers of the function that minmax learns"
     )
     critic_steps: int = Field(
-        2, ge=1, description="number of its updates per update of the members"
+        2, ge=1, description="number of updates of that function per update of the members"
     )
 
 
@@ -92,9 +92,11 @@ class HypernetworkConfig(Section):
 
     enabled: bool = Field(False, description="make the members' weights from noise")
     noise_dim: int = Field(
-        8, ge=1, description="number of noise values, from which weights are made"
+        8, ge=1, description="number of noise values from which weights are made"
     )
-    layer_dims: LayerDims = Field((64, 64), description="hidden layers of the network that does")
+    layer_dims: LayerDims = Field(
+        (64, 64), description="hidden layers of the network that makes the weights"
+    )
     link: float = Field(
         0.0,
         ge=0,
@@ -172,7 +174,9 @@ class EnsembleActor(PolicyNetwork):
         for layer in self.layers:
             x = F.relu_(layer(x))
         outputs: Tensor
-        if not torch.is_autocast_enabled(x.device.type):  # its context takes as long as a layer
+        if not torch.is_autocast_enabled(
+            x.device.type
+        ):  # entering autocast takes as long as a layer
             outputs = self.head(x)
             return outputs
         with torch.autocast(x.device.type, enabled=False):
@@ -244,7 +248,7 @@ class Repulsion(nn.Module):
 def disagreement(outputs: Tensor, mean: Tensor, *, of_choices: bool) -> Tensor:
     """Return the uncertainty (*B,) of members' actions, or probabilities of choices, (E, *B, A), with their mean."""
     if not of_choices:
-        # a fifth of the time of the variance over the first axis
+        # takes a fifth of the time of a variance over the first axis
         spread: Tensor = (outputs - mean).square().mean((0, -1))
         return spread.sqrt()
     own: Tensor = torch.special.entr(outputs).sum(-1).mean(0)

@@ -110,7 +110,9 @@ class HIQL(GoalConditioned[HIQLConfig]):
 
     def _value_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         goal, rewards, discounts = batch["value_goals"], batch["rewards"], batch["discounts"]
-        target_net = cast(SubgoalValue, self.nets["value_target"]).mlps  # not its representation
+        target_net = cast(
+            SubgoalValue, self.nets["value_target"]
+        ).mlps  # goals keep their current representation
         with torch.no_grad():
             following = self.value(batch["next_obs"], goal, target_net)
             here = self.value(batch["obs"], goal, target_net)

@@ -65,7 +65,7 @@ class SearchConfig(Section):
         20, ge=2, description="number of actions drawn per state, if they are numbers"
     )
     c_1: float = Field(1.25, gt=0, description="weight of the prior in the score")
-    c_2: float = Field(19652.0, gt=0, description="visits from which that weight grows")
+    c_2: float = Field(19652.0, gt=0, description="number of visits above which that weight grows")
     noise_share: float = Field(
         0.25, ge=0, le=1, description="share of noise in a rollout's root priors"
     )
@@ -75,14 +75,14 @@ class SearchConfig(Section):
 class MuZeroWeightsConfig(Section):
     """Weights of the losses."""
 
-    value: float = Field(0.25, ge=0, description="cross-entropy of values")
-    policy: float = Field(1.0, ge=0, description="cross-entropy of the policy")
-    reward: float = Field(1.0, ge=0, description="cross-entropy of rewards")
-    ends: float = Field(1.0, ge=0, description="cross-entropy of ends")
+    value: float = Field(0.25, ge=0, description="weight of the cross-entropy of values")
+    policy: float = Field(1.0, ge=0, description="weight of the cross-entropy of the policy")
+    reward: float = Field(1.0, ge=0, description="weight of the cross-entropy of rewards")
+    ends: float = Field(1.0, ge=0, description="weight of the cross-entropy of ends")
     consistency: float = Field(
-        2.0, ge=0, description="cosine of predicted and encoded latent states"
+        2.0, ge=0, description="weight of the cosine of predicted and encoded latent states"
     )
-    entropy: float = Field(0.0, ge=0, description="entropy of the policy")
+    entropy: float = Field(0.0, ge=0, description="weight of the entropy of the policy")
 
 
 class MuZeroConfig(AlgoSection):
@@ -182,7 +182,7 @@ def n_step_values(
         now = slice(step, step + count)
         total = total + factor * rewards[:, now] * real[:, now]
         known = factor * discount * mask[:, now] * (1.0 - ends[:, now])
-        # where the episode goes on unseen, the last known value counts
+        # if the stored steps end before the episode, the last known value takes the place of later ones
         stays = (1.0 - real[:, now]) * factor
         total = total + stays * after
         factor, after = known, values[:, step + 1 : step + 1 + count]
@@ -474,7 +474,7 @@ class MuZero(Algo[MuZeroConfig]):
         root = tree.root(z, self.action_mask.to_act(obs))
         if explore and config.noise_share > 0:
             drawn = draw_dirichlet(torch.from_numpy(root.priors), config.noise_alpha, generator)
-            noise = drawn.numpy() * np.sign(root.priors)  # none for choices that are not allowed
+            noise = drawn.numpy() * np.sign(root.priors)  # no noise on forbidden choices
             noise /= noise.sum(1, keepdims=True)
             root = root._replace(priors=root.priors + config.noise_share * (noise - root.priors))
         visits = torch.from_numpy(search(root, tree, config.simulations, self.rule).visits).to(z)

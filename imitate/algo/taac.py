@@ -63,7 +63,8 @@ class TAACConfig(SoftActorCriticConfig):
     }
 
     form: Literal["action", "linear", "quadratic"] = Field(
-        "action", description="plans keep their action, its change, or the change of that"
+        "action",
+        description="quantity that is constant during a plan: the action, its change, or the change of its change",
     )
     max_repeat: int | None = Field(
         None, ge=1, description="largest number of steps of a plan in rollouts; null: no limit"

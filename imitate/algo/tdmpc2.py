@@ -81,15 +81,20 @@ class CriticsConfig(Section):
 class LossWeightsConfig(Section):
     """Weights of the losses."""
 
-    consistency: float = Field(20.0, ge=0, description="error of predicted latent states")
-    reward: float = Field(0.1, ge=0, description="cross-entropy of rewards")
-    value: float = Field(0.1, ge=0, description="cross-entropy of values")
-    ends: float = Field(1.0, ge=0, description="cross-entropy of ends")
-    entropy: float = Field(1e-4, ge=0, description="beta, entropy in the policy's loss")
+    consistency: float = Field(
+        20.0, ge=0, description="weight of the error of predicted latent states"
+    )
+    reward: float = Field(0.1, ge=0, description="weight of the cross-entropy of rewards")
+    value: float = Field(0.1, ge=0, description="weight of the cross-entropy of values")
+    ends: float = Field(1.0, ge=0, description="weight of the cross-entropy of ends")
+    entropy: float = Field(
+        1e-4, ge=0, description="beta, weight of the entropy in the policy's loss"
+    )
     cloning: float = Field(
         0.0,
         ge=0,
-        description="squared error between the policy's and the demonstrations' actions; 10 in Newt; 0: none",
+        description="weight of the squared error between the policy's and the demonstrations' actions; 10 in Newt; "
+        "0: none",
     )
 
 
@@ -106,7 +111,10 @@ class NearConfig(Section):
         description="fraction of the training, after pretraining, at which the share has fallen to 0; null: never",
     )
     evaluation: float = Field(
-        0.0, ge=0, le=1, description="least share where nothing is explored, as in evaluations"
+        0.0,
+        ge=0,
+        le=1,
+        description="smallest share when acting without exploration, as in evaluations",
     )
 
 
@@ -155,7 +163,7 @@ class TDMPC2Config(AlgoSection):
     def _whole_simplices(self) -> Self:
         if self.latent_dim % self.simplex_dim:
             raise ValueError(
-                f"latent_dim {self.latent_dim} is no multiple of simplex_dim {self.simplex_dim}"
+                f"latent_dim {self.latent_dim} is not a multiple of simplex_dim {self.simplex_dim}"
             )
         return self
 
@@ -206,7 +214,7 @@ class TDMPC2Config(AlgoSection):
             "train.online.demo_ratio or pretrain_updates, or the weight to 0": (
                 self.weights.cloning > 0 and no_demos
             ),
-            f"algo.task is '{self.task}', which is no observation: list it in observation.modalities.obs": (
+            f"algo.task is '{self.task}', which is not an observation: list it in observation.modalities.obs": (
                 self.task is not None and self.task not in config.observation.modality_of("obs")
             ),
         }

@@ -180,7 +180,7 @@ def acted(policy: RolloutPolicy, episodes: Sequence[CheckedDemo], seed: int = 0)
 def nearer(one: Predictions, other: Predictions) -> Predictions:
     """Return the action that is nearer to the demonstrated one at each step.
 
-    A policy that samples may take another way than the demonstration, which is no error.
+    A policy that samples may take another way than the demonstration, which is not an error.
     """
     actions = []
     for demo, a, b in zip(one.demos, one.actions, other.actions, strict=True):

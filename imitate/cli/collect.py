@@ -161,7 +161,10 @@ def command(
     ] = None,
     rewards: Annotated[
         Rewards,
-        typer.Option("--rewards", help="sparse: 1 where the task is solved; dense: shaped."),
+        typer.Option(
+            "--rewards",
+            help="Rewards of the environment. sparse: 1 where the task is solved; dense: shaped.",
+        ),
     ] = Rewards.sparse,
     signals: Annotated[
         list[str] | None,

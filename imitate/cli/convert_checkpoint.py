@@ -33,7 +33,7 @@ def command(
         bool,
         typer.Option(
             "--acting-only",
-            help="With --to imitate: write the networks alone that act; the copy cannot be resumed.",
+            help="With --to imitate: write only the networks that act; the copy cannot be resumed.",
         ),
     ] = False,
     rename: RenameObs = None,

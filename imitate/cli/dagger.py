@@ -267,7 +267,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     if env is None and "env_name" not in {**own, **update}:
         raise ConfigError("--env: name the environment, or give demonstrations that name theirs")
     meta = laid_over(own, update) if env is None else named_env_of(config, env, own)
-    if is_robot(meta):  # the rounds connect the robot, once
+    if is_robot(meta):  # a robot is connected once, when the rounds begin
         return at_rate(meta, rate)
     made = make_env(meta, obs_keys=config.all_obs_keys)
     try:

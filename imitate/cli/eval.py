@@ -108,7 +108,8 @@ def command(
         ),
     ] = Mode.auto,
     device: Annotated[
-        str | None, typer.Option("--device", help="cpu, cuda; default: by network size.")
+        str | None,
+        typer.Option("--device", help="cpu or cuda; default: chosen by the size of the network."),
     ] = None,
     precision: ActingPrecision = "fp32",
     epsilon: Annotated[
@@ -121,7 +122,7 @@ def command(
         ),
     ] = 0.0,
     video: Annotated[
-        Path | None, typer.Option("--video", help="Write a video: the .mp4 file.")
+        Path | None, typer.Option("--video", help="Write a video to this .mp4 file.")
     ] = None,
     video_episodes: Annotated[
         int,

@@ -36,7 +36,7 @@ def rank(
     file = data or data_of(checkpoints[0])
     plan = FQEPlan(updates=updates, seed=seed)
     results = []
-    # disable=None: no bar where stderr is no terminal.
+    # disable=None: no bar where stderr is not a terminal.
     total = updates * len(checkpoints)
     with ProgressBar(total=total, unit="update", disable=True if quiet else None) as bar:
         for path in checkpoints:

@@ -415,7 +415,7 @@ def _told(error: Exception) -> int | None:
     if robots is not None and isinstance(error, robots.RobotError):
         typer.echo(f"error: {printable(str(error))}", err=True)
         return FAILED
-    if str(error).startswith(_CIRCLE):  # pathlib's own words
+    if str(error).startswith(_CIRCLE):  # the message is pathlib's
         typer.echo(f"error: {printable(str(error))}: links lead in a circle", err=True)
         return USER_ERROR
     if isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY):
@@ -499,7 +499,7 @@ def main() -> None:
     """Entry point of the console command."""
     _fill_descriptors()
     _keep_out_working_folder()
-    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has no such signal
     if hangup is not None and signal.getsignal(hangup) is signal.SIG_DFL:
         signal.signal(hangup, _hang_up)
     app(prog_name="imitate")

@@ -123,7 +123,7 @@ def as_lists(command: Any, words: Sequence[str]) -> list[str]:
     """
     options = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
     arguments = [one.nargs for one in command.params if one.param_type_name == "argument"]
-    groups: list[list[str]] = [[]]  # each but the first begins with an option
+    groups: list[list[str]] = [[]]  # every group except the first begins with an option
     for word in words:
         if groups[-1][:1] != ["--"] and len(word) > 1 and word[0] == "-" and not word[1].isdigit():
             groups.append([])

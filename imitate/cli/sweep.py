@@ -48,7 +48,7 @@ def sweep(
         typer.Option(
             "--grid",
             "-g",
-            help="Values to try: train.seed=[1,2,3]. Of keys that vary together: 'A,B=[[1,2],[3,4]]'.",
+            help="Values to try, such as train.seed=[1,2,3], or 'A,B=[[1,2],[3,4]]' for keys that vary together.",
             metavar="KEY=LIST",
         ),
     ] = None,
@@ -77,7 +77,9 @@ def sweep(
     ] = None,
     gpus: Annotated[
         int,
-        typer.Option("--gpus", min=0, help="GPUs for each run alone; 0: runs share them."),
+        typer.Option(
+            "--gpus", min=0, help="Number of GPUs reserved for each run; 0: runs share GPUs."
+        ),
     ] = 0,
     hang_minutes: Annotated[
         float,

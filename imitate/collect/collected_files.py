@@ -267,7 +267,9 @@ class CollectedFiles:
         piece, writer = self._unfinished.pop(0), self._writer
         assert writer is not None
         if not writer.num_episodes and self._recorded:
-            with suppress(DatasetError):  # closing reports that it has no demo, and leaves no file
+            with suppress(
+                DatasetError
+            ):  # without a demo, close() raises this error and removes the file
                 writer.close()
             return
         own = {

@@ -174,7 +174,7 @@ class Artist:
         meta, cameras = self._drawing.env_meta, self._drawing.cameras
         if meta.get("type") != ENV_TYPE:
             raise EnvError(
-                f"{self._drawing.path}: {meta.get('env_name')} is no robosuite environment (env_args['type'] is "
+                f"{self._drawing.path}: {meta.get('env_name')} is not a robosuite environment (env_args['type'] is "
                 f"{meta.get('type')}): only robosuite's cameras are observed; see its states with "
                 "`imitate dataset playback`"
             )

@@ -125,7 +125,7 @@ class RenderedFile:
                 f"{self.path}: another process is writing it: wait for it or choose another name"
             )
         if self.path.exists() and self.path.samefile(self._source.path):
-            raise DatasetError(f"{self.path}: is the file that is read: name another with --out")
+            raise DatasetError(f"{self.path}: is also the input file: name another with --out")
         if self.path.exists() and not overwrite:
             raise DatasetError(
                 f"{self.path}: exists already: choose another name, or replace it with --overwrite"

@@ -165,7 +165,7 @@ def _checked(text: str, path: str, values: object) -> list[Any]:
     """Return the values of ``--grid``; of keys that vary together, a list for each.
 
     Raises:
-        ConfigError: they are no lists of the length that the keys need.
+        ConfigError: they are not lists of the length that the keys need.
     """
     if not isinstance(values, list):
         raise ConfigError(f"--grid {text}: wanted a list of values, such as train.seed=[1,2,3]")

@@ -71,7 +71,7 @@ def keys_that_mean(word: str, keys: Iterable[str]) -> list[str]:
     last = word.rpartition(".")[2]
     for end in SYNONYMS.get(last, ()):
         found = [key for key in keys if f".{key}".endswith(f".{end}")]
-        if found:  # rather of the algorithm's networks than of what it learns beside them
+        if found:  # prefer optimizers of the algorithm's networks to those of auxiliaries
             found = [key for key in found if ".optimizer." not in key] or found
             return sorted(found, key=len)[:MOST_KEYS]
     found = [key for key in keys if f".{key}".endswith(f".{last}")]

@@ -98,7 +98,7 @@ def _data_problems(config: Config) -> list[str]:
     steps = config.experiment.epoch_every_n_steps
     if steps is not None and steps % train.gradient_accumulation:
         problems.append(
-            f"experiment.epoch_every_n_steps: {steps} is no multiple of train.gradient_accumulation "
+            f"experiment.epoch_every_n_steps: {steps} is not a multiple of train.gradient_accumulation "
             f"{train.gradient_accumulation}: make an epoch a whole number of updates"
         )
     return problems

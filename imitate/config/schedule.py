@@ -172,7 +172,7 @@ class Schedules:
     """The scheduled numbers of one algorithm.
 
     Attributes:
-        progress: finished fraction of the training, in [0, 1], whose values the section has.
+        progress: fraction of the training, in [0, 1], for which the section's current values were computed.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 class Section(BaseModel):
     """One object of the JSON tree.
 
-    Unknown keys are refused and values are never coerced (``"10"`` is no integer); lists become
+    Unknown keys are refused and values are never coerced (``"10"`` is not an integer); lists become
     tuples. A partial object is merged with the field's own default, so that a nested section may have other defaults
     than its class. Values are read as ``section.key`` or ``section["key"]``;
     ``in``, ``keys``, ``values``, ``items`` and ``get`` work as for a dict.

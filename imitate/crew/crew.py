@@ -208,7 +208,9 @@ class Crew(Generic[Item, Result]):
                             continue
                     yield _done(task, answer)
         finally:
-            for member in busy:  # left early, cancelled or failed: their results are useless
+            for (
+                member
+            ) in busy:  # the loop was left early, cancelled or failed: nobody needs their results
                 self._drop(member)
 
     def _hand_out(self, tasks: _Tasks, busy: dict[Member, _Task]) -> list[Member]:

@@ -41,9 +41,8 @@ class Lifeline:
         self._token = secrets.token_hex(16)
         self.address: Address = (*self._server.getsockname()[:2], self._token)
         self._held: list[socket.socket] = []
-        self._strangers: dict[
-            socket.socket, tuple[float, bytes]
-        ] = {}  # until when, what they have sent
+        # the deadline of each, and the bytes that it has sent
+        self._strangers: dict[socket.socket, tuple[float, bytes]] = {}
         self._closing, self._close = socket.socketpair()
         self._accepts = threading.Thread(target=self._accept, daemon=True)
         self._accepts.start()

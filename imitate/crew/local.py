@@ -107,7 +107,7 @@ class LocalMember:
         self._process.start()
         theirs.close()
         self._owner, self._over = os.getpid(), over
-        atexit.register(self._leave)  # at its end, Python waits for remaining processes
+        atexit.register(self._leave)  # otherwise Python would wait for the process when it exits
         self._news, self._inbox = news, deque[bytes | None]()
         self._ledger = Ledger()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -142,7 +142,7 @@ class LocalMember:
         """Return true if it has sent a message, is gone, or hangs."""
         if self._inbox:
             return True
-        # A process that it started may keep the pipe open after its death, so that no hang-up is read.
+        # The end of the pipe does not show its death, because a process that it started may keep the pipe open.
         alive = self._process.is_alive()
         self._hung = self._watch.verdict(limits) if alive else None
         return bool(self._inbox) or not alive or self._hung is not None

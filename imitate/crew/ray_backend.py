@@ -87,7 +87,7 @@ class RayMember:
         if self._has_failed:
             return not self._has_answered
         if self._has_answered and self._is_there(self._ended):
-            self._ask()  # how it ended
+            self._ask()  # ask how it ended
             return False
         self._inbox.clear()
         self._send(packed)
@@ -299,7 +299,7 @@ class RayBackend:
             done: list[Any] = []
             if awaited:
                 done, _ = self._ray.wait(list(awaited), num_returns=1, timeout=timeout_s)
-            else:  # nothing was asked of any of them
+            else:  # no worker has a request to answer
                 time.sleep(timeout_s)
             if done:
                 done, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)

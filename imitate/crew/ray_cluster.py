@@ -202,7 +202,7 @@ def _opened(address: str | None, stack: ExitStack) -> Cluster:
     stack.enter_context(_environment(address))
     ray = _imported()
     stack.enter_context(own_stdout())
-    if ray.is_initialized():  # by the program that uses this package
+    if ray.is_initialized():  # the calling program has started Ray
         return Cluster(ray, ray.util.get_node_ip_address())
     if address is None:
         _start(ray, stack)

@@ -69,7 +69,7 @@ class HangDetector:
     def verdict(self, limits: Limits) -> str | None:
         """Return the reason why the process counts as hung, or None."""
         now, (call, beats) = clock.now(), self._pulse.read()
-        # A pause of this process itself (stopped or suspended) is not a hang of the other.
+        # If this process itself was stopped or suspended, the other process is not blamed for that time.
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now
         self._item_s += passed
         self._still_s = self._still_s + passed if beats == self._seen else 0.0

@@ -178,7 +178,7 @@ def check_camera(env: Any, name: str) -> None:
 def observe(env: Any, camera: Camera) -> Obs:
     """Render a camera of a robosuite environment: its observations under the names of :attr:`Camera.keys`."""
     check_camera(env, camera.name)
-    env.sim._render_context_offscreen.gl_ctx.make_current()  # others may have drawn
+    env.sim._render_context_offscreen.gl_ctx.make_current()  # another renderer may be current
     view = {"height": camera.height, "width": camera.width, "camera_name": camera.name}
     obs: Obs = {}
     if camera.depth:

@@ -147,7 +147,7 @@ def migrate_env_args(
 def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> str | None:
     """Return a line on a mismatch between a description and the installed robosuite, with the remedy, or None.
 
-    Versions that differ in their third number only are no mismatch.
+    Versions that differ in their third number only are not a mismatch.
     """
     target = installed or installed_robosuite()
     if env_args.get("type") != ROBOSUITE or target is None:

@@ -142,7 +142,7 @@ class PettingZooEnv:
                 matched = [agent for agent in everyone if re.fullmatch(expression, agent)]
             except (re.error, RecursionError, OverflowError) as error:
                 raise EnvError(
-                    f"{self.name}: env_kwargs['opponents'] has '{expression[:200]}', which is no regular expression "
+                    f"{self.name}: env_kwargs['opponents'] has '{expression[:200]}', which is not a regular expression "
                     f"({error})"
                 ) from error
             if not matched:

@@ -124,7 +124,7 @@ def load_triton() -> None:
     torch imports it late: at the first step of an optimizer, or in ``torch.compile``.
     """
     if "triton" not in sys.modules and find_spec("triton") is not None:
-        with suppress(Exception):  # torch works without a triton that cannot be imported
+        with suppress(Exception):  # triton may be broken, and torch works without it
             import_module("triton")
 
 

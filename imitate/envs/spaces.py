@@ -191,7 +191,7 @@ def _refuse(name: str, key: str, kind: str, value: Any) -> Array:
 
 def _refuse_layout(name: str, key: str, space: Any, value: Any) -> Array:
     raise EnvError(
-        f"{name}: observation '{key}' has shape {space.shape} of {space.dtype}, which is no supported layout of "
+        f"{name}: observation '{key}' has shape {space.shape} of {space.dtype}, which is not a supported layout of "
         "images: (H, W, C) or (C, H, W) with 1, 3 or 4 channels, or (H, W); wrap the environment, for example in "
         "gymnasium.wrappers.ReshapeObservation, or FlattenObservation for a vector"
     )

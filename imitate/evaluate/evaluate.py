@@ -173,7 +173,9 @@ def _play_here(
                 continue
             results[index] = runner.play(plan, index, job.on_frames)
             tell(results[index])
-    except RobotError as error:  # episodes measured before count; a person must check the robot
+    except (
+        RobotError
+    ) as error:  # earlier episodes count; a person must check the robot before it moves again
         results[index] = failed_episode(plan, index, str(error))
     finally:
         runner.close()

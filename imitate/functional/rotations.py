@@ -73,8 +73,8 @@ def matrix_to_quaternion(matrix: Tensor) -> Tensor:
     (m00, m01, m02), (m10, m11, m12), (m20, m21, m22) = (
         row.unbind(-1) for row in matrix.unbind(-2)
     )
-    # Rows of four times the quaternion times its x, y, z and w. They differ only in length; the longest is the most
-    # exact.
+    # Row i is four times the quaternion times its i-th number (x, y, z or w). The rows differ only in length, and the
+    # longest row has the smallest rounding errors.
     products = (
         (1 + m00 - m11 - m22, m01 + m10, m02 + m20, m21 - m12),
         (m01 + m10, 1 - m00 + m11 - m22, m12 + m21, m02 - m20),

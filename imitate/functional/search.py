@@ -98,9 +98,8 @@ def search(root: Leaf, expand: Expand, simulations: int, rule: Rule = Rule()) ->
     """
     size, choices = root.priors.shape
     nodes = simulations + 1
-    none = (
-        size * nodes * choices
-    )  # an edge of no tree, where paths that are shorter than others wait
+    # index of an extra edge outside of all trees, which fills the ends of shorter paths
+    none = size * nodes * choices
     first = np.arange(size) * nodes
     visits, q, rewards = (np.zeros(none + 1, np.float32) for _ in range(3))
     discounts, children = np.ones(none + 1, np.float32), np.full(none + 1, -1)

@@ -13,7 +13,7 @@ Source: ``Policy`` and ``CommandModePolicy`` in ``ding/policy/base_policy.py`` o
 
 Departures:
 
-* ``done`` is divided: a time limit (``info["TimeLimit.truncated"]``) is no terminal, so its state keeps its value.
+* ``done`` is divided: a time limit (``info["TimeLimit.truncated"]``) is not a terminal, so its state keeps its value.
 * ``learn.forward`` is one update also for ``ppo`` and ``a2c``: epochs and minibatches belong to the loop around it.
 * Actions are in the environment's units, and a choice of a discrete action is one-hot; observations are raw. The
   preprocessing of the algorithm converts both.
@@ -201,7 +201,7 @@ class DingPolicy:
                 for each, more in zip(data, keys, strict=True)
             ]
         batch = _stacked(data)
-        weight = batch.pop("IS", None)  # of a prioritized buffer
+        weight = batch.pop("IS", None)  # weights of a prioritized buffer
         if weight is not None:
             weight = weight.reshape(-1, 1).float().expand(batch["actions"].shape[:2])
             batch["weight"] = weight * batch.get("weight", 1.0)

@@ -33,7 +33,7 @@ class Sequential(nn.Module):
         **named: further steps, with names.
 
     Raises:
-        ValueError: a step is no function, or reads a result that no earlier step has.
+        ValueError: a step is not a function, or reads a result that no earlier step has.
     """
 
     def __init__(self, *steps: Step, output: Paths | None = None, **named: Step) -> None:

@@ -116,7 +116,7 @@ class AtSteps:
         self._of_step = dict(zip(steps, map(list, per_step), strict=True))
 
     def __call__(self, noisy: Tensor, step: float) -> Tensor:
-        """Predict for a noisy chunk (B, T, A) at a step."""
+        """Return the network's prediction for a noisy chunk (B, T, A) at a step of denoising."""
         return self.denoise(noisy, self._of_step[step])
 
 

@@ -177,8 +177,8 @@ def read_safetensors(path: Path) -> Weights:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if not path.is_file():  # a pipe would be waited for
-        raise ValueError("is no regular file")
+    if not path.is_file():  # reading a pipe would block
+        raise ValueError("is not a regular file")
     try:
         return dict(load_file(path))
     except SafetensorError as error:

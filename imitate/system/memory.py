@@ -137,7 +137,7 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
 
     Raises:
         DatasetError: an array claims more than its stored data, than compression explains, or than the free memory.
-        OSError, ValueError, zipfile.BadZipFile: it is no file of arrays, is damaged, or an array contains objects.
+        OSError, ValueError, zipfile.BadZipFile: it is not a file of arrays, is damaged, or an array contains objects.
     """
     with zipfile.ZipFile(path) as archive:
         present = [name for name in names if f"{name}.npy" in archive.namelist()]

@@ -16,7 +16,7 @@ _MOST_ENTRIES = 5000
 
 
 def no_such(path: str | Path, what: str = "file", remedy: str = "") -> str:
-    """Return one line about a path that does not exist, or is no regular file where one was wanted.
+    """Return one line about a path that does not exist, or is not a regular file where one was wanted.
 
     Args:
         path: as the user wrote it.
@@ -24,7 +24,7 @@ def no_such(path: str | Path, what: str = "file", remedy: str = "") -> str:
         remedy: what to do if no name is near.
     """
     if os.path.exists(Path(path).expanduser()):
-        return diagnosis(path) or f"{path}: is no regular file, so it is no {what}"
+        return diagnosis(path) or f"{path}: is not a regular file, so it is not a {what}"
     near = nearest_path(path)
     if near is None:
         known = diagnosis(path)

@@ -45,7 +45,7 @@ def open_plain(path: Path, flags: int, *, single: bool = False) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise _not_plain(path, "is no regular file")
+        raise _not_plain(path, "is not a regular file")
     if single and status.st_nlink > 1:
         os.close(descriptor)
         raise _not_plain(path, "has a second name (a hard link)")
@@ -173,7 +173,9 @@ def check_not_linked(path: Path) -> None:
     """
     if path.is_symlink():
         raise OSError(
-            errno.ELOOP, "it is a link, into which nothing is written: copy the folder", str(path)
+            errno.ELOOP,
+            "it is a link, and files are not written through links: copy the folder",
+            str(path),
         )
 
 
@@ -187,7 +189,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         content = file.read(limit + 1) if status.st_size <= limit else b""
         if status.st_size > limit or len(content) > limit:
             size = max(status.st_size, limit + 1)

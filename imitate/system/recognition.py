@@ -490,14 +490,14 @@ def is_of_d4rl(file: Path) -> bool:
 
 
 def npz_names(file: Path) -> list[str]:
-    """Return the names of the arrays in an ``.npz``; [] if it is no archive."""
+    """Return the names of the arrays in an ``.npz``; [] if it is not an archive."""
     with suppress(*_UNREADABLE):
         return [name[:-4] for name in _names_in(file) if name.endswith(".npy")]
     return []
 
 
 def npz_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array in an ``.npz``, from its header; {} if it is no archive of arrays only."""
+    """Return the shape of each array in an ``.npz``, from its header; {} if it is not an archive of arrays only."""
     names = _names_in(file)
     if not names or not all(name.endswith(".npy") for name in names):
         return {}
@@ -524,7 +524,7 @@ def _names_in(file: Path) -> list[str]:
 def _begin(file: Path, size: int = _MOST_BYTES) -> bytes:
     if file.exists() and not file.is_file():
         raise OSError(
-            errno.EINVAL, "it is no regular file", str(file)
+            errno.EINVAL, "it is not a regular file", str(file)
         )  # reading a pipe would block
     with file.open("rb") as stream:
         return stream.read(size)

@@ -45,7 +45,7 @@ def mean_text(
     interval: Sequence[float | None] | None = None,
     label: str = "",
 ) -> str:
-    """Return a mean with standard deviation and interval: ``172 ± 41 (160 - 184)``; "not finite" if it is no number.
+    """Return a mean with standard deviation and interval: ``172 ± 41 (160 - 184)``; "not finite" if it is not a number.
 
     The label is put before the interval.
     """

@@ -121,7 +121,7 @@ def trust_file() -> Path:
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
-    """Raise EnvError if env_args contain untrusted names, or arguments that are no dict and would hide theirs."""
+    """Raise EnvError if env_args contain untrusted names, or arguments that are not a dict and would hide theirs."""
     kwargs = env_meta.get("env_kwargs")
     if kwargs and not isinstance(kwargs, Mapping):
         raise EnvError(f"env_args['env_kwargs'] is a {type(kwargs).__name__}; expected a dict")
@@ -190,7 +190,7 @@ def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
         meta = waiting.pop()
         if not isinstance(meta, Mapping):
             continue
-        name = str(meta.get("env_name") or "")  # with its blanks, as gymnasium gets it
+        name = str(meta.get("env_name") or "")  # blanks are kept, because gymnasium gets them too
         kwargs = meta.get("env_kwargs")
         kwargs = dict(kwargs) if isinstance(kwargs, Mapping) else {"": kwargs}
         if name.startswith(ROBOT):

@@ -295,7 +295,9 @@ def _vectors(contents: _Contents, with_images: bool) -> tuple[list[str], str]:
             f"; robosuite's usual ones, without {', '.join(left)}" if left else ""
         )
         return usual, words
-    if with_images or set(keys) - set(useless):  # else there is nothing better
+    if with_images or set(keys) - set(
+        useless
+    ):  # otherwise the useless observations are all there is
         keys = [key for key in keys if key not in useless]
     words = ", ".join(f"{key} {contents.found.shapes[key]}" for key in keys) or "none"
     left_out = {key: reason for key, reason in useless.items() if key not in keys}

@@ -221,7 +221,9 @@ def refuse_memory(algo: Algo, path: Path) -> str | None:
     execution, state = algo.execution, algo.initial_state(1)
     remembered = set(state["policy"]) - {"chunk", "uncertainty"}
     if getattr(algo, "exploration", None) is not None:
-        remembered -= {"noise"}  # that of exploration, without which the policy is evaluated
+        remembered -= {
+            "noise"
+        }  # this noise is for exploration, and the policy is evaluated without exploration
     if remembered:
         raise CheckpointError(
             f"{path}: this policy of {name} has a memory ({', '.join(sorted(remembered))}), so that "

@@ -86,7 +86,7 @@ def observed_of(datasets: Sequence[tuple[str, Mapping[str, Form]]]) -> FileObser
         shapes[key] = shape
         kind = _modality(key, shape, dtype)
         if kind is None:
-            left_out[key] = f"shape {shape} of {dtype} is no vector, image, depth image or scan"
+            left_out[key] = f"shape {shape} of {dtype} is not a vector, image, depth image or scan"
         else:
             modalities[key] = kind
     if not modalities:

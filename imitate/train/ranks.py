@@ -42,10 +42,10 @@ class RendezvousStore(Protocol):
     """Store of a rendezvous; its calls raise RuntimeError (``DistStoreError``) if it cannot be reached."""
 
     def set(self, key: str, value: str, /) -> None:
-        """Write a value."""
+        """Write a value under a key."""
 
     def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Read values; all of them must exist."""
+        """Read the values of keys; all of them must exist."""
 
 
 class Heartbeat:

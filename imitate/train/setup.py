@@ -440,7 +440,7 @@ def _package_versions() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the working directory, or None if it is no git checkout."""
+    """Return the commit of the working directory, or None if it is not a git checkout."""
     try:
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True

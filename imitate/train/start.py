@@ -170,7 +170,7 @@ def with_checksums(config: Config) -> Config:
     """Return the configuration with absolute paths of pretrained weights, and the checksum of each file.
 
     A run that reads the file again refuses it if its content has changed; checkpoints contain the weights themselves. A
-    missing file is no error here, because a checkpoint may contain the weights.
+    missing file is not an error here, because a checkpoint may contain the weights.
     """
     values: dict[str, Any] = {}
     for path, trunk in _trunks(config.observation.to_dict(), "observation"):

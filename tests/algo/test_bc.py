@@ -89,7 +89,7 @@ def test_negative_log_likelihood_of_a_gaussian_by_hand():
     for validate in (False, True):
         algo.set_eval() if validate else algo.set_train()
         loss, _ = algo._loss(algo.process_batch_for_training(batch))
-        # In evaluation too: the low noise of acting is no measure of fit.
+        # In evaluation too: the low noise of acting is not a measure of fit.
         assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 

@@ -51,5 +51,5 @@ def test_nothing_moves_before_the_last_part():
 
 
 def test_epochs_are_whole_updates():
-    with pytest.raises(ConfigError, match="no multiple of train.gradient_accumulation 4"):
+    with pytest.raises(ConfigError, match="not a multiple of train.gradient_accumulation 4"):
         check_trainable(make(4, steps=10).global_config)

@@ -40,7 +40,7 @@ def batch(states, base):
 
 
 def rollout(algo, steps=4):
-    """Steps 0, 1, 2 ... of one environment, the second of which is no experience."""
+    """Steps 0, 1, 2 ... of one environment, the second of which is not an experience."""
     obs = np.arange(steps, dtype=np.float32)[:, None, None]
     state, extras = algo.initial_state(1), []
     for step in range(steps):

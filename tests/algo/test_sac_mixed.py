@@ -105,7 +105,7 @@ def test_what_is_logged_of_each_temperature(worlds):
 
 
 def test_validation_compares_whole_actions(worlds):
-    """A choice that differs is no count of its own here: numbers differ too."""
+    """A choice that differs is not a count of its own here: numbers differ too."""
     algo = make(worlds)
     set_policy(algo, [1.0, 0.0], [0.0, 0.0])
     info = algo.train_on_batch(mixed_transitions(worlds), 1, validate=True)

@@ -163,6 +163,6 @@ def test_the_largest_difference_of_each_observation(opened):
 
 def test_other_simulators_draw_nothing():
     meta = {**META, "type": 2}
-    words = r"demos.hdf5: Lift is no robosuite environment .env_args\['type'\] is 2.*playback"
+    words = r"demos.hdf5: Lift is not a robosuite environment .env_args\['type'\] is 2.*playback"
     with pytest.raises(EnvError, match=words):
         Artist(Drawing(Path("demos.hdf5"), meta, ()))

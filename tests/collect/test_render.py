@@ -163,7 +163,7 @@ def test_next_obs_when_asked_for(live, tmp_path):
 @pytest.mark.slow("another simulator is imported")
 def test_other_simulators_are_refused(demo_file, tmp_path):
     path = demo_file(num_demos=1, env_meta={"env_name": "CartPole-v1", "type": 2})
-    with pytest.raises(EnvError, match="CartPole-v1 is no robosuite environment .*playback"):
+    with pytest.raises(EnvError, match="CartPole-v1 is not a robosuite environment .*playback"):
         render(path, tmp_path / "out.hdf5", (Camera("agentview"),))
     with pytest.raises(DatasetError, match="no camera is given"):
         render(path, tmp_path / "out.hdf5", ())

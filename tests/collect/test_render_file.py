@@ -192,7 +192,7 @@ def test_a_name_that_is_taken(source, tmp_path):
         make(path, source)
     with pytest.raises(DatasetError, match="exists already"):
         make(path, source, resume=True)
-    with pytest.raises(DatasetError, match="is the file that is read"):
+    with pytest.raises(DatasetError, match="is also the input file"):
         make(source.path, source, overwrite=True)
     assert path.read_text() == "precious"
     make(path, source, overwrite=True)

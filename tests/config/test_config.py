@@ -186,7 +186,7 @@ trees = st.fixed_dictionaries(
 
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)  # a loaded machine is no failure
+)  # a loaded machine is not a failure
 
 
 @quick

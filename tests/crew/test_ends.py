@@ -205,7 +205,7 @@ def work(reports):
 
 
 def test_join_waits_for_a_process_that_a_fork_server_started(monkeypatch):
-    """It is no child of this one."""
+    """It is not a child of this one."""
     monkeypatch.setattr("imitate.crew.local.CONTEXT", fork_server.context())
     member = LocalBackend().start(work)
     threading.Timer(1.0, member.dismiss).start()

@@ -73,7 +73,7 @@ def test_other_ratios_are_refused(shape):
 @pytest.mark.parametrize(
     ("camera", "size", "fitted"),
     [
-        # A pixel that rounding took is no distortion.
+        # A pixel that rounding took is not a distortion.
         *(((*camera, 3), size, (*size, 3)) for camera, size in
           (((270, 481), (135, 240)), ((480, 640), (85, 113)), ((100, 133), (75, 100)))),
         # Other shapes are left to the schema.

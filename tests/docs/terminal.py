@@ -52,7 +52,7 @@ class Terminal:
 
         Args:
             line: of a page.
-            may_exit_with: exit codes that are no failure, beside 0.
+            may_exit_with: exit codes that are not a failure, beside 0.
 
         Raises:
             CommandError: it failed.

@@ -304,8 +304,8 @@ def box(*shape, dtype=np.uint8):
         (box(24, 24, dtype=np.float32), {"flat": (576,)}),  # a matrix, or rays with features
         (box(8, 8, 12), {"flat": (768,)}),  # a board
         (spaces.Dict({"eye": spaces.Dict({"l": box(3, 24, 32)})}), {"eye_l": (24, 32, 3)}),
-        (box(84, 84, 12), "has shape (84, 84, 12) of uint8, which is no supported layout"),
-        (box(4, 84, 84, 3), "which is no supported layout"),
+        (box(84, 84, 12), "has shape (84, 84, 12) of uint8, which is not a supported layout"),
+        (box(4, 84, 84, 3), "which is not a supported layout"),
         (spaces.Dict({"a_b": box(2), "a": spaces.Dict({"b": box(2)})}), "have the name 'a_b'"),
     ],
 )

@@ -158,7 +158,7 @@ def test_an_opponent_begins_each_episode_and_sees_its_observation(make, monkeypa
     [
         ({"opponents": {".": "random"}}, r"match all agents \(a, b, c\): leave one"),
         ({"opponents": ["a"]}, r"is \['a'\]; expected a dict of policies"),
-        ({"opponents": {"(": "random"}}, "has '\\(', which is no regular expression"),
+        ({"opponents": {"(": "random"}}, "has '\\(', which is not a regular expression"),
         ({"opponents": {"d": "random"}}, "names 'd', which matches none of the agents a, b, c"),
         ({"wide": "c"}, r"observation_space of 'a' is .* but of 'c' .*needs equal spaces"),
         ({"more": 1}, "does not accept its env_kwargs"),

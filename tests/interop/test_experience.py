@@ -35,7 +35,7 @@ def test_windows_are_in_the_order_of_the_environments():
     assert batch["next_obs"]["s"].flatten().tolist() == [0.5, 1.5, 2.5, 10.5, 11.5]
     assert batch["actions"].flatten().tolist() == pytest.approx([0, 0.01, 0.02, 0.1, 0.11])
     assert batch["n_step_rewards"].tolist() == [1, 2, 3, 4, 5]
-    assert batch["discounts"].tolist() == [0.25, 0, 0.25, 0.25, 0.25]  # a time limit is no end
+    assert batch["discounts"].tolist() == [0.25, 0, 0.25, 0.25, 0.25]  # a time limit is not an end
     assert batch["pad_mask"].all() and batch["obs"]["s"].dtype == torch.float32
     everything = experience(mask=None).samples(algo)
     assert everything["obs"]["s"].flatten().tolist() == [0, 1, 2, 10, 11, 12]

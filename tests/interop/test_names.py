@@ -17,7 +17,7 @@ def test_rules_and_names():
     assert both.of("a") == [Name("a", "b", ("d",))]
     (moved,) = under([same("a", "b", transposed=True, trail=2)], "ours.", "one.", "two.")
     assert moved.of("ours.a") == [Name("ours.a", "one.b", ("two.b",), 0, None, True, 2)]
-    assert moved.of("oursxa") == []  # the prefix is no pattern
+    assert moved.of("oursxa") == []  # the prefix is not a pattern
     stack = NameRule("q", lambda: (f"q.{MEMBER}w", f"target.{MEMBER}w"), members=2)
     assert stack.of("q") == [Name("q", f"q.{n}.w", (f"target.{n}.w",), member=n) for n in range(2)]
     found = names_of(["q", "a"], [same("a", "b"), stack, same("q", "no")], "X")

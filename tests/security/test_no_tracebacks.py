@@ -111,7 +111,7 @@ def test_links_in_a_circle_and_pipes_are_one_line(place):
         one_line(words)
     os.mkfifo("p.pth")
     for words in ("export p.pth --out b.zip", "eval --agent p.pth", f"{TRAIN} --init p.pth"):
-        assert "is no regular file" in one_line(words)
+        assert "is not a regular file" in one_line(words)
     Path("e.json").write_text(json.dumps({**PENDULUM, "type": [[]]}))
     done = CliRunner().invoke(app, ["check-env", "e.json"])
     assert (done.exit_code, "is [[]]; environments" in done.output) == (1, True), done.exception

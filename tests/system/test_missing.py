@@ -45,4 +45,4 @@ def test_only_the_first_entries_of_a_large_folder_are_compared(place, monkeypatc
 def test_paths_that_exist_but_are_no_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / "pipe"
-    assert no_such(path, "dataset") == f"{path}: is no regular file, so it is no dataset"
+    assert no_such(path, "dataset") == f"{path}: is not a regular file, so it is not a dataset"

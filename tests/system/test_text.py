@@ -56,6 +56,6 @@ def test_bars_of_downloads(capsys):
         bar.received(3, 10)
         bar.received(4, 10)
         assert (bar.n, bar.total, bar.unit, bar.unit_scale, bar.desc) == (7, 10, "B", True, "file")
-    with DownloadBar("file") as bar:  # this is no terminal
+    with DownloadBar("file") as bar:  # this is not a terminal
         assert bar.disable
     assert "7.00/10.0" in capsys.readouterr().err

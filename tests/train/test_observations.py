@@ -36,7 +36,7 @@ def test_modalities(key, shape, dtype, kind):
     dtype = np.dtype(dtype)
     found = observed_of([("x", {key: (shape, dtype), "other": ((1,), np.dtype("f4"))})])
     assert found.modalities == {"other": "low_dim", **({} if kind is None else {key: kind})}
-    why = f"shape {shape} of {dtype} is no vector, image, depth image or scan"
+    why = f"shape {shape} of {dtype} is not a vector, image, depth image or scan"
     assert found.left_out == ({} if kind is not None else {key: why})
     assert found.shapes[key] == shape
 

@@ -158,7 +158,7 @@ def flipped(content):
     ("harm", "words"),
     [
         (lambda file: file.unlink(), "is gone"),
-        (lambda file: (file.unlink(), os.mkfifo(file)), "is damaged (OSError: it is no regular"),
+        (lambda file: (file.unlink(), os.mkfifo(file)), "is damaged (OSError: it is not a regular"),
         (lambda file: file.write_bytes(flipped(file.read_bytes())), "is damaged"),
     ],
 )

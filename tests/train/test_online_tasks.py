@@ -341,7 +341,7 @@ def test_an_opponent_is_no_lane_and_is_played_from_its_checkpoint(team, tmp_path
     [
         (CARRY, {"opponents": {"nobody": "random"}}, "'nobody', which matches none of the agents"),
         (CARRY, {"opponents": {".*": "random"}}, "match all agents"),
-        (CARRY, {"opponents": {"[": "random"}}, "which is no regular expression"),
+        (CARRY, {"opponents": {"[": "random"}}, "which is not a regular expression"),
         (CARRY, {"opponents": ["a"]}, "expected a dict of policies"),
         (CARRY, {"opponents": {"left": "/no/such.pth"}}, "there is no checkpoint"),
         (CARRY, {"wheels": 4}, "does not accept its env_kwargs"),

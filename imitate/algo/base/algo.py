@@ -348,7 +348,9 @@ class Algo(ABC, Generic[ConfigT]):
         if load_optimizers:
             self.counters = {name: int(model_dict[name]) for name in self.counters}
             self.optimization.load_state_dict(model_dict)
-            vars(self).pop("recorded_update", None)  # graphs use the former state of the optimizers
+            vars(self).pop(
+                "recorded_update", None
+            )  # recorded graphs contain the optimizers' former state
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
@@ -401,7 +403,7 @@ class Algo(ABC, Generic[ConfigT]):
             explore: act with the learned noise instead of as in evaluation.
             generator: source of randomness; None: the default generator.
         """
-        # observations are remembered beside the own part
+        # the state also contains earlier observations, beside the algorithm's own part
         obs, state, kept = recalled(self, obs, state) if len(state) > 1 else (obs, state, {})
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
         if not isinstance(step, PolicyStep):

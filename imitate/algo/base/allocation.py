@@ -24,11 +24,14 @@ LEAST = 256
 TIMES = 4
 """Number of elements that may be allocated per stored one, because initialization makes copies."""
 
-MOST_TENSORS, LOOK_AT, NUMBER_BYTES = 1 << 15, 1 << 22, 4
-"""Largest number of tensors of a network.
+MOST_TENSORS = 1 << 15
+"""Largest number of tensors of a network."""
 
-Number of elements after which free memory is measured again; bytes per element.
-"""
+LOOK_AT = 1 << 22
+"""Number of allocated elements after which free memory is measured again."""
+
+NUMBER_BYTES = 4
+"""Bytes per element."""
 
 _SIZED = frozenset(
     {"empty", "zeros", "ones", "rand", "randn", "new_empty", "new_zeros", "new_ones"}

@@ -69,7 +69,7 @@ class ChunkPolicy(Algo[ConfigT]):
 
     @property
     def num_denoising_steps(self) -> int:
-        """Number of :meth:`denoising_steps`; 0 if a prediction is no function of observations and noise."""
+        """Number of :meth:`denoising_steps`; 0 if a prediction is not a function of observations and noise."""
         return 0
 
     @abstractmethod

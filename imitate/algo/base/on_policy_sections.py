@@ -85,10 +85,10 @@ class OnPolicyConfig(AlgoSection):
     extrinsic: float = Field(
         1.0,
         ge=0,
-        description="weight of the environment's reward beside those of auxiliaries; 0: those alone",
+        description="weight of the environment's reward; 0: only the rewards of auxiliaries",
     )
     rewards: RewardsConfig = Field(
-        RewardsConfig(), description="named rewards, which replace the environment's one"
+        RewardsConfig(), description="named rewards, which replace the environment's reward"
     )
     reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 

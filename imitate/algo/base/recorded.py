@@ -216,10 +216,10 @@ def _record(
     inputs = [leaf.clone() for _, leaf in tensors_in(batch)]
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     graph = torch.cuda.CUDAGraph()
-    # The memory in which cuBLAS works is made anew inside the graph's own: torch.compile returns that outside to the
-    # driver, and a graph that works there would then read and write memory that is no longer its own.
+    # cuBLAS then allocates its working memory anew, from the graph's own memory. torch.compile frees memory outside of
+    # the graph, and a graph that used it would read and write memory that may belong to others.
     torch._C._cuda_clearCublasWorkspaces()
-    # errors of other threads, such as that which pins memory, do not concern this graph
+    # calls of other threads, such as the one that pins memory, must not end the recording
     with (
         torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
         optimization.recording(rates.by_optimizer) as steps,
@@ -270,7 +270,7 @@ def with_tensors(tree: Mapping[str, Any], tensors: Iterator[Tensor]) -> dict[str
 
 
 def _shapes(batch: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what a graph depends on: path, shape and dtype of each tensor, and all values that are no tensors."""
+    """Return what a graph depends on: path, shape and dtype of each tensor, and all values that are not tensors."""
     others = [(k, v) for k, v in batch.items() if not isinstance(v, Tensor | Mapping)]
     return (
         *((path, tuple(value.shape), value.dtype) for path, value in tensors_in(batch)),

@@ -163,11 +163,11 @@ class ActorCriticConfig(AlgoSection):
     extrinsic: float = Field(
         1.0,
         ge=0,
-        description="weight of the environment's reward beside those of auxiliaries; 0: those alone",
+        description="weight of the environment's reward; 0: only the rewards of auxiliaries",
     )
     rewards: RewardsConfig = Field(
         RewardsConfig(),
-        description="named rewards, which replace the environment's or the file's one",
+        description="named rewards, which replace the reward of the environment or of the file",
     )
     reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 

@@ -70,18 +70,24 @@ class ConditioningConfig(Section):
         0.3, ge=0, lt=1, description="probability that a sample is learned without the condition"
     )
     guidance: float = Field(
-        1.0, ge=0, description="w, of flow_policy alone: above 1 the condition is exaggerated"
+        1.0,
+        ge=0,
+        description="w, only for flow_policy: above 1 the condition has more effect than it had in training",
     )
     max_steps: int | None = Field(
-        None, ge=1, description="M: steps that are as bad as a failure; null: of the longest demo"
+        None,
+        ge=1,
+        description="M: number of steps that cost as much as a failure; null: length of the longest demo",
     )
     num_tasks: int | None = Field(
-        None, ge=0, description="number of instructions; null: that of the data"
+        None, ge=0, description="number of instructions; null: taken from the data"
     )
     bins: int = Field(101, ge=2, description="number of bins of the values")
     layer_dims: LayerDims = Field((256, 256), description="hidden layers of the value network")
     warmup_updates: int = Field(
-        500, ge=0, description="first updates, in which the policy learns without the condition"
+        500,
+        ge=0,
+        description="number of first updates, in which the policy learns without the condition",
     )
     optimizer: OptimizerConfig = Field(
         adamw(3e-4, weight_decay=0.01), description="optimizer of the value network"

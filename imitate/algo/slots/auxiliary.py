@@ -168,7 +168,7 @@ def _encoders_of(net: nn.Module) -> list[GroupEncoder]:
     whole = [each for each in net.modules() if isinstance(each, GroupEncoder)]
     if whole:
         return whole
-    # a network of tokens has encoders of observation and goal apart, in this order
+    # a network of tokens has separate encoders for observation and goal, in this order
     parts = [each for each in net.modules() if isinstance(each, ObservationEncoder)]
     return [GroupEncoder(parts[0])] if parts else []
 

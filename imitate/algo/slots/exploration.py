@@ -48,7 +48,8 @@ class OptimismConfig(Section):
         description="length of the shift in standard deviations: the paper's sqrt(2 delta)",
     )
     beta: float = Field(
-        4.66, description="weight of half the critics' difference in the upper bound"
+        4.66,
+        description="the upper bound of a value is the critics' mean plus this times half of their difference",
     )
 
 

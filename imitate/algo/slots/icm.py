@@ -48,7 +48,8 @@ class ICMConfig(AuxiliaryConfig):
     reward: float = Field(0.1, ge=0, description="weight of the bonus, whose mean is about 1")
     layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers of each network")
     num_features: PositiveInt | None = Field(
-        64, description="number of features that are predicted; null: the whitened observation is"
+        64,
+        description="number of features that are predicted; null: the whitened observation is predicted",
     )
     forward_share: float = Field(
         0.2, gt=0, le=1, description="share of the forward model in the loss"

@@ -73,7 +73,7 @@ class MemoryConfig(Section):
     """Recurrent network after the encoder, trained on sequences of ``train.seq_length`` steps."""
 
     enabled: bool = Field(False, description="use a recurrent network after the encoder")
-    rnn_type: Literal["LSTM", "GRU"] = Field("GRU", description="kind of cell")
+    rnn_type: Literal["LSTM", "GRU"] = Field("GRU", description="kind of recurrent cell")
     hidden_dim: int = Field(64, ge=1, description="size of the hidden state of each layer")
     num_layers: int = Field(1, ge=1, description="number of stacked layers")
 

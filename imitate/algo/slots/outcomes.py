@@ -45,10 +45,11 @@ class OutcomesConfig(AlgoSection):
     reward: OwnFunction = Field(
         None,
         description="known reward, 'module:function' of observations {key: (N, ...)}, actions (N, A) and next "
-        "observations, in the units of the data, to (N,); null: the model's",
+        "observations, in the units of the data, that returns (N,); null: the model's",
     )
     ends: OwnFunction = Field(
-        None, description="known ends, a function likewise to (N,) true or false; null: the model's"
+        None,
+        description="known ends, a function of the same arguments that returns (N,) true or false; null: the model's",
     )
 
     def problems_of_outcomes(self, model: Any, config: BaseConfig) -> list[str]:

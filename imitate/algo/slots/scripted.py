@@ -107,7 +107,7 @@ class Scripted(Algo[ScriptedConfig]):
             ) from error
         except UserError:
             raise
-        except Exception as error:  # of the user's function
+        except Exception as error:  # the user's function may raise any error
             raise ConfigError(
                 f"the expert failed{_place(error)}: {type(error).__name__}: {error}"
             ) from error

@@ -44,7 +44,9 @@ ReplaceMasks = Annotated[
 ]
 Names = Annotated[
     str | None,
-    typer.Option("--demos", metavar=NAMES, help="Names and ranges: demo_3,demo_7-demo_9."),
+    typer.Option(
+        "--demos", metavar=NAMES, help="Names and ranges of demos, such as demo_3,demo_7-demo_9."
+    ),
 ]
 Without = Annotated[
     str | None,
@@ -262,7 +264,11 @@ def delete(
     demos: Names = None,
     keys: Annotated[
         str | None,
-        typer.Option("--keys", metavar=NAMES, help="Arrays or groups: obs/object,next_obs."),
+        typer.Option(
+            "--keys",
+            metavar=NAMES,
+            help="Arrays or groups to leave out, such as obs/object,next_obs.",
+        ),
     ] = None,
 ) -> None:
     """Leave out demos or keys."""

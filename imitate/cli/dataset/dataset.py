@@ -59,7 +59,11 @@ def download(
     overwrite: Overwrite = False,
     retries: Annotated[
         int,
-        typer.Option("--retries", min=0, help="Number of consecutive attempts without progress."),
+        typer.Option(
+            "--retries",
+            min=0,
+            help="Number of consecutive attempts without progress before the download fails.",
+        ),
     ] = RETRIES,
     as_json: AsJson = False,
 ) -> None:

@@ -28,7 +28,8 @@ def set_env(
     type_: Annotated[
         int | None,
         typer.Option(
-            "--type", help="1 robosuite, 2 gymnasium, 4 real robot; default: by the name."
+            "--type",
+            help="Type of the environment: 1 robosuite, 2 gymnasium, 4 a real robot; default: chosen by its name.",
         ),
     ] = None,
     kwargs: Annotated[

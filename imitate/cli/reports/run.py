@@ -91,9 +91,8 @@ def describe(path: Path) -> Report:
     records = MetricsFile(folder.metrics).read()
     epochs = [record for record in records if record.get("kind") == "epoch"]
     if results.epoch is not None and epochs and epochs[-1]["epoch"] > results.epoch:
-        results = (
-            _Results()
-        )  # of an earlier part of the run, which was resumed since and did not end by itself
+        # results.json is older than the metrics: the run was resumed since, and has not ended by itself
+        results = _Results()
     history = History(EarlyStoppingConfig())
     for record in records:
         history.add(record)

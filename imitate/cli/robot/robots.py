@@ -39,7 +39,8 @@ Limits = Annotated[
     Path | None,
     typer.Option(
         "--limits",
-        help="JSON file: low, high, margin, step, speed, acceleration, jerk, from_measured, answer.",
+        help="JSON file with stricter limits, any of low, high, margin, step, speed, acceleration, jerk, "
+        "from_measured, answer.",
     ),
 ]
 AnyLimits = Annotated[
@@ -137,7 +138,9 @@ def robot_of(
             robot.limits = _limited(robot.limits, limits, any_limits)
     except BaseException as error:
         for release in (partial(stop_robot, robot), partial(called, robot.close)):
-            with contextlib.suppress(Exception):  # it may be partly connected
+            with contextlib.suppress(
+                Exception
+            ):  # a robot that is partly connected may raise any error
                 release()
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
@@ -182,7 +185,7 @@ def recorded_name(name: str) -> str:
 
 
 def safety_of(name: str, words: Sequence[str] = ()) -> Safety:
-    """Return the safety settings of ``--robot`` and ``--safety``; repeated images of a still simulator are no fault.
+    """Return the safety settings of ``--robot`` and ``--safety``; repeated images of a still simulator are not a fault.
 
     Raises:
         UserError: a setting is unknown, or its value is invalid.

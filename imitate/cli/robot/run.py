@@ -126,7 +126,7 @@ def command(
 
     The robot is stopped at the end, after Ctrl-C, and when it is not safe to continue:
     late steps, old observations, a frozen camera, no action for a second, an
-    action that is not finite, a hanging driver. This is no safety function:
+    action that is not finite, a hanging driver. This is not a safety function:
     keep a hand on the emergency stop.
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
@@ -267,13 +267,11 @@ def _episode(
         if success is None:
             success = solved(loop.robot)
         failure = slow_stop(report.stop_s) or None
-    except (
-        RobotError
-    ) as error:  # no verdict: after a failed reset the scene is still that of the previous episode
+    except RobotError as error:
+        # Success stays unknown, because after a failed reset the scene is still that of the previous episode.
         failure = str(error)
-    except (
-        UserError
-    ):  # such as a server's refusal in mid-episode: what was recorded until then is kept
+    except UserError:
+        # A server, for example, may refuse a request in mid-episode. The steps recorded before are kept.
         if recorder is not None:
             recorder.keep(None, language=lang)
         raise

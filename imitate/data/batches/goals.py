@@ -49,7 +49,7 @@ class GoalSampler:
     Args:
         wanted: distributions of the goals.
         demo_end: (number of demos,) index after the last row of each demo.
-        end_is_known: true if the state after a demo's last row is known; if not, that row is no transition.
+        end_is_known: true if the state after a demo's last row is known; if not, that row is not a transition.
     """
 
     def __init__(self, wanted: HindsightGoals, demo_end: Rows, *, end_is_known: bool) -> None:
@@ -57,7 +57,7 @@ class GoalSampler:
         usable = np.ones(int(demo_end[-1]), dtype=bool)
         usable[demo_end - 1] = end_is_known
         self.usable: NDArray[np.bool_] = usable
-        """(N,) false for rows that are no transitions."""
+        """(N,) false for rows that are not transitions."""
         self._starts = None if end_is_known else np.flatnonzero(usable)
         self._count = int(usable.sum())
 

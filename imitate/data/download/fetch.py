@@ -180,9 +180,8 @@ def fetch(
         with writing(path):
             if not path.is_file():  # another process has downloaded it meanwhile
                 make_room({key}, size or 0)
-                known = (
-                    size is not None
-                )  # without a size the cached content is not known to be the server's
+                # Without a size nothing shows that a partly downloaded file is the server's current one.
+                known = size is not None
                 Download(url, path, size, None, sha256, identified=known, on_bytes=on_bytes).run()
     return path
 

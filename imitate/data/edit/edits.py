@@ -336,7 +336,7 @@ def normalize_actions(
     Raises:
         DatasetError: the actions are already rescaled, or not finite.
     """
-    import torch  # which the other edits do not need
+    import torch  # imported here, because the other edits do not need it
 
     from imitate.functional.normalization import mean_std_unless_constant, min_max
 

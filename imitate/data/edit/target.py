@@ -55,7 +55,7 @@ class Target:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(path)
             yield cleared(part)
-            sync(part)  # before there is a backup
+            sync(part)  # the new file is on the disk before the old one is renamed
             if self.out is None:
                 _keep(path, backup_of(path))
             give_name(part, path)
@@ -75,7 +75,7 @@ class Target:
             return
         if self.source is not None and path.samefile(self.source):
             raise DatasetError(
-                f"{path}: is the file that is read: name another with --out, or add --in-place"
+                f"{path}: is also the input file: name another with --out, or add --in-place"
             )
         if not self.overwrite:
             raise DatasetError(

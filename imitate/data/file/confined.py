@@ -75,7 +75,7 @@ class ConfinedFile(_Confined, h5py.File):  # type: ignore[misc]
 
 
 def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
-    """Follow a path link by link, and raise an error before a link that leaves the file; a missing link is no error.
+    """Follow a path link by link, and raise an error before a link that leaves the file; missing links pass.
 
     Raises:
         OutsideFileError: a link leads to another file.

@@ -370,7 +370,7 @@ _ENV_ARGS: dict[str, tuple[type, str]] = {
 
 
 def rate_of(said: Any, env_meta: Mapping[str, Any]) -> float | None:
-    """Return a control rate in Hz, or that of the environment's arguments if it is None; None if it is no rate."""
+    """Return a control rate in Hz, or that of the environment's arguments if it is None; None if it is not a rate."""
     kwargs = env_meta.get("env_kwargs")
     in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
     rate = in_env if said is None else said

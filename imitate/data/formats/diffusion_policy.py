@@ -247,7 +247,7 @@ _WIDER = 8
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 _SAME_SIZE = frozenset(
     {
-        *("bytes", "transpose", "crc32c"),  # of format 3, which has a list of codecs
+        *("bytes", "transpose", "crc32c"),  # codecs of format 3, which has a list of them
         *("delta", "shuffle", "bitround", "quantize", "crc32", "adler32", "fletcher32"),
         *("imagecodecs_jpeg2k", "imagecodecs_jpegxl"),
     }

@@ -328,7 +328,9 @@ class Tables:
             if as_they_are is not None:
                 return as_they_are
             return stacked((decoded(data, where) for data in frames), len(frames), where)
-        kind = getattr(column.type, "value_type", column.type)  # of a dictionary its texts
+        kind = getattr(
+            column.type, "value_type", column.type
+        )  # the texts, if the column is a dictionary
         if feature.get("dtype") in ("string", "language") or _has_text(kind):
             return None
         values: NDArray[Any] = np.asarray(column.to_pylist())

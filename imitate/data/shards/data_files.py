@@ -60,7 +60,7 @@ class DataFiles:
         file = self._open.pop(place, None) or DatasetFile(place, swmr=self.swmr)
         if len(self._open) >= MOST_OPEN:
             self._open.pop(next(iter(self._open))).close()
-        self._open[place] = file  # the one that was used last is the last one
+        self._open[place] = file  # the last entry is the file that was used last
         return file
 
     def outline(self, path: str | Path) -> Outline:

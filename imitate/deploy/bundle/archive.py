@@ -29,7 +29,7 @@ MOST_BYTES = {DESCRIPTION: 16 * 2**20, NETWORK: 2**31 - 1, ARRAYS: 2**30}
 _DTYPES = frozenset({"float32", "float64", "uint8", "int64", "bool"})
 _MOST_DIMENSIONS = 8
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
-"""Errors of zipfile for a file that is no zip, damaged, encrypted or too new, and of json for too deep nesting."""
+"""Errors of zipfile for a file that is not a zip, damaged, encrypted or too new, and of json for too deep nesting."""
 _NO_DATE = (1980, 1, 1, 0, 0, 0)  # a constant, so that the same policy gives the same bytes
 
 

@@ -110,7 +110,7 @@ def _fits(undone: float, now: Grid, before: Grid) -> bool:
 
 
 def _difference(a: Grid, b: Grid) -> float:
-    with np.errstate(invalid="ignore"):  # of values that are not finite
+    with np.errstate(invalid="ignore"):  # values may be inf or NaN
         return float(np.abs(a - b).mean())
 
 

@@ -92,7 +92,7 @@ class Exchange(Teleoperator):
     def begin(self) -> None:
         """Begin an episode: the next outcome is an observation without an action."""
         with self._changed:
-            self._last = self._rest.copy()  # whoever gets it may change it
+            self._last = self._rest.copy()  # the receiver may change it
             self._done = self._last, False, False
             self._decided, self._outcome, self._events = None, None, frozenset()
         if self._device is not None:

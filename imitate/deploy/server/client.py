@@ -370,7 +370,7 @@ class RemotePolicy:
         """Actions of a server that tells its schema.
 
         Raises:
-            BadAnswerError: they are no finite numbers of the schema's size and within its limits.
+            BadAnswerError: they are not finite numbers of the schema's size and within its limits.
         """
         assert self.schema is not None
         try:

@@ -363,14 +363,17 @@ class Session:
         """Predict a chunk; the session's memory stays unchanged."""
         schema, history = self._served.schema, message.get("history")
         if not schema.history:
-            raise WireError("the policy predicts no chunks from its last observations")
+            raise WireError(
+                "this policy does not predict chunks from its last observations, which predict_chunk needs: "
+                "call the policy at each step instead"
+            )
         if not isinstance(history, list) or not 1 <= len(history) <= schema.history:
             raise WireError(f"a history must be a list of 1 to {schema.history} observations")
         planned, delay = message.get("planned"), message.get("delay", 0)
         if planned is not None:
             planned = _planned(planned, schema.action_dim)
         if type(delay) is not int or delay < 0:
-            raise WireError(f"delay: got {str(delay)[:20]}; wanted a whole number from 0")
+            raise WireError(f"delay: got {str(delay)[:20]}; wanted a whole number of at least 0")
         answer = self._ask(
             ChunkAsk(
                 self._begun(),

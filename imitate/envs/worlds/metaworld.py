@@ -86,7 +86,9 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         inner._set_task_called = True
         inner._freeze_rand_vec, inner.seeded_rand_vec = False, True
         inner._partially_observable = False
-        vars(inner).pop("sawyer_observation_space", None)  # was computed for a hidden goal
+        vars(inner).pop(
+            "sawyer_observation_space", None
+        )  # the cached space is that of a hidden goal
         self.inner: Any = inner
         self._cameras = ModelCameras(inner.model, inner.data, camera_names, camera_size, shadows)
         self.action_space = inner.action_space

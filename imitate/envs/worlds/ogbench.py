@@ -31,7 +31,7 @@ from imitate.system.extras import missing
 
 prepare_gl()  # dm_control chooses how it draws when it is imported
 try:
-    import ogbench  # registers its environments
+    import ogbench  # the import registers its environments
     from ogbench.manipspace.oracles.markov.button_markov import ButtonMarkovOracle
     from ogbench.manipspace.oracles.markov.cube_markov import CubeMarkovOracle
     from ogbench.manipspace.oracles.markov.drawer_markov import DrawerMarkovOracle

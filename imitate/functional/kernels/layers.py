@@ -59,7 +59,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``F.linear``: (*B, D) times weight (E, D), transposed, plus bias (E,), gives (*B, E)."""
     count = x.numel() // weight.shape[1]
     if count < LEAST_ROWS or not _is_for_onednn(count, weight.numel(), x, weight):
-        return F.linear(x, weight, bias)  # the first condition because acting takes microseconds
+        return F.linear(
+            x, weight, bias
+        )  # few rows are checked first, because acting takes microseconds
     rows = x.reshape(-1, x.shape[-1])
     if torch.is_grad_enabled():
         y: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
@@ -80,7 +82,7 @@ def linears(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.baddbmm(bias.unsqueeze(2), weight.mT, x.mT).mT
     if x.shape[1] * size < LEAST_WORK_OF_EACH or not _is_for_onednn(x.shape[1], size, x, weight):
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
-    # no indexing: the gradient of each part would be as large as the whole
+    # unbind instead of indexing, with which the gradient of each part would be as large as the whole
     members = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
     return torch.stack([linear(rows, matrix.t(), shift) for rows, matrix, shift in members])
 

@@ -95,7 +95,9 @@ def _convolution(
         is_short: true if the kernel's gradient is faster as a product with AVX-512.
         learning: true if the gradient of the kernel may be needed.
     """
-    if not _may_use_product(x):  # first, because torch cannot compile the rest into one graph
+    if not _may_use_product(
+        x
+    ):  # checked first, because torch cannot compile the following code into one graph
         return F.conv2d(x, kernel, bias, stride, padding)
     outputs, inputs = kernel.shape[:2]
     is_whole = False

@@ -173,7 +173,8 @@ def _check_exportable(config: Config, network: ACTNetwork, features: list[Featur
         )
     if len(vectors_here) > 1 and not section.tokens.separate_vectors:
         raise CheckpointError(
-            "state and environment_state share one token; LeRobot needs one each (algo.tokens.separate_vectors)"
+            "state and environment_state share one token, but LeRobot needs one for each: train with "
+            "algo.tokens.separate_vectors=true"
         )
     if section.tokens.separate_vectors and any(len(one.keys) > 1 for one in vectors_here):
         names = ", ".join(network.obs.vectors)

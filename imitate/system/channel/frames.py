@@ -208,7 +208,7 @@ class Channel:
                 raise ClosedError(str(error)) from error
             if message is not None:
                 return message
-            if time.monotonic() > deadline:  # from a side that sends pings endlessly
+            if time.monotonic() > deadline:  # the other side may send pings endlessly
                 raise TimeoutError("nothing but pings was received in time")
 
     @property
@@ -274,7 +274,7 @@ class Channel:
             self._fill(deadline)
         data = memoryview(self._buffer)[self._start + header.size : stop]
         self._start = stop
-        if len(data) >= LARGE:  # it stays valid
+        if len(data) >= LARGE:  # the message stays valid after the next read
             self._usual = max(self._usual, len(data) + 2 * LONGEST_HEADER)
             if 2 * len(data) < len(self._buffer):
                 data = memoryview(bytes(data))

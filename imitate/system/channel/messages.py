@@ -153,7 +153,9 @@ def _without_large(data: memoryview) -> tuple[bytes, list[memoryview]]:
     pieces: list[Buffer] = []
     large: list[memoryview] = []
     at, cut, wanted, total, end = 0, 0, 1, 1, len(data)
-    while wanted and total + end - at > MAX_OBJECTS:  # less is neither many objects nor a large one
+    while (
+        wanted and total + end - at > MAX_OBJECTS
+    ):  # fewer bytes can be neither many objects nor a large one
         first = data[at]
         wanted -= 1
         parts = 0

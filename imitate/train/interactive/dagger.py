@@ -136,7 +136,9 @@ def dagger(
             "are labelled, the sample weights mark the labelled ones: leave it out, or label "
             "every step"
         )
-    if config.experiment.rollout.horizon is None:  # from the data it would grow from round to round
+    if (
+        config.experiment.rollout.horizon is None
+    ):  # a horizon computed from the data would grow from round to round
         config = config.with_overrides({"experiment.rollout.horizon": plan.horizon})
     work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet)
     try:

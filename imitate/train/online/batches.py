@@ -79,7 +79,7 @@ def read_whole(path: Path) -> dict[str, Any]:
         Exception: the file is missing or damaged; torch raises many kinds of errors.
     """
     if path.exists() and not path.is_file():
-        raise OSError("it is no regular file")  # a pipe would be waited for
+        raise OSError("it is not a regular file")  # reading a pipe would block
     check_archive(path, path, path.stat().st_size)
     state: dict[str, Any] = torch.load(path, weights_only=True)
     return state
@@ -143,7 +143,7 @@ class OnlineBatches:
         self._parts = RankFiles(folder.checkpoints, ranks.rank)
         steps = int(config.experiment.epoch_every_n_steps or 1)
         self._total_steps = steps * int(config.train.num_epochs or 1)
-        self._named_memories: list[str] = []  # by last.pth and the one before it
+        self._named_memories: list[str] = []  # buffers of last.pth and of the checkpoint before it
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
         """Yield ``train.online.pretrain_updates`` batches of demonstrations only."""

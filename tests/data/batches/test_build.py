@@ -377,7 +377,7 @@ def lines(path, returns, **options):
     ("fraction", "kept"),
     [
         (0.2, 2),
-        (0.2 - 1e-12, 2),  # rounding of the product is no demo less
+        (0.2 - 1e-12, 2),  # rounding of the product is not a demo less
         (0.2 - 1e-8, 1),
         (0.29, 2),
         (0.05, 1),

@@ -45,7 +45,7 @@ def test_three_steps_stop_at_a_terminal_in_the_middle_and_bootstrap_at_the_timeo
 
 def test_without_a_state_after_the_end_sums_stop_one_step_earlier():
     found = table(end_is_known=False, n_step=3)
-    # row 2: 4 + 8/2, bootstrapped two steps on, from row 4; row 4 itself is no transition
+    # row 2: 4 + 8/2, bootstrapped two steps on, from row 4; row 4 itself is not a transition
     assert found.rewards.tolist() == [3.0, 6.0, 8.0, 8.0, 0.0]
     assert found.discounts.tolist() == [0.125, 0.125, 0.25, 0.5, 0.0]
     assert found.last.tolist() == [2, 3, 3, 3, 4]

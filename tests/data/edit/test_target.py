@@ -108,7 +108,7 @@ def test_files_that_are_replaced_or_not(tmp_path, monkeypatch):
         ("exists already: name another with --out, or add --overwrite", Target(file)),
         ("exists already: name", Target(file, tmp_path / "c.hdf5")),
         (
-            "is the file that is read: name another with --out, or add --in-place",
+            "is also the input file: name another with --out, or add --in-place",
             Target(file, file),
         ),
     ):
@@ -156,7 +156,7 @@ def test_a_link_to_the_source_is_the_source(tmp_path):
     link = tmp_path / "b.hdf5"
     link.symlink_to(file)
     same = Target(link, source=file, overwrite=True)
-    with pytest.raises(DatasetError, match="is the file that is read"), same.writing():
+    with pytest.raises(DatasetError, match="is also the input file"), same.writing():
         pass
     assert file.read_text() == "0"
 

@@ -48,7 +48,7 @@ def test_files_in_use_and_files_that_others_removed(files):
     del held
     assert remove_oldest(files, 0) == 0.0
     del copy
-    Hold(files[0])  # a missing file is no error
+    Hold(files[0])  # a missing file is not an error
     assert not files[0].exists()
 
 

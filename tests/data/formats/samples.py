@@ -208,7 +208,7 @@ def recorded(name):
 
 
 def foreign(folder):
-    """Files and folders that are no dataset at all."""
+    """Files and folders that are not a dataset at all."""
     folder.mkdir()
     made = {name: folder / name for name in ("photo.png", "empty", "notes.txt", "files.zip")}
     Image.fromarray(smooth(np.random.default_rng(0), 1)[0]).save(made["photo.png"])

@@ -61,7 +61,7 @@ def test_features_and_what_is_left_beside_them():
 KNOWN = {
     "obs/b": {"feature": S, "dtype": "float64", "shape": [2]},
     "obs/front_image": {"feature": "observation.images.top", "dtype": "video", "shape": [4, 5, 3]},
-    "obs/a": {"feature": "observation.a", "dtype": "image"},  # is no image any more
+    "obs/a": {"feature": "observation.a", "dtype": "image"},  # is not an image any more
     "obs/gone": {"feature": "observation.gone", "dtype": "float32"},
     "obs/large": {"feature": "observation.large", "dtype": "int32"},
 }

@@ -98,7 +98,7 @@ def test_whatever_a_demonstration_holds(
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_many_demos_with_gaps_stay_in_their_order(tmp_path, name):
-    """Demo 2 before demo 10, names that are no numbers, one step each, an empty filter key and a long text."""
+    """Demo 2 before demo 10, names that are not numbers, one step each, an empty filter key and a long text."""
     names = [*(f"demo_{k}" for k in (0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 20, 100)), "ensaio_é"]
     demos = [
         episode(1, {"x": x}, x, "terminal", rewards=[k], attrs={"model_file": "<x/>" * 30_000 * (k == 3)})

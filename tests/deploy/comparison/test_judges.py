@@ -95,7 +95,7 @@ def test_the_scene_is_prepared(person, is_set, before, words):
         ("steps", "", "9n7f", ["slipped"], Verdict(False, 7, "slipped")),
         ("steps", "", "r", ["it fell"], Verdict(False, redo="it fell")),
         ("steps", "", "q", [], None),
-        ("stopped", "late", "sf", [], Verdict(False)),  # a stopped trial is no success
+        ("stopped", "late", "sf", [], Verdict(False)),  # a stopped trial is not a success
         ("stopped", "late", "4r", ["late"], Verdict(False, 4, redo="late")),
         ("steps", "", "²0s", [], Verdict(True, 0)),  # a digit, but not one of ASCII
     ],

@@ -285,7 +285,9 @@ def test_torque_is_switched_off_only_where_it_is_asked_for():
 
 
 def test_calls_of_two_threads_do_not_overlap(monkeypatch):
-    monkeypatch.setattr(lerobot_robot, "_PATIENCE_S", 600.0)  # a busy machine is no call that hangs
+    monkeypatch.setattr(
+        lerobot_robot, "_PATIENCE_S", 600.0
+    )  # a busy machine is not a call that hangs
     robot, arm = connected()
     threads = [threading.Thread(target=lambda: [robot.stop() for _ in range(20)]) for _ in "ab"]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Measured poses: a reading that cannot be is not acted on, and a robot that is held, pushed or guided is no fault."""
+"""Measured poses: a reading that cannot be is not acted on, and robots that are held, pushed or guided."""
 
 import math
 
@@ -327,7 +327,7 @@ NOTHING = Observation({}, None)
 
 
 def faults(readings, *, limits=None, pauses=(), lost=()):
-    """Numbers of the readings, one number each and one per period, that are no poses."""
+    """Numbers of the readings, one number each and one per period, that are not poses."""
     made = ActionLimits(**(limits or {"low": [-10.0], "high": [10.0], "speed": [1.0]}))
     poses, found = MeasuredPoses(made, 0.125, 0), []
     for n, reading in enumerate(readings):

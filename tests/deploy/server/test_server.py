@@ -266,7 +266,7 @@ def test_other_errors_of_a_session_end_it_and_are_raised():
     assert channel.ends == ["abort"]
 
 
-# ---- what is no message --------------------------------------------------------------------------
+# ---- what is not a message --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_goals():
     client = Client(WithGoals())
     assert client.say("observe", obs=state(5.0), goal=state(2.0))["action"].tolist() == [0, 2]
     assert "goal 'state' is missing" in client.say("observe", obs=state(5.0))["error"]
-    assert "no chunks" in client.say("predict", history=[state(5.0)])["error"]
+    assert "does not predict chunks" in client.say("predict", history=[state(5.0)])["error"]
 
 
 def test_chunks():
@@ -115,7 +115,7 @@ def test_chunks():
         ({"planned": np.zeros(2)}, "planned actions"),
         ({"planned": [[0.0, 0.0]]}, "planned actions"),
         ({"planned": np.full((1, 2), np.nan)}, "planned actions"),
-        ({"delay": -1}, "delay: got -1; wanted a whole number from 0"),
+        ({"delay": -1}, "delay: got -1; wanted a whole number of at least 0"),
         ({"delay": 1.0}, "delay: got 1.0"),
         ({"delay": True}, "delay: got True"),
         ({"guidance": 3}, "guidance is text"),

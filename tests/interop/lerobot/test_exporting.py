@@ -178,7 +178,7 @@ WIDE = {**SMALL_DIFFUSION, f"{RGB}.core_kwargs.feature_dimension": 10}
 REFUSED = {
     "learned positions": ("act", WITH_MAPS, SHAPES, "cameras have learned positions"),
     "vectors alone": ("act", SMALL_ACT, {"object": (5,)}, "need a vector, and an image or environment_state"),
-    "one token": ("act", SMALL_ACT, STATE, "share one token; LeRobot needs one each"),
+    "one token": ("act", SMALL_ACT, STATE, "share one token, but LeRobot needs one for each"),
     "posterior": ("act", SMALL_ACT | SEPARATE, STATE, "the posterior takes env.*_state, state; LeRobot's takes state"),
     "a token each": ("act", WITH_MAPS | SEPARATE, SHAPES, "object, robot0_eef_pos have a token each"),
     "vectors of images": ("act", SMALL_ACT | AT_NO_PLACE, SHAPES, "cameras are encoded as vectors"),

@@ -173,7 +173,7 @@ REFUSED = [
     (ACT, bytes_of_weights(0), "missing, truncated or damaged"),
     (ACT, lambda policy: (policy.folder / WEIGHTS).unlink(), "missing, truncated or damaged"),
     (ACT, lambda policy: (policy.folder / WEIGHTS).write_text(POINTER), "is a pointer of Git LFS"),
-    (ACT, pipe_for("policy_preprocessor_step_3_normalizer_processor.safetensors"), "is no regular file"),
+    (ACT, pipe_for("policy_preprocessor_step_3_normalizer_processor.safetensors"), "is not a regular file"),
     (
         ACT,
         edited(

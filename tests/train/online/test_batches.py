@@ -317,7 +317,7 @@ def test_a_rank_keeps_its_two_newest_files(tmp_path):
     assert names == ["rank1_20.pt", "rank1_40.pt"]
     with pytest.raises(FileNotFoundError):
         read_whole(tmp_path / "none.pt")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_whole(tmp_path / "new")
 
 

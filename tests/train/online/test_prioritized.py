@@ -147,7 +147,7 @@ class OutOfStep(Ranks):
 
 
 def test_corrections_among_demonstrations_are_drawn_uniformly_so_they_weigh_alike():
-    """Processes draw different numbers of corrections: these are no matter of all ranks."""
+    """Processes draw different numbers of corrections: these are not a matter of all ranks."""
     steps, demos = memory(ranks=OutOfStep(world=2)), ReplayBuffer({"s": (1,)}, 1, 50)
     fill(steps, 0, [1, 1, 1, 1])
     fill(demos, 10, [1])

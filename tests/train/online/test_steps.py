@@ -59,7 +59,7 @@ def test_metrics_of_two_episodes():
         assert (numbers.pop("EnvironmentSteps"), numbers.pop("NumberOfEpisodes")) == (11.0, 2.0)
         assert (
             numbers.pop("AverageEnvInfo[success]") == 0.5
-        )  # unknown beside known ones is no success
+        )  # unknown beside known ones is not a success
         assert numbers == pytest.approx(MEANS)
 
 

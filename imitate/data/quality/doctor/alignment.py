@@ -28,7 +28,7 @@ _BEFORE, _AFTER = DELAYS[-1] + 1, -DELAYS[0] + 1
 _MAX_COLUMNS = 64
 _ENOUGH = 2_000  # in steps; larger delays are detected with certainty
 _PIECE = 1_000
-# fraction of a position's variance; a target to which its position never comes nearer is not a target
+# fraction of a position's variance; an action that stays further from its position than this is not a target
 _OWN = 0.25
 _SLOWEST_S = 0.4
 _SLOWEST_STEPS = 20.0  # in place of _SLOWEST_S if the file does not record its rate
@@ -41,7 +41,7 @@ class Fit:
 
     Attributes:
         unexplained: unexplained fraction of the variance for each delay in ``DELAYS``, at the best time constant.
-        is_target: true if the action is a target of its own position.
+        is_target: true if the action is a target for the position that it moves.
     """
 
     unexplained: Array

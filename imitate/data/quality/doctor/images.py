@@ -1,4 +1,4 @@
-"""Checks of images: blank frames, values that are no pixels, images that are upside down."""
+"""Checks of images: blank frames, values that are not pixels, images that are upside down."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ _POSITION = re.compile(
 )
 _NOT_ROBOT = re.compile(r"gripper|object|quat")
 
-_QUIET_ACTION = 0.01  # fraction of the demo's largest action or usual motion
-_QUIET_MOTION = 0.02  # of the usual motion
+_QUIET_ACTION = 0.01  # fraction of the demo's largest action
+_QUIET_MOTION = 0.02  # fraction of the demo's usual motion
 _IDLE_STEPS = 10
-_KEPT_STEPS = 5
+_KEPT_STEPS = 5  # number of idle steps that are kept, so that cutting creates no jump
 _IDLE_SHARE = 0.1
 _JUMP = 15.0  # factor over a large step elsewhere
 _ENOUGH = 2_000
@@ -124,9 +124,7 @@ def _idle_steps(actions: Array, positions: Array) -> Array:
         return quiet
     places = np.ascontiguousarray(positions.T)
     motion = np.abs(np.diff(places, axis=1, append=places[:, -1:])).max(axis=0)
-    moving = motion[
-        (motion > 0) & ~quiet
-    ]  # number of idle steps that are kept, so that cutting creates no new idle steps
+    moving = motion[(motion > 0) & ~quiet]
     usual = float(np.quantile(_some(moving), 0.75)) if len(moving) else 0.0
     idle: Array = quiet & (motion <= _QUIET_MOTION * usual)
     return idle

@@ -313,7 +313,7 @@ def write_report(
         DatasetError: the file cannot be read, there is no such filter key, or the page cannot be written.
     """
     if target.path.exists() and Path(path).exists() and target.path.samefile(path):
-        raise DatasetError(f"{path}: is the file that is read: name another with --out")
+        raise DatasetError(f"{path}: is also the input file: name another with --out")
     with DatasetFile(path) as file, Extents(file) as extents:
         subject = subject_of(extents, filter_key=filter_key, max_demos=max_demos, on_demo=on_demo)
         with target.writing() as part:

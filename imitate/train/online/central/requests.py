@@ -145,7 +145,7 @@ class RequestServer:
     def __init__(self, host: str, token: bytes) -> None:
         self._token, self._waiting = token, deque[PendingRequest]()
         self._strangers = Lobby[_Client](MAX_STRANGERS, STRANGER_S)
-        self._unread: dict[_Client, int] = {}  # clients of which more was received than was read
+        self._unread: dict[_Client, int] = {}  # clients with received bytes that are not read yet
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=1024)
         self._listener.setblocking(False)

@@ -281,7 +281,7 @@ PI = math.pi
         ([2, 2.25, 2.5, 3, -3.25, -2.75], None),  # half of the steps are a half
         ([2, 2.25, 2.5, 2.99, -3.25, -2.75], 4),
         ([0.1, 0, 2.11 * PI, 2.11 * PI], None),
-        ([PI - 0.3, -PI + 0.3] * 3, None),  # it is no slow motion
+        ([PI - 0.3, -PI + 0.3] * 3, None),  # it is not a slow motion
     ],
 )
 def test_angles_that_wrap(angles, at):

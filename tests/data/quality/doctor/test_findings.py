@@ -1,4 +1,4 @@
-"""Findings that are no faults, and data that must not be taken for faulty."""
+"""Findings that are not faults, and data that must not be taken for faulty."""
 
 import h5py
 import numpy as np

@@ -212,7 +212,7 @@ def test_thumbnails_of_each_kind(tmp_path, how):
     kinds = [value.partition(";")[0] for value in pictures]
     assert (kinds.count("data:image/jpeg"), kinds.count("data:image/png")) == (2 * 2 * 3, 2 * 3)
     assert "front_image 24 × 16 × 3 uint8" in reader.said
-    assert subject.health.findings == [], "depth and segmentation are no pixels, JPEG is an image"
+    assert subject.health.findings == [], "depth and segmentation are not pixels, JPEG is an image"
 
 
 @pytest.mark.parametrize(
