@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from imitate.deploy.schema import ObservedKey, Schema
+from imitate.deploy.schema import PROTOCOL, ObservedKey, Schema
 from imitate.errors import WireError
 
 FULL = Schema(
@@ -123,3 +123,34 @@ def test_the_needed_arrays_are_selected():
 def test_refused_observations(given, goal, words):
     with pytest.raises(WireError, match=words):
         FULL.select(given, goal)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        *({"observations": {"s": {"shape": shape, "kind": "low_dim"}}} for shape in ([], [1], [2**26], [2**13, 2**13])),
+        {"action_low": [1.0], "action_high": [1.0]},
+        *({"rate_hz": rate} for rate in (0.25, 1, 1e6, None)),
+        *({name: 2**16} for name in ("chunk", "execute", "history", "max_prefix")),
+    ],
+)  # fmt: skip
+def test_extreme_values_that_are_possible(right):
+    Schema.from_dict({**LEAST, **right}).check()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"observations": {"s": {"shape": [2**26 + 1], "kind": "x"}}}, "the shape of 's' is "),
+        ({"rate_hz": True}, "rate_hz is True: expected a number above 0, or null"),
+        ({"rate_hz": -0.5}, "rate_hz is -0.5"),
+        *(({name: 2**16 + 1}, f"{name} is 65537: expected 1 to 65536") for name in ("chunk", "execute")),
+        *(({name: 2**16 + 1}, f"{name} is 65537: expected 0 to 65536") for name in ("history", "max_prefix")),
+        ({"action_low": [1.5]}, "actions have the limits 1.5 to 1.0: expected low <= high"),
+        ({"action_dim": 2}, "there are 1 limits, but actions of 2 numbers"),
+    ],
+)  # fmt: skip
+def test_values_a_little_beyond_the_possible_ones(wrong, words):
+    assert PROTOCOL == 1
+    with pytest.raises(WireError, match=f"^{words}"):
+        Schema.from_dict({**LEAST, **wrong}).check()
