@@ -16,7 +16,8 @@ from imitate.deploy.schema import Schema
 from imitate.errors import UserError
 
 IMAGE_KINDS = ("rgb", "depth")
-_PILLOW_CHANNELS = (1, 3, 4)
+_PILLOW_CHANNELS = (1, 3)
+"""Numbers of channels that Pillow resizes independently; it would weight the first three of four by the fourth."""
 
 
 def resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:

@@ -36,6 +36,7 @@ def of_training(image, size):
         ((84, 84, 3), (224, 224)),
         ((100, 100, 1), (37, 37)),
         ((60, 60, 2), (21, 21)),
+        ((60, 60, 4), (21, 21)),
     ],
 )
 def test_the_filter_is_that_of_training(shape, size):
@@ -142,3 +143,27 @@ def test_a_ratio_may_differ_by_the_rounding_to_pixels(shape, fits):
         return
     with refused("image 'camera' has 5 x 6 pixels, but 2 x 4", error=UserError):
         resize(image)
+
+
+def test_integers_are_rounded_and_a_goal_is_resized_too():
+    stripes = np.tile(np.array([[[0], [1001]]], np.uint16), (4, 2, 1))
+    assert resized(stripes, (2, 2)).dtype == np.uint16
+    assert abs(int(resized(stripes, (1, 1))[0, 0, 0]) - 501) <= 1
+    seen = []
+
+    class Local:
+        def __call__(self, ob, goal=None):
+            seen.append((ob["camera"].shape, None if goal is None else goal["camera"].shape))
+
+    policy = ResizedPolicy(Local(), SCHEMA)
+    policy({"camera": noise(16, 16, 3)})
+    policy({"camera": noise(8, 8, 3)}, {"camera": noise(32, 32, 3)})
+    assert seen == [((8, 8, 3), None), ((8, 8, 3), (8, 8, 3))]
+    kinds = {
+        "a": ObservedKey((4, 2, 1), "depth"),
+        "b": ObservedKey((4, 2, 1)),
+        "c": ObservedKey((4, 2), "rgb"),
+    }
+    resize = Resizer(replace(SCHEMA, observations={}, goals=kinds))
+    found = resize({key: noise(8, 4, 1) for key in kinds})
+    assert [value.shape for value in found.values()] == [(4, 2, 1), (8, 4, 1), (8, 4, 1)]
