@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from imitate.errors import CheckpointError
+from imitate.policy import structure
 from imitate.policy.structure import (
     check_extent,
     check_kinds,
@@ -176,3 +177,14 @@ def test_numbers_that_are_not_finite_are_counted(part):
         check_weights(model, {})
     with refused("2 of 3 numbers of 'preprocess.obs.0' are not", error=CheckpointError):
         check_weights({"nets": {}}, {"obs": [bad]})
+
+
+def test_a_part_that_occurs_twice_is_checked_once():
+    bad = torch.full((2,), float("nan"))
+    for part in ([bad], {"w": bad}, (bad,)):
+        found = [name for name, _ in structure._tensors({"a": part, "b": {"c": [part]}})]
+        assert found == [f"b.c.0.{'w' if isinstance(part, dict) else 0}"]
+
+
+def test_a_dataset_counts_once_unless_the_checkpoint_says_more():
+    assert structure._Dataset().weight == 1.0

@@ -10,7 +10,7 @@ import pytest
 from imitate.errors import CheckpointError, UserError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.policy.loading import policy_from_checkpoint, policy_of
-from imitate.policy.uncertainty import Calibration
+from imitate.policy.uncertainty import MOST_STEPS, Calibration
 from tests.calling import Caller
 from tests.tiny import tiny_checkpoint, tiny_demos, tiny_run
 
@@ -95,3 +95,13 @@ def test_eval_tells_other_demonstrations_from_the_held_out_ones(run, tmp_path, m
     policy = tiny_checkpoint(tmp_path / "bc.pth", "bc")
     refused = call("eval --uncertainty other.hdf5 --data other.hdf5 --agent", policy, code=2)
     assert "bc reports no uncertainty" in refused.stderr
+
+
+def test_a_quantile_that_is_a_little_larger_needs_another_step():
+    known = Calibration.of(range(9), True)
+    assert (known.threshold(0.5), known.threshold(0.5 + 1e-8)) == (4.0, 5.0)
+    assert Calibration.of(range(99), True).threshold(0.07) == 6.0
+
+
+def test_a_checkpoint_contains_a_thousand_uncertainties():
+    assert MOST_STEPS == 1000

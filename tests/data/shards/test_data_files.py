@@ -31,6 +31,14 @@ def test_a_file_is_opened_once_until_too_many_are_open(paths, monkeypatch):
         files.open(paths[2])
         assert files.open(paths[0]) is first
         assert files.open(paths[1]) is not second
+    closed = []
+    monkeypatch.setattr(data_files.DatasetFile, "close", lambda file: closed.append(file))
+    files = DataFiles()
+    opened = [files.open(path) for path in paths[:2]]
+    files.close()
+    files.close()
+    assert sorted(map(id, closed)) == sorted(map(id, opened))
+    monkeypatch.undo()
     with DataFiles() as files:
         assert files.open(paths[0]) is not first
 
