@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 
 import fsspec
 import numpy as np
@@ -161,3 +162,22 @@ def test_a_download_that_is_stopped_or_fails_holds_nothing(bucket, monkeypatch):
     assert sorted(missing) == sorted(
         (f"{bucket}/{s.file}", s.sha256, s.bytes, s.sha256) for s in (first, second)
     )
+
+
+def test_what_still_comes_while_another_download_fails_is_not_held(bucket, monkeypatch):
+    shards, released, begun = shards_at(bucket), [], threading.Event()
+    first, second = shards.index.shards
+
+    def fetch(url, *rest):
+        if url.endswith(first.file):
+            begun.wait(60)
+            raise OSError("gone")
+        begun.set()
+        time.sleep(0.2)
+
+    monkeypatch.setattr(module, "hold", lambda path: False)
+    monkeypatch.setattr(module, "fetch", fetch)
+    monkeypatch.setattr(module, "release", lambda path: released.append(path.name))
+    with pytest.raises(OSError, match="gone"):
+        shards.files.local([first, second])
+    assert released == [second.file]
