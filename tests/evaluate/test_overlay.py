@@ -120,3 +120,55 @@ def test_a_video_with_overlay_shows_more_of_the_same_episode(tmp_path):
     box = slice(12, 80)
     assert np.abs(plain[0] - drawn[0])[box, box].mean() > 20  # dark behind the curves
     assert np.abs(plain[0] - drawn[0])[150:].mean() < 2
+
+
+def test_a_step_that_differs_in_one_number_was_planned():
+    actions = np.array([[1.0, 2.0], [1.0, 5.0], [1.0, 4.0], [1.0, 4.0]])
+    assert without_repeats(actions).tolist() == [[1, 2], [1, 5], [1, 4]]
+
+
+@pytest.mark.parametrize(
+    "env", [SimpleNamespace(), SimpleNamespace(planned_paths=lambda actions, **view: [])]
+)
+def test_without_paths_the_plan_is_drawn_as_curves(env):
+    policy = make_policy()
+    obs, _ = act(policy)
+    env.action_low, env.action_high = np.full(2, -1.0), np.ones(2)
+    white = np.full((120, 160, 3), 255, np.uint8)
+    drawn = Overlay(policy).draw(white, env, None, obs)
+    assert (drawn[90:] == 255).all() and (drawn[:, 90:] == 255).all()
+    assert (drawn[MARGIN : MARGIN + INSET, MARGIN : MARGIN + INSET] < 255).any(axis=2).all()
+
+
+def test_images_with_keypoints_are_side_by_side():
+    policy = make_policy("bc")
+    obs, _ = act(policy)
+    kinds = {
+        "a": (10, np.uint8, 3),
+        "b": (20, np.float32, 3),
+        "c": (30, np.uint8, 4),
+        "d": (40, np.uint8, 3),
+    }
+    for key, (value, dtype, channels) in kinds.items():
+        obs[key] = np.full((20, 20, channels), value, dtype)
+    policy.keypoints = lambda ob: {key: np.zeros((0, 2)) for key in kinds}
+    black = np.zeros((120, 400, 3), np.uint8)
+    drawn = Overlay(policy).draw(black, SimpleNamespace(), None, obs)
+    row = drawn[80, :, 0].tolist()
+    edge, step = 255, INSET + MARGIN
+    assert row[: MARGIN + 2] == [0] * 4 + [edge, 10]
+    assert row[MARGIN + INSET - 2 : step + 2] == [10, edge, 0, 0]
+    assert not any(row[step : 3 * step + 4])
+    assert row[3 * step + 4 : 3 * step + 6] == [edge, 40] and row[4 * step - 1 : 4 * step + 1] == [
+        edge,
+        0,
+    ]
+    assert drawn[:, 10, 0].nonzero()[0].tolist() == list(range(120 - MARGIN - INSET, 120 - MARGIN))
+
+
+@pytest.mark.parametrize("start", [(np.nan, 50.0), (50.0, np.nan)])
+def test_a_hand_behind_the_camera_has_no_ring(start):
+    picture = Image.fromarray(BLACK)
+    draw_path(ImageDraw.Draw(picture, "RGBA"), np.array([start, (60.0, 50.0), (110.0, 50.0)]))
+    drawn = np.asarray(picture)
+    assert drawn[50, 90].any() and not drawn[:, :57].any()
