@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from imitate.envs import make_env
+from imitate.envs import gymnasium_env, make_env
 from imitate.envs.env import random_actions
 from imitate.envs.gymnasium_env import GymnasiumEnv, check_registered
 from imitate.envs.spaces import ObservationSpace
@@ -616,3 +616,28 @@ def test_which_environments_can_draw(registered, metadata, takes_mode, words):
         return
     with refused(words, error=EnvError):
         registered(kind, render=True)
+
+
+def test_triton_and_opengl_are_prepared_before_images_are_drawn(registered, monkeypatch):
+    calls = []
+    monkeypatch.setattr(gymnasium_env, "load_triton", lambda: calls.append("triton"))
+    monkeypatch.setattr(gymnasium_env, "prepare_gl", lambda: calls.append("gl"))
+    registered(Plain)
+    assert calls == []
+    registered(Plain, render=True)
+    assert calls == ["triton"]
+    registered(type("Part", (Plain,), {"observation_space": box(4, 4, 3)}))
+    assert calls == ["triton", "triton"]
+    kind = type("Part", (Plain,), {"__module__": "own.MuJoCo_tasks"})
+    registered(kind)
+    assert calls == ["triton", "triton"]
+    registered(kind, render=True)
+    assert calls == ["triton", "triton", "triton", "gl"]
+
+
+def test_a_name_that_is_not_registered_is_quoted_with_a_near_one_of_its_module():
+    trust("json.decoder")
+    with pytest.raises(EnvError) as caught:
+        GymnasiumEnv("json.decoder:Pendulm-v1")
+    assert "did you mean 'json.decoder:Pendulum-v1'" in str(caught.value)
+    assert "Did you mean" not in str(caught.value)
