@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 
 from imitate.deploy.schema import Schema
 from imitate.deploy.server import handshake
+from imitate.deploy.server import server as module
 from imitate.deploy.server.client import RemoteError, RemotePolicy
 from imitate.deploy.server.server import PolicyServer
 from imitate.errors import ClosedError, UserError
@@ -483,3 +484,75 @@ def test_a_signal_that_wakes_another_thread_ends_the_server():
         signal.signal(signal.SIGUSR1, before)
         late.cancel()
         server.close()
+
+
+# ---- limits ------------------------------------------------------------------------------------------
+
+
+def test_times_and_counts_of_the_server():
+    own = (module.MAX_WAITING, module.MAX_TOGETHER, module._ACCEPT_S)
+    times = (module._HANDSHAKE_S, module._SEND_S, module._PING_S)
+    assert (own, times) == ((32, 64, 0.5), (10.0, 10.0, 20.0))
+
+
+@pytest.mark.parametrize(("size", "fits"), [(15, False), (16, True)])
+def test_a_token_has_sixteen_characters(size, fits):
+    if fits:
+        PolicyServer(Counter(), "0.0.0.0", 0, token="x" * size).close()
+        return
+    with refused(f"the token has {size} characters; wanted at least 16", error=UserError):
+        PolicyServer(Counter(), port=0, token="x" * size)
+
+
+def test_addresses_for_clients():
+    with PolicyServer(Counter(), port=0) as server:
+        port = server.port
+        assert server.url == f"ws://127.0.0.1:{port}"
+        server.host = "::1"
+        assert server.url == f"ws://[::1]:{port}"
+        server._tls = object()
+        assert server.url == f"wss://[::1]:{port}"
+
+
+@pytest.mark.parametrize(
+    ("header", "known"),
+    [
+        (f"Bearer {TOKEN}", True),
+        (f"api-KEY  {TOKEN} ", True),
+        (f"Basic {TOKEN}", False),
+        (TOKEN, False),
+        ("Bearer", False),
+        ("", False),
+    ],
+)
+def test_which_headers_have_the_token(header, known):
+    with PolicyServer(Counter(), port=0, token=TOKEN) as server:
+        assert server._knows_token(header) is known
+    with PolicyServer(Counter(), port=0) as server:
+        assert server._knows_token(header) is True
+
+
+def test_clients_without_the_token_or_a_free_session_are_counted(server_of):
+    server = server_of(Counter(), token=TOKEN, max_sessions=1)
+    with pytest.raises(UserError):
+        Patient(server.url, token="x" * 16)
+    assert server.statistics.count("refused") == 2  # this count is one of them
+    with Patient(server.url, token=TOKEN), pytest.raises(RemoteError):
+        Patient(server.url, token=TOKEN)
+    assert server.statistics.count("refused") == 4
+
+
+def test_a_connection_without_a_thread_is_closed(server, monkeypatch, caplog):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        address = (server.host, server.port)
+        with socket.create_connection(address, timeout=600) as raw, suppress(ConnectionResetError):
+            assert raw.recv(10) == b""
+        while server.lobby.oldest():  # it is left a moment later
+            time.sleep(0.005)
+    assert "a connection was not accepted: can't start new thread" in caplog.text
+    with Patient(server.url) as policy:
+        policy(observation())
