@@ -135,7 +135,7 @@ class DingPolicy:
         unknown = set(enable_field) - set(FIELDS)
         if unknown:
             raise UserError(
-                f"enable_field: no field {', '.join(sorted(unknown))}; {', '.join(FIELDS)}"
+                f"enable_field: no field {', '.join(sorted(unknown))}; expected some of {', '.join(FIELDS)}"
             )
         self.algo = algo
         self._fields = set(enable_field)

@@ -86,7 +86,7 @@ dataset convert p.npz p.npz --to robomimic --overwrite | is the source itself
 dataset convert p.npz new.hdf5 --action-shift 1 | does not use --action-shift
 dataset delete demos.hdf5 -o new.hdf5 | name demos or keys
 dataset delete demos.hdf5 --keys obs/objekt -o new.hdf5 | did you mean 'obs/object'?
-dataset delete demos.hdf5 --keys actions -o new.hdf5 | not deleted
+dataset delete demos.hdf5 --keys actions -o new.hdf5 | cannot be deleted
 dataset delete demos.hdf5 --demos demo_0,demo_1,demo_2,demo_3 -o new.hdf5 | no demo would be left
 dataset doctor demos.hdf5 --fix | no output file
 dataset doctor demos.hdf5 --fix --out new.hdf5 --in-place | no output file

@@ -109,7 +109,7 @@ def test_a_sweep_trains_in_no_folder_behind_a_link(config, tmp_path, part):
     place = sweep.folder / sweep.runs[0] / part
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(elsewhere)
-    with refused("is a link, into which no run writes", error=ConfigError):
+    with refused("is a link, and runs are not written through links", error=ConfigError):
         sweep.run()
     assert [path.name for path in elsewhere.iterdir()] == ["config.json"]
 

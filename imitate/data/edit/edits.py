@@ -256,7 +256,9 @@ def delete(
             check_keys(file, keys)
         left = set(file.demos()).difference(unwanted)
     if "actions" in keys:
-        raise DatasetError(f"{source}: a demo has 'actions': they can be renamed, not deleted")
+        raise DatasetError(
+            f"{source}: 'actions' cannot be deleted, because each demo needs them: rename them instead"
+        )
     with target.writing() as part:
         rewrite(source, part, FileChanges(demos=left, drop=set(keys)), on_demo)
 

@@ -318,7 +318,7 @@ class StoredFiles:
         if odd or len(packing) > 1:
             raise DatasetError(
                 f"{self._path}: '{path}' is packed by {' and '.join(odd or packing)[:200]}, which is not read: store "
-                "it with one of blosc, zstd, lz4, gzip, zlib, bz2, lzma, or without"
+                "it with one of blosc, zstd, lz4, gzip, zlib, bz2, lzma, or uncompressed"
             )
         return _MEASURES[packing[0]] if packing else None
 

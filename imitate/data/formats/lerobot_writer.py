@@ -230,7 +230,7 @@ class _Writer:
         for key, (feature, *_) in self._layout.items():
             self._report.renamed[key] = feature
         self._report.note(
-            f"what LeRobot has no place for is in meta/{NAME}, which is read with the dataset here"
+            f"data that LeRobot has no place for are in meta/{NAME}, from which imitate reads them again"
         )
 
     def _describe(self, rows: Mapping[str, NDArray[Any]]) -> None:

@@ -185,13 +185,13 @@ def _check_exportable(config: Config, network: ACTNetwork, features: list[Featur
     if section.vae.enabled and sorted(network.posterior_keys) != sorted(state):
         raise CheckpointError(
             f"the posterior takes {', '.join(network.posterior_keys) or 'no vectors'}; LeRobot's takes "
-            f"{', '.join(state)} (algo.vae.posterior_keys)"
+            f"{', '.join(state)} (set algo.vae.posterior_keys to these)"
         )
     maps = list(network.obs.maps)
     if any(one is not maps[0] and not _equal(one, maps[0]) for one in maps):
         raise CheckpointError(
-            "each camera has its own map to tokens; LeRobot's share one (algo.tokens.shared_maps, and share "
-            "of the encoder)"
+            "each camera has its own map to tokens, but LeRobot's share one (set algo.tokens.shared_maps, and "
+            "share of the encoder, to true)"
         )
     first = len(network.obs.places[0]) - len(maps)
     if section.tokens.camera_positions and bool((network.obs.places[0, first:] != 0).any()):

@@ -160,7 +160,7 @@ class Sweep:
             for folder in (place, *runs_in(place)):
                 if folder.is_symlink():
                     raise ConfigError(
-                        f"{folder}: is a link, into which no run writes: copy the folder"
+                        f"{folder}: is a link, and runs are not written through links: copy the folder"
                     )
         states = [self.state(name) for name in self._configs]
         order: Order = InTurn(states)

@@ -251,7 +251,10 @@ def test_parts_of_a_file(path, tmp_path):
         )
     for how, words in (
         ({}, "nothing to delete: name demos or keys"),
-        ({"keys": ["actions"]}, "a demo has 'actions': they can be renamed, not deleted"),
+        (
+            {"keys": ["actions"]},
+            "'actions' cannot be deleted, because each demo needs them: rename them instead",
+        ),
         ({"demos": ["demo_11"]}, "there is no demo 'demo_11'"),
         ({"keys": ["ob"]}, "no demo has 'ob'"),
     ):

@@ -97,7 +97,9 @@ def test_whole_rates(tmp_path, rate, fps, changed, synthesised):
     times = table["timestamp"].to_numpy()
     np.testing.assert_allclose(times, np.arange(3) / fps, rtol=1e-6)
     assert times.dtype == np.float32 and source.attrs == {}
-    assert "what LeRobot has no place for is in meta/imitate.hdf5, which" in report.notes[0]
+    assert (
+        "data that LeRobot has no place for are in meta/imitate.hdf5, from which" in report.notes[0]
+    )
     assert report.renamed == {
         "actions": "action",
         "rewards": "next.reward",

@@ -360,7 +360,7 @@ def _wrapped(
         "angle_wrap",
         Level.warning,
         f"'{key}' jumps by a whole turn (2 pi) in {counted(len({p.demo for p in places}))}, in dimension "
-        f"{dimension_words(dims, names, len(dims))}: an angle goes on from pi to -pi",
+        f"{dimension_words(dims, names, len(dims))}: an angle continues from pi at -pi",
         places,
         advice=_step("sin_cos", key, dims)
         if key != "actions"
