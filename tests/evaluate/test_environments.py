@@ -305,9 +305,12 @@ def test_environments_that_can_be_made_here(monkeypatch):
 def test_only_a_cluster_that_is_typed_needs_no_trust(config, monkeypatch):
     asked = []
     monkeypatch.setattr(named_environments, "refuse", lambda *words: asked.append(words))
-    for typed in ([], ["train.seed=1"], ["train.seed=1", "cluster.on=ray"], ["cluster={}"]):
+    counts = []
+    for typed in ([], ["train.seed=1"], ["train.seed=1", "cluster.on = ray"], ["cluster={}"]):
         check_cluster(config(({}, {})), typed)
-    assert len(asked) == 2
+        counts.append(len(asked))
+    check_cluster(config(({}, {})))
+    assert (counts, len(asked)) == ([1, 2, 2, 2], 3)
 
 
 TYPED = """
