@@ -1,5 +1,6 @@
 import re
 import sys
+import types
 
 import gymnasium
 import numpy as np
@@ -641,3 +642,25 @@ def test_a_name_that_is_not_registered_is_quoted_with_a_near_one_of_its_module()
         GymnasiumEnv("json.decoder:Pendulm-v1")
     assert "did you mean 'json.decoder:Pendulum-v1'" in str(caught.value)
     assert "Did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"_get_obs": lambda self: np.zeros(1)},
+        {"_get_obs": lambda self: np.zeros(1), "model": types.SimpleNamespace(nq=1)},
+        {"_get_obs": lambda self: np.zeros(1), "data": types.SimpleNamespace(qpos=np.zeros(1))},
+        {"model": types.SimpleNamespace(nq=1), "data": types.SimpleNamespace(qpos=np.zeros(1))},
+    ],
+)
+def test_a_simulator_has_a_model_data_and_observations(registered, parts):
+    env = registered(type("Part", (Plain,), parts))
+    with refused("Part-v0: its state can be neither read nor set", error=EnvError):
+        env.get_state()
+
+
+def test_functions_of_unknown_signature_may_take_a_keyword():
+    assert gymnasium_env._takes_keyword(dict, "render_mode") is True
+    assert gymnasium_env._takes_keyword(lambda a, render_mode: 0, "render_mode") is True
+    assert gymnasium_env._takes_keyword(lambda a, **more: 0, "render_mode") is True
+    assert gymnasium_env._takes_keyword(lambda a, *more: 0, "render_mode") is False

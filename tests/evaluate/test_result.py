@@ -279,3 +279,52 @@ def test_a_table_of_evaluations(tmp_path):
     with refused("t.json: contains an evaluation that cannot be read (KeyError", error=ConfigError):
         table.find({"a": 1})
     table.close(is_over=True)
+
+
+def test_an_episode_is_on_disk_at_once_and_one_writer_has_the_file(tmp_path):
+    table = tmp_path / "a" / "b" / "t.json"
+    log = EpisodeLog(table)
+    log.add("one", episode(0))
+    (line,) = log.path.read_text().splitlines()
+    assert '"evaluation": "one"' in line and log.path.read_bytes().endswith(b"\n")
+    other = EpisodeLog(table)
+    for call in (other.read, lambda: other.add("two", episode(1))):
+        with refused("t.json: another process is writing it: wait for", error=ConfigError):
+            call()
+    other.close(remove=True)
+    assert log.path.exists()
+    log.path.unlink()
+    log.close(remove=True)
+    other.add("two", episode(1))
+    other.read()
+    assert other.find("two") == (episode(1),)
+    other.close(remove=False)
+
+
+def test_a_file_that_was_just_removed_is_not_written(tmp_path):
+    with (tmp_path / "t.json.episodes").open("w") as file:
+        (tmp_path / "t.json.episodes").unlink()
+        with refused("t.json: another process is writing it", error=ConfigError):
+            results._lock(file, tmp_path / "t.json.episodes")
+
+
+def test_an_empty_file_of_episodes_is_removed(tmp_path):
+    log = EpisodeLog(tmp_path / "t.json")
+    log.read()
+    assert log.path.exists()
+    log.close(remove=False)
+    assert not log.path.exists()
+
+
+def test_the_text_of_a_table(tmp_path):
+    path = tmp_path / "a" / "b" / "t.json"
+    table = ResultsFile(path, resume=False)
+    table.add({"a": 1}, played(episode(0)))
+    text = path.read_text()
+    assert text.startswith('{\n  "evaluations": [\n    {\n      "env": "Can",\n')
+    assert text.endswith("\n    }\n  ]\n}\n")
+    table.close(is_over=True)
+    with refused("t.json: exists already; choose another name", error=ConfigError):
+        ResultsFile(path, resume=False)
+    ResultsFile(tmp_path / "new.json", resume=True).close(is_over=True)
+    assert not (tmp_path / "new.json").exists()
