@@ -8,12 +8,15 @@ not just write itself is opened as :class:`ConfinedFile`, which checks each obje
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import h5py
-from h5py import h5d, h5f, h5g, h5i, h5l, h5o, h5z
+import numpy as np
+from h5py import h5d, h5f, h5g, h5i, h5l, h5o, h5t, h5z
 
 from imitate.errors import DatasetError
 from imitate.system.memory import ALWAYS_BYTES, gigabytes
@@ -118,6 +121,7 @@ def check_storage(array: h5d.DatasetID) -> None:
                 f"{gigabytes(whole)}: the file is damaged; copy it again"
             )
         _check_packed(array, plist, piece)
+    _check_lengths(array, plist)
     if plist.get_layout() == h5d.VIRTUAL:
         kind = "is a virtual dataset: its values are in other files"
     elif plist.get_external_count():
@@ -150,6 +154,61 @@ def _check_packed(array: h5d.DatasetID, plist: Any, piece: int) -> None:
             f"{_file_of(array)}: {_shown(h5i.get_name(array))} has a compression that no program writes, and "
             "could unpack without end: the file is damaged; copy it again"
         )
+
+
+def _check_lengths(array: h5d.DatasetID, plist: Any) -> None:
+    """Refuse values of variable length that take more bytes together than the file, where each is stored once."""
+    kind, count = array.get_type(), math.prod(array.shape)
+    is_text = isinstance(kind, h5t.TypeStringID) and kind.is_variable_str()
+    if count < 2 or not (is_text or isinstance(kind, h5t.TypeVlenID)):
+        return
+    path = Path(_file_of(array))
+    size = path.stat().st_size
+    if count * size <= ALWAYS_BYTES:
+        return
+    width = 1 if is_text else kind.get_super().get_size()
+    total = sum(_stored_lengths(array, plist, path)) * width
+    if total > size:
+        raise DatasetError(
+            f"{path}: {_shown(h5i.get_name(array))} has {gigabytes(total)} in a file of {gigabytes(size)}, because it "
+            "repeats values: the file is damaged; copy it again"
+        )
+
+
+def _stored_lengths(array: h5d.DatasetID, plist: Any, path: Path) -> Iterator[int]:
+    """Yield the lengths of values of variable length, or sums of them.
+
+    A value is stored as its length (4 bytes) and its place. Where these cannot be read, the values are, one at a time:
+    each is smaller than the file.
+    """
+    in_chunks, form = plist.get_layout() == h5d.CHUNKED, h5i.get_file_id(array).get_create_plist()
+    filters = {plist.get_filter(n)[0] for n in range(plist.get_nfilters())}
+    if (
+        plist.get_layout() == h5d.COMPACT
+        or not filters <= {h5z.FILTER_DEFLATE}
+        or form.get_userblock()
+    ):
+        values = h5py.Dataset(array)
+        yield from (len(values[place]) for place in np.ndindex(array.shape))
+        return
+    if plist.get_layout() == h5d.VIRTUAL or plist.get_external_count():
+        return
+    infos = map(array.get_chunk_info, range(array.get_num_chunks())) if in_chunks else ()
+    pieces = [(info.byte_offset, info.size) for info in infos]
+    if not in_chunks:
+        pieces = [(array.get_offset() or 0, array.get_storage_size())]
+    width = 8 + form.get_sizes()[0]
+    with path.open("rb") as file:
+        for offset, size in pieces:
+            file.seek(offset)
+            data = file.read(size)
+            if filters:
+                with suppress(zlib.error):  # reading the values fails in the same way
+                    data = zlib.decompressobj().decompress(
+                        data, math.prod(plist.get_chunk()) * width
+                    )
+            lengths = np.frombuffer(data[: len(data) // width * width], "u1").reshape(-1, width)
+            yield int(lengths[:, :4].copy().view("<u4").sum(dtype=np.uint64))
 
 
 def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5d.DatasetID]]:

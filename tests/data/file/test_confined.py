@@ -12,6 +12,7 @@ import pytest
 
 import imitate
 from imitate.data import DatasetFile, DatasetWriter, SequenceDataset
+from imitate.data.file import confined
 from imitate.data.file.confined import (
     ConfinedFile,
     ConfinedGroup,
@@ -416,3 +417,52 @@ def test_a_confined_file_is_a_group_like_any_other(demo_file):
         assert file.get("data", getclass=True) is h5py.Group
         assert type(file["data"]) is ConfinedGroup and "data" in file
         assert [key for key, _ in file["data"].items()] == list(file["data"])
+
+
+REPEATED = {
+    "in a row": ({}, {}, h5py.vlen_dtype(np.uint8)),
+    "numbers of two bytes": ({}, {}, h5py.vlen_dtype(np.uint16)),
+    "texts": ({}, {}, h5py.string_dtype()),
+    "after a user block": ({"userblock_size": 512}, {}, h5py.vlen_dtype(np.uint8)),
+    "pieces": ({}, {"chunks": (30,)}, h5py.vlen_dtype(np.uint8)),
+    "packed pieces": ({}, {"chunks": (30,), "compression": "gzip"}, h5py.vlen_dtype(np.uint8)),
+}
+
+
+def repeat_first(path, key):
+    """Let all values of variable length refer to the first one, which has 9,000 items."""
+    with h5py.File(path, "r+") as file:
+        array = file[key]
+        if array.compression:
+            first = zlib.decompress(array.id.read_direct_chunk((0,))[1])[:16]
+            array.id.write_direct_chunk((0,), zlib.compress(first * len(array)))
+            return
+        count, at = (
+            len(array),
+            array.id.get_chunk_info(0).byte_offset if array.chunks else array.id.get_offset(),
+        )
+    content = bytearray(path.read_bytes())
+    at += 0 if content[at : at + 4] == pack("<I", 9000) else 512
+    content[at : at + 16 * count] = content[at : at + 16] * count
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", REPEATED)
+def test_values_that_are_stored_once_and_repeated_are_not_read(tmp_path, monkeypatch, how):
+    of_file, of_array, dtype = REPEATED[how]
+    path = tmp_path / "a.hdf5"
+    monkeypatch.setattr(confined, "ALWAYS_BYTES", 0)
+    with h5py.File(path, "w", **of_file) as file:
+        array = file.create_dataset("x", (30,), dtype, **of_array)
+        array[0] = "a" * 9000 if how == "texts" else np.zeros(9000, h5py.check_vlen_dtype(dtype))
+    with ConfinedFile(path) as file:
+        assert len(file["x"][0]) == 9000
+    repeat_first(path, "x")
+    with h5py.File(path) as file:
+        assert {len(value) for value in file["x"][:]} == {9000}
+    total = "540 kB" if how == "numbers of two bytes" else "270 kB"
+    with (
+        ConfinedFile(path) as file,
+        pytest.raises(DatasetError, match=f"'/x' has {total} in a file of"),
+    ):
+        file["x"]
