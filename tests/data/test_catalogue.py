@@ -1,14 +1,27 @@
 """The catalogue of public files: complete entries, names that are found, nothing invented."""
 
+import hashlib
 import json
 import re
+from pathlib import PurePosixPath
 
+import h5py
+import numpy as np
 import pytest
 
 from imitate.config import load_config
-from imitate.data.download.catalogue import catalogue_path, chosen, download_advice, load_catalogue
-from imitate.errors import ConfigError, UserError
+from imitate.data.download.catalogue import (
+    Downloaded,
+    PublicFile,
+    catalogue_path,
+    chosen,
+    download_advice,
+    download_public,
+    load_catalogue,
+)
+from imitate.errors import ConfigError, DatasetError, UserError
 from imitate.train.setup import resolve
+from tests.demo_files import episode, write_demos
 from tests.refusals import refused
 
 FILES = load_catalogue()
@@ -129,3 +142,48 @@ def test_a_training_without_its_public_data_names_the_command(tmp_path, monkeypa
     words = "train.data.0.path: no file|imitate dataset download robomimic/lift/ph/low_dim"
     with refused(words, path, error=ConfigError):
         resolve(load_config("paper/what_matters/lift_ph/bc_rnn"), None, None)
+
+
+# ---- files that are there already ------------------------------------------------------------------
+
+
+def public(url="http://host/a.hdf5", **known):
+    parts = {"size_bytes": None, "about_bytes": None, "sha256": None, "horizon": 1, **known}
+    return PublicFile("a/b", url, PurePosixPath("a.hdf5"), "MIT", **parts)
+
+
+def test_a_file_that_is_there_is_verified(tmp_path):
+    path = write_demos(tmp_path / "a.hdf5", [episode(2, {"s": np.zeros((2, 1))})])
+    size, digest = path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
+    for known, verified in (
+        ({}, "structure"),
+        ({"size_bytes": size}, "size"),
+        ({"sha256": digest}, "sha256"),
+    ):
+        found = download_public(public(**known), path)
+        assert found == Downloaded("a/b", str(path), size, digest, verified, 0, 0)
+    for known, words in (
+        ({"size_bytes": size + 1}, f"than 'a/b' ({size + 1} bytes, SHA-256 ?): move it away"),
+        ({"sha256": "0"}, f"({size} bytes, SHA-256 {digest}) than 'a/b' (? bytes, SHA-256 0)"),
+    ):
+        with refused(f"{path}: exists already, with other content", words, error=DatasetError):
+            download_public(public(**known), path)
+
+
+def test_a_file_that_is_there_has_a_demo_with_actions(tmp_path):
+    path = write_demos(tmp_path / "a.hdf5", [episode(2, {"s": np.zeros((2, 1))})])
+    with h5py.File(path, "a") as file:
+        del file["data/demo_0/actions"]
+    with refused(f"{path}: |demo_0", error=DatasetError):
+        download_public(public(), path)
+    with h5py.File(path, "a") as file:
+        del file["data/demo_0"]
+    with refused(f"{path}: holds no demo", error=DatasetError):
+        download_public(public(), path)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/a.hdf5", "file:///a.hdf5", "a.hdf5"])
+def test_an_address_of_another_kind_is_refused(tmp_path, url):
+    with refused(f"{url}: not an address that begins with http", error=DatasetError):
+        download_public(public(url), tmp_path / "a.hdf5")
+    assert list(tmp_path.iterdir()) == []
