@@ -11,6 +11,7 @@ from shlex import quote
 from types import SimpleNamespace
 from urllib.error import HTTPError, URLError
 
+import fsspec
 import h5py
 import pytest
 
@@ -518,3 +519,13 @@ def test_the_command_refuses_what_the_catalogue_does_not_know(server, tmp_path, 
         ),
     ):
         assert said in call(f"dataset download {words}", code=2).stderr
+
+
+def test_the_rest_of_a_file_of_a_store_if_it_is_the_same():
+    store = fsspec.filesystem("memory")
+    store.pipe("/rest/a.hdf5", b"0123456789")
+    tag = str(store.info("/rest/a.hdf5")["created"])
+    for start, given, first in ((0, "", 0), (4, "", 4), (4, tag, 4), (4, "another", 0)):
+        with opened("memory://rest/a.hdf5", start, given) as content:
+            assert (content.start, content.total, content.tag) == (first, 10, tag)
+            assert b"".join(content.blocks) == b"0123456789"[first:]
