@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from imitate.train import loss_guard as module
 from imitate.train.loss_guard import (
     BLOCK,
     FIRST,
@@ -112,3 +113,31 @@ def test_values_that_are_not_finite_are_traced_to_demo_and_key():
     words = "demo_1, window at step 2: 'obs/pos' holds NaN or inf"
     assert bad_input(Samples(), torch.tensor([3, 12])) == words
     assert bad_input(Samples(), torch.tensor([3])) is None
+
+
+def test_limits_of_the_guard():
+    assert (module.FACTOR, module.WINDOW, FIRST, PATIENCE, BLOCK) == (1000.0, 1000, 50, 10, 100)
+
+
+def test_the_first_fifty_losses_set_the_limit():
+    guard = LossGuard(torch.device("cpu"))
+    for _ in range(2):
+        assert feed(guard, [1.0] * 10 + [2000.0] * 39) is None
+        guard.reset()
+        assert feed(guard, [1.0] * 39 + [2000.0] * 30).step == 59
+        guard.reset()
+
+
+def test_losses_of_zero_may_rise_to_a_thousandth():
+    for loss, found in ((0.00099, False), (0.0011, True)):
+        bad = feed(LossGuard(torch.device("cpu")), [0.0] * 50 + [loss] * 40)
+        assert (bad is not None) is found
+    assert bad.reason == "above 0.001 for 10 steps in a row" and bad.value == pytest.approx(0.0011)
+
+
+def test_eight_demos_are_named():
+    words = "; ".join(f"demo_{number} steps 0" for number in range(8))
+    assert describe_batch(Samples(), torch.arange(0, 80, 10)) == words
+    assert describe_batch(Samples(), torch.arange(0, 90, 10)) == f"{words} and 1 more demos"
+    assert describe_batch(Samples(), torch.arange(6)) == "demo_0 steps 0, 1, 2, 3"
+    assert describe_batch(Samples(), torch.arange(0, 20, 10), limit=1).endswith("and 1 more demos")

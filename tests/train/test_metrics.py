@@ -6,7 +6,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from imitate import load_config
 from imitate.errors import ConfigError
-from imitate.train.metrics import Debug, MetricsFile, NoiseScale, policy_stds
+from imitate.train.metrics import Debug, EpochMeans, MetricsFile, NoiseScale, policy_stds
+from tests.refusals import refused
 from tests.tiny import tiny_algo, tiny_batch, tiny_config, tiny_run
 
 SMALL = {"actor": {"net": {"gaussian": {"init_std": 0.3, "fixed_std": True}}}}
@@ -138,3 +139,54 @@ def test_without_observations_or_with_goals_no_deviation_is_shown():
     assert policy_stds(tiny_algo("sac"), {}) is None
     goal = tiny_algo("gciql", goal={"s": 3})
     assert policy_stds(goal, {"s": torch.zeros(5, 3)}) is None
+
+
+def test_means_of_an_epoch():
+    means = EpochMeans()
+    assert means.means() == {}
+    means.add({"Loss": torch.tensor(1.0, requires_grad=True), "Rate": 0.5})
+    means.add({"Loss": 4.0})
+    means.add({"Loss": torch.tensor(7.0), "Late": torch.tensor(2)})
+    found = means.means()
+    assert {key: float(value) for key, value in found.items()} == {
+        "Loss": 4,
+        "Rate": 0.5,
+        "Late": 2,
+    }
+    assert all(v.dtype == torch.float64 and not v.requires_grad for v in found.values())
+    state = means.state()
+    assert state["counts"] == {"Loss": 3, "Rate": 1, "Late": 1} and state["sums"]["Loss"] == 12.0
+    again = EpochMeans()
+    again.load_state(state, torch.device("cpu"))
+    for each in (again, means):
+        each.add({"Loss": 8.0})
+        assert each.means()["Loss"] == 5.0
+    assert state["sums"]["Loss"] == 12.0 and state["counts"]["Loss"] == 3
+    with refused("returned list: return a dict of values", error=ConfigError):
+        means.add([1.0])
+    with refused("returned 'x' of shape (2,): return single numbers", error=ConfigError):
+        means.add({"x": torch.zeros(2)})
+
+
+def test_lines_of_later_epochs_are_removed(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    assert file.read() == []
+    file.truncate(1)
+    assert not file.path.exists()
+    lines = [
+        '{"kind": "epoch", "epoch": 1, "x": 1.5, "text": "a", "none": null}',
+        '{"kind": "rollout", "epoch": 2, "x": 2}',
+        '{"kind": "epoch", "epoch": 3}',
+        '{"kind": "epoch", "epoch": true}',
+        '{"kind": "epoch", "epoch": 1.0}',
+        '{"kind": "epoch"}',
+        "[1]",
+        '{"kind": "ep',
+    ]
+    file.path.write_text("\n".join(lines))
+    kept = [{"kind": "epoch", "epoch": 1, "x": 1.5}, {"kind": "rollout", "epoch": 2, "x": 2}]
+    found = [{key: v for key, v in record.items() if key != "none"} for record in file.read()]
+    assert found == [*kept, {"kind": "epoch", "epoch": 3}]
+    file.truncate(2)
+    found = [{key: v for key, v in record.items() if key != "none"} for record in file.read()]
+    assert found == kept and len(file.path.read_text().splitlines()) == 2

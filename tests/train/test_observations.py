@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from imitate.config import load_config
+from imitate.config.train import DatasetConfig
+from imitate.data.shards.index import write_index
 from imitate.errors import ConfigError, DatasetError
+from imitate.train import observations as module
 from imitate.train.observations import observed_of, with_observations
 from tests.demo_files import episode, write_demos
 from tests.refusals import refused
@@ -146,3 +149,16 @@ def test_configurations_that_the_data_do_not_fit(path):
         with_observations(config(path, ["s"], train={"data": str(path), "hdf5_filter_key": "none"}))
     with refused("demo 'demo_1' has no 'obs/left_image'", error=DatasetError):
         with_observations(config(path, ["s"], ["left_image"]))
+
+
+def test_observations_of_shards_are_those_of_their_index(path):
+    folder = path.parent
+    write_index(folder, [path])
+    entry = DatasetConfig(path=str(folder))
+    found = module._forms(entry, None, None)
+    assert found[0] == str(folder)
+    assert {key: form[0] for key, form in found[1].items()} == {
+        "s": (2,),
+        "goal": (1,),
+        "i": (8, 8, 3),
+    }

@@ -210,6 +210,8 @@ def test_a_run_without_checkpoints(folder):
     nothing = {"recommended": None, "checkpoints": []}
     assert module.recommendation(run, history(), 1) == nothing
     assert module.draw_curves(run) is None
+    run.metrics.write_text('{"kind": "rollout", "epoch": 1}\n')
+    assert module.draw_curves(run) is None
     module.write_results(run, {"a": [1]})
     assert run.results.read_text() == '{\n  "a": [\n    1\n  ]\n}\n'
 
