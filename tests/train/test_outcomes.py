@@ -1,6 +1,7 @@
 """Evaluations in the metrics, in results.json and in words."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,3 +120,30 @@ def test_a_result_in_words():
     assert (
         words.startswith("Hopper-v5 return 1, D4RL score 0.7, 10 steps") and "stopped" not in words
     )
+
+
+def test_a_score_of_0_has_a_deviation():
+    found = rollout_numbers([result([None, None], [-20.272305] * 2, "Hopper-v5")])
+    assert (found["Rollout/D4RL_Score"], found["Rollout/D4RL_Score_Std"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("meets", "kept"),
+    [([None], None), ([True, None, True], 1.0), ([True, False], 0.0), ([], None)],
+)
+def test_named_rewards_and_whether_their_bounds_are_kept(meets, kept):
+    made = result([True], [1.0])
+    rewards = [
+        SimpleNamespace(
+            spec=SimpleNamespace(name=f"r{number}"),
+            per_step=SimpleNamespace(value=float(number)),
+            meets=each,
+        )
+        for number, each in enumerate(meets)
+    ]
+    object.__setattr__(made, "__class__", type("Result", (EvalResult,), {"rewards": rewards}))
+    found = rollout_numbers([made])
+    named = {f"Rollout/Rewards/r{number}": float(number) for number in range(len(meets))}
+    named |= {} if kept is None else {"Rollout/Bounds_Kept": kept}
+    marks = ("Rollout/Rewards", "Rollout/Bounds")
+    assert {key: value for key, value in found.items() if key.startswith(marks)} == named
