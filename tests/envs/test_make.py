@@ -496,3 +496,14 @@ def test_a_real_robot_has_no_environment(monkeypatch, offers, words):
     monkeypatch.setattr(make, "offered", lambda option: offers)
     with refused(words, error=EnvError):
         check_description({"type": 4})
+
+
+def test_without_any_seed_skills_and_goals_are_those_of_the_seed_0():
+    def numbers(count):
+        random = np.random.default_rng(0)
+        return [int(random.integers(count)) for _ in range(9)]
+
+    env, _ = around({"type": "skills", "num": 3})
+    assert [int(env.reset()[0]["skill"].argmax()) for _ in range(9)] == numbers(3)
+    env, _ = around({"type": "goals", "of": "s", "points": [[float(n)] for n in range(5)]})
+    assert [int(env.reset()[0]["desired_goal"][0]) for _ in range(9)] == numbers(5)
