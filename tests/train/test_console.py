@@ -182,3 +182,61 @@ def test_images_are_slow_without_a_gpu(kinds, device, found):
         config=SimpleNamespace(observation=of_all), device=SimpleNamespace(type=device)
     )
     assert images_on_cpu(setup) == found
+
+
+class Flushed(io.StringIO):
+    """Counts flushes."""
+
+    flushes = 0
+
+    def isatty(self):
+        return True
+
+    def flush(self):
+        self.flushes += 1
+
+
+class Bar:
+    """Notes its calls."""
+
+    made = ()
+
+    def __init__(self, **how):
+        self.how, self.n, self.calls = how, how["initial"], []
+        Bar.made += (self,)
+
+    def __getattr__(self, name):
+        return lambda *given, **how: self.calls.append((name, *given, *how.values()))
+
+    def update(self, count):
+        self.calls.append(("update", count))
+        self.n += count
+
+
+def test_a_bar_from_its_start_to_its_end(clock, monkeypatch):
+    Bar.made = ()
+    monkeypatch.setattr("imitate.system.text.ProgressBar", Bar)
+    made = Console(Flushed())
+    assert made.words == "" and made.interactive
+    made.advance(3)
+    made.start_bar(10, 2)
+    how = {"total": 10, "initial": 2, "file": made.stream, "unit": "step", "dynamic_ncols": True}
+    assert [bar.how for bar in Bar.made] == [how]
+    made.close_bar()
+    assert Bar.made[0].calls == [("update", 0), ("close",)]
+    made.close_bar()
+    made.start_bar(10, 2)
+    bar = Bar.made[1]
+    clock[0] = 0.2
+    made.advance(4)
+    assert bar.calls == []
+    clock[0], made.words = 0.25, "loss 1"
+    made.advance(5)
+    clock[0] = 0.44
+    made.advance(6)
+    assert bar.calls == [("set_postfix_str", "loss 1", False), ("update", 3)]
+    flushed = made.stream.flushes
+    made.say("hello")
+    assert bar.calls[2:] == [("clear",), ("refresh",)] and made.stream.flushes == flushed + 1
+    made.start_bar(20, 6)
+    assert bar.calls[4:] == [("update", 1), ("close",)] and len(Bar.made) == 3

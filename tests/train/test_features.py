@@ -256,3 +256,29 @@ def test_there_must_be_room(monkeypatch, what, spare, fits):
         words = "exceed the cache's limit" if what == "limit" else "are needed, but"
         with pytest.raises(NoRoomError, match=words):
             features_once("obs-a-1", 130, (2,), Rows())
+
+
+def test_blank_features_have_the_shape_of_the_images_but_their_last_three_axes(monkeypatch):
+    nets = {
+        "far": [SimpleNamespace(frozen_shape=(4, 2))],
+        "near": [SimpleNamespace(frozen_shape=(5,))],
+        "open": [SimpleNamespace(frozen_shape=None)],
+    }
+    monkeypatch.setattr(module, "frozen_networks", lambda algo: nets)
+    monkeypatch.setattr(
+        module, "obstacle", lambda algo, key, nets, data: "no" if key == "near" else None
+    )
+    algo = SimpleNamespace(preprocess=SimpleNamespace(feature_shapes={}))
+    images = torch.ones(3, 6, 8, 9, 1)
+    raw = {
+        "obs": {"far": images, "near": images, "open": images},
+        "next_obs": None,
+        "goal_obs": {"far": images[:, 0]},
+    }
+    module.put_blank_features(algo, None, raw)
+    assert algo.preprocess.feature_shapes == {"far": (4, 2)}
+    assert raw["obs"]["near"] is images and raw["obs"]["open"] is images
+    for group, shape in (("obs", (3, 6, 4, 2)), ("goal_obs", (3, 4, 2))):
+        blank = raw[group]["far"]
+        assert (blank.shape, blank.dtype, bool(blank.any())) == (shape, torch.float16, False)
+    assert raw["next_obs"] is None

@@ -93,6 +93,7 @@ def test_a_trial_has_as_many_samples_as_a_gigabyte_holds(tree, measured, monkeyp
     [
         ([1.1, 1.0, 1.05], {"precision": "fp32", "num_threads": 1}),  # near enough
         ([1.11, 1.0, 1.05], {"precision": "fp32", "num_threads": 2}),
+        ([2.3, 2.0, 2.1], {"precision": "fp32", "num_threads": 2}),
         ([1.5, 1.2, 1.0], {"precision": "fp32", "num_threads": 4}),
     ],
 )
