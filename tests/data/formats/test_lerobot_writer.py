@@ -154,3 +154,13 @@ def test_a_task_without_words_is_that_of_the_environment(tmp_path):
 def test_demos_with_other_arrays_are_refused(tmp_path, other, words):
     with refused(f"{tmp_path / 'l'}: |{words}"):
         written(tmp_path / "l", demo(), other)
+
+
+@pytest.mark.parametrize("kinds", [("uint8", "float32"), ("float32", "uint8")])
+def test_images_of_one_demo_and_numbers_of_another_are_refused(tmp_path, kinds):
+    demos = [episode(3, {"cam": np.zeros((3, 16, 16, 3), kind)}) for kind in kinds]
+    of_one, of_another = (kind.replace("uint8", "image") for kind in reversed(kinds))
+    with refused(
+        f"has type {of_one} in one demo and {of_another} in another: give the same in each"
+    ):
+        written(tmp_path / "l", *demos)
