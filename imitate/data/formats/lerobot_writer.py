@@ -247,8 +247,8 @@ class _Writer:
             kinds = [one["dtype"] for one in (feature, self._features[key])]
             if kinds[0] != kinds[1] and {"image", "video"} & set(kinds):
                 raise DatasetError(
-                    f"{self._path}: '{key}' has type {kinds[0]} in one demo and {kinds[1]} in another: give the same in "
-                    "each"
+                    f"{self._path}: '{key}' has type {kinds[0]} in one demo and {kinds[1]} in another: give the same "
+                    "in each"
                 )
 
     def _feature(self, key: str, values: NDArray[Any]) -> dict[str, Any]:

@@ -156,11 +156,7 @@ def test_demos_with_other_arrays_are_refused(tmp_path, other, words):
         written(tmp_path / "l", demo(), other)
 
 
-@pytest.mark.parametrize("kinds", [("uint8", "float32"), ("float32", "uint8")])
-def test_images_of_one_demo_and_numbers_of_another_are_refused(tmp_path, kinds):
-    demos = [episode(3, {"cam": np.zeros((3, 16, 16, 3), kind)}) for kind in kinds]
-    of_one, of_another = (kind.replace("uint8", "image") for kind in reversed(kinds))
-    with refused(
-        f"has type {of_one} in one demo and {of_another} in another: give the same in each"
-    ):
+def test_numbers_after_the_images_of_another_demo_are_refused(tmp_path):
+    demos = [episode(3, {"cam": np.zeros((3, 16, 16, 3), kind)}) for kind in ("uint8", "float32")]
+    with refused("has type float32 in one demo and image in another: give the same in each"):
         written(tmp_path / "l", *demos)
