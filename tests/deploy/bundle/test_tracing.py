@@ -1,10 +1,16 @@
 """Random numbers and resized images of an exported prediction, function by function."""
 
+import warnings
+
+import onnx
+import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import nn
 
-from imitate.deploy.bundle.tracing import Draws, Numbers, Resizing
+from imitate.deploy.bundle import tracing
+from imitate.deploy.bundle.tracing import Draws, Numbers, Resizing, exported
 from imitate.errors import BundleError
 from tests.refusals import refused
 
@@ -84,3 +90,56 @@ def test_resizing_by_matrices_is_resizing(size, by_name):
         plain = nn.functional.interpolate(image, size, mode="bilinear")
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(plain, nn.functional.interpolate(image, size, mode="bilinear"))
+
+
+class Sums(nn.Module):
+    """Two equal weights and another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        self.again = nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        self.other = nn.Parameter(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+
+    def forward(self, x, y):
+        return x @ self.first + x.abs() @ self.again, y + self.other
+
+
+def test_an_exported_module_has_its_names_and_each_weight_once():
+    module, x, y = Sums(), torch.tensor([[1.0, -1.0]]), torch.zeros(1, 4)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        data = exported(module, {"obs/x": x, "obs/y": y}, ["left", "right"])
+    assert shown == []
+    graph = onnx.load_from_string(data)
+    assert [(entry.domain, entry.version) for entry in graph.opset_import] == [("", 17)]
+    weights = [numpy_helper.to_array(weight).tolist() for weight in graph.graph.initializer]
+    assert weights == [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0, 3.0, 4.0]]]
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    assert [entry.name for entry in session.get_inputs()] == ["obs/x", "obs/y"]
+    assert [entry.name for entry in session.get_outputs()] == ["left", "right"]
+    left, right = session.run(None, {"obs/x": x.numpy(), "obs/y": y.numpy() + 1})
+    assert (left.tolist(), right.tolist()) == ([[2.0, 4.0]], [[2.0, 3.0, 4.0, 5.0]])
+
+
+def test_an_export_leaves_torch_as_it_was_and_its_errors_are_one_line(capfd):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.linalg.eigvals(x).real
+
+    before = torch.backends.mha.get_fastpath_enabled(), torch._C._jit_onnx_log
+    with tracing._plain_export():
+        assert torch.backends.mha.get_fastpath_enabled() is False
+        assert torch._C._jit_onnx_log("a graph") is None
+    with pytest.raises(BundleError, match="^ONNX has no equivalent for it: ") as caught:
+        exported(Odd(), {"x": torch.eye(2)}, ["y"])
+    assert "\n" not in str(caught.value) and capfd.readouterr().out == ""
+    assert (torch.backends.mha.get_fastpath_enabled(), torch._C._jit_onnx_log) == before
+    assert tracing._line(ValueError("a \n b" + 300 * "c")) == "a b" + 197 * "c"
+
+
+def test_tensors_of_a_nested_memory_have_dotted_names():
+    tree = {"a": {"b": torch.zeros(1), "none": None}, "c": torch.ones(1)}
+    assert list(tracing._leaves(tree)) == [("a.b", tree["a"]["b"]), ("c", tree["c"])]
+    found = tracing._with_leaves(tree, {"a.b": torch.full((1,), 7.0)})
+    assert found == {"a": {"b": torch.full((1,), 7.0), "none": None}, "c": torch.ones(1)}
