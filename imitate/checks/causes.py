@@ -251,10 +251,16 @@ _ROWS = 1500
 """Largest number of steps for which similar ones are searched."""
 _CLOSE = 0.2
 """Largest distance of states that should have one action, in standard deviations per number."""
-_STATES, _DEMOS, _STEPS = 30, 5, 5
-"""Least number of such states; demonstrations that are compared in each, and steps of which actions are averaged."""
-_FORKS, _CHANCE = 1.0, 0.65
-"""Largest variances of actions of healthy demonstrations in one state: in a twentieth of the states, and in half."""
+_STATES = 30
+"""Smallest number of such states."""
+_DEMOS = 5
+"""Number of demonstrations that are compared in each of these states."""
+_STEPS = 5
+"""Number of steps over which actions are averaged."""
+_FORKS = 1.0
+"""Largest variance of actions in one state that a twentieth of the states of healthy demonstrations exceeds."""
+_CHANCE = 0.65
+"""Largest variance of actions in one state that half of the states of healthy demonstrations exceed."""
 
 
 def of_consistency(

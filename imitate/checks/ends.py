@@ -30,8 +30,10 @@ _BEFORE = 3
 """Unsolved steps before the first solved one that have to look different."""
 _RELIABLE = 0.9
 """Least probability that an unsolved step is farther from the solved state than a solved one."""
-_EPISODES, _SHARE = 4, 0.5
-"""Least number and share of failed episodes that look solved."""
+_EPISODES = 4
+"""Smallest number of failed episodes that look solved for this to be a cause."""
+_SHARE = 0.5
+"""Smallest share of them among the failed episodes."""
 
 
 class SolvedState:

@@ -30,8 +30,12 @@ _FEWEST = 30
 """Least number of steps for a fit."""
 _STILL = 0.1
 """Fraction of the usual motion below which a position is blocked."""
-_FITS, _OUTLIER, _RIDGE = 5, 5.2, 1e-3
-"""Regressions of free motions; the error, in the median one, from which on a step is in contact; and their ridge."""
+_FITS = 5
+"""Number of regressions, each of which leaves out the steps in contact that the one before found."""
+_OUTLIER = 5.2
+"""Multiple of the median error above which a step counts as one in contact."""
+_RIDGE = 1e-3
+"""Ridge of the regressions."""
 _COLUMNS = 16
 """Numbers of positions up to which their order is examined."""
 
@@ -461,8 +465,10 @@ class Commands:
         return found
 
 
-_FEWEST_MOVED, _AGAINST = 10, 0.5
-"""Least number of steps with motion; the share of it to the other side, less the rest, that no healthy action has."""
+_FEWEST_MOVED = 10
+"""Smallest number of steps with motion."""
+_AGAINST = 0.5
+"""Share of the motion to the other side, minus the share to the right side, that no healthy action reaches."""
 _GRID, _SWEEPS = 24, 3
 _MOST = 4.0
 """Largest square of an error that counts, in the usual motion."""

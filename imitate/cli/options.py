@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from imitate.crew.backend import Backend
 
 
-FAILED, INTERRUPTED = 1, 130
-"""Exit codes: something failed, was stopped, lost or found, as the help of the command says; Ctrl-C was pressed."""
+FAILED = 1
+"""Exit code if something failed, was stopped, lost or found; the help of a command says which."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 COMMANDS = frozenset(
     {
         "train",

@@ -17,11 +17,17 @@ from typing import Any
 
 from imitate.system.channel.stream import same_token
 
-PROBE_S, PROBES = 5, 3
-"""Seconds between two probes of an idle connection, and unanswered ones after which it counts as lost."""
+PROBE_S = 5
+"""Seconds between two probes of an idle connection."""
 
-MAX_STRANGERS, STRANGER_S = 512, 30.0
-"""Largest number of connections without a token (beyond it the oldest is dropped), and seconds that each has."""
+PROBES = 3
+"""Number of unanswered probes after which the connection counts as lost."""
+
+MAX_STRANGERS = 512
+"""Largest number of connections without a token; beyond it the oldest is dropped."""
+
+STRANGER_S = 30.0
+"""Seconds in which such a connection must send its token."""
 Address = tuple[str, int, str]
 
 

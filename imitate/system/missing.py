@@ -10,8 +10,10 @@ from pathlib import Path
 
 from imitate.system.recognition import diagnosis
 
-_NEAR, _NEAR_STEM = 0.7, 0.6
-"""Least likeness of two names, and of what they are without their endings."""
+_NEAR = 0.7
+"""Smallest similarity of two names that are near."""
+_NEAR_STEM = 0.6
+"""Smallest similarity of these names without their endings."""
 _MOST_ENTRIES = 5000
 
 

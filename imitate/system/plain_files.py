@@ -19,8 +19,10 @@ from typing import IO, Any
 
 from imitate.errors import FileError
 
-MAX_TEXT, MAX_DEPTH = 2**26, 100
-"""Largest size in bytes of a text file that is read whole, and largest nesting depth of JSON."""
+MAX_TEXT = 2**26
+"""Largest size in bytes of a text file that is read whole."""
+MAX_DEPTH = 100
+"""Largest nesting depth of JSON."""
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 

@@ -348,9 +348,8 @@ class Algo(ABC, Generic[ConfigT]):
         if load_optimizers:
             self.counters = {name: int(model_dict[name]) for name in self.counters}
             self.optimization.load_state_dict(model_dict)
-            vars(self).pop(
-                "recorded_update", None
-            )  # recorded graphs contain the optimizers' former state
+            # recorded graphs contain the optimizers' former state
+            vars(self).pop("recorded_update", None)
 
     # ---- test time -----------------------------------------------------------------------------------------------
 

@@ -29,8 +29,10 @@ _SAME_SIZE = (h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 """Filters of HDF5 whose results are as large as their data."""
 _WITH_LENGTH = (h5z.FILTER_NBIT, h5z.FILTER_SCALEOFFSET)
 """Filters that unpack to a number and a size of values among their parameters."""
-_GROWTH, _PIECE_HEADER = 1.1, 64
-"""Growth of random data by packing: a factor, and bytes for each piece."""
+_GROWTH = 1.1
+"""Largest factor by which packing enlarges random data."""
+_PIECE_HEADER = 64
+"""Bytes that packing adds to each piece."""
 
 
 class OutsideFileError(DatasetError):

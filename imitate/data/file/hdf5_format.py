@@ -37,8 +37,10 @@ from imitate.system.recognition import diagnosis
 _RECORDS_BYTES = 2**17
 _MOST_NAMES = 4
 PIECE_BYTES = 2**25
-_ALWAYS_BYTES, _MOST_RATIO = 2**26, 1100
-"""Size in bytes up to which an array's claimed size is accepted; largest ratio of claimed to stored size above it."""
+_ALWAYS_BYTES = 2**26
+"""Size in bytes up to which an array's claimed size is always accepted."""
+_MOST_RATIO = 1100
+"""Largest ratio of claimed to stored size of larger arrays."""
 DAMAGED = "it is cut short or damaged; copy or collect it again"
 
 

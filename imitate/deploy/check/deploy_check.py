@@ -34,8 +34,10 @@ from imitate.system.instructions import TASK_ATTRS, instruction_of
 from imitate.system.memory import check_room
 from imitate.system.text import counted
 
-_STEP_BYTES, _NUMBER_BYTES = 256, 24
-"""Memory of a step besides its data, and of each number of its vectors, which are copied as float64."""
+_STEP_BYTES = 256
+"""Memory of a step besides its data."""
+_NUMBER_BYTES = 24
+"""Memory of each number of a step's vectors, which are copied as float64."""
 
 MARKS = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
 
@@ -247,8 +249,10 @@ def limit_findings(
     return [DeployFinding(Severity.warning, "limits", "", words)]
 
 
-_HALF, _MOST_PAIRS = 0.6, 6
-"""Fraction of its error to which a policy's error falls if observations were exchanged; largest number of trials."""
+_HALF = 0.6
+"""Two observations count as exchanged if exchanging them reduces the policy's error to this fraction."""
+_MOST_PAIRS = 6
+"""Largest number of pairs that are tried."""
 
 
 def exchange_findings(

@@ -52,9 +52,10 @@ def verdict(findings: Iterable[DeployFinding]) -> str:
     return "warnings" if Severity.warning in levels else "ok"
 
 
-FAR, OUTSIDE = 10.0, 0.1
-"""Distance in standard deviations that counts as far; fraction of the training's range by which a value may exceed
-it."""
+FAR = 10.0
+"""Distance in standard deviations that counts as far."""
+OUTSIDE = 0.1
+"""Fraction of the training's range by which a value may exceed that range."""
 SHARE = 0.1
 """A dimension is reported if more than this share of its steps is far or outside."""
 STILL = 1 / 20

@@ -110,9 +110,10 @@ _GLANCE = 2.0
 """Number of periods without a reading that is a gap; the first reading after it must be confirmed by a second one."""
 _MOVES, _CLEAR = 0.002, 0.02
 """Fractions of a dimension's range by which commands must move per step and in total to count as clear motion."""
-_ASKED, _DEAF_S = 0.05, 1.0
-"""Fraction of a dimension's range by which commands must move, and seconds in which they do, for a pose with sensor
-noise not to follow them."""
+_ASKED = 0.05
+"""Fraction of a dimension's range by which commands must move before a noisy pose can count as not following them."""
+_DEAF_S = 1.0
+"""Seconds for which commands must move so."""
 _NOISY = 10
 """Number of successive readings, each different, by which a number at rest shows that its sensor has noise."""
 _REST, _REVERSALS = 0.005, 3
@@ -414,8 +415,10 @@ def _reach(limits: ActionLimits, period_s: float) -> Vector | None:
 
 _FROZEN_S = 0.5
 """Shortest time, in seconds, after which identical images mean a frozen camera: cameras may be slower than control."""
-_CONFIRM_S, _CONFIRM = 0.1, 2
-"""Shortest time, in seconds, and number of further readings that confirm the first pose before anything moves."""
+_CONFIRM_S = 0.1
+"""Shortest time in seconds for which further readings confirm the first pose before anything moves."""
+_CONFIRM = 2
+"""Smallest number of these readings."""
 _AHEAD_S = 0.02
 """Seconds by which a time stamp may be ahead of the clock, for example if computed from a camera's clock."""
 _ANOTHER_S = 10.0
