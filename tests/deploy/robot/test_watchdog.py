@@ -1,10 +1,13 @@
 """Resets and stops: whatever ends a reset early stops the robot at once; a stop that hangs is reported."""
 
+import io
+import sys
 import threading
 
 import numpy as np
 import pytest
 
+from imitate.deploy.robot import watchdog
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.watchdog import Watchdog, reset_robot, stop_robot
 from imitate.errors import RobotError, UserError
@@ -108,3 +111,58 @@ def test_a_stop_that_returns_in_time_says_nothing(virtual_time, capsys):
     robot.faults["stop"] = lambda: clock.sleep(0.29)
     stop_robot(robot)
     assert said_at(capsys, virtual_time, 1.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "tries"), [({}, 3), ({"attempts": 1}, 1), ({"attempts": 4}, 4)]
+)
+def test_a_stop_that_fails_is_tried_again_after_growing_pauses(virtual_time, options, tries):
+    robot = FakeRobot()
+
+    def fail():
+        raise OSError("bus error")
+
+    robot.faults["stop"] = fail
+    with pytest.raises(
+        RobotError,
+        match=rf"^stop\(\) failed {tries} times \(OSError: bus error.*PRESS THE EMERGENCY STOP$",
+    ):
+        stop_robot(robot, **options)
+    assert np.diff(robot.times("stop")) == pytest.approx([0.02, 0.04, 0.06][: tries - 1])
+
+
+def test_a_stop_that_works_the_second_time_is_no_failure(virtual_time):
+    robot, left = FakeRobot(), [OSError("bus error")]
+
+    def fail():
+        if left:
+            raise left.pop()
+
+    robot.faults["stop"] = fail
+    stop_robot(robot)
+    assert robot.last_calls() == ["stop", "stop"]
+
+
+def test_ctrl_c_takes_effect_once_the_robot_is_stopped(virtual_time):
+    robot, left = FakeRobot(), [KeyboardInterrupt()]
+
+    def interrupt():
+        if left:
+            raise left.pop()
+
+    robot.faults["stop"] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stop_robot(robot)
+    assert robot.last_calls() == ["stop", "stop"]
+
+
+def test_lines_of_the_watchdog_are_written_at_once(monkeypatch):
+    class Buffered(io.StringIO):
+        flushed = 0
+
+        def flush(self):
+            self.flushed += 1
+
+    monkeypatch.setattr(sys, "stderr", Buffered())
+    watchdog._write_line("a word")
+    assert (sys.stderr.getvalue(), sys.stderr.flushed) == ("a word\n", 1)
