@@ -1,12 +1,16 @@
 """Pushes and buttons become actions: dead band, axes, holding, gripper, grace, hand-over."""
 
+import sys
+import termios
+
 import numpy as np
 import pytest
 
+from imitate.deploy.robot.handheld import Handheld, Pushes
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.errors import UserError
 from imitate.system import clock
-from tests.deploy.devices import Source, handheld
+from tests.deploy.devices import ARM, Source, handheld
 from tests.deploy.fake_robot import FakeRobot
 from tests.refusals import refused
 
@@ -177,3 +181,39 @@ def test_a_device_that_is_pushed_at_the_beginning_does_nothing_until_it_is_relea
         source.pushes = {"x": push}
         got = hand.guide(None).action
         assert action == (None if got is None else got[0])
+
+
+def test_keys_of_a_terminal_end_episodes_beside_a_devices_buttons(terminal, capsys):
+    before = termios.tcgetattr(terminal.stdin)
+    roles = {
+        "buttons": {"rb": "act", "ok": "success"},
+        "hold": True,
+        "dead_band": 0.0,
+        "grace_s": 0.0,
+    }
+    source = Source()
+    hand = Handheld(source, Pushes(0.5, True, "relative"), axes=None, **roles)
+    hand.connect(FakeRobot(ARM))
+    assert capsys.readouterr().err == (
+        "device: rb act; ok success; in the terminal: Enter success, x failure, Backspace discard, z redo, . end, "
+        "Esc quit\n"
+    )
+    assert termios.tcgetattr(terminal.stdin) != before
+    hand.guide(None)
+    terminal.press("qx")  # q means nothing
+    source.buttons = {"ok"}
+    assert hand.guide(None).events == {"failure", "success"}
+    hand.close()
+    assert termios.tcgetattr(terminal.stdin) == before and source.opened == 0
+
+
+def test_without_keys_or_a_terminal_none_are_read(terminal, monkeypatch):
+    before = termios.tcgetattr(terminal.stdin)
+    hand = handheld(Source(), keys=False)
+    assert termios.tcgetattr(terminal.stdin) == before
+    hand.close()
+    with open("/dev/null") as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        hand = handheld(Source(), keys=True)
+        assert hand.guide(None).events == frozenset()
+        hand.close()
