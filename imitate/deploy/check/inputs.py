@@ -201,7 +201,7 @@ def _range_words(integer: bool, low: float, high: float) -> str:
 
 def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[DeployFinding]:
     """Find images of a single colour, and demos in which the image never changes."""
-    blank = np.concatenate([np.ptp(images, axis=(1, 2)).max(axis=-1) == 0 for images in demos])
+    blank = np.concatenate([np.ptp(images, axis=(1, 2)).max(axis=1) == 0 for images in demos])
     findings = []
     if blank.mean() > _SHARE:
         level = Severity.problem if blank.mean() > 0.5 else Severity.warning

@@ -250,3 +250,15 @@ def test_a_frozen_image_is_reported_beside_a_blank_one():
     moving = images(0.5, noise=0.1, steps=20)[0] + np.arange(20).reshape(-1, 1, 1, 1) * 1e-3
     moving[0] = 0.5
     assert kinds(seen([images(0.5, noise=0.1, steps=11)[0], moving])) == ["frozen image"]
+
+
+def test_without_a_known_factor_no_unit_is_named():
+    (finding,) = found([10.0], training(1.0, 1e-5, 0.9, 1.1), ["x"])
+    assert finding.words == (
+        "s[0 (x)] are more than 10 standard deviations from the training's mean in 100% of the steps: compare units "
+        "and frames"
+    )
+    (finding,) = found([0.04, -0.04] * 5, training())
+    assert finding.words == (
+        "s[0] vary less than a twentieth as much as in training; check the sensor and the units"
+    )
