@@ -1,6 +1,7 @@
 """Setup of a run: windows for statistics, numbers in place of null, evaluations that cannot be."""
 
 from dataclasses import dataclass
+from importlib import metadata
 from types import SimpleNamespace as Words
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from imitate.config import load_config
 from imitate.errors import CheckpointError, ConfigError
 from imitate.system.run_folder import RunFolder
+from imitate.train import setup as module
 from imitate.train.resume import check_same_data, restored, resumed_config, resuming
 from imitate.train.setup import (
     build,
@@ -243,4 +245,109 @@ def test_changes_of_a_resumed_run(data, tmp_path):
     assert resuming(folder) in (
         f"imitate train --resume {tmp_path}",
         f"imitate train --resume '{tmp_path}'",
+    )
+
+
+def test_versions_of_the_installed_packages():
+    found = package_versions()
+    names = ("imitate", "torch", "numpy", "h5py", "gymnasium", "robosuite", "mujoco")
+    assert set(found) <= set(names) and {"torch", "numpy", "h5py"} <= set(found)
+    assert found == {name: metadata.version(name) for name in found}
+    found.clear()
+    assert package_versions()
+
+
+def test_the_commit_of_the_working_directory(monkeypatch):
+    asked, answers = [], ["abc\n", OSError(), module.subprocess.CalledProcessError(128, "git")]
+
+    def run(command, **how):
+        asked.append((command, how))
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return Words(stdout=answer)
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    assert [module._git_commit() for _ in range(3)] == ["abc", None, None]
+    how = {"capture_output": True, "text": True, "timeout": 5, "check": True}
+    assert asked == [(["git", "rev-parse", "HEAD"], how)] * 3
+
+
+def test_lines_of_a_setup():
+    words = module.Setup.storage_words.fget
+    assert words(Words(train_set=None)) == ()
+    assert words(Words(train_set=Words(storage_words=["a", "b"]))) == ("a", "b")
+    words = module.Setup.language_words.fget
+    data = Words(instructions=Words(words="two instructions"))
+    assert words(Words(train_set=data, language={})) == ("two instructions",)
+    assert words(Words(train_set=None, language={})) == ()
+    assert words(Words(train_set=data, language=None)) == ()
+
+
+@pytest.mark.parametrize(
+    ("resumed", "begins_with", "pretrained"),
+    [(False, None, True), (True, None, False), (False, "a.pth", False)],
+)
+def test_pretrained_weights_are_loaded_where_no_others_come(
+    data, monkeypatch, resumed, begins_with, pretrained
+):
+    asked, make = [], module.algo_factory
+
+    def factory(*given, load_pretrained):
+        asked.append(load_pretrained)
+        return make(*given, load_pretrained=load_pretrained)
+
+    monkeypatch.setattr(module, "algo_factory", factory)
+    monkeypatch.setattr(module, "start_from", lambda algo, experiment: asked.append("begun"))
+    monkeypatch.setattr(
+        module, "check_relative", lambda config, preprocess: asked.append("checked")
+    )
+    given = config(data, experiment={"ckpt_path": begins_with})
+    build(given, torch.device("cpu"), resumed=resumed)
+    assert asked == ["checked", pretrained, *(() if resumed else ("begun",))]
+
+
+@pytest.mark.parametrize(
+    ("normalization", "steps", "refuses"),
+    [
+        ("auto", True, True),
+        ("auto", False, False),
+        ("min_max", True, False),
+        ("min_max", False, False),
+    ],
+)
+def test_relative_actions_have_no_automatic_normalization(normalization, steps, refuses):
+    entries = {"actions": {"normalization": normalization}, "other": {"normalization": "auto"}}
+    given = Words(
+        train=Words(
+            action_config=Words(to_dict=lambda: {key: dict(one) for key, one in entries.items()}),
+            action_keys=["actions"],
+            preprocess=[Words(step="relative_actions" if steps else "resize")],
+        )
+    )
+    stats = Words(min=np.array([-1.0]), max=np.array([1.0]))
+    train_set = Words(statistics=lambda: {"actions": {"actions": stats}})
+    if refuses:
+        words = "train.action_config.actions.normalization is 'auto'|but step 'relative_actions'"
+        with refused(words, error=ConfigError):
+            module._normalization_for_auto(given, train_set)
+        return
+    found = module._normalization_for_auto(given, train_set)
+    if normalization == "auto":
+        kept = module.action_normalization(stats.min, stats.max)
+        assert found == {"train.action_config": {**entries, "actions": {"normalization": kept}}}
+    else:
+        assert found == {}
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_environment_is_advised_where_it_can_be_given(data, monkeypatch, here):
+    monkeypatch.setattr(module, "offered", lambda option: here and option == "--env")
+    _, (line,) = without_real_robots(
+        Made(config(data, experiment={"rollout": {"enabled": True}}), [{}])
+    )
+    given = "--env module:Name-v0, or " if here else ""
+    assert line == (
+        "rollouts are off, because the data name no environment (env_args); to evaluate in a "
+        f"simulator: {given}add it to the file: imitate dataset set-env FILE --env module:Name-v0"
     )
