@@ -116,3 +116,12 @@ def test_a_file_may_hold_vectors_of_its_own(source):
     with DataFiles() as files:
         assert holds_language([made], files)
         assert not holds_language([made, DataSource(made.path, filter_key="m")], files)
+
+
+def test_embeddings_are_moved_if_there_are_any(source):
+    made = language(source(), table=None, wanted=False)
+    made.to("meta")
+    table = Instructions(("a", "b"), np.eye(2, dtype=np.float32))
+    made = language(source(("b", "a", "a")), table, True)
+    made.to("meta")
+    assert batch(made, [0, 1])["obs"][LANGUAGE_KEY].device.type == "meta"

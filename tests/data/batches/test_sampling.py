@@ -94,3 +94,21 @@ def test_a_part_of_each_batch():
 def test_refused(numbers, words):
     with pytest.raises(ValueError, match=words):
         ShuffledBatches(**{"num_samples": 3, "batch_size": 2, "seed": 0, **numbers})
+
+
+@pytest.mark.parametrize("start", range(9))
+def test_turns_continue_with_any_batch(start):
+    """Passes of three shards, two at a time: 3 batches of two shards, and 1 or 2 of one."""
+    schedule = WindowSchedule([4, 5, 3], 2, 3, 5)
+
+    def batches(turns, count):
+        found = []
+        for turn in turns:
+            for rows in islice(iter(turn), turn.batches):
+                found.append((turn.shards, rows.tolist()))
+                if len(found) == count:
+                    return found
+        return found
+
+    whole = batches(schedule.turns(), 14)
+    assert batches(schedule.turns(start), 14 - start) == whole[start:]

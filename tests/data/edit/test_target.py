@@ -270,3 +270,15 @@ def test_what_a_killed_copy_left_goes_with_the_next(demo_file, tmp_path):
     split(file, Target(out), ratio=0.5)
     assert not left.exists()
     assert out.exists() and ours.exists()
+
+
+def test_a_leftover_that_another_process_removes_is_no_error(tmp_path, monkeypatch):
+    path = tmp_path / "a.hdf5"
+    leftover = tmp_path / "a.hdf5.part-7"
+    leftover.touch()
+    seen = []
+    monkeypatch.setattr(
+        target, "_is_alive", lambda process: seen.append(process) or leftover.unlink()
+    )
+    target._remove_leftovers(path)
+    assert seen == [7]

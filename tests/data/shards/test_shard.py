@@ -226,3 +226,13 @@ def test_an_http_server_is_not_written_to(demo_file):
     for url in ("https://host/demos", "http://host/demos"):
         with pytest.raises(DatasetError, match=f"{url}: HTTP servers are read only"):
             shard_files([demo_file()], url, 2)
+
+
+def test_a_shard_is_kept_where_no_folder_is_yet_and_faults_of_data_are_raised(tmp_path):
+    with place_of(f"file://{tmp_path}/far/out") as place:
+        file = place.workplace() / "a.hdf5"
+        file.write_text("a")
+        place.keep(file)
+        assert (tmp_path / "far" / "out" / "a.hdf5").read_text() == "a"
+        with pytest.raises(DatasetError, match="^own words$"), place._writing():
+            raise DatasetError("own words")

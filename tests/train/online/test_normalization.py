@@ -175,3 +175,9 @@ def test_runs_that_began_with_statistics_of_the_warmup_keep_them():
     older.load_state_dict({**saved, "obs": saved["obs"]["moments"]})
     older.take(seen([50.0] * 100))
     assert affine(algo) == (0.0, 1.0)
+
+
+def test_returns_that_do_not_spread_are_divided_by_a_millionth():
+    scaler = RewardScaler(RewardTransform(), 2, discount=0.5)
+    found = scaler(np.full((1, 2), 2e-6), np.ones((1, 2), bool), np.arange(2))
+    assert found == pytest.approx(2.0, rel=1e-6) and found.dtype == np.float32

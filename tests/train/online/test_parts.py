@@ -128,6 +128,9 @@ def test_environments_are_divided_among_ranks_and_workers(monkeypatch, words, la
     (first, *_) = make_blueprints(setup(horizon=20, warmup_policy="mine"))
     assert (first[2]["horizon"], first[8]) == (20, ("mine", "E", {"s": (1,)}))
     assert make_blueprints(setup(warmup_policy="policy"))[0][8] is None
+    plain = setup()
+    plain.config.algo = Words(get=lambda key, default=None: default)
+    assert make_blueprints(plain)[0][2]["discount"] == 1.0
 
 
 @pytest.fixture
