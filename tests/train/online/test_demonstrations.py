@@ -1,3 +1,6 @@
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import h5py
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from imitate.data.file.writer import DatasetWriter
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.system.ranks import Ranks
+from imitate.train.online import demonstrations as module
 from imitate.train.online.demonstrations import (
     load_demonstrations,
     read_episode,
@@ -17,7 +21,7 @@ from imitate.train.online.demonstrations import (
     write_demonstrations,
 )
 from imitate.train.online.learners import MixedBuffer
-from imitate.train.online.replay import ReplayBuffer
+from imitate.train.online.replay import ReplayBuffer, SequenceReplay
 
 
 def write(path, *, next_obs=True):
@@ -182,3 +186,32 @@ def test_batches_are_mixed_by_share(tmp_path):
     assert (batch["obs"]["s"].flatten() == 77).tolist() == [True] * 2 + [False] * 6
     with pytest.raises(ValueError, match="sum to 1"):
         MixedBuffer([(other, 0.5), (demos, 0.6)])
+
+
+def test_demonstrations_have_the_form_of_another_buffer(monkeypatch):
+    given = []
+    monkeypatch.setattr(module, "data_files", lambda config: nullcontext("files"))
+    monkeypatch.setattr(module, "training_sources", lambda config, files: (config, files))
+    monkeypatch.setattr(module, "load_demonstrations", lambda *a, **k: given.append((a, k)))
+    online = SimpleNamespace(end_at_success="end")
+    needs = SimpleNamespace(environment_rewards=False)
+    config = SimpleNamespace(
+        train=SimpleNamespace(action_keys=["actions"], online=online, seed=3),
+        algo=SimpleNamespace(data_needs=lambda config: needs),
+    )
+    names = ("transitions", "returns", "frame_stack", "reward", "hindsight", "following")
+    form = {name: name for name in names}
+    memory = SimpleNamespace(obs_shapes={"s": (1,)}, image_keys=("cam",), **form)
+    module.demonstrations_of(config, memory, 2)
+    parts = {**vars(memory), "form": {"steps": 4}, "__init__": lambda self: None}
+    sequences = type("Sequences", (SequenceReplay,), parts)()
+    module.demonstrations_of(config, sequences, 2, Ranks(1, 2))
+    words = {
+        **{"action_keys": ["actions"], "images": ("cam",), "reward_free": True},
+        **{"end_at_success": "end", **form},
+    }
+    for (places, found), ranks, steps in zip(
+        given, (Ranks(0, 1), Ranks(1, 2)), (None, {"steps": 4}), strict=True
+    ):
+        assert places == ((config, "files"), {"s": (1,)}, 2, "files")
+        assert found == {**words, "sequences": steps, "seed": ranks.seed(4), "ranks": ranks}
