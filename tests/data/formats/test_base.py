@@ -219,3 +219,10 @@ def test_formats_by_endings(installed):
     writable = str(caught.value).rpartition(": ")[2].split(", ")
     assert "own" in writable and "robomimic" in writable
     assert "other" not in writable and "libero" not in writable
+
+
+def test_errors_that_do_not_name_the_unfinished_file_are_raised_as_they_are():
+    for error in (DatasetError("b: is cut"), UserError("a.part: own words")):
+        with pytest.raises(UserError) as caught, module.writing(Path("a"), Path("a.part")):
+            raise error
+        assert caught.value is error

@@ -139,3 +139,29 @@ def test_a_rollout_leaves_the_waiting_out():
 def test_lanes_have_to_be_whole_copies():
     with pytest.raises(EnvError, match="5 lanes cannot be divided among copies of 2 agents"):
         group(lanes=5)
+
+
+class Blind(Walkers):
+    """The last agent of the copy that is made second sees NaN at its second step."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        type(self).made += 1
+        self.number = type(self).made
+
+    def _obs(self, k):
+        is_bad = self.number == 2 and k == 1 and self.steps == 2
+        return {"place": np.array([np.nan if is_bad else self.places[k]])}
+
+
+def test_an_observation_that_is_not_finite_ends_the_episode_of_its_copy():
+    Blind.made = 0
+    made = group(Blind)
+    made.step(ONES)
+    step = made.step(ONES)
+    assert step.lost.tolist() == [False, False, True, True]
+    words = "environment of lanes [2, 3] failed (ValueError: observation 'place' holds NaN or inf)"
+    assert [text.partition(";")[0] for text in made.messages] == [words]
+    assert Blind.made == 3 and made.lengths.tolist() == [2, 2, 0, 0]

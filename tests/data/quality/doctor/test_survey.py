@@ -117,3 +117,17 @@ def test_the_usual_form_is_that_of_most_demos():
     assert found.steps == {"actions": FileArray((0, 3), np.dtype("f4"))}
     assert type(found.demos[0].said_length) is int and found.demos[0].length == 2
     assert DemoLayout("x", {}, None).length == 0
+
+
+def test_arrays_with_one_value_per_step():
+    forms = {
+        "actions": (2, 1),
+        "rewards": (2,),
+        "terminals": (),
+        "obs/s": (2, 3),
+        "camera/k": (3, 3),
+    }
+    arrays = {key: FileArray(shape, np.dtype("f4")) for key, shape in forms.items()}
+    found = DemoLayout("x", arrays, None).per_step()
+    kept = [key for key in arrays if survey.is_per_step(key) and key != "terminals"]
+    assert list(found) == kept and {"actions", "rewards", "obs/s"} <= set(kept) < set(arrays)
