@@ -193,7 +193,13 @@ class _Writer:
                 f"{self._path}: demo '{demo.name}' has no '{missing[0]}', which the first has: give it in each demo"
             )
         timeouts = arrays["timeouts"].astype(bool)
-        rows = to_features(arrays, self._layout, self._known)
+        try:
+            rows = to_features(arrays, self._layout, self._known)
+        except ValueError as error:
+            raise DatasetError(
+                f"{self._path}: demo '{demo.name}' has arrays of other dimensions than the first ({error}): give the "
+                "same in each"
+            ) from error
         length = len(timeouts)
         rows.update(self._ends(timeouts, demo.episode.attrs.get("success")))
         task = str(demo.episode.attrs.get("language", self._source.env_meta.get("env_name", "")))

@@ -160,3 +160,9 @@ def test_numbers_after_the_images_of_another_demo_are_refused(tmp_path):
     demos = [episode(3, {"cam": np.zeros((3, 16, 16, 3), kind)}) for kind in ("uint8", "float32")]
     with refused("has type float32 in one demo and image in another: give the same in each"):
         written(tmp_path / "l", *demos)
+
+
+def test_joined_observations_of_other_dimensions_are_refused(tmp_path):
+    plain = {"a": np.zeros((3, 2)), "b": np.zeros((3, 2))}
+    with refused("demo 'd1' has arrays of other dimensions than the first"):
+        written(tmp_path / "l", episode(3, plain), episode(3, {**plain, "b": np.zeros((3, 2, 2))}))
