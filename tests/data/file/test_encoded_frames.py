@@ -11,6 +11,7 @@ import pytest
 
 from imitate.data.file import encoded_frames
 from imitate.data.file.encoded_frames import (
+    DamagedFrameError,
     EncodedFrames,
     VideoForm,
     can_be_written,
@@ -140,3 +141,68 @@ def test_a_png_is_exact_and_a_jpeg_keeps_single_columns_of_colour():
     assert np.abs(read["jpeg"].astype(int) - image).max() < 40
     with pytest.raises(ValueError, match="not a PNG file"):
         decode_images([data["jpeg"]], (16, 16, 3), "png")
+
+
+def test_images_that_are_damaged_are_named_by_their_number():
+    image = np.random.default_rng(0).integers(256, size=(16, 16, 3), dtype=np.uint8)
+    whole = encode_image(image, "png").tobytes()
+    assert decode_images([whole], image.shape, "png").tolist() == [image.tolist()]
+    assert decode_images([], (4, 5, 3)).shape == (0, 4, 5, 3)
+    for frames, frame, words in (
+        ([whole, whole[:200]], 1, ""),
+        ([whole, b"x"], 1, "not a PNG file"),
+        ([whole, encode_image(image[:8], "png")], 1, "its size is 8 x 16, not 16 x 16"),
+    ):
+        with pytest.raises(DamagedFrameError, match=words) as caught:
+            decode_images(frames, image.shape, "png")
+        assert caught.value.frame == frame
+    with pytest.raises(DamagedFrameError, match="not 10000000 x 10000000"):
+        decode_images([whole], (10_000_000, 10_000_000, 3), "png")
+
+
+class Decoder:
+    """Notes what is set."""
+
+    def __init__(self):
+        object.__setattr__(self, "set", {"flags": 4})
+
+    def __setattr__(self, name, value):
+        self.set[name] = value
+
+    def __getattr__(self, name):
+        return self.set[name]
+
+
+@pytest.mark.parametrize(
+    ("setup", "order", "more"),
+    [
+        (b"s", [0, 1], {"extradata": b"s", "flags": 12}),
+        (b"", [1, 0], {}),
+        (b"", [0, 1], {"flags": 12}),
+    ],
+)
+def test_settings_of_a_decoder(setup, order, more):
+    asked = []
+
+    def create(name, mode):
+        asked.append((name, mode))
+        if name == "libdav1d":
+            raise ValueError
+        return Decoder()
+
+    flags = SimpleNamespace(Flags=SimpleNamespace(low_delay=8))
+    fake = SimpleNamespace(
+        CodecContext=SimpleNamespace(create=create),
+        codec=SimpleNamespace(context=flags),
+    )
+    form = VideoForm("av1", (8, 8, 3), setup, np.ones(2, bool), np.array(order), (3, 4))
+    made = encoded_frames._decoder(fake, form)
+    assert asked == [("libdav1d", "r"), ("av1", "r")]
+    first, second = encoded_frames._COLOURS[:2]
+    assert made.set == {"flags": 4, "thread_count": 1, first: 3, second: 4, **more}
+
+
+def test_colours_of_a_stream():
+    first, second, *others = encoded_frames._COLOURS
+    stream = SimpleNamespace(codec_context=SimpleNamespace(**{first: 5, second: None}))
+    assert encoded_frames.colours_of(stream) == (5, 0, *[2] * len(others))

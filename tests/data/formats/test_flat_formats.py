@@ -564,6 +564,17 @@ def test_a_trajectory_of_ogbench_is_cut_at_its_last_row_and_not_solved(converted
         convert(tmp_path / "o.npz", tmp_path / "p.hdf5", from_format="ogbench")
 
 
+def test_a_trajectory_of_ogbench_of_a_single_row_is_no_demo(tmp_path):
+    rows = np.arange(8, dtype=np.float32)[:, None]
+    ends = np.isin(np.arange(8), [1, 2, 7])
+    path = tmp_path / "cube-single-play-v0.npz"
+    np.savez(path, observations=rows, actions=rows, terminals=ends)
+    with find("ogbench").read(path, Options(), ConversionReport("a", "b", "ogbench")) as opened:
+        demos = list(opened.demos)
+    assert opened.count == len(demos) == 2
+    assert [len(demo.episode.actions) for demo in demos] == [1, 4]
+
+
 # ---- refusals ------------------------------------------------------------------------------------
 
 

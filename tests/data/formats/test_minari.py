@@ -123,6 +123,11 @@ FRAME = np.full((2, 16, 16, 3), 7)
     ("space", "values", "dtype"),
     [
         (spaces.Box(0, 255, (16, 16, 3), np.int16), FRAME.astype(np.int16), np.uint8),
+        (
+            spaces.Box(np.arange(768).reshape(16, 16, 3) % 2, 255, dtype=np.int16),
+            FRAME.astype(np.int16),
+            np.int16,
+        ),
         (spaces.Box(0, 254, (16, 16, 3), np.int16), FRAME.astype(np.int16), np.int16),
         (spaces.Box(1, 255, (16, 16, 3), np.int16), FRAME.astype(np.int16), np.int16),
         (spaces.Box(0, 255, (16, 16, 3), np.int32), FRAME.astype(np.int32), np.int32),
