@@ -333,7 +333,7 @@ class Handheld(Teleoperator):
     def _fitting(self, size: int) -> list[str | None]:
         """Return an axis for each number of an action besides the gripper."""
         chosen = list(self._source.axes if self._given is None else self._given)
-        if self._given is None and len(chosen) > size:
+        if self._given is None:
             chosen = chosen[:size]
         if len(chosen) != size:
             raise UserError(
