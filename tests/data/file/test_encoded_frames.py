@@ -149,7 +149,7 @@ def test_images_that_are_damaged_are_named_by_their_number():
     assert decode_images([whole], image.shape, "png").tolist() == [image.tolist()]
     assert decode_images([], (4, 5, 3)).shape == (0, 4, 5, 3)
     for frames, frame, words in (
-        ([whole, whole[:200]], 1, ""),
+        ([whole, whole[:200]], 1, None),
         ([whole, b"x"], 1, "not a PNG file"),
         ([whole, encode_image(image[:8], "png")], 1, "its size is 8 x 16, not 16 x 16"),
     ):

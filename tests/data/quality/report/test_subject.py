@@ -169,3 +169,28 @@ def test_returns_are_sums_and_rows_with_one_bad_number_are_left_out():
     layout.extents.read = lambda demo, key, start, stop: rows[start:stop]
     demo = DemoLayout("a", {"s": form}, 4)
     assert found.values(demo, "s", 9).tolist() == [[1, 2], [5, 6]]
+
+
+def test_the_number_of_demos_that_are_read():
+    def demo(length, width):
+        forms = {"actions": FileArray((length, width), np.dtype("f8"))} if width else {}
+        return SimpleNamespace(length=length, per_step=lambda: forms)
+
+    most = subjects.MAX_BYTES
+    assert subjects._affordable([]) == 0
+    assert subjects._affordable([demo(5, 0)]) == most
+    assert subjects._affordable([demo(10, 1), demo(30, 1)]) == int(most / 160)
+    assert subjects._affordable([demo(most, 1)]) == 1
+    assert spread([], 0) == [] and spread("ab", 0) == ["a"]
+
+
+def test_outcomes_of_the_sample(tmp_path):
+    said = [{"success": True}, {"success": False}, {}]
+    path = write_demos(
+        tmp_path / "a.hdf5", [episode(2, {"s": np.zeros((2, 1))}, attrs=attrs) for attrs in said]
+    )
+    with ExitStack() as opened:
+        file = opened.enter_context(DatasetFile(path))
+        found = subject_of(opened.enter_context(Extents(file)), filter_key=None, max_demos=9)
+        assert found.outcomes == {"demo_0": True, "demo_1": False, "demo_2": None}
+        assert list(found.outcomes) == [one.name for one in found.sample]
