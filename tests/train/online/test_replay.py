@@ -5,6 +5,7 @@ import torch
 from imitate.config.data_needs import FollowingSteps, Returns, Transitions
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import CheckpointError
+from imitate.train.online import replay
 from imitate.train.online.replay import ReplayBuffer
 from imitate.train.online.steps import Step
 
@@ -307,3 +308,16 @@ def test_following_steps_end_with_their_episode_or_at_the_newest_step():
     assert following["obs"]["s"][..., 0].tolist() == expected
     assert following["rewards"].tolist() == [[1, 2, 2], [2, 2, 2], [3, 4, 5], [6, 6, 6]]
     assert torch.equal(following["actions"][..., 0], following["rewards"])
+
+
+def test_sums_of_successive_values():
+    values = np.array([[1.0, 2.0, 4.0, 8.0], [0.0, 0.0, 1.0, 0.0]])
+    assert replay._sums_of(values, 1).tolist() == values.tolist()
+    assert replay._sums_of(values, 2).tolist() == [[3.0, 6.0, 12.0], [0.0, 1.0, 1.0]]
+    assert replay._sums_of(values, 4).tolist() == [[15.0], [1.0]]
+
+
+def test_the_smallest_buffer_holds_the_steps_of_a_return():
+    assert buffer(1).length == 3
+    assert buffer(1, transitions=Transitions(n_step=4)).length == 6
+    assert buffer(9, transitions=Transitions(n_step=4)).length == 9
