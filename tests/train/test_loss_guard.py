@@ -141,3 +141,8 @@ def test_eight_demos_are_named():
     assert describe_batch(Samples(), torch.arange(0, 90, 10)) == f"{words} and 1 more demos"
     assert describe_batch(Samples(), torch.arange(6)) == "demo_0 steps 0, 1, 2, 3"
     assert describe_batch(Samples(), torch.arange(0, 20, 10), limit=1).endswith("and 1 more demos")
+
+
+def test_a_loss_at_the_limit_is_no_explosion():
+    assert feed(LossGuard(torch.device("cpu")), [1.0] * 50 + [1001.0] * 20) is None
+    assert feed(LossGuard(torch.device("cpu")), [1.0] * 50 + [1001.5] * 20).step == 59
