@@ -19,7 +19,7 @@ from websockets.uri import WebSocketURI, parse_uri
 
 from imitate.errors import ClosedError, UserError
 from imitate.system.channel.frames import Channel, no_mask
-from imitate.system.channel.stream import Stream
+from imitate.system.channel.stream import Budget, Stream
 
 _END = b"\r\n\r\n"
 _LONGEST_HEAD = 2**16
@@ -128,9 +128,16 @@ class Handshake:
         sock: accepted socket.
         timeout_s: time limit for the request.
         max_bytes: size limit of one message.
+        budget: bytes that all connections may hold together for unfinished messages; no common limit by default.
     """
 
-    def __init__(self, sock: socket.socket, timeout_s: float, max_bytes: int) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        timeout_s: float,
+        max_bytes: int,
+        budget: Budget | None = None,
+    ) -> None:
         self._protocol = ServerProtocol()
         self._stream, self._timeout_s = Stream(sock), timeout_s
         head, rest = _head(self._stream, time.monotonic() + timeout_s)
@@ -139,7 +146,7 @@ class Handshake:
         if not events or not isinstance(events[0], Request):
             raise ClosedError("no request")
         self.request: Request = events[0]
-        self.channel = Channel(self._stream, max_bytes, data=rest)
+        self.channel = Channel(self._stream, max_bytes, data=rest, budget=budget)
 
     def accept(self) -> Channel | None:
         """Admit the client; return None if its request was not a WebSocket handshake."""

@@ -28,9 +28,9 @@ from imitate.deploy.server.session import (
     one_line,
 )
 from imitate.errors import ClosedError, UserError, WireError
-from imitate.system.channel.frames import Channel
+from imitate.system.channel.frames import FULL, Channel
 from imitate.system.channel.messages import MAX_MESSAGE, decode_map, encode
-from imitate.system.channel.stream import Lobby, Stream, same_token, shut
+from imitate.system.channel.stream import Budget, Lobby, Stream, same_token, shut
 
 __all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", "ServerStatistics"]
 
@@ -46,6 +46,10 @@ MAX_WAITING = 32
 """Largest number of connections without a checked token; one more closes the oldest of them."""
 MAX_TOGETHER = 64
 """Largest number of messages of a session that are read together; further ones wait in the connection."""
+
+
+MAX_HELD = 8 * MAX_MESSAGE
+"""Bytes that all sessions together may hold for unfinished and waiting messages; one more closes its session."""
 
 
 class _Waiting:
@@ -76,6 +80,8 @@ class PolicyServer:
         max_sessions: largest number of connections; further ones are refused with status 503.
         idle_s: seconds without a message after which a session is closed.
         max_bytes: size limit of one message.
+        max_held: bytes that all sessions together may hold for unfinished and waiting messages. A session that needs
+            more is closed with status 1013.
 
     Raises:
         UserError: the host is reachable by others and there is no token, the token is short, or the port is taken.
@@ -92,6 +98,7 @@ class PolicyServer:
         max_sessions: int = 64,
         idle_s: float = 300.0,
         max_bytes: int = MAX_MESSAGE,
+        max_held: int = MAX_HELD,
     ) -> None:
         if token is None and host not in _LOOPBACK:
             raise UserError(
@@ -105,7 +112,7 @@ class PolicyServer:
         self._desk, self._token = Desk(served), token
         self.statistics = self._desk.statistics
         self._idle_s, self._max_bytes, self._max_sessions = idle_s, max_bytes, max_sessions
-        self._tls = tls
+        self._tls, self._budget = tls, Budget(max_held)
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
         self.lobby = Lobby[_Waiting](MAX_WAITING, _HANDSHAKE_S)
@@ -189,7 +196,7 @@ class PolicyServer:
             waiting.sock.settimeout(_HANDSHAKE_S)
             if self._tls is not None:
                 waiting.secure(self._tls)
-            handshake = Handshake(waiting.sock, _HANDSHAKE_S, self._max_bytes)
+            handshake = Handshake(waiting.sock, _HANDSHAKE_S, self._max_bytes, self._budget)
             channel = self._admitted(handshake)
         except (OSError, ValueError):
             waiting.sock.close()
@@ -203,6 +210,7 @@ class PolicyServer:
         finally:
             with self._lock:
                 self._channels.discard(channel)
+            self._budget.leave(channel)
 
     def _admitted(self, handshake: Handshake) -> Channel | None:
         """Answer ``/healthz``, and refuse clients without the token or beyond the session limit."""
@@ -243,7 +251,7 @@ class PolicyServer:
         try:
             channel.send(encode(self._desk.metadata(number, self._max_bytes)), _SEND_S)
             while True:
-                for reply in session.answers(self._received(channel)):
+                for reply in session.answers(self._received(channel, session)):
                     channel.send(reply, _SEND_S)
         except TimeoutError:
             channel.close(1001, "no message for too long")
@@ -251,20 +259,28 @@ class PolicyServer:
             channel.abort()
         except WireError as error:
             self.statistics.count("errors")
-            channel.close(1007, one_line(error, 100))
+            channel.close(1013 if str(error) == FULL else 1007, one_line(error, 100))
         except BaseException:
             channel.abort()
             raise
+        finally:
+            self._budget.leave(session)
 
-    def _received(self, channel: Channel) -> list[dict[str, Any]]:
+    def _received(self, channel: Channel, session: Session) -> list[dict[str, Any]]:
         """Return the waiting messages: at least one, at most :data:`MAX_TOGETHER`."""
-        data = self._awaited(channel)
-        messages, size = [decode_map(data, self._max_bytes)], len(data)
+        size = 0
+
+        def reserve(more: int) -> None:
+            nonlocal size
+            size += more
+            if not self._budget.hold(session, size):
+                raise WireError(FULL)
+
+        self._budget.leave(session)
+        messages = [decode_map(self._awaited(channel), self._max_bytes, reserve)]
         with suppress(TimeoutError):
             while not channel.emptied and len(messages) < MAX_TOGETHER and size < self._max_bytes:
-                data = channel.recv(0.0)
-                messages.append(decode_map(data, self._max_bytes))
-                size += len(data)
+                messages.append(decode_map(channel.recv(0.0), self._max_bytes, reserve))
         return messages
 
     def _awaited(self, channel: Channel) -> memoryview | str:

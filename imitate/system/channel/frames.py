@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from imitate.errors import ClosedError, WireError
 from imitate.system.channel.messages import LARGE
-from imitate.system.channel.stream import Buffer, Stream
+from imitate.system.channel.stream import Budget, Buffer, Stream
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 LONGEST_HEADER = 14
@@ -106,6 +106,7 @@ def masked(data: Buffer, mask: bytes) -> memoryview:
 
 _SMALL_BUFFER = 2**16
 _FIRST_GROWTH = 2**20
+FULL = "the messages of all connections take too much memory together; try again later"
 _MOST_PARTS = 1024
 """Largest number of frames of a message: the size limit does not bound empty frames."""
 
@@ -120,6 +121,7 @@ class Channel:
             masked.
         data: bytes received after the handshake.
         linger_s: longest time to answer control frames and to say farewell; 0 for a thread that must not wait.
+        budget: bytes that this and other connections may hold for unfinished messages; no common limit by default.
 
     Attributes:
         max_bytes: size limit of the next received message.
@@ -132,8 +134,9 @@ class Channel:
         new_mask: Callable[[], bytes] | None = None,
         data: bytes = b"",
         linger_s: float = 0.5,
+        budget: Budget | None = None,
     ) -> None:
-        self.max_bytes, self._linger_s = max_bytes, linger_s
+        self.max_bytes, self._linger_s, self._budget = max_bytes, linger_s, budget
         self._stream, self._new_mask = stream, new_mask
         self._buffer = bytearray(data)
         self._start, self._end = 0, len(data)
@@ -308,9 +311,19 @@ class Channel:
         """Continue in another buffer; messages that were given away keep the former one."""
         unread = memoryview(self._buffer)[self._start : self._end]
         usual = min(self._usual, self.max_bytes + LONGEST_HEADER)
-        self._buffer = bytearray(max(size, usual, len(unread)))
+        size = max(size, usual, len(unread))
+        self._claim(size)
+        self._buffer = bytearray(size)
         self._buffer[: len(unread)] = unread
         self._start, self._end = 0, len(unread)
+
+    def _claim(self, size: int) -> None:
+        """Take a buffer of this size from the budget; close the connection if too little is left."""
+        held = size + sum(map(len, self._parts))
+        if self._budget is not None and not self._budget.hold(self, held):
+            self._buffer, self._parts, self._start, self._end = bytearray(), [], 0, 0
+            self.close(1013, FULL)
+            raise ClosedError(FULL)
 
     def _fill(self, deadline: float) -> None:
         """Read more of the frame."""
@@ -340,6 +353,7 @@ class Channel:
             self._kind = header.opcode
         if self._parts or not header.final:
             self._parts.append(bytes(data))
+            self._claim(len(self._buffer))
             if not header.final:
                 return None
             data, self._parts = memoryview(b"".join(self._parts)), []

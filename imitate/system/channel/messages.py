@@ -14,6 +14,7 @@ import io
 import math
 import secrets
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -31,6 +32,8 @@ _READ = {order + name: np.dtype(order + name) for order in "<>|=" for name in DT
 _MAX_ENTRIES = 4096
 MAX_OBJECTS = 2**16
 """Largest number of objects (numbers, texts, lists, maps) in a message: each takes much more memory than its bytes."""
+_OBJECT_BYTES = 100
+"""Memory of an object of one byte, such as an empty map, with its place in another."""
 _MAX_DEPTH = 8
 _MAX_DIMENSIONS = 8
 _CONTAINERS, _BYTES = (dict, list), (bytes, memoryview)
@@ -80,8 +83,20 @@ def encode_parts(message: Any) -> list[Buffer]:
     return parts
 
 
-def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
+def _anything(size: int) -> None:
+    """Accept any size."""
+
+
+def decode(
+    data: bytes | memoryview, limit: int = MAX_MESSAGE, reserve: Callable[[int], None] = _anything
+) -> Any:
     """Decode the message in ``data``; large arrays and bytes share its memory.
+
+    Args:
+        data: the message.
+        limit: largest number of bytes.
+        reserve: called with numbers of bytes before they are needed, of the message, its objects and each image; it
+            may raise WireError.
 
     Raises:
         WireError: it is malformed, larger than ``limit`` bytes (its images decoded), of more than ``MAX_OBJECTS``
@@ -92,11 +107,12 @@ def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
     large: list[memoryview] = []
     if len(data) > MAX_OBJECTS:
         data, large = _without_large(memoryview(data))
+    reserve(sum(map(len, large)) + len(data) + _OBJECT_BYTES * min(len(data), MAX_OBJECTS))
     places = iter(large)
     try:
         message = msgpack.unpackb(
             data,
-            object_hook=_Unpacking(limit),
+            object_hook=_Unpacking(limit, reserve),
             ext_hook=lambda *_: next(places),
             strict_map_key=False,
             max_bin_len=limit,
@@ -113,13 +129,15 @@ def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
     return message
 
 
-def decode_map(data: memoryview | str, limit: int = MAX_MESSAGE) -> dict[Any, Any]:
+def decode_map(
+    data: memoryview | str, limit: int = MAX_MESSAGE, reserve: Callable[[int], None] = _anything
+) -> dict[Any, Any]:
     """Decode a received message that must be a map.
 
     Raises:
         WireError: as :func:`decode`, or it is something else.
     """
-    message = None if isinstance(data, str) else decode(data, limit)
+    message = None if isinstance(data, str) else decode(data, limit, reserve)
     if not isinstance(message, dict):
         raise WireError("a message must be a map")
     return message
@@ -233,8 +251,9 @@ def _check_dtype(dtype: np.dtype[Any]) -> None:
 class _Unpacking:
     """Decoder of one message's arrays and images, with a size limit on decoded images."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, reserve: Callable[[int], None]) -> None:
         self._limit = self._left = limit
+        self._reserve = reserve
 
     def __call__(self, value: dict[Any, Any]) -> Any:
         if b"__ndarray__" in value:
@@ -251,6 +270,7 @@ class _Unpacking:
         self._left -= math.prod(shape)
         if self._left < 0:
             raise WireError(f"the images of the message take more than {self._limit} bytes")
+        self._reserve(math.prod(shape))
         return _image(value, shape)
 
 

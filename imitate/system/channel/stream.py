@@ -1,4 +1,4 @@
-"""Sockets whose every call has a deadline, and the admission of connections by tokens."""
+"""Sockets whose every call has a deadline, the admission of connections by tokens, and their common memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from imitate.errors import ClosedError
@@ -158,6 +158,37 @@ def shut(sock: socket.socket, how: int = socket.SHUT_RDWR) -> None:
     """
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, how)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+class Budget:
+    """Bytes that several connections may hold together.
+
+    Args:
+        most: largest number of bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self._total = most, 0
+        self._held: dict[Hashable, int] = {}
+        self._lock = threading.Lock()
+
+    def hold(self, owner: Hashable, size: int) -> bool:
+        """Set the bytes of one owner; return false, and change nothing, if they are more and the sum is too large."""
+        with self._lock:
+            more = size - self._held.get(owner, 0)
+            if more > 0 and self._total + more > self.most:
+                return False
+            self._held[owner] = size
+            self._total += more
+            return True
+
+    def leave(self, owner: Hashable) -> None:
+        """Forget an owner, which may be unknown."""
+        with self._lock:
+            self._total -= self._held.pop(owner, 0)
 
 
 # ---- admission -----------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from imitate.deploy.server.client import RemoteError, RemotePolicy
 from imitate.deploy.server.server import PolicyServer
 from imitate.errors import ClosedError, UserError
 from imitate.system.channel import frames
-from imitate.system.channel.frames import NO_MASK, header_of
-from imitate.system.channel.messages import MAX_MESSAGE, decode, encode, encode_parts
+from imitate.system.channel.frames import BINARY, FULL, NO_MASK, header_of
+from imitate.system.channel.messages import decode, encode, encode_parts
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
 from tests.deploy.in_process import Patient
 from tests.refusals import refused
@@ -161,7 +161,8 @@ def test_what_a_server_grants_by_default():
     settings = inspect.signature(PolicyServer).parameters.values()
     found = {setting.name: setting.default for setting in settings if setting.name != "served"}
     wanted = {"host": "127.0.0.1", "port": 8000, "token": None, "tls": None, "max_sessions": 64}
-    assert found == {**wanted, "idle_s": 300.0, "max_bytes": MAX_MESSAGE}
+    limits = {"max_bytes": 67_108_864, "max_held": 536_870_912}
+    assert found == {**wanted, "idle_s": 300.0, **limits}
 
 
 def test_settings_of_a_client_by_default():
@@ -316,6 +317,30 @@ def test_an_oversized_message_is_refused_by_its_length(server_of):
         with pytest.raises(ConnectionClosed):
             raw.send(bytes(20_000))
             raw.recv()
+
+
+def test_sessions_that_hold_too_many_bytes_together_are_closed_and_free_them(server_of):
+    server = server_of(Counter(), max_held=5 * 2**19)
+    with connect(server.url) as first, connect(server.url) as second, connect(server.url) as third:
+        for number, raw in enumerate((first, second, third)):
+            decode(raw.recv())
+            raw.socket.sendall(header_of(BINARY, 2**22, NO_MASK) + bytes(10))
+            while number < 2 and server._budget._total < (number + 1) * 2**20:
+                time.sleep(0.001)
+        with pytest.raises(ConnectionClosed) as closed:
+            third.recv()
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1013, FULL)
+    while server._budget._total:
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("room", "end"), [(4645, (1013, FULL)), (4646, "abort")])
+def test_messages_that_wait_together_are_within_the_budget(room, end):
+    server = PolicyServer(Counter(), port=0, max_held=room)
+    channel = Scripted(CUT, CUT, ClosedError("x"))
+    server.serve(channel)
+    server.close()
+    assert channel.ends == [end] and server._budget._total == 0
 
 
 def test_unknown_kinds_are_one_line_and_the_session_goes_on(server):

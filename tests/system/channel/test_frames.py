@@ -15,6 +15,7 @@ from websockets.frames import Frame, Opcode
 from imitate.errors import ClosedError, WireError
 from imitate.system.channel.frames import (
     BINARY,
+    FULL,
     NO_MASK,
     Channel,
     FrameHeader,
@@ -22,7 +23,7 @@ from imitate.system.channel.frames import (
     masked,
     read_header,
 )
-from imitate.system.channel.stream import Stream
+from imitate.system.channel.stream import Budget, Stream
 
 MASK = bytes.fromhex("37fa213d")
 LIMIT = 2**22
@@ -70,6 +71,27 @@ def test_memory_grows_with_what_came_not_with_what_is_announced(sockets):
     with pytest.raises(TimeoutError):
         server.recv(0.5)
     assert len(server._buffer) <= LIMIT // 4
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [
+        header_of(BINARY, 70_000, NO_MASK) + bytes(10),
+        bytes([0x02, 0x80 | 1]) + NO_MASK + b"x",  # the first frame of several
+    ],
+)
+def test_unfinished_messages_take_no_more_than_the_common_budget(sockets, unfinished):
+    budget = Budget(2**20 + 2**16)
+    server = Channel(Stream(sockets[1]), LIMIT, budget=budget)
+    budget.hold("another connection", 2**20)
+    sockets[0].sendall(unfinished)
+    with pytest.raises(ClosedError, match=FULL):
+        while True:
+            with contextlib.suppress(TimeoutError):
+                server.recv(0.1)
+    sockets[0].settimeout(600)
+    assert sockets[0].recv(200)[4:].decode() == FULL
+    assert (len(server._buffer), server._parts) == (0, [])
 
 
 def test_a_large_message_stays_as_it_came_and_keeps_little_else(sockets):

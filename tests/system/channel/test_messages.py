@@ -155,3 +155,18 @@ def test_a_picture_of_another_size_than_said_is_refused_before_it_is_decoded(cha
     data = msgpack.unpackb(encode(Jpeg(np.zeros((8, 8, 3), np.uint8))))
     with refused(words, error=WireError):
         decode(msgpack.packb({**data, **changes}))
+
+
+def test_memory_is_reserved_before_it_is_taken():
+    reserved = []
+    data = encode(Jpeg(np.zeros((8, 8, 3), np.uint8)))
+    decode(data, reserve=reserved.append)
+    decode(encode(bytes(70_000)), reserve=reserved.append)
+    decode(b"\x80", reserve=reserved.append)
+    assert reserved == [101 * len(data), 192, 70_303, 101]
+
+    def refuse(size):
+        raise WireError(f"{size} bytes are too many")
+
+    with refused("101 bytes are too many", error=WireError):
+        decode(b"\xc1", reserve=refuse)

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import time
 
-from imitate.system.channel.stream import Lobby, proof, same_token
+from imitate.system.channel.stream import Budget, Lobby, proof, same_token
 
 
 def test_tokens_and_proofs():
@@ -30,3 +30,14 @@ def test_the_oldest_connections_leave_first(monkeypatch):
     lobby.leave("a")  # is gone already
     now[0] = 108.0
     assert lobby.patience_s() == 0.0
+
+
+def test_bytes_that_connections_hold_together():
+    budget = Budget(10)
+    taken = [
+        budget.hold(*ask) for ask in [("a", 6), ("b", 5), ("b", 4), ("a", 7), ("a", 5), ("b", 5)]
+    ]
+    assert taken == [True, False, True, False, True, True]
+    budget.leave("a")
+    budget.leave("a")
+    assert (budget.hold("c", 6), budget.hold("c", 5)) == (False, True)
