@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from imitate.checks import causes, ends, fitted, response
+from imitate.checks import causes, ends, fitted, image_causes, own_numbers, response
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause, flat, spread
 from imitate.checks.subject import (
@@ -25,6 +25,7 @@ from imitate.checks.subject import (
     motions_of,
     nearer,
     recorded_names,
+    vectors_of,
     watched,
 )
 from imitate.data.dataset_file import DatasetFile
@@ -53,9 +54,9 @@ _FIRST = (
     "rate",
 )
 """Causes that explain all others."""
-_LAST = ("sensor", "outside", "other policy", "undertrained", "inconsistent")
+_LAST = ("sensor", "clipping", "outside", "other policy", "undertrained", "inconsistent")
 """Causes that others may explain."""
-_CONSEQUENCES = ("drift", "other starts", "coverage")
+_CONSEQUENCES = ("coverage", "other starts", "drift")
 """Where failures begin and end: any cause of wrong actions explains it."""
 _OF_FRAME = ("exchanged vectors", "offset")
 """Faults that observations which describe the scene of solved episodes do not have."""
@@ -150,10 +151,13 @@ def diagnose(
 def ranked(found: Sequence[Cause]) -> list[Cause]:
     """Sort causes: named ones first, those that explain others before those that are explained, then by score."""
 
-    def place(cause: Cause) -> tuple[bool, int, float]:
+    def place(cause: Cause) -> tuple[bool, int, int, float, int]:
         tiers = _FIRST, (), _LAST, _CONSEQUENCES
         tier = next((n for n, kinds in enumerate(tiers) if cause.kind in kinds), 1)
-        return not cause.is_named, tier if cause.is_named else 0, -cause.score
+        if not cause.is_named:
+            return True, 0, 0, -cause.score, 0
+        number = tiers[tier].index(cause.kind) if tiers[tier] else 0
+        return False, tier, number if tier == 3 else 0, -cause.score, number
 
     return sorted(found, key=place)
 
@@ -176,7 +180,7 @@ def _of_training(
     yield from _some(causes.of_horizon(subject.horizon, lengths))
     if subject.imitates_all:
         yield from _some(causes.of_failures(list(outcomes(data, names).values())))
-    motions = motions_of(data, shown)
+    motions = motions_of(data, shown) or own_numbers.positions_among(vectors_of(shown))[0]
     yield from _some(response.of_shift(motions))
     yield from response.of_parts(motions)
     if policy.goal_keys:
@@ -271,8 +275,12 @@ def _of_recording(
         return
     here = motions_of(recording, episodes, rename)
     there = [] if data is None else motions_of(data, shown)
+    if not here or not there:
+        there, here = own_numbers.positions_among(vectors_of(shown), vectors_of(episodes))
     odd = at_begin(episodes, kinds, subject.known)
-    if response.right_sides(here, there):
+    order = response.of_order(here, there) if there else None
+    reordered = order is not None and order.kind == "order"
+    if reordered or response.right_sides(here, there):
         odd = [one for one in odd if one.kind != "sign" or not is_motion(f"obs/{one.key}")]
     vectors = _of_kind(policy, ("low_dim",))
     frame, right = _of_frame(subject, data, recording, failures, solved, episodes, names)
@@ -289,9 +297,12 @@ def _of_recording(
     rate = policy.control_freq or (data.control_freq if data is not None else None)
     yield from _some(recorded.of_rate(recording.control_freq, rate))
     if data is not None and shown:
-        yield from _some(response.of_order(here, there))
+        yield from _some(order)
         same = bool(rate and recording.control_freq)
-        yield from _some(response.of_effects(here, there, same))
+        effects = response.of_effects(here, there, same)
+        yield from _some(
+            effects if effects and not (reordered and effects.kind == "sign") else None
+        )
         yield from _some(recorded.of_reach(here, there))
         yield from _some(response.of_delay(here, there))
         if vectors:
@@ -353,16 +364,33 @@ def _inputs(
         if shown:
             yield recorded.of_dropped(key, flat(episodes, key), flat(shown, key))
         if kind == "rgb":
-            images, theirs = ([one.obs[key] for one in part] for part in (episodes, shown))
-            found = [*recorded.of_images(key, images, range_, theirs)]
-            yield from found
-            if not found and shown and images[0].shape[1:] == theirs[0].shape[1:]:
-                here, there = (recorded.Views(part, key, vectors) for part in (episodes, shown))
-                yield from recorded.of_views(key, here, there)
+            yield from _of_camera(key, episodes, shown, vectors, range_)
         elif kind == "low_dim" and range_ is not None:
             mine, theirs = flat(episodes, key), flat(shown, key)
+            pairs = [(demo.actions, values) for demo, values in zip(shown, theirs, strict=True)]
+            follows = own_numbers.followed(pairs)
             if mine[0].shape[1] == range_.mean.size:
-                yield from recorded.of_vectors(key, mine, range_, theirs, firsts.get(key))
+                yield from recorded.of_vectors(key, mine, range_, theirs, firsts.get(key), follows)
+
+
+def _of_camera(
+    key: str,
+    episodes: Sequence[CheckedDemo],
+    shown: Sequence[CheckedDemo],
+    vectors: Sequence[str],
+    known: Range | None,
+) -> Iterator[Cause]:
+    """Compare the images of a camera with those of the demonstrations, and with the vectors beside them."""
+    images, theirs = ([one.obs[key] for one in part] for part in (episodes, shown))
+    found = [*image_causes.of_images(key, images, known, theirs)]
+    yield from found
+    is_odd = any(one.is_named for one in found)
+    if is_odd or not shown or images[0].shape[1:] != theirs[0].shape[1:]:
+        return
+    here, there = (image_causes.Views(part, key, vectors) for part in (episodes, shown))
+    yield from image_causes.of_views(key, here, there)
+    if vectors:
+        yield image_causes.of_match(key, here, there)
 
 
 def at_begin(

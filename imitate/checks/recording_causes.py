@@ -1,14 +1,11 @@
 """Measurements of possible causes in a recording of failures; scores are those of :mod:`imitate.checks.causes`.
 
-Images are checked by a regression from images to vectors, such as a robot's pose, fitted to demonstrations. It
-predicts the vectors of a recording from its images as they are, turned and mirrored; the best position is the one of
-the training. Images that predict the vectors of some steps before are late. Without vectors the distance to the
-nearest image of the demonstrations is compared.
+Those in images are in :mod:`imitate.checks.image_causes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 
@@ -24,8 +21,6 @@ from imitate.deploy.check.inputs import (
     SHARE,
     STILL,
     DeployFinding,
-    Severity,
-    image_findings,
     vector_findings,
 )
 from imitate.deploy.check.statistics import Range
@@ -37,6 +32,7 @@ def of_vectors(
     known: Range,
     shown: Sequence[Array],
     firsts: Array | None = None,
+    follows: NDArray[np.bool_] | None = None,
 ) -> Iterator[Cause]:
     """Compare a vector of the recording with its training: other units or frames, values that were never seen.
 
@@ -48,6 +44,7 @@ def of_vectors(
         known: statistics of the training.
         shown: (T, D) values of each demonstration; may be empty.
         firsts: (N, D) first values of more demonstrations; None: those of ``shown``.
+        follows: true (D,) for numbers that follow the actions in the demonstrations; None: none does.
     """
     every = np.concatenate(demos)
     findings = {found.kind: found for found in vector_findings(key, every, known)}
@@ -55,15 +52,18 @@ def of_vectors(
     from_begin = _beyond([demo[:1] for demo in demos], known)[0] > SHARE
     if "constant" in findings:
         yield Cause("constant", 3.0, findings["constant"].words, _CONSTANT_ADVICE)
+    if shown and firsts is None:
+        firsts = np.stack([demo[0] for demo in shown])
     if "units" in findings and from_begin:
-        yield scored(
-            "units",
-            far,
-            SHARE,
-            findings["units"].words,
-            "convert the units or frames in the robot's observe()",
-        )
-        return
+        scaled = _of_scale(np.stack([demo[0] for demo in demos]), known, firsts)
+        if scaled is not None:
+            yield scored("normalization", far, SHARE, f"'{key}' {scaled}", _TWICE)
+            return
+        words = findings["units"].words
+        if "instead of" in words or _has_one_factor(demos, firsts):
+            advice = "convert the units or frames in the robot's observe()"
+            yield scored("units", far, SHARE, words, advice)
+            return
     begun = [bool(_beyond([demo[:1]], known)[1] > 0) for demo in demos]
     chance = _by_chance(shown, len(demos))
     for kind, begins, limit in (("outside", True, chance), ("drift", False, _DRIFT)):
@@ -80,14 +80,69 @@ def of_vectors(
                 f"; first in episode {numbers[first[0]]} at step {first[1]} (number {first[2]})"
             )
         yield scored(kind, outside * len(numbers) / len(demos), limit, words, _OUTSIDE_ADVICE)
-    if shown:
-        begun_at = np.stack([demo[0] for demo in shown]) if firsts is None else firsts
-        yield _of_offset(key, demos, known, begun_at, _by_chance(shown, len(demos)))
-        yield from _of_sensor(key, demos, shown)
+    if shown and firsts is not None:
+        yield _of_offset(key, demos, known, firsts, _by_chance(shown, len(demos)))
+        yield from _of_sensor(key, demos, shown, firsts, follows)
 
 
 _DRIFT = 0.55
 """Largest share of steps outside of the training's range after healthy policies' single failures."""
+
+
+_TWICE = "leave the normalization to the policy, which normalizes raw values itself"
+_ODD, _FITS = 3.0, 1.0
+"""Deviations from which on the mean of first values is odd, and within which it fits a scaled training."""
+
+
+def _of_scale(here: Array, known: Range, firsts: Array | None) -> str | None:
+    """Describe the scaling that turns the training's first values into the recorded ones (N, D), or return None.
+
+    Args:
+        here: first values of the episodes.
+        known: statistics of the training.
+        firsts: (N, D) first values of demonstrations; None: they are like those of all steps.
+    """
+    middle = known.mean if firsts is None else firsts.mean(axis=0)
+    std = np.maximum(known.std, 1e-6 * np.maximum(np.abs(known.mean), 1.0))
+    usual = known.std if firsts is None else firsts.std(axis=0)
+    seen, spread, varied = here.mean(axis=0), here.std(axis=0), known.std >= std
+    if not (varied & (np.abs(seen - middle) > _ODD * std)).any():
+        return None
+    ways = {
+        "look standardized": (known.mean, std),
+        "look scaled to [-1, 1]": ((known.low + known.high) / 2, (known.high - known.low) / 2),
+        "look scaled to [0, 1]": (known.low, known.high - known.low),
+    }
+    found = {}
+    for words, (offset, scale) in ways.items():
+        size = np.maximum(scale, 1e-12)
+        left = np.abs(seen - (middle - offset) / size) / np.maximum(std / size, 0.1)
+        width = np.log(np.maximum(spread, 1e-12) * size / np.maximum(usual, 1e-12))
+        same = (usual <= 0.1 * std) | (len(here) <= 3) | (np.abs(width) < 1.0)
+        if np.isfinite(size).all() and ((left < _FITS) & same)[varied].mean() >= 0.8:
+            found[words] = float(np.abs(width[varied]).mean())
+    if not found:
+        return None
+    best = min(found, key=lambda words: found[words])
+    return f"{best} by the training's statistics, which the policy does itself: the mean is {_few(seen)}"
+
+
+def _few(values: Array) -> str:
+    return ", ".join(f"{value:.3g}" for value in values[:3]) + (" ..." if len(values) > 3 else "")
+
+
+def _has_one_factor(demos: Sequence[Array], firsts: Array | None) -> bool:
+    """Return whether all numbers that vary are larger, or smaller, by about the same factor than at first in training.
+
+    Values are far away in some numbers alone if the robot or an object is at another place.
+    """
+    if firsts is None:
+        return True
+    here = np.sqrt((np.stack([demo[0] for demo in demos]) ** 2).mean(axis=0))
+    there = np.sqrt((firsts**2).mean(axis=0))
+    known = (there > 1e-6 * there.max()) & (here > 0)
+    logs = np.log(here[known] / there[known])
+    return bool(known.any() and np.ptp(logs) < np.log(2) and abs(np.median(logs)) > np.log(3))
 
 
 def _by_chance(shown: Sequence[Array], count: int) -> float:
@@ -137,12 +192,14 @@ def _of_offset(
     worst = int(errors.argmax())
     certain = float(errors[worst]) / (_SHIFTED * (1 + 5 / len(there)))
     words = (
-        f"'{key}' begins to one side of the demonstrations: number {worst} by {shift[worst]:+.3g} "
-        f"({errors[worst]:.1f} standard errors); {outside:.0%} of the episodes begin outside the training's range, and "
-        f"{back:.0%} without the shift"
+        f"{key}[{worst}] begins {shift[worst]:+.3g} beside the demonstrations ({errors[worst]:.1f} standard errors); "
+        f"{outside:.0%} of the episodes begin outside the training's range, and {back:.0%} would without this shift"
     )
-    spread = float(here[:, worst].std() / max(there[:, worst].std(), 1e-12))
-    moved = outside > 0 and 1 / _SPREAD < spread < _SPREAD
+    middles = (np.ptp(np.percentile(values, (25, 75), axis=0), axis=0) for values in (here, there))
+    narrow, wide = np.sort(np.stack([*middles]), axis=0)
+    most = 1 + _WIDER / min(len(here), len(there))
+    alike = (wide <= most * narrow) | (wide <= 0.1 * known.std)
+    moved = outside > 0 and alike.all()
     return scored(
         "offset" if moved else "other starts",
         certain + (outside / by_chance if back < 0.5 * outside else 0.0),
@@ -156,21 +213,33 @@ _OUTSIDE_ADVICE = "record demonstrations that begin in or pass such states, or c
 _CONSTANT_ADVICE = (
     "record demonstrations in which it varies, or leave it out of observation.modalities"
 )
-_SPREAD = 1.45
-"""Factor by which the spread of first values may differ if all of them are moved."""
+_WIDER = 20.0
+"""Factor, less 1, by which the middle halves of first values may differ in width by chance, times the episodes."""
 _SHIFTED = 6.0
 """Standard errors of a shift of the first values that healthy recordings do not reach."""
 
 
-def _of_sensor(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Iterator[Cause]:
-    """Compare how much each number varies within an episode: a stuck sensor gives the same value throughout."""
+def _of_sensor(
+    key: str,
+    demos: Sequence[Array],
+    shown: Sequence[Array],
+    firsts: Array,
+    follows: NDArray[np.bool_] | None,
+) -> Iterator[Cause]:
+    """Find a number of the robot that hardly varies within an episode, and any other that never varies.
+
+    An object that a failing policy does not touch stays at its place, but it has another one in each episode.
+    """
     here, there = (
         np.mean([part.std(axis=0) for part in parts], axis=0) for parts in (demos, shown)
     )
     varied = (there > 1e-3 * float(there.max())) & (there > 1e-9)
-    if not varied.any():
+    never = np.ptp(np.concatenate(demos), axis=0) == 0
+    placed = firsts.std(axis=0) > 1e-6 * np.maximum(np.abs(firsts).max(axis=0), 1e-3)
+    judged = varied & (never & placed if follows is None else follows | (never & placed))
+    if not judged.any():
         return
-    ratio = np.where(varied, here / np.where(varied, there, 1.0), np.inf)
+    ratio = np.where(judged, here / np.where(varied, there, 1.0), np.inf)
     worst = int(ratio.argmin())
     words = f"{key}[{worst}] varies {ratio[worst]:.2g} times as much within an episode as in the demonstrations"
     yield scored(
@@ -231,34 +300,6 @@ def _beyond(
             break
     outside = ((every < known.low - room) | (every > known.high + room)).mean(axis=0).max()
     return float(far), float(outside), first
-
-
-def of_images(
-    key: str,
-    demos: Sequence[NDArray[np.generic]],
-    known: Range | None,
-    shown: Sequence[NDArray[np.generic]],
-) -> Iterator[Cause]:
-    """Examine the images of a recording: range, order of colours, blank or frozen pictures, brightness.
-
-    The demonstrations' images (`shown`, may be empty) may be of one colour or frozen too: then this is no cause.
-    """
-    usual = {found.kind for found in image_findings(key, shown, None)} if shown else set()
-    for found in image_findings(key, demos, known):
-        if found.level is Severity.note or found.kind in usual:
-            continue
-        score = 5.0 if found.level is Severity.problem else 1.5
-        kind = found.kind if "image" in found.kind else f"image {found.kind}"
-        yield Cause(kind, score, found.words, _IMAGE_ADVICE.get(found.kind, ""))
-
-
-_IMAGE_ADVICE = {
-    "channels": "exchange red and blue in the robot's observe()",
-    "image range": "give uint8 images, or floats from 0 to 1",
-    "blank image": "check the camera",
-    "frozen image": "check the camera and its driver",
-    "brightness": "adjust light and exposure, or train with train.augment",
-}
 
 
 def of_structure(found: DeployFinding) -> Cause:
@@ -478,136 +519,3 @@ def of_coverage(
         words,
         "record demonstrations at these states, or correct the policy there: imitate dagger",
     )
-
-
-Images = NDArray[np.generic]
-
-_TURNS: dict[str, Callable[[Images], Images]] = {
-    "upside down": lambda images: images[:, ::-1],
-    "mirrored": lambda images: images[:, :, ::-1],
-    "turned by half": lambda images: images[:, ::-1, ::-1],
-    "turned by a quarter to the left": lambda images: np.rot90(images, 1, (1, 2)),
-    "turned by a quarter to the right": lambda images: np.rot90(images, -1, (1, 2)),
-}
-_CELLS = 10
-"""Rows and columns to which images are reduced."""
-_ROWS = 400
-"""Largest number of steps that are compared."""
-_RIDGE = 0.1
-
-
-class Views:
-    """Images of one camera and the vectors beside them, in some steps.
-
-    Args:
-        episodes: demonstrations or recorded episodes.
-        key: name of the camera.
-        keys: names of the vectors.
-    """
-
-    def __init__(self, episodes: Sequence[CheckedDemo], key: str, keys: Sequence[str]) -> None:
-        count = max(_ROWS // len(episodes), 2)
-        images, states, before = [], [], []
-        for episode in episodes:
-            length = len(episode.actions)
-            rows = np.unique(np.linspace(0, length - 1, count).astype(int))
-            images.append(episode.obs[key][rows])
-            flat = [episode.obs[name].reshape(length, -1) for name in keys]
-            every = np.concatenate([np.zeros((length, 0)), *flat], axis=1)
-            states.append(every[rows])
-            before.append([every[np.maximum(rows - lag, 0)] for lag in range(_LATEST + 1)])
-        self.images: Images = np.concatenate(images)
-        self.states: Array = np.concatenate(states).astype(np.float64)
-        self.before: Array = np.concatenate(before, axis=1).astype(np.float64)
-        """States (K, N, D) of each number of steps before."""
-
-
-def _cells(images: Images) -> Array:
-    """Return the means (N, D) of cells of images (N, H, W, C)."""
-    size = [max(n // _CELLS, 1) for n in images.shape[1:3]]
-    rows, columns = (n // cell for n, cell in zip(images.shape[1:3], size, strict=True))
-    cut = images[:, : rows * size[0], : columns * size[1]].astype(np.float64)
-    found: Array = cut.reshape(len(cut), rows, size[0], columns, size[1], -1).mean(axis=(2, 4))
-    return found.reshape(len(cut), -1)
-
-
-class Seen:
-    """Regression from images of demonstrations to vectors, and its errors in a recording.
-
-    Args:
-        recorded: images of the recording.
-        trained: images of demonstrations.
-    """
-
-    def __init__(self, recorded: Views, trained: Views) -> None:
-        low, high = trained.states.min(axis=0), trained.states.max(axis=0)
-        self.alike = ((recorded.states >= low) & (recorded.states <= high)).all(axis=1)
-        """Steps (N,) of the recording in the training's range."""
-        self.moves: NDArray[np.bool_] = high > low
-        self._images, self._known = recorded.images, _cells(trained.images)
-        middle, scale = (f(trained.states, axis=0)[self.moves] for f in (np.mean, np.std))
-        self._own = (recorded.before[:, :, self.moves] - middle) / scale
-        distances = _squares(self._known, self._known)
-        self._width = max(float(np.median(distances)), 1e-9)
-        kernel = np.exp(-distances / self._width) + _RIDGE * np.eye(len(distances))
-        states = (trained.states[:, self.moves] - middle) / scale
-        self._weights = np.linalg.solve(kernel, states)
-
-    def errors(self, turn: Callable[[Images], Images] = lambda images: images) -> Array:
-        """Return the errors (K,) of the vectors predicted for each delay, divided by those of a constant."""
-        here = _cells(turn(self._images[self.alike]))
-        if here.shape[1] != self._known.shape[1]:
-            return np.ones(1)
-        squares = _squares(here, self._known)
-        if not self.moves.any():
-            typical: Array = np.median(squares.min(axis=1), keepdims=True) / self._width
-            return np.sqrt(typical)
-        own = self._own[:, self.alike]
-        left = np.abs(np.exp(-squares / self._width) @ self._weights - own).mean(axis=(1, 2))
-        found: Array = left / np.maximum(np.abs(own).mean(axis=(1, 2)), 1e-9)
-        return found
-
-
-def of_views(key: str, recorded: Views, trained: Views) -> Iterator[Cause]:
-    """Compare the images of a recording in all positions and with the states of the steps before.
-
-    Nothing is measured if the recording has fewer than ten steps in states of the demonstrations.
-
-    Args:
-        key: name of the camera.
-        recorded: images of the recording.
-        trained: images of demonstrations.
-    """
-    seen = Seen(recorded, trained)
-    if seen.alike.sum() < _FEWEST:
-        return
-    lags = seen.errors()
-    as_it_is = min(float(lags[0]), 1.0)
-    every = {name: float(seen.errors(turn)[0]) for name, turn in _TURNS.items()}
-    best = min(every, key=lambda name: every[name])
-    words = (
-        f"once images of '{key}' are {best}, they show the recorded state with an error of {every[best]:.2f}, "
-        f"and as they are with {as_it_is:.2f} (1: no better than a constant)"
-    )
-    advice = "turn the images in the robot's observe() as in the demonstrations"
-    yield scored("image turned", as_it_is - every[best], 0.2, words, advice)
-    late = int(lags.argmin())
-    words = (
-        f"images of '{key}' show the state {late} steps before with an error of {lags[late]:.2f}, and that of their "
-        f"own step with {lags[0]:.2f} (1: no better than a constant)"
-    )
-    advice = "reduce the camera's buffer and latency, and give each observation its newest image"
-    shown = max(1 - float(lags[late]), 0.0)
-    yield scored("image late", shown * (as_it_is - float(lags[late])), _LATE, words, advice)
-
-
-_LATEST = 6
-"""Largest number of steps by which images are looked for to be late."""
-_LATE = 0.06
-_FEWEST = 10
-
-
-def _squares(a: Array, b: Array) -> Array:
-    """Return the squared distances (N, M) of points (N, D) and (M, D)."""
-    found: Array = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
-    return np.maximum(found, 0.0)

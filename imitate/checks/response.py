@@ -587,7 +587,7 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
     Args:
         trained: demonstrations.
     """
-    every = [Effects([pair]) for pair in trained if len(pair[0]) > _FEWEST]
+    every = [Effects([pair]) for pair in trained if len(pair[0]) > _FEWEST // 2]
     if len(every) < _SEVERAL:
         return
     size, certain = (

@@ -205,7 +205,7 @@ def _acted(episodes: Sequence[CheckedDemo], policy: RolloutPolicy, lang: str | N
 def motions_of(
     file: DatasetFile, episodes: Sequence[CheckedDemo], rename: Mapping[str, str] | None = None
 ) -> Pairs:
-    """Return actions and positions of the episodes."""
+    """Return actions and positions of the episodes, as names suggest them; else none."""
     found = []
     new = rename or {}
     for episode in episodes:
@@ -214,6 +214,17 @@ def motions_of(
         if keys:
             parts = [file.read(episode.name, f"obs/{key}") for key in keys]
             flat = [part.reshape(len(part), -1).astype(np.float64) for part in parts]
+            found.append((episode.actions, np.concatenate(flat, axis=1)))
+    return found
+
+
+def vectors_of(episodes: Sequence[CheckedDemo]) -> Pairs:
+    """Return actions and all observed vectors of the episodes."""
+    found = []
+    for episode in episodes:
+        parts = [part for _, part in sorted(episode.obs.items()) if part.ndim == 2]
+        if parts:
+            flat = [part.astype(np.float64) for part in parts]
             found.append((episode.actions, np.concatenate(flat, axis=1)))
     return found
 

@@ -1,9 +1,11 @@
-"""Images of a recording that are turned or late are named, and those of the training are not."""
+"""Images that are turned, late, of other colours or episodes; vectors that are scaled, elsewhere or stuck."""
 
 import numpy as np
 import pytest
 
-from imitate.checks.recording_causes import Views, of_vectors, of_views
+from imitate.checks.image_causes import Views, of_images, of_match, of_views
+from imitate.checks.own_numbers import followed, positions_among
+from imitate.checks.recording_causes import of_vectors
 from imitate.deploy.check.deploy_check import CheckedDemo
 from imitate.deploy.check.statistics import range_of
 
@@ -76,7 +78,7 @@ def test_a_recording_outside_of_the_training_shows_nothing():
         ((-1, -0.6), 0.0, set()),
         ((-1, -0.6), 0.03, set()),
         ((-1, -0.6), 0.4, {"drift"}),
-        ((1.5, 2.5), 0.0, {"outside", "offset"}),
+        ((1.6, 2.0), 0.0, {"outside", "offset"}),
         ((0.8, 1), 0.0, {"other starts"}),
     ],
 )
@@ -104,3 +106,101 @@ def test_episodes_begin_outside_of_few_demonstrations_by_chance(number, named):
         one[:, 0] = known.high[0] + 1
     causes = {cause.kind: cause for cause in of_vectors("pos", failed, known, shown)}
     assert causes["outside"].is_named == named
+
+
+SCALED = {
+    "look standardized": lambda x, known: (x - known.mean) / known.std,
+    "look scaled to [-1, 1]": lambda x, known: 2 * (x - known.low) / (known.high - known.low) - 1,
+    "look scaled to [0, 1]": lambda x, known: (x - known.low) / (known.high - known.low),
+    "centimetres": lambda x, known: 100 * x,
+    "elsewhere": lambda x, known: x + (np.random.default_rng(9).uniform(-9, 9), 0, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [*zip(SCALED, ["normalization"] * 3 + ["units", "outside"], strict=True)]
+)
+def test_far_values_are_scaled_or_of_another_unit_or_elsewhere(fault, kind):
+    rng = np.random.default_rng(1)
+    shown = [rng.normal((5, 60, -9), 0.3, (1, 3)) + rng.normal(0, 0.05, (30, 3)) for _ in range(20)]
+    known = range_of(shown)
+    failed = [SCALED[fault](demo, known) for demo in shown[:12]]
+    named = [cause for cause in of_vectors("pos", failed, known, shown) if cause.is_named]
+    assert kind == named[0].kind
+    assert kind != "normalization" or named[0].words.startswith(f"'pos' {fault} by the training's")
+
+
+@pytest.mark.parametrize(("follows", "named"), [((True, False), True), ((False, False), False)])
+def test_only_a_number_of_the_robot_has_to_vary_in_each_episode(follows, named):
+    rng = np.random.default_rng(2)
+    shown = [rng.normal(size=(30, 2)) for _ in range(10)]
+    failed = [np.stack([np.full(30, rng.normal()), rng.normal(size=30)], axis=1) for _ in range(10)]
+    causes = of_vectors("pos", failed, range_of(shown), shown, None, np.array(follows))
+    sensors = [cause for cause in causes if cause.kind == "sensor" and cause.is_named]
+    assert bool(sensors) == named
+    assert not named or sensors[0].words.startswith("pos[0] varies ")
+
+
+def test_any_number_that_has_one_value_in_all_episodes_is_stuck():
+    rng = np.random.default_rng(2)
+    shown = [rng.normal(size=(30, 2)) for _ in range(10)]
+    failed = [np.stack([np.full(30, 0.5), rng.normal(size=30)], axis=1) for _ in range(10)]
+    causes = of_vectors("pos", failed, range_of(shown), shown, None, np.zeros(2, dtype=bool))
+    assert "sensor" in {cause.kind for cause in causes if cause.is_named}
+
+
+def pictures(rng, red=(200, 40, 30)):
+    """A red and a green square at random places."""
+    image = np.full((1, 32, 32, 3), 90, dtype=np.uint8)
+    for colour in (red, (30, 180, 60)):
+        y, x = rng.integers(0, 26, 2)
+        image[:, y : y + 6, x : x + 6] = colour
+    return image
+
+
+@pytest.mark.parametrize("scale", [np.uint8, lambda images: np.float32(images / 255)])
+def test_red_and_blue_are_exchanged_if_colours_occur_as_often_then(scale):
+    rng = np.random.default_rng(0)
+    shown, right = ([scale(pictures(rng)) for _ in range(12)] for _ in range(2))
+    wrong = [image[..., ::-1] for image in right]
+    named = [
+        [cause.kind for cause in of_images("top", images, None, shown) if cause.is_named]
+        for images in (right, wrong, [scale(pictures(rng, (200, 200, 30))) for _ in range(12)])
+    ]
+    assert named == [[], ["image channels"], []]
+
+
+def test_images_of_other_episodes_do_not_show_the_state_beside_them():
+    rng = np.random.default_rng(0)
+    shown, failed = ([episode(rng) for _ in range(number)] for number in (20, 8))
+    others = [
+        CheckedDemo("demo", {**own.obs, "top": other.obs["top"]}, own.actions)
+        for own, other in zip(shown, [*shown[1:], shown[0]], strict=True)
+    ]
+    right, mixed, recorded = (Views(part, "top", ["pos"]) for part in (shown, others, failed))
+    assert of_match("top", recorded, mixed).is_named
+    assert not of_match("top", recorded, right).is_named
+    assert not of_match("top", mixed, right).is_named  # the fault of a recording is another one
+
+
+def moved(rng, sign=1.0, steps=24):
+    """An arm's position and velocity, an object that is taken in the middle, and a number at random."""
+    u = rng.uniform(-1, 1, (steps, 1)).repeat(2, axis=0)[:steps]
+    arm = np.cumsum(np.concatenate([[[0.0]], 0.1 * sign * u[:-1]]), axis=0)
+    taken = np.arange(steps)[:, None] >= steps // 2
+    object_ = np.where(taken, arm, arm[steps // 2])
+    return u, np.concatenate([arm, object_, rng.normal(size=(steps, 1))], axis=1)
+
+
+def test_numbers_of_the_robot_follow_the_actions_from_the_first_steps_on():
+    rng = np.random.default_rng(4)
+    pairs = [moved(rng) for _ in range(10)]
+    assert followed(pairs).tolist() == [True, False, False]
+    assert followed([(u[:4], q[:4]) for u, q in pairs]) is None
+    own, recorded = positions_among(pairs, pairs[:2])
+    assert [q.shape for _, q in own] == [(24, 1)] * 10 and len(recorded) == 2
+    np.testing.assert_array_equal(own[0][1][:, 0], pairs[0][1][:, 0])
+    assert positions_among(pairs, [(u, q[:, :2]) for u, q in pairs]) == ([], [])
+    assert positions_among([(u, q[:, 2:]) for u, q in pairs]) == ([], [])
+    mirrored = [moved(rng, sign=(-1) ** number) for number in range(10)]
+    assert [q.shape for _, q in positions_among(mirrored)[0]] == [(24, 1)] * 10
