@@ -107,7 +107,9 @@ def command(
             help="Checkpoint or run folder: record the policy's own episodes, failures too, without noise.",
         ),
     ] = None,
-    num: Annotated[int, typer.Option("--num", min=1, help="Demonstrations.")] = 100,
+    num: Annotated[
+        int, typer.Option("--num", min=1, help="Demonstrations, or the policy's episodes.")
+    ] = 100,
     workers: Workers = None,
     on: On = LOCAL,
     shard_demos: Annotated[
@@ -177,7 +179,12 @@ def command(
     ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option("--horizon", min=1, help="Number of steps after which an attempt has failed."),
+        typer.Option(
+            "--horizon",
+            min=1,
+            help="Number of steps after which an attempt has failed. Default: the expert's; with --agent that of the "
+            f"policy's training; with --teleop {_PERSONS_HORIZON}.",
+        ),
     ] = None,
     hold: Annotated[
         int,

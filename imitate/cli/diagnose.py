@@ -39,7 +39,8 @@ def command(
         Path | None,
         typer.Option(
             "--recording",
-            help="Recorded episodes in which the policy failed: imitate run --record FILE.",
+            help="Recorded episodes in which the policy failed: of a robot `imitate run --record FILE`, in a simulator "
+            "`imitate collect --agent RUN --out FILE`.",
         ),
     ] = None,
     max_demos: Annotated[

@@ -177,7 +177,7 @@ def with_lists(command: Any) -> Any:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress, only the result.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Resume an interrupted run with the same options.")

@@ -23,6 +23,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -77,7 +78,16 @@ def _not_registered(name: str, error: Exception) -> EnvError:
 
 def _no_module(name: str, module: str, reason: object) -> EnvError:
     extra = EXTRAS.get(module)
-    what = install_command(extra) if extra else "install it, or correct the name"
+    here = module.partition(".")[0]
+    if extra:
+        what = install_command(extra)
+    elif Path(f"{here}.py").is_file() or Path(here).is_dir():
+        what = (
+            f"{here} is in this folder, which Python does not search: install it, "
+            "or put PYTHONPATH=. before the command"
+        )
+    else:
+        what = "install it, or correct the name"
     return EnvError(f"{name}: cannot be imported ({reason}); do: {what}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,7 +83,8 @@ def _next_policy(results: Mapping[str, Any]) -> list[str]:
     if algo not in SINGLE_STEP or rate is None or rate >= LOW_SUCCESS:
         return []
     return [
-        f"next: {algo} observes a single step and often fails where demonstrations wait or pause. On the same data try",
+        f"next: imitate diagnose {shlex.quote(str(results['run']))} ranks causes",
+        f"    if the demonstrations wait or pause, where {algo} often fails because it observes a single step:",
         "    imitate config init FILE --algo flow_policy, or vq_bet, bc_rnn_gmm (docs/policies.md)",
     ]
 

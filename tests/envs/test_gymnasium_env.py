@@ -664,3 +664,19 @@ def test_functions_of_unknown_signature_may_take_a_keyword():
     assert gymnasium_env._takes_keyword(lambda a, render_mode: 0, "render_mode") is True
     assert gymnasium_env._takes_keyword(lambda a, **more: 0, "render_mode") is True
     assert gymnasium_env._takes_keyword(lambda a, *more: 0, "render_mode") is False
+
+
+@pytest.mark.parametrize("made", ["own_room.py", "own_room"])
+def test_a_module_of_the_present_folder_is_refused_with_the_way_to_import_it(
+    made, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / made
+    with pytest.raises(EnvError, match="do: install it, or correct the name"):
+        check_registered("own_room:Own-v0")
+    path.write_text("") if made.endswith(".py") else path.mkdir()
+    monkeypatch.setattr(gymnasium_env, "find_spec", lambda name: None)
+    with pytest.raises(
+        EnvError, match="own_room is in this folder.*PYTHONPATH=. before the command"
+    ):
+        check_registered("own_room:Own-v0")

@@ -108,6 +108,8 @@ def test_labels_of_the_user():
     settings = [Setting("a", {}, (curve(),), 1), Setting("b=1", {}, (curve(),), 1)]
     assert labels_of(renamed(settings, ["b=1=B"])) == ["a", "B"]
     assert labels_of(renamed(settings, [])) == ["a", "b=1"]
+    by_algorithm = [Setting("TD3+BC", {}, (curve(),), 1)]
+    assert labels_of(renamed(by_algorithm, ["td3_bc=ours"])) == ["ours"]
     for wrong in ("a", "a=", "=x"):
         with pytest.raises(UserError, match="wanted NAME=TEXT|no line has the name"):
             renamed(settings, [wrong])

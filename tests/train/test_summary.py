@@ -109,7 +109,8 @@ def test_evaluations(entry, words):
 def test_advice_after_a_policy_of_a_single_step(algo, rate, advised):
     results = {**RESULTS, "algo": algo, "final": {**FINAL, "success_rate": rate}}
     lines = module.summary_lines(results)
-    assert (f"next: {algo} observes a single step" in lines[-2]) == advised
+    assert (lines[-3] == "next: imitate diagnose runs/a ranks causes") == advised
+    assert (f"wait or pause, where {algo} often fails" in lines[-2]) == advised
     assert not any(line.startswith("next") for line in module.summary_lines(RESULTS))
     assert not any("next:" in line for line in module.summary_lines({**RESULTS, "algo": "bc"}))
 

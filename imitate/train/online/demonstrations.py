@@ -225,5 +225,5 @@ def _check(
     if size != action_dim:
         raise DatasetError(
             f"{file.path}: demo '{demo}' has actions of {size} numbers, but the environment "
-            f"takes {action_dim}: learn in the environment of the demonstrations"
+            f"takes {action_dim}: learn in the environment of the demonstrations (--env)"
         )

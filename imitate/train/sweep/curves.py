@@ -257,11 +257,11 @@ def renamed(settings: Sequence[Setting], names: Iterable[str]) -> list[Setting]:
         old, equals, text = name.rpartition("=")
         if not equals or not text:
             raise UserError(f"--label {name}: wanted NAME=TEXT, such as lift_bc=BC")
-        if old not in {setting.label for setting in settings}:
-            raise UserError(
-                f"--label {name}: no line has the name '{old}'; "
-                f"{nearest(old, [setting.label for setting in settings])}"
-            )
+        labels = [setting.label for setting in settings]
+        if old not in labels and algorithm_name(old) in labels:
+            old = algorithm_name(old)
+        if old not in labels:
+            raise UserError(f"--label {name}: no line has the name '{old}'; {nearest(old, labels)}")
         texts[old] = text
     return [replace(s, label=texts.get(s.label, s.label)) for s in settings]
 
