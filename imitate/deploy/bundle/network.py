@@ -37,7 +37,6 @@ _CHILDREN: dict[str, dict[int, str]] = {
 }
 _EXTERNAL_DATA, _DATA_LOCATION, _DOMAIN = 13, 14, 1
 _MOST_DEPTH = 32
-_OPERATOR, _LOOPS = 4, frozenset({b"Loop", b"Scan", b"SequenceMap"})
 
 
 class Graph:
@@ -137,10 +136,6 @@ def _walk(message: memoryview, kind: str, depth: int) -> None:
             )
         if number in children:
             _walk(value, children[number], depth + 1)
-        if kind == "node" and number == _OPERATOR and bytes(value) in _LOOPS:
-            raise BundleError(
-                f"policy.onnx has a {bytes(value).decode()}, which may never end and is refused"
-            )
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
