@@ -81,7 +81,7 @@ def _no_module(name: str, module: str, reason: object) -> EnvError:
     here = module.partition(".")[0]
     if extra:
         what = install_command(extra)
-    elif Path(f"{here}.py").is_file() or Path(here).is_dir():
+    elif f"'{here}'" in str(reason) and (Path(f"{here}.py").is_file() or Path(here).is_dir()):
         what = (
             f"{here} is in this folder, which Python does not search: install it, "
             "or put PYTHONPATH=. before the command"
