@@ -106,7 +106,8 @@ ALL = ""
 """Name of the statistics over all demos; statistics of a filter key have the key's name."""
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
-MAX_BYTES = 2**30
+MAX_BYTES = 2**27
+"""Largest size of an index in bytes; in memory it takes about 20 times as much."""
 
 
 def _described(env_args: dict[str, Any]) -> dict[str, Any]:

@@ -306,7 +306,7 @@ def test_files_in_the_given_order_and_arrays_that_all_have(tmp_path):
 
 
 def test_sizes_and_depths_of_a_text(shards, monkeypatch):
-    assert module.MAX_BYTES == 2**30
+    assert module.MAX_BYTES == 134_217_728
     index = write_index(shards)
     text = index.to_json()
     monkeypatch.setattr(module, "MAX_BYTES", len(text))
