@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from imitate.checks import causes, ends, fitted, image_causes, own_numbers, response
+from imitate.checks import causes, ends, fitted, image_causes, response
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause, flat, spread
 from imitate.checks.subject import (
@@ -22,8 +22,10 @@ from imitate.checks.subject import (
     changed_by,
     episodes_of,
     first_values,
+    followed,
     motions_of,
     nearer,
+    positions_among,
     recorded_names,
     vectors_of,
     watched,
@@ -180,7 +182,7 @@ def _of_training(
     yield from _some(causes.of_horizon(subject.horizon, lengths))
     if subject.imitates_all:
         yield from _some(causes.of_failures(list(outcomes(data, names).values())))
-    motions = motions_of(data, shown) or own_numbers.positions_among(vectors_of(shown))[0]
+    motions = motions_of(data, shown) or positions_among(vectors_of(shown))[0]
     yield from _some(response.of_shift(motions))
     yield from response.of_parts(motions)
     if policy.goal_keys:
@@ -276,7 +278,7 @@ def _of_recording(
     here = motions_of(recording, episodes, rename)
     there = [] if data is None else motions_of(data, shown)
     if not here or not there:
-        there, here = own_numbers.positions_among(vectors_of(shown), vectors_of(episodes))
+        there, here = positions_among(vectors_of(shown), vectors_of(episodes))
     odd = at_begin(episodes, kinds, subject.known)
     order = response.of_order(here, there) if there else None
     reordered = order is not None and order.kind == "order"
@@ -368,7 +370,7 @@ def _inputs(
         elif kind == "low_dim" and range_ is not None:
             mine, theirs = flat(episodes, key), flat(shown, key)
             pairs = [(demo.actions, values) for demo, values in zip(shown, theirs, strict=True)]
-            follows = own_numbers.followed(pairs)
+            follows = followed(pairs)
             if mine[0].shape[1] == range_.mean.size:
                 yield from recorded.of_vectors(key, mine, range_, theirs, firsts.get(key), follows)
 

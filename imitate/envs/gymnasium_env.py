@@ -174,7 +174,7 @@ class GymnasiumEnv:
         modes = (
             metadata.get("render_modes", ()) if isinstance(metadata, Mapping) else ("rgb_array",)
         )
-        if "rgb_array" not in modes and not _takes_keyword(creator, "render_mode"):
+        if "rgb_array" not in modes and not takes_keyword(creator, "render_mode"):
             raise EnvError(
                 f"{self.name} cannot render: omit the video, or support render_mode='rgb_array' in it "
                 "(its metadata['render_modes'], the constructor's argument, and render())"
@@ -365,7 +365,7 @@ def _takes(function: Any, **arguments: Any) -> bool:
     return True
 
 
-def _takes_keyword(function: Any, name: str) -> bool:
+def takes_keyword(function: Any, name: str) -> bool:
     """Return false for a function that refuses this keyword argument."""
     try:
         found = inspect.signature(function).parameters.values()

@@ -358,13 +358,14 @@ def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[st
     if config.experiment.rollout.horizon is None:
         lengths = train_set.demo_lengths.tolist()
         numbers["experiment.rollout.horizon"] = rollout_horizon(lengths)
-    numbers |= _normalization_for_auto(config, train_set)
+    numbers |= normalization_for_auto(config, train_set)
     if config.experiment.validation_epoch_every_n_steps is None and valid_set is not None:
         numbers["experiment.validation_epoch_every_n_steps"] = max(1, -(-len(valid_set) // size))
     return numbers
 
 
-def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
+def normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
+    """Return ``train.action_config`` with a normalization wherever it is ``auto``, or {} if it is nowhere."""
     entries = config.train.action_config.to_dict()
     chosen = [key for key in config.train.action_keys if entries[key]["normalization"] == "auto"]
     if chosen and any(entry.step == "relative_actions" for entry in config.train.preprocess):

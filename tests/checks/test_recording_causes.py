@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from imitate.checks.image_causes import Views, of_images, of_match, of_views
-from imitate.checks.own_numbers import followed, positions_among
 from imitate.checks.recording_causes import of_vectors
+from imitate.checks.subject import followed, positions_among
 from imitate.deploy.check.deploy_check import CheckedDemo
 from imitate.deploy.check.statistics import range_of
 

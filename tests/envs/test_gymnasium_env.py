@@ -660,10 +660,10 @@ def test_a_simulator_has_a_model_data_and_observations(registered, parts):
 
 
 def test_functions_of_unknown_signature_may_take_a_keyword():
-    assert gymnasium_env._takes_keyword(dict, "render_mode") is True
-    assert gymnasium_env._takes_keyword(lambda a, render_mode: 0, "render_mode") is True
-    assert gymnasium_env._takes_keyword(lambda a, **more: 0, "render_mode") is True
-    assert gymnasium_env._takes_keyword(lambda a, *more: 0, "render_mode") is False
+    assert gymnasium_env.takes_keyword(dict, "render_mode") is True
+    assert gymnasium_env.takes_keyword(lambda a, render_mode: 0, "render_mode") is True
+    assert gymnasium_env.takes_keyword(lambda a, **more: 0, "render_mode") is True
+    assert gymnasium_env.takes_keyword(lambda a, *more: 0, "render_mode") is False
 
 
 @pytest.mark.parametrize("made", ["own_room.py", "own_room"])

@@ -330,9 +330,9 @@ def test_relative_actions_have_no_automatic_normalization(normalization, steps, 
     if refuses:
         words = "train.action_config.actions.normalization is 'auto'|but step 'relative_actions'"
         with refused(words, error=ConfigError):
-            module._normalization_for_auto(given, train_set)
+            module.normalization_for_auto(given, train_set)
         return
-    found = module._normalization_for_auto(given, train_set)
+    found = module.normalization_for_auto(given, train_set)
     if normalization == "auto":
         kept = module.action_normalization(stats.min, stats.max)
         assert found == {"train.action_config": {**entries, "actions": {"normalization": kept}}}

@@ -238,7 +238,7 @@ def _shard_into(
         for number, part in enumerate(parts):
             if number >= len(finished):
                 path = place.workplace() / f"{number:0{digits}}.hdf5"
-                _write_shard(part, path)
+                write_shard(part, path)
                 finished.append(describe_shard(path))
                 place.keep(path)
                 _note(place, plan, finished)
@@ -285,7 +285,7 @@ def _note(place: ShardPlace, plan: dict[str, Any], finished: Sequence[DescribedS
     place.put(PARTIAL_NAME, json.dumps(notes))
 
 
-def _write_shard(part: Part, path: Path) -> None:
+def write_shard(part: Part, path: Path) -> None:
     """Write one shard atomically."""
     unfinished = path.with_name(f".{path.name}.part")
     steps = 0

@@ -150,7 +150,7 @@ class Predictor(nn.Module):
 
     def state_of(self, memory: Mapping[str, Tensor]) -> InnerState:
         """Return the policy's own state with this memory, and without a plan."""
-        return _with_leaves(self._fresh, memory)
+        return with_leaves(self._fresh, memory)
 
     def memory_of(self, state: InnerState) -> dict[str, Tensor]:
         """Return by dotted names the tensors of a policy's own state, except the plan."""
@@ -222,12 +222,12 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Te
             yield f"{prefix}{key}", value
 
 
-def _with_leaves(
+def with_leaves(
     tree: Mapping[str, Any], leaves: Mapping[str, Tensor], prefix: str = ""
 ) -> dict[str, Any]:
     """Return the nested dict with tensors replaced by dotted name; tensors without a replacement stay."""
     return {
-        key: _with_leaves(value, leaves, f"{prefix}{key}.")
+        key: with_leaves(value, leaves, f"{prefix}{key}.")
         if isinstance(value, Mapping)
         else leaves.get(f"{prefix}{key}", value)
         for key, value in tree.items()
@@ -257,7 +257,7 @@ def exported(
     """
     file = io.BytesIO()
     try:
-        with _plain_export():
+        with plain_export():
             torch.onnx.export(
                 module,
                 tuple(inputs.values()),
@@ -293,7 +293,7 @@ def without_copies(model: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def _plain_export() -> Iterator[None]:
+def plain_export() -> Iterator[None]:
     """Use attention operators that ONNX has, and suppress warnings about constant shapes (the batch size is fixed)."""
     fast = torch.backends.mha.get_fastpath_enabled()
     # If ONNX lacks an operator, torch would print the whole graph to the terminal.

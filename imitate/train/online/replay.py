@@ -399,7 +399,7 @@ class SequenceReplay(ReplayBuffer):
             "actions": torch.from_numpy(self.actions.take(steps, axis=0)),
             "n_step_rewards": torch.from_numpy(sums.reshape(steps.shape)),
             "discounts": torch.from_numpy(factors.reshape(steps.shape)),
-            "ahead": torch.from_numpy(_sums_of(real, number)),
+            "ahead": torch.from_numpy(sums_of(real, number)),
             "mask": torch.from_numpy(real[:, :length] > 0),
             "burn_in": torch.from_numpy(before[:, 0]),
             "index": torch.from_numpy(rows),
@@ -407,7 +407,7 @@ class SequenceReplay(ReplayBuffer):
         }
 
 
-def _sums_of(values: Array, number: int) -> Array:
+def sums_of(values: Array, number: int) -> Array:
     """Compute (B, L) sums of ``number`` successive values each, from (B, L + number - 1) values."""
     sums = np.concatenate([np.zeros_like(values[:, :1]), values.cumsum(1)], axis=1)
     windows: Array = sums[:, number:] - sums[:, :-number]

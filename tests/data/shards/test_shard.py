@@ -67,7 +67,7 @@ def test_demos_of_several_files_are_numbered_anew_where_names_meet(demo_file, tm
 
 def test_a_call_that_was_cut_short_is_resumed(demo_file, tmp_path, monkeypatch):
     whole, out = demo_file(num_demos=5), tmp_path / "out"
-    write, written = module._write_shard, []
+    write, written = module.write_shard, []
 
     def cut_short(part, path):
         if len(written) == 2:
@@ -75,12 +75,12 @@ def test_a_call_that_was_cut_short_is_resumed(demo_file, tmp_path, monkeypatch):
         written.append(path.name)
         write(part, path)
 
-    monkeypatch.setattr(module, "_write_shard", cut_short)
+    monkeypatch.setattr(module, "write_shard", cut_short)
     with pytest.raises(KeyboardInterrupt):
         shard_files([whole], out, 1)
     assert not (out / "index.json").exists()
     kept = (out / "001.hdf5").stat().st_mtime_ns
-    monkeypatch.setattr(module, "_write_shard", write)
+    monkeypatch.setattr(module, "write_shard", write)
 
     index = shard_files([whole], out, 1)
 
@@ -118,7 +118,7 @@ def test_a_full_disk_is_said_in_one_line(demo_file, tmp_path, monkeypatch):
     def full(part, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_write_shard", full)
+    monkeypatch.setattr(module, "write_shard", full)
     with pytest.raises(DatasetError, match=r"No space left on device.*after 0 finished shards"):
         shard_files([whole], out, 2)
 

@@ -128,7 +128,7 @@ def test_an_export_leaves_torch_as_it_was_and_its_errors_are_one_line(capfd):
             return torch.linalg.eigvals(x).real
 
     before = torch.backends.mha.get_fastpath_enabled(), torch._C._jit_onnx_log
-    with tracing._plain_export():
+    with tracing.plain_export():
         assert torch.backends.mha.get_fastpath_enabled() is False
         assert torch._C._jit_onnx_log("a graph") is None
     with pytest.raises(BundleError, match="^ONNX has no equivalent for it: ") as caught:
@@ -141,5 +141,5 @@ def test_an_export_leaves_torch_as_it_was_and_its_errors_are_one_line(capfd):
 def test_tensors_of_a_nested_memory_have_dotted_names():
     tree = {"a": {"b": torch.zeros(1), "none": None}, "c": torch.ones(1)}
     assert list(tracing._leaves(tree)) == [("a.b", tree["a"]["b"]), ("c", tree["c"])]
-    found = tracing._with_leaves(tree, {"a.b": torch.full((1,), 7.0)})
+    found = tracing.with_leaves(tree, {"a.b": torch.full((1,), 7.0)})
     assert found == {"a": {"b": torch.full((1,), 7.0), "none": None}, "c": torch.ones(1)}

@@ -312,9 +312,9 @@ def test_following_steps_end_with_their_episode_or_at_the_newest_step():
 
 def test_sums_of_successive_values():
     values = np.array([[1.0, 2.0, 4.0, 8.0], [0.0, 0.0, 1.0, 0.0]])
-    assert replay._sums_of(values, 1).tolist() == values.tolist()
-    assert replay._sums_of(values, 2).tolist() == [[3.0, 6.0, 12.0], [0.0, 1.0, 1.0]]
-    assert replay._sums_of(values, 4).tolist() == [[15.0], [1.0]]
+    assert replay.sums_of(values, 1).tolist() == values.tolist()
+    assert replay.sums_of(values, 2).tolist() == [[3.0, 6.0, 12.0], [0.0, 1.0, 1.0]]
+    assert replay.sums_of(values, 4).tolist() == [[15.0], [1.0]]
 
 
 def test_the_smallest_buffer_holds_the_steps_of_a_return():

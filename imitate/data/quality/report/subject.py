@@ -162,12 +162,13 @@ def subject_of(
     file, layout = extents.file, layout_of(extents)
     wanted = None if filter_key is None else set(file.demos(filter_key))
     demos = [d for d in layout.demos if d.length and (wanted is None or d.name in wanted)]
-    sample = spread(demos, min(max_demos, _affordable(demos)))
+    sample = spread(demos, min(max_demos, affordable(demos)))
     health = examine(layout, on_demo, sample)
     return ReportInput(file, filter_key, demos, sample, layout, health)
 
 
-def _affordable(demos: Sequence[DemoLayout]) -> int:
+def affordable(demos: Sequence[DemoLayout]) -> int:
+    """Return the number of demos of this size that are read within :data:`MAX_BYTES`, at least 1."""
     sizes = [sum(d.length * _step_bytes(form) for form in d.per_step().values()) for d in demos]
     return max(1, int(MAX_BYTES / max(1.0, float(np.mean(sizes))))) if sizes else 0
 

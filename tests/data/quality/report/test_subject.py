@@ -177,10 +177,10 @@ def test_the_number_of_demos_that_are_read():
         return SimpleNamespace(length=length, per_step=lambda: forms)
 
     most = subjects.MAX_BYTES
-    assert subjects._affordable([]) == 0
-    assert subjects._affordable([demo(5, 0)]) == most
-    assert subjects._affordable([demo(10, 1), demo(30, 1)]) == int(most / 160)
-    assert subjects._affordable([demo(most, 1)]) == 1
+    assert subjects.affordable([]) == 0
+    assert subjects.affordable([demo(5, 0)]) == most
+    assert subjects.affordable([demo(10, 1), demo(30, 1)]) == int(most / 160)
+    assert subjects.affordable([demo(most, 1)]) == 1
     assert spread([], 0) == [] and spread("ab", 0) == ["a"]
 
 
