@@ -359,7 +359,7 @@ def of_normalization(
             continue
         centre = np.abs(range_.mean - offset) / scale
         value = float(np.maximum(centre / 1.5, np.log10(np.maximum(reach, 1e-3)) - 1)[varied].max())
-        narrow = float((0.02 / np.maximum(reach, 1e-12))[varied].max())
+        narrow = 0.02 / max(float(reach[varied].max()), 1e-12)  # one number alone may hardly vary
         words = (
             f"after the checkpoint's normalization '{key}' reaches {reach[varied].max():.3g} in the data and has a "
             f"mean of {centre[varied].max():.3g} (expected: about 1 to 10, and 0)"

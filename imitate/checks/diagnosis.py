@@ -391,8 +391,6 @@ def _of_camera(
         return
     here, there = (image_causes.Views(part, key, vectors) for part in (episodes, shown))
     yield from image_causes.of_views(key, here, there)
-    if vectors:
-        yield image_causes.of_match(key, here, there)
 
 
 def at_begin(

@@ -3,8 +3,7 @@
 A regression from images to vectors, such as a robot's pose, is fitted to demonstrations. It predicts the vectors of a
 recording from its images as they are, turned and mirrored; the best position is the one of the training. Images that
 predict the vectors of some steps before are late. Without vectors the distance to the nearest image of the
-demonstrations is compared. If images show the vectors beside them in the recording and not in the demonstrations, or
-the other way round, those of the other file belong to something else. Scores are those of :mod:`imitate.checks.causes`.
+demonstrations is compared. Scores are those of :mod:`imitate.checks.causes`.
 """
 
 from __future__ import annotations
@@ -106,11 +105,9 @@ class Views:
     def __init__(self, episodes: Sequence[CheckedDemo], key: str, keys: Sequence[str]) -> None:
         count = max(_ROWS // len(episodes), 2)
         images, states, before = [], [], []
-        self.of: NDArray[np.intp] = np.repeat(np.arange(len(episodes)), 0)
-        for number, episode in enumerate(episodes):
+        for episode in episodes:
             length = len(episode.actions)
             rows = np.unique(np.linspace(0, length - 1, count).astype(int))
-            self.of = np.append(self.of, np.full(len(rows), number))
             images.append(episode.obs[key][rows])
             flat = [episode.obs[name].reshape(length, -1) for name in keys]
             every = np.concatenate([np.zeros((length, 0)), *flat], axis=1)
@@ -166,49 +163,6 @@ class Seen:
         left = np.abs(np.exp(-squares / self._width) @ self._weights - own).mean(axis=(1, 2))
         found: Array = left / np.maximum(np.abs(own).mean(axis=(1, 2)), 1e-9)
         return found
-
-
-_FOLDS, _NOTHING = 5, 0.9
-"""Parts of the episodes that are predicted from the others; and the error from which on images show nothing."""
-
-
-def own_error(views: Views) -> float:
-    """Return the error of vectors that are predicted from images of other episodes, divided by that of a constant."""
-    moves = np.ptp(views.states, axis=0) > 0
-    if not moves.any() or views.of.max() < 1:
-        return 1.0
-    x, y = _cells(views.images), views.states[:, moves]
-    y = (y - y.mean(axis=0)) / y.std(axis=0)
-    distances, z = _squares(x, x), x - x.mean(axis=0)
-    width = max(float(np.median(distances)), 1e-9)
-    kernel = (
-        np.exp(-distances / width) + 10 * z @ z.T / width
-    )  # small objects move few cells: mostly linear
-    left = np.zeros_like(y)
-    for fold in range(_FOLDS):
-        away = views.of % _FOLDS == fold
-        if away.any() and not away.all():
-            known = ~away
-            inside = kernel[np.ix_(known, known)] + _RIDGE * np.eye(int(known.sum()))
-            left[away] = kernel[np.ix_(away, known)] @ np.linalg.solve(inside, y[known])
-    return float(np.abs(left - y).mean() / max(float(np.abs(y).mean()), 1e-9))
-
-
-def of_match(key: str, recorded: Views, trained: Views) -> Cause:
-    """Judge whether images show the vectors beside them in the recording, but not in the demonstrations.
-
-    Args:
-        key: name of the camera.
-        recorded: images of the recording.
-        trained: images of demonstrations.
-    """
-    here, there = own_error(recorded), own_error(trained)
-    words = (
-        f"images of '{key}' show the state beside them with an error of {here:.2f} in the recording and {there:.2f} in "
-        "the demonstrations (1: no better than a constant)"
-    )
-    advice = "look at the demonstrations, imitate dataset playback FILE: their images belong to other steps or episodes"
-    return scored("image mismatch", there - here if there > _NOTHING else 0.0, 0.3, words, advice)
 
 
 def of_views(key: str, recorded: Views, trained: Views) -> Iterator[Cause]:

@@ -418,6 +418,13 @@ def test_a_normalization_of_other_data_is_named(offset, scale, named):
     assert cause.is_named == named
 
 
+def test_one_number_that_hardly_varies_is_no_normalization_of_other_data():
+    known = {"s": Range(*(np.array([x, x]) for x in (2.0, 0.5, 1.0, 3.0)))}
+    scales = np.array([0.5, 1000.0]), np.array([1000.0, 1000.0])
+    causes = [next(of_normalization({"s": (np.full(2, 2.0), scale)}, known)) for scale in scales]
+    assert [cause.is_named for cause in causes] == [False, True]
+
+
 def test_of_two_samples_the_nearer_one_counts():
     shown = demo(np.zeros((2, 1)), [[1.0, 0.0], [0.0, 0.0]])
     ways = [[[0.9, 0.0], [2.0, 2.0]]], [[[-1.0, 0.0], [0.1, 0.0]]]
