@@ -40,7 +40,23 @@ def of_images(
         yield Cause(kind, score, found.words, _IMAGE_ADVICE.get(found.kind, ""))
         usual.add(found.kind)
     if shown and "channels" not in usual and shown[0].shape[-1] == 3:
+        yield _of_border(key, demos, shown)
         yield _of_colours(key, demos, shown)
+
+
+def _of_border(key: str, demos: Sequence[Images], shown: Sequence[Images]) -> Cause:
+    """Compare how many pixels are always black: bars beside a picture of another shape have none in training."""
+    here, there = (
+        float(np.all([(images == 0).all(axis=(0, 3)) for images in part], axis=0).mean())
+        for part in (demos, shown)
+    )
+    words = (
+        f"{here:.0%} of the pixels of '{key}' are always black, in the demonstrations {there:.0%}"
+    )
+    advice = (
+        "crop or scale images in the robot's observe() as those of the demonstrations, without bars"
+    )
+    return scored("image border", here - there, 0.1, words, advice)
 
 
 def _of_colours(key: str, demos: Sequence[Images], shown: Sequence[Images]) -> Cause:

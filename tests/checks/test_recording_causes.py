@@ -170,6 +170,18 @@ def test_red_and_blue_are_exchanged_if_colours_occur_as_often_then(scale):
     assert named == [[], ["image channels"], []]
 
 
+def test_black_bars_that_the_demonstrations_do_not_have():
+    rng = np.random.default_rng(0)
+    shown, barred = ([pictures(rng) for _ in range(6)] for _ in range(2))
+    for image in barred:
+        image[:, 24:] = 0
+    (found,) = [one for one in of_images("top", barred, None, shown) if one.kind == "image border"]
+    assert found.words == "25% of the pixels of 'top' are always black, in the demonstrations 0%"
+    assert found.is_named and found.score == 2.5
+    kinds = {one.kind for one in of_images("top", barred, None, barred) if one.is_named}
+    assert "image border" not in kinds
+
+
 def moved(rng, sign=1.0, steps=24):
     """An arm's position and velocity, an object that is taken in the middle, and a number at random."""
     u = rng.uniform(-1, 1, (steps, 1)).repeat(2, axis=0)[:steps]
