@@ -135,6 +135,10 @@ _OUTLYING = 6.0  # in robust standard deviations of the logarithm of the length
 _FEWEST = 5
 
 
+_ROUNDING = 1e-9
+"""Differences of logarithms that depend on the processor."""
+
+
 def odd_lengths(lengths: Sequence[int]) -> dict[str, list[int]]:
     """Return the indices of 'short' and 'long' demos by their lengths, each at least 1.
 
@@ -148,8 +152,8 @@ def odd_lengths(lengths: Sequence[int]) -> dict[str, list[int]]:
     spread = 1.4826 * float(np.median(np.abs(logs - median)))
     for number, value in enumerate(logs):
         if abs(value - median) > _OUTLYING * spread:
-            if value < median + np.log(_SHORT):
+            if value < median + np.log(_SHORT) - _ROUNDING:
                 found["short"].append(number)
-            elif value > median + np.log(_LONG):
+            elif value > median + np.log(_LONG) + _ROUNDING:
                 found["long"].append(number)
     return found
