@@ -168,7 +168,7 @@ observation={"encoder": {"rgb": {"obs_randomizer_class": 3}}} | got 3, wanted a 
 observation={"modalities": {"obs": {"touch": "finger"}}} | modalities.obs.touch: got "finger", wanted a list
 algo.optimizer={"optimizer_type": "sgd"} | optimizer_type: got "sgd", wanted 'adam' or 'adamw'
 algo_name=3 | algo_name: got 3, wanted a text (Name of the algorithm)
-algo_name="" | algo_name: no algorithm '', valid names:
+algo_name="" | algo_name: no algorithm '', valid names
 algo_name="config_toi" | algo_name: no algorithm 'config_toi', did you mean 'config_toy'?
 """
 

@@ -43,6 +43,7 @@ from imitate.policy.checkpoint import (
 from imitate.policy.structure import check_extent, stored_numbers
 from imitate.system import memory
 from imitate.system.channel.messages import MAX_OBJECTS, Jpeg, decode, encode
+from imitate.system.channel.stream import Budget
 from imitate.system.instructions import Instructions
 from imitate.system.plain_files import MAX_DEPTH, read_json
 from imitate.system.recognition import diagnosis
@@ -412,9 +413,9 @@ class Channel:
 @pytest.mark.parametrize(("size", "most"), [(1, server_module.MAX_TOGETHER), (2**20, 4)])
 def test_a_sender_that_never_pauses_fills_no_memory(size, most):
     server = object.__new__(PolicyServer)
-    server._max_bytes, server._idle_s = 4 * 2**20, 1.0
+    server._max_bytes, server._idle_s, server._budget = 4 * 2**20, 1.0, Budget(2**30)
     channel = Channel(encode({"a": b"x" * size}))
-    assert len(server._received(channel)) == channel.read == most
+    assert len(server._received(channel, object())) == channel.read == most
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def _check_lengths(array: h5d.DatasetID, plist: Any) -> None:
     if count < 2 or not (is_text or isinstance(kind, h5t.TypeVlenID)):
         return
     path = Path(_file_of(array))
-    size = path.stat().st_size
+    size = h5i.get_file_id(array).get_filesize()
     if count * size <= ALWAYS_BYTES:
         return
     width = 1 if is_text else kind.get_super().get_size()
@@ -189,6 +189,7 @@ def _stored_lengths(array: h5d.DatasetID, plist: Any, path: Path) -> Iterator[in
         plist.get_layout() == h5d.COMPACT
         or not filters <= {h5z.FILTER_DEFLATE}
         or form.get_userblock()
+        or not path.is_file()  # opened by a journal, not by its path
     ):
         values = h5py.Dataset(array)
         yield from (len(values[place]) for place in np.ndindex(array.shape))
