@@ -193,7 +193,7 @@ def _archive_fault(source: Path | BinaryIO, size: int) -> str | None:
         if not entries:
             return "it is an archive of nothing"
         if min(entry.header_offset for entry in entries) > 0:
-            return "something lies before the archive in it"
+            return "it has other bytes before the archive"
         if archive.fp is None or not _is_plain_end(archive.fp, size, archive.start_dir):
             return "its end does not fit its beginning"
         if unpacked > size:
