@@ -31,7 +31,7 @@ LIMITS = {
     "imports_of_algorithms": 0,
     "contract_code_lines": 175,
     "isinstance_outside": 0,
-    "private_uses": 119,
+    "private_uses": 71,
     "import_circles": 0,
     "imports_upwards": 0,
     "rooms": 17,

@@ -64,7 +64,7 @@ def evaluated(
             )
         total = sum(jobs[number].settings.episodes for number in left) - played
         with Progress(total, "episode", "eval", quiet=quiet) as progress:
-            count = _Count(progress)
+            count = Count(progress)
             outcomes = evaluate_all(
                 [jobs[number] for number in left],
                 workers=workers,
@@ -89,7 +89,7 @@ def evaluated(
     return [results[number] for number in sorted(results)], words
 
 
-class _Count:
+class Count:
     """Counts episodes, and their successes if known, for the progress of an evaluation."""
 
     def __init__(self, progress: Progress) -> None:

@@ -96,13 +96,13 @@ class _Language(_Part):
     instructions: list[str] = []
 
 
-class _Dataset(_Part):
+class DatasetStructure(_Part):
     path: str | None = None
     weight: Number = 1.0
 
 
 class _Provenance(_Part):
-    datasets: list[_Dataset] = []
+    datasets: list[DatasetStructure] = []
 
 
 class _TrainState(_Part):
@@ -141,7 +141,7 @@ def check_structure(ckpt: Mapping[str, Any]) -> None:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise CheckpointError(f"'{where}' of the checkpoint: {first['msg']}") from error
-    for name, tensor in _tensors(ckpt):
+    for name, tensor in named_tensors(ckpt):
         check_plain(name.removeprefix("model."), tensor)
 
 
@@ -192,7 +192,9 @@ def check_kinds(saved: Mapping[str, Any], own: Mapping[str, torch.Tensor]) -> No
 def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> None:
     """Raise CheckpointError, naming the tensor, if a weight or a statistic is NaN or infinite."""
     averages = {key: model[key] for key in ("ema", "emas") if key in model}
-    for name, tensor in _tensors({"nets": model["nets"], **averages, "preprocess": preprocess}):
+    for name, tensor in named_tensors(
+        {"nets": model["nets"], **averages, "preprocess": preprocess}
+    ):
         check_plain(name, tensor)
         # A sum in float64 is finite if every number is, and is many times as fast as a check of each number.
         if not tensor.is_floating_point() or math.isfinite(tensor.sum(dtype=torch.float64)):
@@ -212,7 +214,7 @@ def stored_numbers(model: Mapping[str, Any]) -> int:
         CheckpointError: a tensor is larger than its stored data, for example one that repeats a few numbers.
     """
     count, seen = 0, set()
-    for name, tensor in _tensors(model):
+    for name, tensor in named_tensors(model):
         check_plain(name, tensor)
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in seen:
@@ -221,7 +223,7 @@ def stored_numbers(model: Mapping[str, Any]) -> int:
     return count
 
 
-def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of nested dicts with their dotted names; a dict that occurs several times counts once."""
     waiting: list[tuple[str, Any]] = [("", tree)]
     seen: set[int] = set()

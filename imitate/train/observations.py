@@ -176,10 +176,10 @@ def _seen_with(path: str, other: str) -> bool:
 def _observed(config: Config, files: DataFiles) -> FileObservations:
     """Read the observations of the first training demo of each file; for shards, read their index."""
     entries = [entry for entry in located_data(config) if entry.weight > 0]
-    return observed_of([_forms(entry, config, files) for entry in entries])
+    return observed_of([forms_of(entry, config, files) for entry in entries])
 
 
-def _forms(entry: DatasetConfig, config: Config, files: DataFiles) -> tuple[str, dict[str, Form]]:
+def forms_of(entry: DatasetConfig, config: Config, files: DataFiles) -> tuple[str, dict[str, Form]]:
     shards = shards_at(entry.path)
     if shards is not None:
         return entry.path, shards.index.observations

@@ -395,7 +395,7 @@ def _provenance(config: Config, train_set: Any, files: DataFiles) -> dict[str, A
         "datasets": datasets,
         "observations": observation_statistics(train_set),
         "reward": train_set.reward.to_dict(),
-        "git_commit": _git_commit(),
+        "git_commit": git_commit(),
         "packages": package_versions(),
     }
 
@@ -440,7 +440,7 @@ def _package_versions() -> dict[str, str]:
     return versions
 
 
-def _git_commit() -> str | None:
+def git_commit() -> str | None:
     """Return the commit of the working directory, or None if it is not a git checkout."""
     try:
         answer = subprocess.run(

@@ -170,7 +170,7 @@ def test_a_table_is_resumed_whether_its_mode_was_named_or_not(play):
 def test_an_interrupted_evaluation_is_resumed_with_its_episodes(play, monkeypatch):
     ground.write_expert(Path("a.pth"), noise=0.5)
     table, log = Path("t.json"), Path("t.json.episodes")
-    add, seen = eval_jobs._Count.add, []
+    add, seen = eval_jobs.Count.add, []
 
     def stop(count, episode):
         seen.append(episode.index)
@@ -178,7 +178,7 @@ def test_an_interrupted_evaluation_is_resumed_with_its_episodes(play, monkeypatc
             raise KeyboardInterrupt
         add(count, episode)
 
-    monkeypatch.setattr(eval_jobs._Count, "add", stop)
+    monkeypatch.setattr(eval_jobs.Count, "add", stop)
     line = "--agent a.pth --episodes 5"
     play(f"{line} --table t.json", code=130)
     assert not table.exists() and len(log.read_text().splitlines()) == 3

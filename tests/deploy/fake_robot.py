@@ -20,7 +20,7 @@ class FakeRobot(Robot):
         self.calls = []
         self.stamped, self.frozen, self.nan = stamped, False, False
         self.age_s, self.values = 0.0, None
-        self._pose = pose
+        self.measured = pose
         self._tick = 0
         self._lock = threading.Lock()
 
@@ -48,7 +48,7 @@ class FakeRobot(Robot):
         self.note("stop")
 
     def pose(self, observation):
-        return self._pose
+        return self.measured
 
     def times(self, name):
         return [when for when, call, _ in self.calls if call == name]

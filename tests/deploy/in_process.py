@@ -56,13 +56,13 @@ class End:
 
     def __init__(self, network, direction):
         self._network, self._direction = network, direction
-        self._inbox, self._changed, self._reason = [], threading.Condition(), None
+        self.inbox, self._changed, self.reason = [], threading.Condition(), None
         self.other = None
 
     def send(self, data, timeout_s):
-        network, inbox = self._network, self.other._inbox
+        network, inbox = self._network, self.other.inbox
         room = network.room[self._direction]
-        if not self._wait(lambda: len(inbox) < room or self._reason, timeout_s):
+        if not self._wait(lambda: len(inbox) < room or self.reason, timeout_s):
             raise TimeoutError("the other side does not read")
         self._refuse_if_ended()
         if self._direction in network.stalled:
@@ -78,33 +78,33 @@ class End:
 
     def recv(self, timeout_s):
         deadline = clock.now() + timeout_s
-        self._wait(lambda: self._inbox or self._reason, timeout_s)
+        self._wait(lambda: self.inbox or self.reason, timeout_s)
         self._refuse_if_ended()
-        due = self._inbox[0][0] if self._inbox else math.inf
-        self._wait(lambda: self._reason, max(min(due, deadline) - clock.now(), 0.0))
+        due = self.inbox[0][0] if self.inbox else math.inf
+        self._wait(lambda: self.reason, max(min(due, deadline) - clock.now(), 0.0))
         self._refuse_if_ended()
         if due > deadline:
             raise TimeoutError("nothing was received in time")
-        return self._inbox.pop(0)[1]
+        return self.inbox.pop(0)[1]
 
     def _wait(self, predicate, timeout_s):
         with self._changed:
             return clock.wait_for(self._changed, predicate, timeout_s)
 
     def _refuse_if_ended(self):
-        if self._reason is not None:
-            raise ClosedError(self._reason)
+        if self.reason is not None:
+            raise ClosedError(self.reason)
 
     @property
     def emptied(self):
-        return not self._inbox or self._inbox[0][0] > clock.now()
+        return not self.inbox or self.inbox[0][0] > clock.now()
 
     def ping(self, timeout_s):
         pass
 
     def close(self, code=1000, reason=""):
         for end in (self, self.other):
-            end._reason = end._reason or f"the connection was ended: {reason or code}"
+            end.reason = end.reason or f"the connection was ended: {reason or code}"
 
     def abort(self):
         self.close(1006, "the connection was lost")

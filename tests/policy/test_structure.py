@@ -182,9 +182,9 @@ def test_numbers_that_are_not_finite_are_counted(part):
 def test_a_part_that_occurs_twice_is_checked_once():
     bad = torch.full((2,), float("nan"))
     for part in ([bad], {"w": bad}, (bad,)):
-        found = [name for name, _ in structure._tensors({"a": part, "b": {"c": [part]}})]
+        found = [name for name, _ in structure.named_tensors({"a": part, "b": {"c": [part]}})]
         assert found == [f"b.c.0.{'w' if isinstance(part, dict) else 0}"]
 
 
 def test_a_dataset_counts_once_unless_the_checkpoint_says_more():
-    assert structure._Dataset().weight == 1.0
+    assert structure.DatasetStructure().weight == 1.0

@@ -413,7 +413,7 @@ class Channel:
 @pytest.mark.parametrize(("size", "most"), [(1, server_module.MAX_TOGETHER), (2**20, 4)])
 def test_a_sender_that_never_pauses_fills_no_memory(size, most):
     server = object.__new__(PolicyServer)
-    server._max_bytes, server._idle_s, server._budget = 4 * 2**20, 1.0, Budget(2**30)
+    server._max_bytes, server._idle_s, server.budget = 4 * 2**20, 1.0, Budget(2**30)
     channel = Channel(encode({"a": b"x" * size}))
     assert len(server._received(channel, object())) == channel.read == most
 

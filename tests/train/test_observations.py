@@ -155,7 +155,7 @@ def test_observations_of_shards_are_those_of_their_index(path):
     folder = path.parent
     write_index(folder, [path])
     entry = DatasetConfig(path=str(folder))
-    found = module._forms(entry, None, None)
+    found = module.forms_of(entry, None, None)
     assert found[0] == str(folder)
     assert {key: form[0] for key, form in found[1].items()} == {
         "s": (2,),

@@ -268,7 +268,7 @@ def test_the_commit_of_the_working_directory(monkeypatch):
         return Words(stdout=answer)
 
     monkeypatch.setattr(module.subprocess, "run", run)
-    assert [module._git_commit() for _ in range(3)] == ["abc", None, None]
+    assert [module.git_commit() for _ in range(3)] == ["abc", None, None]
     how = {"capture_output": True, "text": True, "timeout": 5, "check": True}
     assert asked == [(["git", "rev-parse", "HEAD"], how)] * 3
 

@@ -53,11 +53,11 @@ class Target:
         part = path.with_name(f"{path.name}.part-{os.getpid()}-{_machine()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_leftovers(path)
+            remove_leftovers(path)
             yield cleared(part)
             sync(part)  # the new file is on the disk before the old one is renamed
             if self.out is None:
-                _keep(path, backup_of(path))
+                keep_backup(path, backup_of(path))
             give_name(part, path)
         except OSError as error:
             reason = error.strerror or str(error).splitlines()[0]
@@ -88,7 +88,7 @@ def _machine() -> str:
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
-def _remove_leftovers(path: Path) -> None:
+def remove_leftovers(path: Path) -> None:
     """Remove unfinished copies of a file, left by killed processes of this machine."""
     pattern = re.compile(re.escape(f"{path.name}.part-") + rf"([0-9]+)(-{_machine()})?(-[0-9])?")
     for found in path.parent.iterdir():
@@ -129,7 +129,7 @@ def backup_of(path: Path) -> Path:
     return found
 
 
-def _keep(path: Path, backup: Path) -> None:
+def keep_backup(path: Path, backup: Path) -> None:
     """Give the old file a second name, so that a complete file always exists under the first one."""
     try:
         os.link(path, backup)

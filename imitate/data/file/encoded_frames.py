@@ -98,7 +98,7 @@ _DECODERS = {"av1": ("libdav1d", "av1")}
 """Decoders to try first, because FFmpeg's default decoder of a codec may need a GPU."""
 CODECS = frozenset({"h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mjpeg", "ffv1"})
 """Codecs that a file may name; of FFmpeg's others some open devices, and many are hardly ever used."""
-_COLOURS = ("colorspace", "color_range", "color_primaries", "color_trc")
+COLOURS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def frames_from(packets: Sequence[Any], form: VideoForm, start: int) -> Iterator
         ValueError: the packets are damaged.
     """
     av = _av()
-    decoder = _decoder(av, form)
+    decoder = decoder_of(av, form)
     number = start
 
     def shown(data: Any, at: int) -> Iterator[NDArray[np.uint8]]:
@@ -188,7 +188,7 @@ def _av() -> Any:
         raise DatasetError(f"its images are a video: {missing('lerobot', error)}") from error
 
 
-def _decoder(av: Any, form: VideoForm) -> Any:
+def decoder_of(av: Any, form: VideoForm) -> Any:
     if form.codec not in CODECS:
         raise DatasetError(
             f"its images are a video of codec '{form.codec[:40]}'; those that are read are {', '.join(sorted(CODECS))}"
@@ -207,7 +207,7 @@ def _decoder(av: Any, form: VideoForm) -> Any:
     # return frames in the order of packets, without waiting for later ones
     if (np.diff(form.order) > 0).all():
         decoder.flags |= av.codec.context.Flags.low_delay
-    for name, value in zip(_COLOURS, form.colours, strict=False):
+    for name, value in zip(COLOURS, form.colours, strict=False):
         with suppress(AttributeError, ValueError):
             setattr(decoder, name, value)
     return decoder
@@ -215,7 +215,7 @@ def _decoder(av: Any, form: VideoForm) -> Any:
 
 def colours_of(stream: Any) -> tuple[int, ...]:
     """Return the colours of a video stream, for :attr:`VideoForm.colours`."""
-    return tuple(int(getattr(stream.codec_context, name, 2) or 0) for name in _COLOURS)
+    return tuple(int(getattr(stream.codec_context, name, 2) or 0) for name in COLOURS)
 
 
 ENCODINGS = ("jpeg", "png", "video")

@@ -125,7 +125,7 @@ class JournaledFile:
         try:
             if self._error is None:
                 self._keep_old(self._position, len(view))
-                _write_all(self._file, self._position, view)
+                write_all(self._file, self._position, view)
         except BaseException as error:
             self._fail(error)
         self._position += len(view)
@@ -208,7 +208,7 @@ class JournaledFile:
 
     def _note(self, offset: int, old: bytes) -> None:
         record = _RECORD.pack(offset, len(old), zlib.crc32(old)) + old
-        _write_all(self._journal, self._journaled, memoryview(record))
+        write_all(self._journal, self._journaled, memoryview(record))
         self._journaled += len(record)
         if self._durable:
             os.fsync(self._journal.fileno())
@@ -337,7 +337,7 @@ def is_being_written(path: Path) -> bool:
         return False
 
 
-def _write_all(file: Any, offset: int, data: memoryview) -> None:
+def write_all(file: Any, offset: int, data: memoryview) -> None:
     file.seek(offset)
     while len(data):
         data = data[file.write(data) :]
@@ -464,5 +464,5 @@ def _put_back(journal: Any, records: Sequence[_Record], file: Any) -> None:
     for record in reversed(records[2:]):
         for start in range(0, record.length, _PIECE):
             old = _read_at(journal, record.at + start, min(_PIECE, record.length - start))
-            _write_all(file, record.offset + start, memoryview(old))
+            write_all(file, record.offset + start, memoryview(old))
     file.truncate(_committed_size(journal, records))

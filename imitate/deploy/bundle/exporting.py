@@ -160,10 +160,10 @@ def _bundled(
         any_pixels=tuple(sorted(algo.preprocess.beyond_unit_range)),
         execution=execution,
         memory={name: store.add(value.numpy()) for name, value in predictor.memory.items()},
-        cut=_cut(algo, predictor),
+        cut=cut_inputs(algo, predictor),
         noise=noise,
         languages=None if known is None else {"vectors": vectors, "are_texts": known.are_texts},
-        statistics=_statistics(algo),
+        statistics=statistics_of(algo),
         environment=environment,
     )
     description = {
@@ -215,7 +215,7 @@ def _is_affine(algo: Algo) -> bool:
     return torch.allclose(middle, (ends[0] + ends[1]) / 2, rtol=1e-3, atol=1e-4)
 
 
-def _cut(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
+def cut_inputs(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
     """Return the names of the memories that are reset when a plan is discarded."""
     marked = {
         name: torch.ones_like(value) if value.dtype != torch.bool else ~value
@@ -233,7 +233,7 @@ def _cut(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
     return changed
 
 
-def _statistics(algo: Algo) -> dict[str, Any]:
+def statistics_of(algo: Algo) -> dict[str, Any]:
     """Return offset and scale of actions, and of the observations that acting needs."""
     saved, unused = algo.preprocess.to_dict(), algo.encoding.shapes("critic")
     return {

@@ -154,7 +154,7 @@ class Predictor(nn.Module):
 
     def memory_of(self, state: InnerState) -> dict[str, Tensor]:
         """Return by dotted names the tensors of a policy's own state, except the plan."""
-        return dict(_leaves({key: value for key, value in state.items() if key != "chunk"}))
+        return dict(named_leaves({key: value for key, value in state.items() if key != "chunk"}))
 
     def predict(
         self,
@@ -213,11 +213,11 @@ class Flat(nn.Module):
         return (actions, *after.values())
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+def named_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a nested dict with dotted names."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from named_leaves(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key}", value
 
@@ -269,7 +269,7 @@ def exported(
                 custom_opsets=dict(opsets or {}),
             )
     except (RuntimeError, ValueError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
-        raise BundleError(f"ONNX has no equivalent for it: {_line(error)}") from error
+        raise BundleError(f"ONNX has no equivalent for it: {one_line(error)}") from error
     return without_copies(file.getvalue())
 
 
@@ -309,5 +309,5 @@ def plain_export() -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]

@@ -78,13 +78,13 @@ def _report_unless(returned: threading.Event) -> None:
 
     def report() -> None:
         if not clock.wait(returned, STOP_S):
-            _write_line(f"stop() has not returned after {STOP_S:g} s: PRESS THE EMERGENCY STOP")
+            write_line(f"stop() has not returned after {STOP_S:g} s: PRESS THE EMERGENCY STOP")
 
     with contextlib.suppress(RuntimeError):  # at the end of the process no threads can be started
         threading.Thread(target=report, name="stop report", daemon=True).start()
 
 
-def _write_line(words: str) -> None:
+def write_line(words: str) -> None:
     """Write a line at once, because the error-reporting thread may hang forever."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
         sys.stderr.write(f"{words}\n")
@@ -179,14 +179,14 @@ class Watchdog:
                 self._fed.clear()
                 continue
             reason = f"no control step ended within {self.limit_s:g} s, so the watchdog fired"
-            _write_line(
+            write_line(
                 f"{reason}: stopping the robot; Ctrl-C ends the command if the hanging call "
                 "does not return"
             )
             try:
                 self.stop(reason)
             except RobotError as error:
-                _write_line(str(error))
+                write_line(str(error))
             return
 
     def __enter__(self) -> Watchdog:

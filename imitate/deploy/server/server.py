@@ -37,11 +37,11 @@ __all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", 
 LOG = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _TOKEN_BYTES = 16
-_ACCEPT_S = 0.5
+ACCEPT_S = 0.5
 """Seconds between two looks for signals, such as Ctrl-C, while nobody connects."""
-_HANDSHAKE_S = 10.0
-_SEND_S = 10.0
-_PING_S = 20.0
+HANDSHAKE_S = 10.0
+SEND_S = 10.0
+PING_S = 20.0
 MAX_WAITING = 32
 """Largest number of connections without a checked token; one more closes the oldest of them."""
 MAX_TOGETHER = 64
@@ -61,7 +61,7 @@ class _Waiting:
     def secure(self, tls: ssl.SSLContext) -> None:
         """Perform the TLS handshake, which :meth:`end` can interrupt."""
         self.sock = tls.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
-        Stream(self.sock).secure(time.monotonic() + _HANDSHAKE_S)
+        Stream(self.sock).secure(time.monotonic() + HANDSHAKE_S)
 
     def end(self) -> None:
         """Close the connection, so that its thread, which waits for the other side, ends."""
@@ -112,10 +112,10 @@ class PolicyServer:
         self._desk, self._token = Desk(served), token
         self.statistics = self._desk.statistics
         self._idle_s, self._max_bytes, self._max_sessions = idle_s, max_bytes, max_sessions
-        self._tls, self._budget = tls, Budget(max_held)
+        self._tls, self.budget = tls, Budget(max_held)
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
-        self.lobby = Lobby[_Waiting](MAX_WAITING, _HANDSHAKE_S)
+        self.lobby = Lobby[_Waiting](MAX_WAITING, HANDSHAKE_S)
         self._closed = threading.Event()
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -123,7 +123,7 @@ class PolicyServer:
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"cannot listen on {host}:{port}: {reason}") from error
-        self._listener.settimeout(_ACCEPT_S)
+        self._listener.settimeout(ACCEPT_S)
         self.host, self.port = host, int(self._listener.getsockname()[1])
         self._thread: threading.Thread | None = None
 
@@ -153,7 +153,7 @@ class PolicyServer:
         for oldest in self.lobby.enter(waiting):
             self.statistics.count("refused")
             oldest.end()
-            oldest.gone.wait(_HANDSHAKE_S)
+            oldest.gone.wait(HANDSHAKE_S)
         try:
             threading.Thread(target=self._welcome, args=(waiting,), daemon=True).start()
         except RuntimeError as error:  # the system cannot start more threads
@@ -193,10 +193,10 @@ class PolicyServer:
     def _welcome(self, waiting: _Waiting) -> None:
         """Handle one connection in its own thread."""
         try:
-            waiting.sock.settimeout(_HANDSHAKE_S)
+            waiting.sock.settimeout(HANDSHAKE_S)
             if self._tls is not None:
                 waiting.secure(self._tls)
-            handshake = Handshake(waiting.sock, _HANDSHAKE_S, self._max_bytes, self._budget)
+            handshake = Handshake(waiting.sock, HANDSHAKE_S, self._max_bytes, self.budget)
             channel = self._admitted(handshake)
         except (OSError, ValueError):
             waiting.sock.close()
@@ -210,7 +210,7 @@ class PolicyServer:
         finally:
             with self._lock:
                 self._channels.discard(channel)
-            self._budget.leave(channel)
+            self.budget.leave(channel)
 
     def _admitted(self, handshake: Handshake) -> Channel | None:
         """Answer ``/healthz``, and refuse clients without the token or beyond the session limit."""
@@ -218,7 +218,7 @@ class PolicyServer:
             handshake.answer(200, "OK\n")
             return None
         words = handshake.request.headers.get_all("Authorization")
-        if not self._knows_token(words[0] if len(words) == 1 else ""):
+        if not self.knows_token(words[0] if len(words) == 1 else ""):
             self.statistics.count("refused")
             handshake.answer(401, "wrong or missing token\n")
             return None
@@ -239,7 +239,7 @@ class PolicyServer:
                     self._channels.discard(handshake.channel)
         return channel
 
-    def _knows_token(self, header: str) -> bool:
+    def knows_token(self, header: str) -> bool:
         if self._token is None:
             return True
         scheme, _, word = header.partition(" ")
@@ -249,10 +249,10 @@ class PolicyServer:
         """Answer an admitted client until its connection ends, in the caller's thread."""
         session, number = Session(self._desk), self.statistics.count("sessions")
         try:
-            channel.send(encode(self._desk.metadata(number, self._max_bytes)), _SEND_S)
+            channel.send(encode(self._desk.metadata(number, self._max_bytes)), SEND_S)
             while True:
                 for reply in session.answers(self._received(channel, session)):
-                    channel.send(reply, _SEND_S)
+                    channel.send(reply, SEND_S)
         except TimeoutError:
             channel.close(1001, "no message for too long")
         except ClosedError:
@@ -264,7 +264,7 @@ class PolicyServer:
             channel.abort()
             raise
         finally:
-            self._budget.leave(session)
+            self.budget.leave(session)
 
     def _received(self, channel: Channel, session: Session) -> list[dict[str, Any]]:
         """Return the waiting messages: at least one, at most :data:`MAX_TOGETHER`."""
@@ -273,10 +273,10 @@ class PolicyServer:
         def reserve(more: int) -> None:
             nonlocal size
             size += more
-            if not self._budget.hold(session, size):
+            if not self.budget.hold(session, size):
                 raise WireError(FULL)
 
-        self._budget.leave(session)
+        self.budget.leave(session)
         messages = [decode_map(self._awaited(channel), self._max_bytes, reserve)]
         with suppress(TimeoutError):
             while not channel.emptied and len(messages) < MAX_TOGETHER and size < self._max_bytes:
@@ -287,11 +287,11 @@ class PolicyServer:
         """Return the next message; ask a silent client for a sign of life meanwhile."""
         waited = 0.0
         while True:
-            patience = min(_PING_S, self._idle_s - waited)
+            patience = min(PING_S, self._idle_s - waited)
             try:
                 return channel.recv(patience)
             except TimeoutError:
                 waited += patience
                 if waited >= self._idle_s:
                     raise
-                channel.ping(_SEND_S)
+                channel.ping(SEND_S)

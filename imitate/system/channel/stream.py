@@ -164,14 +164,14 @@ def shut(sock: socket.socket, how: int = socket.SHUT_RDWR) -> None:
 
 
 class Budget:
-    """Bytes that several connections may hold together.
+    """Bytes that several connections may hold together; attribute ``total`` is what they hold now.
 
     Args:
         most: largest number of bytes.
     """
 
     def __init__(self, most: int) -> None:
-        self.most, self._total = most, 0
+        self.most, self.total = most, 0
         self._held: dict[Hashable, int] = {}
         self._lock = threading.Lock()
 
@@ -179,16 +179,16 @@ class Budget:
         """Set the bytes of one owner; return false, and change nothing, if they are more and the sum is too large."""
         with self._lock:
             more = size - self._held.get(owner, 0)
-            if more > 0 and self._total + more > self.most:
+            if more > 0 and self.total + more > self.most:
                 return False
             self._held[owner] = size
-            self._total += more
+            self.total += more
             return True
 
     def leave(self, owner: Hashable) -> None:
         """Forget an owner, which may be unknown."""
         with self._lock:
-            self._total -= self._held.pop(owner, 0)
+            self.total -= self._held.pop(owner, 0)
 
 
 # ---- admission -----------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ class SupervisedPlayer:
 
 
 @dataclass(frozen=True)
-class _Item:
+class Item:
     """Episode for a worker.
 
     Attributes:
@@ -176,8 +176,8 @@ class Players:
         step_timeout_s: float = STEP_TIMEOUT_S,
     ) -> None:
         self._scene, self._workers = scene, workers
-        self._crew = Crew[_Item, Episode](
-            partial(_prepared, scene, supervise),
+        self._crew = Crew[Item, Episode](
+            partial(prepared_episodes, scene, supervise),
             workers,
             limits=Limits(call_s=step_timeout_s),
             backend=backend,
@@ -201,7 +201,7 @@ class Players:
             EnvError: the environment cannot be made, or an episode was lost :data:`MAX_FAILURES` times.
         """
         policy = CheckpointFile(str(checkpoint)).for_workers()
-        make = partial(_Item, number, policy=policy, states=states)
+        make = partial(Item, number, policy=policy, states=states)
         waiting = _Waiting(make, first, last, AHEAD * self._workers)
         early: dict[int, Episode] = {}
         for done in self._crew.as_completed(waiting):
@@ -223,15 +223,15 @@ class _Waiting:
         wanted: episode to yield next; episodes far ahead of it wait.
     """
 
-    def __init__(self, make: Callable[..., _Item], first: int, last: int, ahead: int) -> None:
+    def __init__(self, make: Callable[..., Item], first: int, last: int, ahead: int) -> None:
         self._make, self._last, self._ahead = make, last, ahead
         self._begun = self.wanted = first
-        self._again = deque[_Item]()
+        self._again = deque[Item]()
 
-    def __iter__(self) -> Iterator[_Item]:
+    def __iter__(self) -> Iterator[Item]:
         return self
 
-    def __next__(self) -> _Item:
+    def __next__(self) -> Item:
         if self._again:
             return self._again.popleft()
         if self._begun >= min(self._last, self.wanted + self._ahead):
@@ -239,7 +239,7 @@ class _Waiting:
         self._begun += 1
         return self._make(self._begun - 1)
 
-    def again(self, item: _Item, lost: Lost, env_name: Any) -> None:
+    def again(self, item: Item, lost: Lost, env_name: Any) -> None:
         """Play an episode again with other seeds after its workers were lost.
 
         Raises:
@@ -255,7 +255,7 @@ class _Waiting:
         self._again.append(self._make(item.index, attempt=attempt))
 
 
-def _prepared(scene: Scene, supervise: SuperviseRound, beat: Beat) -> _Worker:
+def prepared_episodes(scene: Scene, supervise: SuperviseRound, beat: Beat) -> _Worker:
     return _Worker(scene, supervise, beat)
 
 
@@ -268,7 +268,7 @@ class _Worker:
         self._policy: RolloutPolicy | None = None
         self._supervisor: Supervisor | None = None
 
-    def __call__(self, item: _Item) -> Episode:
+    def __call__(self, item: Item) -> Episode:
         if self._policy is None or self._supervisor is None or item.number != self._number:
             self._policy = item.policy.load("cpu")
             self._supervisor = self._supervise(item.number)

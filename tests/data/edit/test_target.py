@@ -163,7 +163,7 @@ def test_a_link_to_the_source_is_the_source(tmp_path):
 
 def delete_and_die(say, stage, file):
     if stage == "before the backup":
-        target._keep = die
+        target.keep_backup = die
     if stage == "before the file is replaced":
         os.replace = die
     on_demo = die if stage == "while demos are copied" else (lambda done, total: None)
@@ -233,8 +233,8 @@ def test_split_parts_the_demos(demos, ratio, seed):
 
 def split_and_die(say, file, writes):
     """Die at a write of the journal, after so many."""
-    left, write = iter(range(writes)), journal._write_all
-    journal._write_all = lambda *args: die() if next(left, None) is None else write(*args)
+    left, write = iter(range(writes)), journal.write_all
+    journal.write_all = lambda *args: die() if next(left, None) is None else write(*args)
     split(file, Target(None, file), ratio=0.5, overwrite=True)
 
 
@@ -280,5 +280,5 @@ def test_a_leftover_that_another_process_removes_is_no_error(tmp_path, monkeypat
     monkeypatch.setattr(
         target, "_is_alive", lambda process: seen.append(process) or leftover.unlink()
     )
-    target._remove_leftovers(path)
+    target.remove_leftovers(path)
     assert seen == [7]

@@ -196,13 +196,13 @@ def test_settings_of_a_decoder(setup, order, more):
         codec=SimpleNamespace(context=flags),
     )
     form = VideoForm("av1", (8, 8, 3), setup, np.ones(2, bool), np.array(order), (3, 4))
-    made = encoded_frames._decoder(fake, form)
+    made = encoded_frames.decoder_of(fake, form)
     assert asked == [("libdav1d", "r"), ("av1", "r")]
-    first, second = encoded_frames._COLOURS[:2]
+    first, second = encoded_frames.COLOURS[:2]
     assert made.set == {"flags": 4, "thread_count": 1, first: 3, second: 4, **more}
 
 
 def test_colours_of_a_stream():
-    first, second, *others = encoded_frames._COLOURS
+    first, second, *others = encoded_frames.COLOURS
     stream = SimpleNamespace(codec_context=SimpleNamespace(**{first: 5, second: None}))
     assert encoded_frames.colours_of(stream) == (5, 0, *[2] * len(others))

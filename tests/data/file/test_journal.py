@@ -95,7 +95,7 @@ def test_a_failed_write_is_told_at_the_commit_and_rolled_back(tmp_path, monkeypa
     file.seek(0)
     file.write(b"abcdef")
     with monkeypatch.context() as patch:
-        patch.setattr("imitate.data.file.journal._write_all", lambda *_: 1 / 0)
+        patch.setattr("imitate.data.file.journal.write_all", lambda *_: 1 / 0)
         assert file.write(b"lost") == 4
     with pytest.raises(ZeroDivisionError):
         file.commit()

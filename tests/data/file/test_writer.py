@@ -647,7 +647,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_nothing(path, monkeypatch):
 
     written(path.with_name("ok.hdf5"))
     writer = DatasetWriter(path, META)
-    monkeypatch.setattr("imitate.data.file.journal._write_all", full)
+    monkeypatch.setattr("imitate.data.file.journal.write_all", full)
     with refused("No space left on device"):
         writer.append_episode(demo())
     assert [p.name for p in path.parent.iterdir()] == ["ok.hdf5"]

@@ -496,8 +496,8 @@ def test_statistics_of_observations_that_only_a_critic_needs_are_left_out():
     algo = policy.algo
     encoding = types.SimpleNamespace(shapes=lambda which: {"a": (4,)} if which == "critic" else {})
     stand_in = types.SimpleNamespace(preprocess=algo.preprocess, encoding=encoding)
-    assert exporting._statistics(stand_in)["obs"] == {}
-    assert list(exporting._statistics(stand_in)["actions"]) == ["actions"]
+    assert exporting.statistics_of(stand_in)["obs"] == {}
+    assert list(exporting.statistics_of(stand_in)["actions"]) == ["actions"]
 
 
 def test_a_memory_that_changes_in_another_way_than_to_its_beginning_is_refused():
@@ -511,7 +511,10 @@ def test_a_memory_that_changes_in_another_way_than_to_its_beginning_is_refused()
             cut_plan=lambda state: {"policy": {**state["policy"], **after}}
         )
 
-    assert exporting._cut(cutting(), predictor) == ()
-    assert exporting._cut(cutting(a=begin["a"], flag=begin["flag"]), predictor) == ("a", "flag")
+    assert exporting.cut_inputs(cutting(), predictor) == ()
+    assert exporting.cut_inputs(cutting(a=begin["a"], flag=begin["flag"]), predictor) == (
+        "a",
+        "flag",
+    )
     with refused("discarding a plan changes its memory 'a' in a way", error=BundleError):
-        exporting._cut(cutting(a=torch.full((2,), 3.0)), predictor)
+        exporting.cut_inputs(cutting(a=torch.full((2,), 3.0)), predictor)

@@ -135,11 +135,11 @@ def test_an_export_leaves_torch_as_it_was_and_its_errors_are_one_line(capfd):
         exported(Odd(), {"x": torch.eye(2)}, ["y"])
     assert "\n" not in str(caught.value) and capfd.readouterr().out == ""
     assert (torch.backends.mha.get_fastpath_enabled(), torch._C._jit_onnx_log) == before
-    assert tracing._line(ValueError("a \n b" + 300 * "c")) == "a b" + 197 * "c"
+    assert tracing.one_line(ValueError("a \n b" + 300 * "c")) == "a b" + 197 * "c"
 
 
 def test_tensors_of_a_nested_memory_have_dotted_names():
     tree = {"a": {"b": torch.zeros(1), "none": None}, "c": torch.ones(1)}
-    assert list(tracing._leaves(tree)) == [("a.b", tree["a"]["b"]), ("c", tree["c"])]
+    assert list(tracing.named_leaves(tree)) == [("a.b", tree["a"]["b"]), ("c", tree["c"])]
     found = tracing.with_leaves(tree, {"a.b": torch.full((1,), 7.0)})
     assert found == {"a": {"b": torch.full((1,), 7.0), "none": None}, "c": torch.ones(1)}

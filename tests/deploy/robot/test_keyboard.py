@@ -184,11 +184,12 @@ def until(process, words):
         assert piece, text
 
 
-def move(keys, key, log):
+def move(process, keys, key, log):
     """Press a key, and wait until the robot moves."""
     before = log.read_text().count("send")
     os.write(keys, key)
     while log.read_text().count("send") < before + 3:
+        assert process.poll() is None, "it has ended"
         time.sleep(0.01)
 
 
@@ -197,15 +198,15 @@ def test_a_session_by_keys_killed_in_an_episode_and_resumed(tmp_path):
     path, log = tmp_path / "demos.hdf5", tmp_path / "calls.log"
     process, keys = recording(path, log)
     for end, words in (("\n", "1 of 4"), ("x", "2 of 4"), ("\x7f", "2 of 4"), ("\n", "3 of 4")):
-        move(keys, b"w", log)
+        move(process, keys, b"w", log)
         os.write(keys, end.encode())
         until(process, words)
-    move(keys, b"w", log)
+    move(process, keys, b"w", log)
     process.kill()
     process.communicate()
     assert not path.exists()
     process, other = recording(path, log, "--append")
-    move(other, b"s", log)
+    move(process, other, b"s", log)
     os.write(other, b"\n")
     process.communicate()
     assert process.returncode == 0

@@ -65,7 +65,7 @@ def test_a_person_may_say_that_zero_keeps_the_pose():
 def test_an_arm_that_was_at_zero_when_it_was_connected_is_known_once_it_has_moved():
     robot, pushes = arm([0.0, 0.0, 0.0]), Pushes(0.5, True, None)
     pushes.connect(robot)
-    robot._pose = POSE
+    robot.measured = POSE
     np.testing.assert_allclose(pushes.action([0.0, 0.0], robot.observe()), POSE)
 
 

@@ -369,7 +369,7 @@ def test_a_learner_that_takes_its_time_leaves_no_robot_moving(running):
     assert info["held"]
     np.testing.assert_allclose(info["executed_action"], [0.3, 0.0])
     # The next one is limited from where the robot is, not from the last command.
-    robot._pose = np.array([-0.5, 0.0])
+    robot.measured = np.array([-0.5, 0.0])
     clock.sleep(0.8)
     env.step(np.array([1.0, 0.0]))
     info = env.step(np.array([1.0, 0.0]))[4]

@@ -164,5 +164,5 @@ def test_lines_of_the_watchdog_are_written_at_once(monkeypatch):
             self.flushed += 1
 
     monkeypatch.setattr(sys, "stderr", Buffered())
-    watchdog._write_line("a word")
+    watchdog.write_line("a word")
     assert (sys.stderr.getvalue(), sys.stderr.flushed) == ("a word\n", 1)

@@ -325,12 +325,12 @@ def test_sessions_that_hold_too_many_bytes_together_are_closed_and_free_them(ser
         for number, raw in enumerate((first, second, third)):
             decode(raw.recv())
             raw.socket.sendall(header_of(BINARY, 2**22, NO_MASK) + bytes(10))
-            while number < 2 and server._budget._total < (number + 1) * 2**20:
+            while number < 2 and server.budget.total < (number + 1) * 2**20:
                 time.sleep(0.001)
         with pytest.raises(ConnectionClosed) as closed:
             third.recv()
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1013, FULL)
-    while server._budget._total:
+    while server.budget.total:
         time.sleep(0.001)
 
 
@@ -340,7 +340,7 @@ def test_messages_that_wait_together_are_within_the_budget(room, end):
     channel = Scripted(CUT, CUT, ClosedError("x"))
     server.serve(channel)
     server.close()
-    assert channel.ends == [end] and server._budget._total == 0
+    assert channel.ends == [end] and server.budget.total == 0
 
 
 def test_unknown_kinds_are_one_line_and_the_session_goes_on(server):
@@ -515,8 +515,8 @@ def test_a_signal_that_wakes_another_thread_ends_the_server():
 
 
 def test_times_and_counts_of_the_server():
-    own = (module.MAX_WAITING, module.MAX_TOGETHER, module._ACCEPT_S)
-    times = (module._HANDSHAKE_S, module._SEND_S, module._PING_S)
+    own = (module.MAX_WAITING, module.MAX_TOGETHER, module.ACCEPT_S)
+    times = (module.HANDSHAKE_S, module.SEND_S, module.PING_S)
     assert (own, times) == ((32, 64, 0.5), (10.0, 10.0, 20.0))
 
 
@@ -552,9 +552,9 @@ def test_addresses_for_clients():
 )
 def test_which_headers_have_the_token(header, known):
     with PolicyServer(Counter(), port=0, token=TOKEN) as server:
-        assert server._knows_token(header) is known
+        assert server.knows_token(header) is known
     with PolicyServer(Counter(), port=0) as server:
-        assert server._knows_token(header) is True
+        assert server.knows_token(header) is True
 
 
 def test_clients_without_the_token_or_a_free_session_are_counted(server_of):

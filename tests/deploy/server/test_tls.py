@@ -71,7 +71,7 @@ def test_a_client_that_knows_the_authority_is_answered(server, policy):
 
 
 def test_a_handshake_of_a_byte_now_and_then_has_an_end(server, monkeypatch):
-    monkeypatch.setattr(server_module, "_HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(server_module, "HANDSHAKE_S", 0.5)
     with socket.create_connection((server.host, server.port), timeout=600) as slow:
         slow.sendall(b"\x16\x03\x01\x02\x00")  # a record of 512 bytes is announced
         with suppress(OSError):  # until the server has ended it

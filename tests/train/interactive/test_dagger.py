@@ -19,7 +19,7 @@ from imitate.data import DatasetFile, build_datasets
 from imitate.errors import ConfigError, EnvError
 from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 from imitate.train.interactive.dagger import DaggerPlan, dagger
-from imitate.train.interactive.dagger_episodes import _Item, _Waiting
+from imitate.train.interactive.dagger_episodes import Item, _Waiting
 from imitate.train.interactive.supervision import Labels, TakesOver, Vigilant
 from tests.train.conftest import config_dict, env_meta, write_demos, write_expert
 
@@ -284,10 +284,10 @@ def test_workers_on_a_cluster_play_the_same_episodes(finished, tmp_path, ray_nod
 
 
 def test_an_episode_that_is_lost_is_played_with_other_seeds():
-    waiting = _Waiting(partial(_Item, 1, policy=None, states=False), first=2, last=5, ahead=2)
+    waiting = _Waiting(partial(Item, 1, policy=None, states=False), first=2, last=5, ahead=2)
     assert [item.index for item in waiting] == [2, 3]  # no further ahead than that
     lost = Lost("its process died", died=True)
-    item = _Item(1, 2, None, False)
+    item = Item(1, 2, None, False)
     waiting.again(item, lost, "Point")
     again = next(waiting)
     assert (again.index, again.attempt) == (2, 1)

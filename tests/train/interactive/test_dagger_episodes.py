@@ -139,7 +139,10 @@ def test_episodes_of_workers_come_in_their_order(crew):
     assert made["items"] == [(2, 0), (3, 0), (3, 1), (4, 0), (3, 2), (5, 0)]
     assert (made["workers"], made["limits"], made["backend"]) == (1, Limits(call_s=7.0), "b")
     assert made["exits"] == [(None, None, None)]
-    assert (made["prepare"].func, made["prepare"].args) == (module._prepared, (SCENE, "supervise"))
+    assert (made["prepare"].func, made["prepare"].args) == (
+        module.prepared_episodes,
+        (SCENE, "supervise"),
+    )
 
 
 def test_two_workers_are_four_episodes_ahead(crew):
@@ -182,9 +185,9 @@ def test_a_worker_loads_a_policy_and_a_supervisor_for_each_round(monkeypatch):
             loaded.append(device)
             return f"policy {len(loaded)}"
 
-    work = module._prepared(SCENE, "supervisor of {}".format, lambda call: None)
+    work = module.prepared_episodes(SCENE, "supervisor of {}".format, lambda call: None)
     for number, index in ((1, 0), (1, 1), (2, 0)):
-        work(module._Item(number, index, Source(), states=True, attempt=index))
+        work(module.Item(number, index, Source(), states=True, attempt=index))
     more = [{"states": True, "attempt": index} for index in (0, 1, 0)]
     assert played == [
         (1, 0, "policy 1", "supervisor of 1", more[0]),

@@ -162,7 +162,7 @@ class CentralCollector:
         self.algo, self.version, self.progress = algo, 0, 0.0
         self._limits = collector_limits(step_timeout_s, START_S)
         self._bound, self._in_step = StalenessBound(max_staleness), max_staleness is None
-        self._publisher = Publisher(algo, every_s=push_every_s)
+        self.publisher = Publisher(algo, every_s=push_every_s)
         self._messages: list[str] = []
         self._replaced = 0
         self._all_by_s = time.monotonic() + START_S
@@ -223,7 +223,7 @@ class CentralCollector:
 
     def updates_allowed(self) -> int | None:
         """Return the number of updates until weights in use become too old, or None if there is no limit."""
-        newest = self.version if self._publisher.version is None else self._publisher.version
+        newest = self.version if self.publisher.version is None else self.publisher.version
         return self._bound.allowed(self.version, min(self._versions_out(), default=newest))
 
     def metrics(self) -> dict[str, float]:
@@ -265,7 +265,7 @@ class CentralCollector:
         idle = [seat for seat in self._seats if seat.request is None]
         if not idle or self._bound.is_used_up(self.version, self._versions_out()):
             return
-        weights = self._publisher.newest(self.version, ())
+        weights = self.publisher.newest(self.version, ())
         self._policies.publish(Weights(self.progress, weights))
         unasked = weights.version if random and not self.algo.random_needs_act else None
         for number, seat in enumerate(self._seats):

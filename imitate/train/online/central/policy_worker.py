@@ -90,29 +90,29 @@ class PolicyWork:
     def __init__(self, plan: PolicyPlan, reports: Reports) -> None:
         reports(MAKE)
         self.policy = BatchedPolicy(plan)
-        self._server = RequestServer(address_towards(plan.host), plan.token)
+        self.server = RequestServer(address_towards(plan.host), plan.token)
         self._errands = deque[tuple[Future[None], Callable[[], None]]]()
         self._batches = self._rows = 0
         self._is_over = False
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
         reports("")
 
     def __call__(self, item: Weights | None) -> Status:
         """Load weights between two batches, or nothing if ``item`` is None, and return the address and counts."""
         done = Future[None]()
         self._errands.append((done, partial(self.policy.load, item)))
-        self._server.wake()
+        self.server.wake()
         done.result()
-        return Status(self._server.address, self._batches, self._rows)
+        return Status(self.server.address, self._batches, self._rows)
 
     def close(self) -> None:
         """End the connections, after the batch that is being computed."""
         if not self._is_over:
             self._is_over = True
-            self._server.wake()
-            self._thread.join()
-            self._server.close()
+            self.server.wake()
+            self.thread.join()
+            self.server.close()
 
     def _serve(self) -> None:
         torch.set_num_threads(1)
@@ -125,7 +125,7 @@ class PolicyWork:
                     done.set_exception(error)
                 else:
                     done.set_result(None)
-            requests = self._server.requests(MAX_REQUESTS)
+            requests = self.server.requests(MAX_REQUESTS)
             if requests:
                 self._answer(requests)
 
@@ -138,7 +138,7 @@ class PolicyWork:
         self._batches += 1
         for request, answer in zip(requests, answers, strict=True):
             self._rows += len(answer.get("actions", ()))
-            self._server.answer(request, answer)
+            self.server.answer(request, answer)
 
 
 class BatchedPolicy:
@@ -159,24 +159,24 @@ class BatchedPolicy:
     def __init__(self, plan: PolicyPlan) -> None:
         name, config, shapes, ac_dim = plan.algo
         device = device_here(plan.device)
-        self._algo: Algo = algo_factory(
+        self.algo: Algo = algo_factory(
             name, load_config(config), shapes, ac_dim, device, load_pretrained=False
         )
-        self._algo.ema = None
-        self._algo.set_eval()
+        self.algo.ema = None
+        self.algo.set_eval()
         self._seed, self.version = plan.seed, -1
 
     def load(self, item: Weights | None) -> None:
         """Load other weights to act with from now on."""
         if item is not None:
-            load_acting_weights(self._algo, item.published.shared.get())
-            self._algo.set_progress(item.progress)
+            load_acting_weights(self.algo, item.published.shared.get())
+            self.algo.set_progress(item.progress)
             self.version = item.published.version
 
     @torch.inference_mode()
     def __call__(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Answer requests with one prediction."""
-        algo = self._algo
+        algo = self.algo
         obs = {
             key: np.concatenate([request["obs"][key] for request in requests])
             for key in algo.obs_shapes
@@ -203,10 +203,10 @@ class BatchedPolicy:
 
     def _state(self, request: Mapping[str, Any]) -> PolicyState:
         """Return the policy state of a request's environments, reset where an episode begins."""
-        fresh = torch.from_numpy(np.array(request["fresh"])).to(self._algo.device)
+        fresh = torch.from_numpy(np.array(request["fresh"])).to(self.algo.device)
         if not request.get("state"):
-            return self._algo.initial_state(len(fresh))
-        return self._algo.reset_state(_tensors(request["state"], self._algo.device), fresh)
+            return self.algo.initial_state(len(fresh))
+        return self.algo.reset_state(_tensors(request["state"], self.algo.device), fresh)
 
 
 def address_towards(host: str) -> str:

@@ -177,9 +177,9 @@ def test_requests_are_answered_and_counted(monkeypatch):
     monkeypatch.setattr(policy_worker, "BatchedPolicy", Policy)
     calls, threads = [], torch.get_num_threads()
     work = PolicyWork(PolicyPlan((), "cpu", 0, b"t", "127.0.0.1"), calls.append)
-    server = work._server
+    server = work.server
     assert calls == [MAKE, ""] and server.given == ("127.0.0.1", b"t")
-    assert work._thread.daemon and work("weights") == Status(("here", 1), 0, 0)
+    assert work.thread.daemon and work("weights") == Status(("here", 1), 0, 0)
     for numbers in ([2, 3], [4], [1, 0]):
         server.events.put([SimpleNamespace(content=number) for number in numbers])
     assert work(None) == Status(("here", 1), 3, 9)
@@ -194,7 +194,7 @@ def test_requests_are_answered_and_counted(monkeypatch):
         work("broken")
     work.close()
     work.close()
-    assert server.closed == 1 and not work._thread.is_alive()
+    assert server.closed == 1 and not work.thread.is_alive()
     torch.set_num_threads(threads)
 
 
@@ -244,7 +244,7 @@ def test_a_policy_that_acts_has_no_second_weights():
     config = algo.global_config
     built = (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim)
     policy = BatchedPolicy(PolicyPlan(built, "cpu", 0, b"", ""))
-    assert algo.ema is not None and policy._algo.ema is None
-    assert policy.version == -1 and not policy._algo.nets.training
+    assert algo.ema is not None and policy.algo.ema is None
+    assert policy.version == -1 and not policy.algo.nets.training
     policy.load(None)
     assert policy.version == -1

@@ -229,12 +229,12 @@ def test_the_plans_of_all_workers(central):
         assert one.group == {"seed": 3, "horizon": 5}
     collector = made.collector
     assert (collector.version, collector.progress, collector.staleness) == (0, 0.0, 0)
-    assert collector._publisher.every_s == 1.5
+    assert collector.publisher.every_s == 1.5
     assert not collector.begin_stage(Line, {})
     made = central(workers=1)
     (member,) = made.envs
     assert (member.plan.lanes.tolist(), member.plan.ring) == ([[0], [1]], 1)
-    assert len(made.policies) == 1 and made.collector._publisher.every_s == 0.0
+    assert len(made.policies) == 1 and made.collector.publisher.every_s == 0.0
 
 
 def test_all_workers_collect_and_learning_waits_for_them(central):
