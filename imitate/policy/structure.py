@@ -97,6 +97,8 @@ class _Language(_Part):
 
 
 class DatasetStructure(_Part):
+    """An entry of ``train.data`` in a checkpoint."""
+
     path: str | None = None
     weight: Number = 1.0
 

@@ -180,6 +180,7 @@ def _observed(config: Config, files: DataFiles) -> FileObservations:
 
 
 def forms_of(entry: DatasetConfig, config: Config, files: DataFiles) -> tuple[str, dict[str, Form]]:
+    """Return the path of a dataset and the form of each of its observations, shards included."""
     shards = shards_at(entry.path)
     if shards is not None:
         return entry.path, shards.index.observations

@@ -189,6 +189,7 @@ def _av() -> Any:
 
 
 def decoder_of(av: Any, form: VideoForm) -> Any:
+    """Return an open decoder of PyAV for packets of a form. Raises DatasetError for a codec that is not known."""
     if form.codec not in CODECS:
         raise DatasetError(
             f"its images are a video of codec '{form.codec[:40]}'; those that are read are {', '.join(sorted(CODECS))}"

@@ -338,6 +338,7 @@ def is_being_written(path: Path) -> bool:
 
 
 def write_all(file: Any, offset: int, data: memoryview) -> None:
+    """Write all bytes of ``data`` at an offset of an unbuffered file, in as many writes as it takes."""
     file.seek(offset)
     while len(data):
         data = data[file.write(data) :]

@@ -310,4 +310,5 @@ def plain_export() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
+    """Return at most 200 characters of an error's message, in one line."""
     return " ".join(str(error).split())[:200]

@@ -240,6 +240,7 @@ class PolicyServer:
         return channel
 
     def knows_token(self, header: str) -> bool:
+        """Return whether the value of a header ``Authorization`` has the token, or none is needed."""
         if self._token is None:
             return True
         scheme, _, word = header.partition(" ")

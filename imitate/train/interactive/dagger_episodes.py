@@ -256,6 +256,7 @@ class _Waiting:
 
 
 def prepared_episodes(scene: Scene, supervise: SuperviseRound, beat: Beat) -> _Worker:
+    """Return what a worker calls with each :class:`Item`."""
     return _Worker(scene, supervise, beat)
 
 
