@@ -44,6 +44,7 @@ _NEEDED = {
 """Packages by module name, with their purpose; a robot's computer may lack them."""
 _ARGS = "imitate.command_line"
 HUNG_UP = 129
+QUIT = 131
 TERMINATED = 143
 
 
@@ -463,8 +464,10 @@ def _drop_output() -> None:
 def _code_of(interrupt: KeyboardInterrupt) -> int:
     """Return 128 plus the signal's number, as shells do."""
     words = " ".join(map(str, interrupt.args))
-    if "SIGTERM" in words:
-        return TERMINATED
+    codes = {"SIGTERM": TERMINATED, "SIGQUIT": QUIT}
+    for name, code in codes.items():
+        if name in words:
+            return code
     return HUNG_UP if words else INTERRUPTED
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from imitate.cli.main import INTERRUPTED, TERMINATED, app
+from imitate.cli.main import INTERRUPTED, QUIT, TERMINATED, app
 from imitate.cli.robot.robots import released
 from imitate.data import DatasetFile, finish_partial
 from tests.deploy import logged_robot
@@ -98,6 +98,26 @@ def test_a_signal_that_python_drops_ends_the_step(number, code, tmp_path, virtua
     assert moves(calls)[-1] == "stop"
     assert assert_whole(tmp_path / "a.hdf5") == 1
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("where", ["made", "connect", "observe"])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED), (signal.SIGQUIT, QUIT)],
+)
+def test_a_signal_that_the_driver_has_taken_stops_the_robot(
+    number, code, where, checkpoint, virtual_time
+):
+    logged_robot.made.clear()
+    before = signal.getsignal(number)
+    words = ["run", str(checkpoint), "--robot=tests.deploy.logged_robot:Taking", "--rate-hz=200"]
+    options = (f"number={int(number)}", f"where={where}")
+    done = CliRunner().invoke(app, [*words, *(f"--robot-arg={option}" for option in options)])
+    (robot,) = logged_robot.made
+    assert done.exit_code == code, done.output
+    assert robot.calls[-4:] == ["send", "stop", "stop", "close"]
+    assert robot.calls.count("send") == 3
+    assert signal.getsignal(number) is before
 
 
 def started(command, words, log, **rest):

@@ -75,6 +75,22 @@ class LoggedRobot(Robot):
         return np.zeros(1)
 
 
+class Taking(LoggedRobot):
+    """A driver that takes a signal for itself in one of its calls, like ROS 1's; the signal comes in its third send."""
+
+    def __init__(self, number, where):
+        self.number, self.where = number, where
+        super().__init__()
+        self.note("made")
+
+    def note(self, call):
+        super().note(call)
+        if call == self.where and self.calls.count(call) == 1:
+            signal.signal(self.number, lambda number, frame: None)
+        if self.calls.count("send") == 3 and call == "send":
+            signal.raise_signal(self.number)
+
+
 class Steady(Teleoperator):
     """A person who always pushes, and presses ``success`` every so many steps."""
 

@@ -17,7 +17,7 @@ from imitate.cli.options import FAILED
 from imitate.errors import UserError, nearest
 from imitate.system.missing import no_such
 from imitate.system.plain_files import read_json
-from imitate.system.processes import handled
+from imitate.system.processes import handled, in_main_thread
 
 if TYPE_CHECKING:
     from imitate.deploy.robot.limits import ActionLimits
@@ -128,11 +128,13 @@ def robot_of(
     elif env is not None:
         raise UserError("--env is only for --robot sim")
     else:
-        robot = make_robot(name, **options)
+        with _kept_handlers():
+            robot = make_robot(name, **options)
     if check is not None:
         check(robot)
     try:
-        called(robot.connect)
+        with _kept_handlers():
+            called(robot.connect)
         check_declared(robot)
         if limits is not None:
             robot.limits = _limited(robot.limits, limits, any_limits)
@@ -233,6 +235,20 @@ def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperat
     return device
 
 
+def _ending() -> list[signal.Signals]:
+    """Return the signals by which a person or a program ends a command; Windows has no SIGQUIT."""
+    names = ("SIGINT", "SIGTERM", "SIGQUIT")
+    return [signal.Signals[name] for name in names if hasattr(signal, name)]
+
+
+def _kept_handlers() -> contextlib.AbstractContextManager[None]:
+    """Restore the handlers of these signals after the block.
+
+    Drivers such as ROS 1's take Ctrl-C for themselves, and the robot would move on.
+    """
+    return handled({number: signal.getsignal(number) for number in _ending()})
+
+
 class Interrupts:
     """Signals that end a command.
 
@@ -242,11 +258,15 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._pending: tuple[str, ...] | None = None
+        self._handled: list[int] = []
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal has arrived."""
+        """Raise KeyboardInterrupt if a signal has arrived, and take signals back that a driver has taken over."""
         if self._pending is not None:
             raise KeyboardInterrupt(*self._pending)
+        for number in self._handled:
+            if signal.getsignal(number) != self._note:
+                signal.signal(number, self._note)
 
     def checked(
         self, on_step: Callable[[ControlStep], None] | None
@@ -260,20 +280,21 @@ class Interrupts:
 
         return look
 
-    def watched(self) -> contextlib.AbstractContextManager[None]:
-        """Handle SIGINT and SIGTERM in a block if nobody else does.
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Handle SIGINT, SIGTERM and SIGQUIT in a block if nobody else does.
 
-        Without a handler, SIGTERM would leave the last command active.
+        Without a handler, the last two would leave the last command active.
         """
-        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        unhandled = [
-            number for number, handler in usual.items() if signal.getsignal(number) is handler
-        ]
-        return handled(dict.fromkeys(unhandled, self._note))
+        usual = (signal.default_int_handler, signal.SIG_DFL)
+        unhandled = [number for number in _ending() if signal.getsignal(number) in usual]
+        with handled(dict.fromkeys(unhandled, self._note)):
+            self._handled = unhandled if in_main_thread() else []
+            yield
 
     def _note(self, number: int, frame: object) -> None:
         self._pending = () if number == signal.SIGINT else (f"by {signal.Signals(number).name}",)
-        self.check()
+        raise KeyboardInterrupt(*self._pending)
 
 
 @contextlib.contextmanager
