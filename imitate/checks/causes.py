@@ -503,3 +503,19 @@ def of_images_ignored(share: float, error: float, keys: Sequence[str]) -> Cause:
         words,
         "compare a training without images: docs/encoders.md; a larger encoder, or fewer vectors",
     )
+
+
+def of_images_cropped(key: str, unseen: float, error: float) -> Cause:
+    """Judge a border of the images that the policy does not see.
+
+    Args:
+        key: name of the images.
+        unseen: part of the images' variance in the border.
+        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
+    """
+    words = (
+        f"{unseen:.0%} of what varies in the images of '{key}' is in a border that changes no action, and the policy "
+        f"errs {error:.2f} times as much as a constant action"
+    )
+    advice = "enlarge crop_height and crop_width of the encoder: docs/encoders.md"
+    return scored("blind", min(unseen / 0.6, error / 0.4), 1.0, words, advice)

@@ -27,6 +27,7 @@ from imitate.checks.subject import (
     nearer,
     positions_among,
     recorded_names,
+    unseen_by,
     vectors_of,
     watched,
 )
@@ -210,6 +211,8 @@ def _of_training(
     if images:
         every = dict.fromkeys(images)
         yield causes.of_images_ignored(changed_by(policy, predictions, every), error, images)
+        for key in _of_kind(policy, ("rgb",)):
+            yield causes.of_images_cropped(key, unseen_by(policy, predictions, key), error)
         report.notes.append(
             "the policy has images: whether the demonstrations are enough and alike was not measured"
         )

@@ -353,6 +353,42 @@ def changed_by(
         predictions: its actions.
         chosen: columns of each key that are exchanged, or None for the whole key.
     """
+    everything = _change(policy, predictions, dict.fromkeys(policy.obs_keys))
+    return _change(policy, predictions, chosen) / max(everything, 1e-9)
+
+
+def unseen_by(policy: RolloutPolicy, predictions: Predictions, key: str) -> float:
+    """Return the part of the images' variance, in [0, 1], around a centre beyond which nothing changes the actions.
+
+    A crop leaves such a border.
+
+    Args:
+        policy: the policy.
+        predictions: its actions.
+        key: name of the images (H, W, C).
+    """
+    frames = np.concatenate([demo.obs[key] for demo in predictions.demos])
+    variance, unseen = frames.var(axis=0, dtype=np.float64), 0.0
+    for part in _CENTRES:
+        around = np.ones(variance.shape, dtype=bool)
+        skip = [round((1 - part) * size / 2) for size in variance.shape[:2]]
+        around[skip[0] : -skip[0], skip[1] : -skip[1]] = False
+        if not around.any() or _change(policy, predictions, {key: np.flatnonzero(around)}) > 0:
+            break
+        unseen = float(variance[around].sum() / max(variance.sum(), 1e-12))
+    return unseen
+
+
+_CENTRES = (0.8, 0.65, 0.5, 0.35, 0.2)
+"""Sides of the centre, as parts of the image's."""
+
+
+def _change(
+    policy: RolloutPolicy,
+    predictions: Predictions,
+    keys: Mapping[str, NDArray[np.intp] | None],
+) -> float:
+    """Return the mean change of the actions if columns of some observations are those of the next demonstration."""
 
     def mixed_value(own: Array, other: Array, columns: NDArray[np.intp] | None) -> Array:
         taken: Array = other[np.arange(len(own)) % len(other)]
@@ -362,25 +398,21 @@ def changed_by(
         mixed[:, columns] = taken.reshape(len(own), -1)[:, columns]
         return mixed.reshape(own.shape)
 
-    def changed(keys: Mapping[str, NDArray[np.intp] | None]) -> float:
-        episodes = predictions.demos
-        others = [*episodes[1:], episodes[0]]
-        mixed = [
-            CheckedDemo(
-                own.name,
-                {
-                    key: mixed_value(own.obs[key], other.obs[key], keys[key])
-                    if key in keys
-                    else own.obs[key]
-                    for key in policy.obs_keys
-                },
-                own.actions,
-                own.lang,
-            )
-            for own, other in zip(episodes, others, strict=True)
-        ]
-        again = acted(policy, mixed)
-        pairs = zip(again.actions, predictions.actions, strict=True)
-        return float(np.concatenate([np.abs(a - b).mean(axis=1) for a, b in pairs]).mean())
-
-    return changed(chosen) / max(changed(dict.fromkeys(policy.obs_keys)), 1e-9)
+    episodes = predictions.demos
+    others = [*episodes[1:], episodes[0]]
+    mixed = [
+        CheckedDemo(
+            own.name,
+            {
+                key: mixed_value(own.obs[key], other.obs[key], keys[key])
+                if key in keys
+                else own.obs[key]
+                for key in policy.obs_keys
+            },
+            own.actions,
+            own.lang,
+        )
+        for own, other in zip(episodes, others, strict=True)
+    ]
+    pairs = zip(acted(policy, mixed).actions, predictions.actions, strict=True)
+    return float(np.concatenate([np.abs(a - b).mean(axis=1) for a, b in pairs]).mean())

@@ -12,6 +12,7 @@ from imitate.checks.causes import (
     limit_of,
     of_consistency,
     of_horizon,
+    of_images_cropped,
     of_images_ignored,
     of_normalization,
     of_training,
@@ -19,7 +20,7 @@ from imitate.checks.causes import (
 from imitate.checks.diagnosis import at_begin, diagnose, ranked
 from imitate.checks.image_causes import of_images
 from imitate.checks.recording_causes import of_coverage, of_exchange, of_reach
-from imitate.checks.subject import nearer, subject_of
+from imitate.checks.subject import acted, nearer, subject_of, unseen_by
 from imitate.data.dataset_file import DatasetFile
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 from imitate.deploy.check.statistics import Range, TrainingObservations
@@ -457,6 +458,43 @@ def test_horizons_and_images():
     assert of_images_ignored(0.001, 0.9, ["image"]).is_named
     assert not of_images_ignored(0.5, 0.9, ["image"]).is_named
     assert not of_images_ignored(0.001, 0.1, ["image"]).is_named  # the vectors are enough
+
+
+class Centre:
+    """A policy whose action is the mean of the middle of its images, of so many rows and columns."""
+
+    obs_keys = ("image",)
+
+    def __init__(self, rows, columns):
+        self._rows, self._columns = slice(*rows), slice(*columns)
+
+    def start_episode(self, lang=None):
+        pass
+
+    def __call__(self, obs, batched_ob):
+        return obs["image"][:, self._rows, self._columns].mean(axis=(1, 2))
+
+
+@pytest.mark.parametrize(
+    "rows, columns, unseen",
+    [
+        ((0, 20), (0, 20), 0.0),
+        ((2, 18), (3, 17), 1 - 16**2 / 20**2),  # 16 pixels are a side of 0.8
+        ((9, 11), (9, 11), 1 - 4**2 / 20**2),
+        ((9, 11), (0, 20), 0.0),
+    ],
+)
+def test_the_border_that_a_policy_does_not_see_is_found(rows, columns, unseen):
+    frames = [np.full((2, 20, 20, 1), 50.0 * k, np.float32) for k in range(3)]
+    demos = [
+        CheckedDemo(f"demo_{k}", {"image": one}, np.zeros((2, 1)), None)
+        for k, one in enumerate(frames)
+    ]
+    policy = Centre(rows, columns)
+    assert unseen_by(policy, acted(policy, demos), "image") == pytest.approx(unseen)
+    assert of_images_cropped("image", 0.61, 0.41).is_named
+    assert not of_images_cropped("image", 0.59, 0.9).is_named
+    assert not of_images_cropped("image", 0.9, 0.39).is_named
 
 
 def test_a_camera_that_was_as_still_in_the_demonstrations_is_no_cause():
