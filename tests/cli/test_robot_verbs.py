@@ -182,6 +182,25 @@ def test_record_by_a_device_then_go_on_and_replay(call):
     assert (told["demo"], told["report"]["steps"]) == ("demo_0", 5)
 
 
+def test_the_error_of_a_devices_release_is_its_own(call):
+    device = "--teleop tests.deploy.fake_robot:Unplugged --teleop-arg action=[0.5]"
+    done = call(f"record demos.hdf5 {SIM} --steps 5 --episodes 1 {device}", code=1)
+    assert "error: close() failed (OSError: bus error" in done.stderr
+    with h5py.File("demos.hdf5") as file:
+        assert len(file["data/demo_0/actions"]) == 5
+
+
+def test_actions_of_another_number_are_refused_before_the_robot_is_connected(call, monkeypatch):
+    with DatasetWriter("three.hdf5", {}, control_freq=50.0) as writer:
+        writer.start_episode()
+        writer.append(obs={"state": np.zeros(2)}, action=np.zeros(3))
+        writer.finish_episode(success=True)
+    robot = FakeRobot()
+    monkeypatch.setattr(fake_robot, "Made", lambda: robot, raising=False)
+    done = call("replay three.hdf5 --robot tests.deploy.fake_robot:Made", code=2)
+    assert "the robot takes actions of 2 numbers, but" in done.output and robot.calls == []
+
+
 def test_a_demonstration_of_a_robot_with_another_order_of_joints_is_not_replayed(call, monkeypatch):
     names = {"actions": {"feature": "actions", "shape": [2], "names": ["yaw", "lift"]}}
     attrs = {"features": json.dumps(names)}

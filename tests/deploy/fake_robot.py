@@ -107,6 +107,13 @@ class Pushing(Teleoperator):
         return Guidance(self.action)
 
 
+class Unplugged(Pushing):
+    """The same, with a device whose release fails."""
+
+    def close(self):
+        raise OSError("bus error")
+
+
 class Judging(Teleoperator):
     """A person who lets the policy act for three steps, and then presses the next of some keys."""
 

@@ -87,6 +87,7 @@ class RecordingSession:
             safety_of,
             teleoperator_of,
         )
+        from imitate.deploy.robot.driver import called
         from imitate.deploy.robot.loop import ControlLoop
         from imitate.deploy.robot.recording import Recorder
 
@@ -111,7 +112,7 @@ class RecordingSession:
                     f"the robot '{self.robot}' works at any rate: choose one with --rate-hz"
                 )
             hand = teleoperator_of(self.teleop, self.teleop_args, body)
-            stack.callback(hand.close)
+            stack.callback(called, hand.close)
             meta = body.env_meta if self.robot == SIMULATED else None  # type: ignore[attr-defined]
             recorder = stack.enter_context(
                 Recorder(

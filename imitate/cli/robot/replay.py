@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -88,6 +90,7 @@ def command(
     from imitate.cli.robot.robots import SIMULATED, robot_of, safety_of
     from imitate.data import DatasetFile
     from imitate.data.file.features import features_of, number_names
+    from imitate.deploy.check.first_look import check_sizes
     from imitate.deploy.robot.driver import solved
     from imitate.deploy.robot.loop import ControlLoop
     from imitate.deploy.robot.watchdog import slow_stop
@@ -107,6 +110,7 @@ def command(
     if rate is None:
         raise UserError(f"{file}: does not contain its control rate: give --rate-hz")
     policy = RecordedActions(actions, recorded, number_names(features).get("actions", ()))
+    recording = SimpleNamespace(action_dim=actions.shape[-1], observations={})
     with contextlib.ExitStack() as stack:
         simulated = own if own.get("type") in (1, 2) else None
         body = robot_of(
@@ -117,6 +121,7 @@ def command(
             rate_hz=rate,
             limits=limits,
             any_limits=any_limits,
+            check=partial(check_sizes, schema=recording, resizes=True),
         )
         interrupts = stack.enter_context(released(body))
         if robot != SIMULATED:

@@ -133,6 +133,7 @@ def command(
     """
     from imitate.cli.robot.robots import robot_of, safety_of, teleoperator_of
     from imitate.deploy.check.first_look import check_sizes
+    from imitate.deploy.robot.driver import called
     from imitate.deploy.robot.loop import ControlLoop
     from imitate.deploy.robot.robot import ROBOTS, TELEOPERATORS, check_named
 
@@ -176,7 +177,7 @@ def command(
         hand = None
         if take_over is not None:
             hand = teleoperator_of(take_over, take_over_arg or [], body)
-            stack.callback(hand.close)
+            stack.callback(called, hand.close)
         look = look_before_motion(found, body, unlike_training)
         actor = source.acting(found, rate, stack)
         recorder = None

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.batches.statistics import image_statistics, statistics_of
-from imitate.data.dataset_file import DatasetFile
 from imitate.errors import UserError
+
+if TYPE_CHECKING:
+    from imitate.data.dataset_file import DatasetFile
 
 Vector = NDArray[np.float64]
 MAX_IMAGES = 100
@@ -95,6 +97,8 @@ def training_of(
 
 def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
     """Compute statistics of a file's available observations, from all vectors and a sample of the images."""
+    from imitate.data.dataset_file import DatasetFile
+
     ranges = {}
     with DatasetFile(path) as file:
         demos = file.demos()

@@ -67,6 +67,7 @@ class Recorder:
         self._keys, self._with_policy = keys, with_policy
         # A file of an earlier version without this array is continued without it.
         self._timed = not self._writer.arrays or TIMES in self._writer.arrays
+        self._timed &= robot is None or not robot.in_step  # its steps take no time
         self._running = False
         self.steps = 0
         """Steps of the running episode."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.data import DatasetFile, SequenceDataset
+from imitate.data import DatasetFile, SequenceDataset, dataset_file
 from imitate.deploy.check import statistics
 from imitate.deploy.check.statistics import image_range, measured, training_of
 from imitate.train import setup
@@ -83,7 +83,7 @@ class Frames:
 def test_at_most_a_hundred_images_are_spread_over_demos_and_steps(
     monkeypatch, demos, steps, count, first, last
 ):
-    monkeypatch.setattr(statistics, "DatasetFile", Frames)
+    monkeypatch.setattr(dataset_file, "DatasetFile", Frames)
     monkeypatch.setattr(statistics, "image_range", list)
     monkeypatch.setattr(Frames, "demos_", demos)
     monkeypatch.setattr(Frames, "steps", steps)

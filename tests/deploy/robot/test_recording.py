@@ -6,6 +6,7 @@ import pytest
 
 from imitate.data import DatasetFile, DatasetWriter
 from imitate.data.file.features import features_of, number_names
+from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.recording import Recorder
 from imitate.deploy.robot.robot import Guidance
@@ -36,6 +37,22 @@ def test_an_episode_is_a_demonstration(tmp_path):
         assert raw["data"].attrs["control_freq"] == 100.0
         assert "interventions" not in demo
         np.testing.assert_allclose(demo["timestamps"][:], [0.0, 0.01, 0.03])  # the gap is recorded
+
+
+def test_the_doctor_finds_the_steps_that_were_held_while_recording(tmp_path):
+    script = {k: Guidance(np.array([0.1 * k, 0.0])) for k in (1, 2, 3, 4, 8, 9)}
+    report = diagnose(record(tmp_path / "a.hdf5", script, steps=9))
+    (clock,) = [finding for finding in report.findings if finding.code == "clock"]
+    assert "0.03 is followed by 0.07 in 'demo_0'" in clock.what
+    assert clock.places[0].steps == ((4, 5),)
+
+
+def test_a_robot_whose_time_stops_between_two_actions_has_no_times(tmp_path):
+    robot = FakeRobot()
+    robot.in_step = True
+    script = {k: Guidance(np.array([0.1, 0.0])) for k in (1, 2)}
+    with h5py.File(record(tmp_path / "a.hdf5", script, robot=robot)) as raw:
+        assert len(raw["data/demo_0/actions"]) == 2 and "timestamps" not in raw["data/demo_0"]
 
 
 def test_with_a_policy_interventions_and_its_wishes_are_recorded(tmp_path):

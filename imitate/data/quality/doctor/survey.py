@@ -16,6 +16,7 @@ from imitate.data.edit.rewrite import is_per_step
 from imitate.data.file.extents import Extents
 from imitate.data.file.faults import is_channel_first
 from imitate.data.file.hdf5_format import DemoFile
+from imitate.data.file.step_times import CLOCK
 from imitate.data.quality.doctor.finding import Finding, Place
 from imitate.errors import DatasetError
 
@@ -72,8 +73,13 @@ class DemoLayout:
         return actions.shape[0] if actions else 0
 
     def per_step(self) -> dict[str, FileArray]:
-        """The arrays with one value per step."""
-        return {key: form for key, form in self.arrays.items() if is_per_step(key) and form.shape}
+        """The arrays with one value per step; times may have any place."""
+        return {
+            key: form
+            for key, form in self.arrays.items()
+            if form.shape
+            if is_per_step(key) or CLOCK.search(key) and form.shape[0] == self.length
+        }
 
 
 @dataclass(frozen=True)
