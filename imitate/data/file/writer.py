@@ -450,7 +450,7 @@ class DatasetWriter:
             self._abandon()
             if isinstance(error, OSError):
                 saved = (
-                    f"; the {len(self._names)} episodes before are safe in {self.partial}"
+                    f"; the episodes before ({len(self._names)}) are safe in {self.partial}"
                     if self._names and self._keep_partial
                     else ""
                 )
@@ -575,6 +575,6 @@ def _check_free(path: Path, partial: Path, overwrite: bool) -> None:
         raise DatasetError(f"{path}: exists already: choose another name, or pass overwrite=True")
     if partial.exists():
         raise DatasetError(
-            f"{partial}: is left from an interrupted recording: make a file of it with "
-            f"imitate.data.finish_partial('{path}'), or replace it with overwrite=True"
+            f"{partial}: is left from an interrupted recording: make a file of it with: "
+            f"imitate dataset finish {path}, or remove it"
         )

@@ -86,8 +86,8 @@ def _changed(now: dict[str, Grid], before: dict[str, Grid]) -> str:
     """Describe pictures that fit the previous ones only after a change is undone."""
     keys = [key for key in now if key in before and now[key].shape == before[key].shape]
     for key in keys:
-        if _is_blank(now[key]) and not _is_blank(before[key]):
-            return f"the image '{key}' has a single colour"
+        if words := _emptied(now[key], before[key]):
+            return f"the image '{key}' {words}"
     odd = [key for key in keys if _difference(now[key], before[key]) > _CHANGED]
     for key in odd:
         for words, undo in _UNDOING.items():
@@ -114,8 +114,20 @@ def _difference(a: Grid, b: Grid) -> float:
         return float(np.abs(a - b).mean())
 
 
-def _is_blank(grid: Grid) -> bool:
-    return bool((np.ptp(grid, axis=(0, 1)) == 0).all())
+def _emptied(now: Grid, before: Grid) -> str:
+    """Describe a picture that has lost its scene, or the lower quarter or more of it, as in a frame that was cut off.
+
+    Each of the lower rows varied before. White is no fault there, since a bright light gives it too.
+    """
+    filled = (now == now[-1, -1]).all(axis=(1, 2))
+    varied = (before != before[:, :1]).any(axis=(1, 2))
+    if filled.all():
+        return "has a single colour" if (before != before[-1, -1]).any() else ""
+    count = int(filled[::-1].argmin())
+    is_cut = 4 * count >= len(now) and count > 1 and now[-1, -1].min() < 1.0
+    if is_cut and varied[-count:].all():
+        return "has a single colour in its lower part: the frame was not transmitted whole"
+    return ""
 
 
 def _grid(value: NDArray[Any]) -> Grid:

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.robot.driver import called, guided, solved
+from imitate.deploy.robot.driver import DriverError, called, guided, solved
 from imitate.deploy.robot.limits import LimitError, LimitFilter
 from imitate.deploy.robot.observing import Observer, not_finite
 from imitate.deploy.robot.observing import Safety as Safety
@@ -189,6 +189,8 @@ class ControlLoop:
                 limit_s = threading.TIMEOUT_MAX if in_step else limit_s
                 with Watchdog(self.robot, limit_s, self.safety.stop_attempts) as watchdog:
                     _Episode(self, watchdog, observer, report).run(steps, ends, until_success)
+            except DriverError as error:
+                raise RobotError(f"{error}; the robot was stopped") from error
             finally:
                 began = clock.now()
                 stop_robot(self.robot, self.safety.stop_attempts)

@@ -301,7 +301,7 @@ class RemotePolicy:
         if self._is_ours not in (None, is_ours):
             raise UserError(
                 f"{self._url} now serves another policy: its server is of another kind than the one at the beginning; "
-                "create a new RemotePolicy"
+                "start again with it, or make a new RemotePolicy"
             )
         self.metadata, self._is_ours = metadata, is_ours
         if not isinstance(ours, dict):
@@ -321,13 +321,13 @@ class RemotePolicy:
         if self.schema is not None and schema.hash != self.schema.hash:
             raise UserError(
                 f"{self._url} now serves another policy: its observations or actions differ "
-                "from those at the beginning; create a new RemotePolicy"
+                "from those at the beginning; start again with it, or make a new RemotePolicy"
             )
         weights = str(ours.get("weights") or "")
         if weights and self.weights and weights != self.weights:
             raise UserError(
                 f"{self._url} now serves another policy: its weights differ from those at the "
-                "beginning; create a new RemotePolicy"
+                "beginning; start again with it, or make a new RemotePolicy"
             )
         self.schema, self.weights = schema, weights or self.weights
         self._resizer = Resizer(schema) if self._resize else None

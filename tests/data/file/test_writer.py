@@ -431,7 +431,7 @@ def test_an_interrupted_recording_is_not_lost(path):
     partial = interrupted(path)
     assert not path.exists()
     assert lengths(partial) == [3]
-    with refused("finish_partial"):
+    with refused("imitate dataset finish"):
         DatasetWriter(path, META)
     assert finish_partial(path) == 1
     assert lengths(path) == [3]
@@ -490,7 +490,9 @@ def test_files_that_are_left_are_named(path, caplog):
     interrupted(path)
     assert f"finished episodes (1) are kept in {partial}" in caplog.text
     kept = partial.read_bytes()
-    with refused(f"{partial}: is left from an interrupted recording: make a file of it with"):
+    with refused(
+        f"{partial}: is left from an interrupted recording: make a file of it with: imitate dataset finish {path}, or"
+    ):
         DatasetWriter(path, META)
     assert finish_partial(partial) == 1
     with refused(f"{path}: is finished already: there is no a.hdf5.partial beside it"):
@@ -634,7 +636,7 @@ def test_a_full_disk_loses_the_running_episode_only(path):
     count = int(told[-1])
     assert count >= 3
     assert f"{path}: cannot be written (File too large)" in last
-    assert f"the {count} episodes before are safe in {path}.partial: make room" in last
+    assert f"the episodes before ({count}) are safe in {path}.partial: make room" in last
     assert not path.exists()
     assert finish_partial(path) == count
     with DatasetFile(path) as file:

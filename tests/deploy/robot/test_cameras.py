@@ -18,6 +18,13 @@ def pictures(tick, as_float=False):
     return made
 
 
+def filled(seen, row, colour=0.4):
+    """The pictures with one colour in the upper camera's rows from ``row`` on."""
+    top = seen["top"].copy()
+    top[row:] = colour if top.dtype == float else round(255 * colour)
+    return {**seen, "top": top}
+
+
 def held(change, as_float=False):
     """The words for each of three steps of which the second is changed."""
     cameras, words = CameraWatch(10, 0.5), []
@@ -37,6 +44,8 @@ def held(change, as_float=False):
         (lambda seen: {**seen, "top": seen["top"][::-1, ::-1]}, "'top' is upside down"),
         (lambda seen: {**seen, "side": seen["side"][:, ::-1]}, "'side' is mirrored"),
         (lambda seen: {**seen, "side": seen["side"] * 0 + seen["side"][0, 0]}, "'side' has a single colour"),
+        (lambda seen: filled(seen, 36), "'top' has a single colour in its lower part"),
+        (lambda seen: filled(seen, 1), "'top' has a single colour in its lower part"),
     ],
 )  # fmt: skip
 def test_a_camera_that_is_changed_in_mid_episode_is_no_observation(change, words, as_float):
@@ -61,6 +70,8 @@ def test_a_change_below_a_fiftieth_is_not_judged(shade, words):
         lambda seen: {key: image // 2 for key, image in seen.items()},  # the light goes out
         lambda seen: {**seen, "top": np.roll(seen["top"], 20, axis=0)},  # it moves fast
         lambda seen: {key: 255 - image for key, image in seen.items()},
+        lambda seen: filled(seen, 24, 1.0),  # a lamp
+        lambda seen: filled(seen, 38),
     ],
 )
 def test_light_and_motion_are_no_fault(change):
@@ -117,6 +128,14 @@ def test_each_pixel_of_a_small_picture_counts():
     dot[1, 1] = 9
     assert not cameras.fault(Observation({"a": dot}), 0.1)
     assert "single colour" in cameras.fault(Observation({"a": 0 * dot}), 0.2)
+
+
+def test_a_dot_that_leaves_an_even_ground_is_no_fault():
+    cameras, ground = CameraWatch(0, 0.5), np.full((8, 8, 3), 90, np.uint8)
+    for row in (7, 0):
+        image = ground.copy()
+        image[row, 3] = 200
+        assert not cameras.fault(Observation({"a": image}), 0.1)
 
 
 def test_two_cameras_that_differed_little_may_become_the_same():

@@ -96,7 +96,10 @@ def test_a_driver_that_cannot_see_for_a_moment_holds_a_step(call, error):
 @pytest.mark.parametrize("call", ["send", "success", "guide", "follow", "start_episode"])
 def test_a_driver_or_device_that_raises_elsewhere_stops_the_robot(call, error):
     robot, device = faulty(call, error, at=1)
-    with pytest.raises(RobotError, match=rf"^{call}\(\) failed \({type(error).__name__}[^\n]*$"):
+    with pytest.raises(
+        RobotError,
+        match=rf"^{call}\(\) failed \({type(error).__name__}[^\n]*; the robot was stopped$",
+    ):
         run(robot, device)
     assert robot.last_calls()[-1] == "stop"
 

@@ -283,7 +283,9 @@ def test_a_client_does_not_go_on_with_a_server_of_another_kind(
     with pytest.raises(RemoteError):  # the connection is lost
         policy(observation())
     for _ in range(2):
-        with pytest.raises(UserError, match="now serves another policy: its server is of another"):
+        with pytest.raises(
+            UserError, match="its server is of another kind .*; start again with it"
+        ):
             policy(observation())
 
 
