@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from imitate.errors import CheckpointError, UserError
@@ -80,6 +79,8 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the part ``calibration`` of a checkpoint."""
+        import torch
+
         values = torch.as_tensor(self.values, dtype=torch.float64)
         return {"values": values, "held_out": self.held_out}
 

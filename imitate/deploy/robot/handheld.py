@@ -54,6 +54,8 @@ class Pushes:
         self.has_gripper, self._inverted = bool(gripper), gripper == "inverted"
         self._grip: float | None = None
         self._ticked, self._passed_s = clock.now(), 0.0
+        self._commanded: Vector | None = None
+        self._kept: Vector | None = None
 
     def connect(self, robot: Robot) -> None:
         """Read the range of the actions from a robot.
@@ -98,7 +100,10 @@ class Pushes:
     def tick(self) -> None:
         """Measure the time since the last control step; call this once in each step."""
         now = clock.now()
-        self._passed_s, self._ticked = min(now - self._ticked, 0.2), now
+        passed_s, self._ticked = now - self._ticked, now
+        self._passed_s = min(passed_s, 0.2)
+        self._kept = self._commanded if passed_s <= 0.2 else None
+        self._commanded = None
 
     def begin(self) -> None:
         """Begin an episode with an open gripper."""
@@ -141,11 +146,14 @@ class Pushes:
         else:
             if pose is None:
                 raise UserError("mode absolute needs a robot that provides its pose")
-            action = pose + (self._high - self._low) * self._scale * self._passed_s * whole
-            grip = float(pose[-1])
+            # What is not pushed keeps its command: an arm that sags below each command would sink with its pose.
+            at = pose if self._kept is None else np.where(whole == 0, self._kept, pose)
+            action = at + (self._high - self._low) * self._scale * self._passed_s * whole
+            grip = float(at[-1])
         if self.has_gripper:
             action[-1] = grip if self._grip is None else self._grip
         limited: Vector = np.clip(action, self._low, self._high)
+        self._commanded = limited.copy()
         return limited
 
 

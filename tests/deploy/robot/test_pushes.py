@@ -39,6 +39,20 @@ def test_on_an_arm_of_poses_what_is_not_pushed_stays(mode):
     )
 
 
+def test_an_arm_that_sags_does_not_sink_while_another_number_is_pushed():
+    robot, pushes = arm(POSE, low=(-9.0, -9.0, 0.0), high=(9.0, 9.0, 1.0)), Pushes(0.1, True, None)
+    pushes.connect(robot)
+    for step in range(1, 6):
+        clock.sleep(0.05)
+        pushes.tick()
+        action = pushes.action([1.0, 0.0], robot.observe())
+        np.testing.assert_allclose(action, [0.5 + 0.09 * step, -0.5, 0.25])
+        robot.pose = lambda seen, at=action: at - [0.0, 0.1, 0.02]
+    clock.sleep(0.3)  # after a pause it is where it is
+    pushes.tick()
+    np.testing.assert_allclose(pushes.action([0.0, 0.0], robot.observe())[1:], [-0.6, 0.23])
+
+
 @pytest.mark.parametrize("mode", [None, "relative"])
 def test_where_zero_keeps_the_pose_what_is_not_pushed_is_zero(mode):
     robot = arm([0.0, 0.0, 0.7], low=(-0.2, -0.1, 0.0), high=(1.0, 0.3, 1.0))
