@@ -199,8 +199,8 @@ _COPIES = 2
 """Number of copies of a batch's images besides the network's activations: floats, and gradients or crops."""
 _PASSES = 3
 """Forward passes that take as long as the forward and backward pass of an update."""
-_PER_CORE = 1e10
-"""Operations per second and CPU core: rough."""
+_PER_CORE = 4e10
+"""Operations per second and CPU core: rough, and rather too many, since the estimate is a lower bound."""
 
 
 def image_memory(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> float:
