@@ -23,6 +23,7 @@ from imitate.data.file.journal import is_being_written, partial_of, roll_back
 from imitate.envs.migration import installed_robosuite
 from imitate.envs.worlds import RATES_HZ
 from imitate.errors import DatasetError
+from imitate.system.plain_files import json_value
 
 PLAN = "collected"
 """Attribute of ``data``: the plan of the demonstrations, as JSON."""
@@ -112,7 +113,7 @@ def _check_same(place: Path, path: Path, found: str | None, wanted: str) -> None
             f"{place}: does not name its plan, so that it cannot be resumed: make a file of it with "
             f"`imitate dataset finish {path}`, or start again with --overwrite"
         )
-    was, now = json.loads(found), json.loads(wanted)
+    was, now = json_value(found), json_value(wanted)
     for key in sorted(was.keys() | now.keys()):
         if was.get(key) != now.get(key):
             raise DatasetError(

@@ -37,7 +37,7 @@ from imitate.data.file.journal import JournaledFile, is_being_written, partial_o
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.migration import installed_robosuite, tell_mismatch
 from imitate.errors import DatasetError, UserError
-from imitate.system.plain_files import give_name
+from imitate.system.plain_files import give_name, json_value
 from imitate.system.processes import STEP_TIMEOUT_S
 
 SETTINGS = "rendered"
@@ -261,7 +261,7 @@ def finished_demos(path: Path, layout: RenderedLayout) -> list[str]:
 
 def _check_settings(path: Path, layout: RenderedLayout) -> None:
     with DatasetFile(path) as file:
-        found = json.loads(file.file_attrs.get(SETTINGS, "{}"))
+        found = json_value(file.file_attrs.get(SETTINGS, "{}"))
     wanted = json.loads(json.dumps(layout.settings))
     for key in sorted(found.keys() | wanted.keys()):
         if found.get(key) != wanted.get(key):

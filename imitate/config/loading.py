@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 
 from imitate.config.config import Config, parse_override, put
 from imitate.errors import ConfigError, FileError
-from imitate.system.plain_files import check_depth, json_fault, read_text
+from imitate.system.plain_files import MAX_SETTINGS, check_depth, json_fault, json_value, read_text
 from imitate.system.recognition import archive_words, diagnosis, hdf5_words, recognise
 
 SCHEMA = "schema"
@@ -224,7 +223,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
     if isinstance(source, Config):
         return source.to_dict(), "", source.folder
     if isinstance(source, Mapping):
-        check_depth(source, "the configuration")
+        check_depth(source, "the configuration", MAX_SETTINGS)
         return deepcopy(dict(source)), "", None
     if isinstance(source, str) and source.lstrip().startswith("{"):
         return _parse(source, "JSON text"), "", None
@@ -291,7 +290,7 @@ def _parse(text: str, label: str) -> dict[str, Any]:
         return out
 
     try:
-        tree = json.loads(text, object_pairs_hook=once)
+        tree = json_value(text, MAX_SETTINGS, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{label}: {json_fault(error)}") from None
     if not isinstance(tree, dict):

@@ -23,7 +23,7 @@ from imitate.errors import ConfigError, EvaluationError
 from imitate.evaluate.environments import label
 from imitate.evaluate.named_rewards import RewardMeans, RewardSpec, reward_means
 from imitate.evaluate.settings import EpisodePlan, Lateness
-from imitate.system.plain_files import appended, lock, read_json
+from imitate.system.plain_files import appended, json_value, lock, read_json
 from imitate.system.run_folder import to_json, write_text
 from imitate.system.statistics import Estimate, Rate, d4rl_score, estimate, rate_of
 
@@ -458,7 +458,7 @@ def _lock(file: TextIO, path: Path) -> None:
 
 def _entry(line: str) -> tuple[str, EpisodeResult] | None:
     try:
-        entry = json.loads(line)
+        entry = json_value(line)
         return str(entry["evaluation"]), episode_from_dict(entry["episode"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -22,7 +22,6 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
 from __future__ import annotations
 
 import io
-import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -48,7 +47,7 @@ from imitate.policy.structure import (
     stored_numbers,
 )
 from imitate.system.missing import no_such
-from imitate.system.plain_files import fresh, replaced
+from imitate.system.plain_files import MAX_SETTINGS, fresh, json_value, replaced
 from imitate.system.recognition import diagnosis, hdf5_words, lerobot_policy
 from imitate.system.torch_archive import check_archive, damage, first_line, is_archive
 from imitate.system.version import __version__
@@ -315,7 +314,7 @@ def acting_only(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> di
 
 def config_of(ckpt: Mapping[str, Any]) -> Config:
     """Return the configuration of a checkpoint; raise ConfigError if it is not valid."""
-    return load_config(json.loads(ckpt["config"]))
+    return load_config(json_value(ckpt["config"], MAX_SETTINGS))
 
 
 def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:

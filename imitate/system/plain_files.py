@@ -23,6 +23,8 @@ MAX_TEXT = 2**26
 """Largest size in bytes of a text file that is read whole."""
 MAX_DEPTH = 100
 """Largest nesting depth of JSON."""
+MAX_VALUES, MAX_SETTINGS = 2**21, 2**17
+"""Largest numbers of values of JSON: of a text, since each takes up to a hundred times its bytes; of settings."""
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
@@ -230,11 +232,19 @@ def parsed_json(text: str | bytes, name: str) -> Any:
             ``name``.
     """
     try:
-        value = json.loads(text)
+        value = json_value(text)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{name}: {json_fault(error)}") from error
     check_depth(value, name)
     return value
+
+
+def json_value(text: str | bytes, most: int = MAX_VALUES, **options: Any) -> Any:
+    """Return ``json.loads`` of a text from a file, of which more than ``most`` commas and brackets are a ValueError."""
+    marks: Any = ",[{" if isinstance(text, str) else (b",", b"[", b"{")
+    if len(text) > most and sum(map(text.count, marks)) > most:
+        raise ValueError(f"more than {most} values")
+    return json.loads(text, **options)
 
 
 def json_fault(error: Exception) -> str:
@@ -246,9 +256,9 @@ def json_fault(error: Exception) -> str:
     return f"not JSON that can be read ({str(error).partition(';')[0]})"
 
 
-def check_depth(value: Any, name: str) -> None:
-    """Raise FileError for lists and dicts that are nested too deeply for readers."""
-    level, depth = [value], 0
+def check_depth(value: Any, name: str, most: int = MAX_VALUES) -> None:
+    """Raise FileError for lists and dicts that are nested too deeply for readers, or have more than ``most`` values."""
+    level, depth, count = [value], 0, 0
     while level:
         if depth > MAX_DEPTH:
             raise FileError(f"{name}: is nested deeper than {MAX_DEPTH} levels")
@@ -256,6 +266,9 @@ def check_depth(value: Any, name: str) -> None:
         parts = [
             x.values() if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)
         ]
+        count += sum(map(len, parts))
+        if count > most:
+            raise FileError(f"{name}: has more than {most} values")
         level = [part for values in parts for part in values if isinstance(part, dict | list)]
 
 

@@ -7,7 +7,6 @@ Nothing is unpickled or imported, and at most a megabyte of a file is read.
 from __future__ import annotations
 
 import errno
-import json
 import re
 import zipfile
 import zlib
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.errors import offered
+from imitate.system.plain_files import json_value
 
 _MOST_BYTES, _MOST_FILES = 2**20, 1000
 _HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
@@ -538,7 +538,7 @@ def _json(file: Path) -> dict[str, Any]:
     if len(text) > _MOST_BYTES:
         return {}
     try:
-        tree = json.loads(text)
+        tree = json_value(text)
     except (ValueError, RecursionError):
         return {}
     return tree if isinstance(tree, dict) else {}

@@ -5,7 +5,6 @@ They are written as JSON lines, and to TensorBoard and Weights & Biases.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -20,7 +19,7 @@ from imitate.algo.slots.density import own_distribution
 from imitate.errors import ConfigError
 from imitate.models.actor import Actor, PolicyAndValue
 from imitate.system.extras import install_command
-from imitate.system.plain_files import appended, read_text
+from imitate.system.plain_files import appended, json_value, read_text
 from imitate.system.run_folder import RunFolder, to_json, write_text
 from imitate.train.console import Console
 
@@ -107,7 +106,7 @@ class MetricsFile:
         records = []
         for line in read_text(self.path, _MAX_BYTES).splitlines():
             try:
-                record = json.loads(line)
+                record = json_value(line)
             except (ValueError, RecursionError):
                 continue
             if (

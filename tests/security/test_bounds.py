@@ -45,7 +45,7 @@ from imitate.system import memory
 from imitate.system.channel.messages import MAX_OBJECTS, Jpeg, decode, encode
 from imitate.system.channel.stream import Budget
 from imitate.system.instructions import Instructions
-from imitate.system.plain_files import MAX_DEPTH, read_json
+from imitate.system.plain_files import MAX_DEPTH, json_value, read_json
 from imitate.system.recognition import diagnosis
 from imitate.system.run_folder import open_run_folder
 from imitate.train.online.batches import read_whole
@@ -105,6 +105,11 @@ def test_the_images_of_a_message_are_bounded_together():
     assert len(decode(data, 3 * 512 * 512 * 3)) == 3
     with pytest.raises(WireError, match="images of the message take more than"):
         decode(data, 3 * 512 * 512 * 3 - 1)
+    reserved = []
+    decode(data, 3 * 512 * 512 * 3, reserved.append)
+    assert (
+        reserved[1:] == [5 * 786_432, -4 * 786_432] * 3
+    )  # decoding an image takes five times its size
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------
@@ -363,6 +368,51 @@ def test_a_json_file_that_cannot_be_read_is_one_line(tmp_path, text, words):
     if words != "at most":
         with pytest.raises(UserError):
             load_config(path)
+
+
+@pytest.mark.parametrize(("settings", "index"), [(2**17 + 1, 2**23 + 1)])
+def test_json_of_more_values_than_memory_takes_is_refused_before_it_is_read(
+    tmp_path, settings, index
+):
+    """A list of 3 bytes takes 64, and copies of a configuration as much again."""
+    path, data, meta = tmp_path / "config.json", tmp_path / "d.hdf5", tmp_path / "s" / "index.json"
+    meta.parent.mkdir()
+    path.write_text('{"x": [' + "[]," * settings + "[]]}")
+    with pytest.raises(ConfigError, match="not JSON that can be read .more than 131072 values"):
+        load_config(path)
+    with pytest.raises(FileError, match="the configuration: has more than 131072 values"):
+        load_config({"x": [0] * settings})
+    with h5py.File(data, "w", libver="latest") as file:
+        file.create_group("data").attrs["env_args"] = path.read_text()
+    with (
+        pytest.raises(UserError, match="'env_args' of group 'data' is not a JSON object"),
+        DemoFile(data) as demos,
+    ):
+        demos.env_meta  # noqa: B018
+    meta.write_text('{"format": "imitate-shards", "x": [' + "0," * index + "0]}")
+    with pytest.raises(UserError, match="not JSON .more than 8388608 values"):
+        shards_at(meta.parent)
+    path.write_text("[" + "0," * 2**21 + "0]")
+    with pytest.raises(FileError, match="more than 2097152 values"):
+        read_json(path)
+    assert len(json_value(" " * 9 + "[0, 1, 2]", 3)) == len(json_value(b"[0, 1, 2]", 3)) == 3
+    for text in ("[0, 1, 2, 3]", b'{"a": {"b": [1, 2]}}'):
+        with pytest.raises(ValueError, match="more than 3 values"):
+            json_value(text, 3)
+
+
+def test_texts_of_files_are_read_as_json_at_one_door():
+    root = Path(hdf5_format.__file__).parents[2]
+    used = {
+        path.relative_to(root).as_posix(): path.read_text().count("json.loads(")
+        for path in root.rglob("*.py")
+    }
+    assert {name: count for name, count in used.items() if count} == {
+        "cli/collect.py": 1, "cli/dataset/environment.py": 1, "cli/robot/robots.py": 1, "config/config.py": 1,
+        "collect/demonstrate.py": 1, "collect/render.py": 1, "data/download/catalogue.py": 1, "deploy/schema.py": 1,
+        "deploy/comparison/trial_file.py": 3, "evaluate/job.py": 1, "interop/robomimic/importing.py": 1,
+        "system/plain_files.py": 1, "system/ranks.py": 1, "train/sweep/over_seeds.py": 1, "train/sweep/sweep.py": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "sparse"])

@@ -28,6 +28,7 @@ from imitate.config import Section, load_config
 from imitate.errors import CheckpointError
 from imitate.models.heads import ActionDistribution
 from imitate.models.preprocess import Preprocess
+from imitate.system.plain_files import json_value
 
 
 class FrozenPolicyConfig(Section):
@@ -253,7 +254,7 @@ class FrozenPolicy(nn.Module):
 
     def _built(self, description: Tensor, stored: int) -> Algo:
         """Build the described algorithm with fresh weights, no more numbers than ``stored``."""
-        described = json.loads(bytes(description.cpu().numpy()))
+        described = json_value(bytes(description.cpu().numpy()))
         shapes = {key: tuple(shape) for key, shape in described["shapes"].items()}
         device = self.description.device
         limit = AllocationLimit(stored, int(described.get(OMITTED, 0)))
@@ -261,7 +262,7 @@ class FrozenPolicy(nn.Module):
         with torch.random.fork_rng(devices=[]), limit:
             algo = algo_factory(
                 described["algo_name"],
-                load_config(json.loads(described["config"])),
+                load_config(json_value(described["config"])),
                 shapes,
                 described["ac_dim"],
                 device,

@@ -18,6 +18,7 @@ from imitate.cli.reports.layout import Report, environment_words, pairs, shape_w
 from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
 from imitate.policy.renaming import rename_words
+from imitate.system.plain_files import MAX_SETTINGS, json_value
 from imitate.system.run_folder import find_checkpoint
 from imitate.system.text import counted
 
@@ -76,7 +77,7 @@ def _settings(defaults: Mapping[str, Any], ckpt: Mapping[str, Any]) -> Iterator[
 
     For an imported policy those of a training are left out too.
     """
-    config = json.loads(ckpt["config"])
+    config = json_value(ckpt["config"], MAX_SETTINGS)
     groups = config["observation"]["modalities"].values()
     unused = {name for group in groups for name in group} - {
         name for group in groups for name, keys in group.items() if keys

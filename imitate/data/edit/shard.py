@@ -26,7 +26,7 @@ from imitate.data.edit.rewrite import (
 from imitate.data.file.confined import ConfinedFile
 from imitate.data.shards.index import DescribedShard, ShardIndex, describe_shard, index_of
 from imitate.errors import DatasetError
-from imitate.system.plain_files import cleared, give_name, read_text, write_text
+from imitate.system.plain_files import cleared, give_name, json_value, read_text, write_text
 from imitate.system.recognition import INDEX_NAME
 
 
@@ -271,7 +271,7 @@ def _begin(place: ShardPlace, plan: dict[str, Any]) -> list[DescribedShard]:
         _note(place, plan, [])
         return []
     with suppress(ValueError, LookupError, TypeError):  # written by another version, or damaged
-        tree = json.loads(notes)
+        tree = json_value(notes)
         if tree["plan"] == plan:
             return [DescribedShard.model_validate(entry) for entry in tree["finished"]]
     raise DatasetError(

@@ -8,6 +8,7 @@ not just write itself is opened as :class:`ConfinedFile`, which checks each obje
 from __future__ import annotations
 
 import math
+import mmap
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,15 +17,20 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5f, h5g, h5i, h5l, h5o, h5t, h5z
+from h5py import h5a, h5d, h5f, h5g, h5i, h5l, h5o, h5t, h5z
 
 from imitate.errors import DatasetError
 from imitate.system.memory import ALWAYS_BYTES, gigabytes
 
 _MOST_SOFT_LINKS = 16
-_DEEPEST = 16
+DEEPEST = 16
 _LARGER_PIECES = 16
-_MOST_GROUPS = 10_000
+MOST_GROUPS = 10_000
+_MOST_NAMES = 16
+"""Largest number of names of one group or array; one with more would be read as often."""
+MOST_TEXT = 2**30
+"""Largest size in bytes of the texts in the attributes of a group or array, if they may repeat one of them."""
+_HEAP = b"GCOL\x01\x00\x00\x00"
 _SAME_SIZE = (h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 """Filters of HDF5 whose results are as large as their data."""
 _WITH_LENGTH = (h5z.FILTER_NBIT, h5z.FILTER_SCALEOFFSET)
@@ -43,11 +49,34 @@ class _Confined:
     """Common base of groups and files: objects are checked before they are opened."""
 
     id: h5g.GroupID
+    _links: dict[Any, set[bytes]] | None = None
+    _has_checked_texts = False
 
     def __getitem__(self, name: Any) -> Any:
+        if self._links is None:
+            self._links = {}
         if isinstance(name, str | bytes):
-            check_path(self.id, _encoded(name))
-        return _checked(super().__getitem__(_encoded(name) if isinstance(name, str) else name))  # type: ignore[misc]
+            check_path(self.id, _encoded(name), links=self._links)
+        found = super().__getitem__(_encoded(name) if isinstance(name, str) else name)  # type: ignore[misc]
+        if isinstance(found, h5py.Dataset):
+            check_storage(found.id)
+        elif type(found) is h5py.Group:
+            check_names(found.id)
+            found = ConfinedGroup(found.id)
+            found._links = self._links
+        return found
+
+    @property
+    def attrs(self) -> Any:
+        """Attributes of the group.
+
+        Raises:
+            DatasetError: their texts could take far more memory than the file.
+        """
+        if not self._has_checked_texts:
+            check_texts(self.id)
+            self._has_checked_texts = True
+        return super().attrs  # type: ignore[misc]
 
     def __contains__(self, name: Any) -> bool:
         check_path(self.id, _encoded(name))
@@ -79,11 +108,23 @@ class ConfinedFile(_Confined, h5py.File):  # type: ignore[misc]
     """
 
 
-def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
+def check_path(
+    group: h5g.GroupID,
+    path: bytes,
+    soft_links: int = 0,
+    links: dict[Any, set[bytes]] | None = None,
+) -> None:
     """Follow a path link by link, and raise an error before a link that leaves the file; missing links pass.
+
+    Args:
+        group: group in which the path begins.
+        path: path of an object.
+        soft_links: number of soft links that were followed so far.
+        links: soft links that were followed before, by the object to which they lead; None to count none.
 
     Raises:
         OutsideFileError: a link leads to another file.
+        DatasetError: more than :data:`_MOST_NAMES` soft links lead to one object.
         ValueError: soft links form a loop.
     """
     if soft_links > _MOST_SOFT_LINKS:
@@ -103,7 +144,81 @@ def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
             raise _link_error(group, at, kind)
         target = group.links.get_val(at)
         folder = b"" if target.startswith(b"/") else at[: at.rfind(b"/") + 1]
-        check_path(group, folder + target, soft_links + 1)
+        check_path(group, folder + target, soft_links + 1, links)
+        if links is not None:
+            with suppress(KeyError, ValueError, RuntimeError, OSError):
+                names = links.setdefault(h5o.get_info(group, at).addr, set())
+                names.add((h5i.get_name(group) or b"") + b"/" + at)
+                if len(names) > _MOST_NAMES:
+                    raise _repeated(group, at, len(names))
+
+
+def check_names(item: h5g.GroupID | h5d.DatasetID) -> None:
+    """Refuse a group or array that hard links give so many names that a small file would be read without end.
+
+    Raises:
+        DatasetError: it has more than :data:`_MOST_NAMES` names.
+    """
+    if (count := h5o.get_info(item).rc) > _MOST_NAMES:
+        raise _repeated(item, h5i.get_name(item), count)
+
+
+def _repeated(item: Any, name: bytes | None, count: int) -> DatasetError:
+    return DatasetError(
+        f"{_file_of(item)}: {_shown(name)} has {count} names or more, at most {_MOST_NAMES} are read: copy it instead "
+        "of linking to it"
+    )
+
+
+def check_texts(item: h5g.GroupID | h5d.DatasetID) -> None:
+    """Refuse attributes whose texts could repeat one text of the file so often that they take too much memory.
+
+    Raises:
+        DatasetError: they could.
+    """
+    count = 0
+    for number in range(h5a.get_num_attrs(item)):
+        found = h5a.open(item, index=number)
+        count += math.prod(found.shape or ()) * _texts_in(found.get_type(), item)
+    _check_repeats(item, "attributes", count)
+
+
+def _texts_in(kind: h5t.TypeID, item: Any) -> int:
+    """Return the largest number of values of variable length in one value of a type."""
+    if isinstance(kind, h5t.TypeStringID):
+        return int(kind.is_variable_str())
+    if isinstance(kind, h5t.TypeVlenID):  # those in it are stored in the file, each with its place
+        return 1 + _texts_in(kind.get_super(), item) * h5i.get_file_id(item).get_filesize() // 16
+    if isinstance(kind, h5t.TypeArrayID):
+        return math.prod(kind.get_array_dims()) * _texts_in(kind.get_super(), item)
+    if isinstance(kind, h5t.TypeCompoundID):
+        return sum(_texts_in(kind.get_member_type(n), item) for n in range(kind.get_nmembers()))
+    return 0
+
+
+def _check_repeats(item: Any, what: str, count: int) -> None:
+    size = h5i.get_file_id(item).get_filesize()
+    if count <= _MOST_NAMES or count * size <= MOST_TEXT:
+        return
+    if (most := count * _largest_text(Path(_file_of(item)), size)) > MOST_TEXT:
+        raise DatasetError(
+            f"{_file_of(item)}: {_shown(h5i.get_name(item))} has {count} texts in {what}, which could take "
+            f"{gigabytes(most)} because a file can repeat one: the file is damaged; copy it again"
+        )
+
+
+def _largest_text(path: Path, size: int) -> int:
+    """Return the size of the file's largest heap, in which its texts are stored; ``size`` if it cannot be searched."""
+    if not path.is_file():  # opened by a journal, not by its path
+        return size
+    largest = 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = data.find(_HEAP)
+        while at >= 0:
+            length = int.from_bytes(data[at + 8 : at + 16], "little")
+            largest = max(largest, length if length <= len(data) - at else 0)
+            at = data.find(_HEAP, at + len(_HEAP))
+    return largest
 
 
 def check_storage(array: h5d.DatasetID) -> None:
@@ -111,9 +226,12 @@ def check_storage(array: h5d.DatasetID) -> None:
 
     Raises:
         OutsideFileError: they are stored elsewhere.
-        DatasetError: a piece, which is unpacked as a whole, is much larger than the array.
+        DatasetError: a piece, which is unpacked as a whole, is much larger than the array; or :func:`check_names` or
+            :func:`check_texts` refuse the array.
     """
     plist = array.get_create_plist()
+    check_names(array)
+    check_texts(array)
     if plist.get_layout() == h5d.CHUNKED:
         size = array.get_type().get_size()
         piece, whole = (math.prod(shape) * size for shape in (plist.get_chunk(), array.shape))
@@ -162,7 +280,10 @@ def _check_lengths(array: h5d.DatasetID, plist: Any) -> None:
     """Refuse values of variable length that take more bytes together than the file, where each is stored once."""
     kind, count = array.get_type(), math.prod(array.shape)
     is_text = isinstance(kind, h5t.TypeStringID) and kind.is_variable_str()
-    if count < 2 or not (is_text or isinstance(kind, h5t.TypeVlenID)):
+    if not is_text and (not isinstance(kind, h5t.TypeVlenID) or _texts_in(kind, array) > 1):
+        _check_repeats(array, "its values", count * _texts_in(kind, array))
+        return
+    if count < 2:
         return
     path = Path(_file_of(array))
     size = h5i.get_file_id(array).get_filesize()
@@ -226,7 +347,7 @@ def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5
     while waiting:
         inside, path = waiting.pop()
         seen += 1
-        if seen > _MOST_GROUPS or path.count("/") > _DEEPEST:
+        if seen > MOST_GROUPS or path.count("/") > DEEPEST:
             raise ValueError("groups are nested without end")
         for name in inside:
             check_path(inside, name)
@@ -235,6 +356,8 @@ def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5
             item = h5o.open(inside, name)
             key = path + name.decode("utf-8", "surrogateescape")
             if isinstance(item, h5g.GroupID):
+                check_names(item)
+                check_texts(item)
                 waiting.append((item, f"{key}/"))
             elif isinstance(item, h5d.DatasetID):
                 check_storage(item)
@@ -261,14 +384,6 @@ def check_file(path: Path) -> None:
     """
     with ConfinedFile(path, "r") as file:
         check_below(file)
-
-
-def _checked(found: Any) -> Any:
-    if isinstance(found, h5py.Dataset):
-        check_storage(found.id)
-    elif type(found) is h5py.Group:
-        return ConfinedGroup(found.id)
-    return found
 
 
 def _encoded(name: str | bytes) -> bytes:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imitate.errors import DatasetError
+from imitate.system.plain_files import json_value
 
 if TYPE_CHECKING:
     from imitate.data.file.hdf5_format import DemoFile
@@ -40,7 +41,7 @@ def features_of(attrs: Mapping[str, Any], where: str) -> dict[str, dict[str, Any
     if text is None:
         return {}
     try:
-        found = json.loads(text)
+        found = json_value(text)
     except (TypeError, ValueError, RecursionError):
         found = None
     is_whole = isinstance(found, dict) and all(

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -31,7 +30,7 @@ from imitate.data.file.image_codec import FrameReader, storage_of
 from imitate.data.file.journal import is_being_written, refuse_interrupted, unfinished_words
 from imitate.errors import DatasetError, nearest
 from imitate.system.missing import no_such
-from imitate.system.plain_files import check_depth
+from imitate.system.plain_files import MAX_SETTINGS, check_depth, json_value
 from imitate.system.recognition import diagnosis
 
 _RECORDS_BYTES = 2**17
@@ -261,7 +260,7 @@ class DemoFile:
         if text is None:
             return {}
         try:
-            meta = json.loads(text)
+            meta = json_value(text, MAX_SETTINGS)
         except (TypeError, ValueError, RecursionError):
             meta = None
         if not isinstance(meta, dict):
@@ -493,7 +492,9 @@ def _name(name: str | bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert an attribute to text, number, bool or array."""
+    """Convert an attribute to text, number, bool or array; values with fields, which no reader compares, to text."""
+    if getattr(value, "dtype", np.dtype(float)).kind == "V":
+        return str(value)
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value.item() if isinstance(value, np.generic) else value

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.confined import DEEPEST, MOST_GROUPS, ConfinedFile
 from imitate.data.file.encoded_frames import DamagedFrameError
 from imitate.data.file.image_codec import FrameReader, storage_of
 from imitate.data.file.journal import refuse_interrupted
@@ -145,16 +145,28 @@ def frame_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:
         ) from error
 
 
-def leaves(group: h5py.Group, prefix: str = "") -> dict[str, h5py.Dataset]:
-    """Return all arrays below a group by path."""
+def leaves(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Return all arrays below a group by path, in order.
+
+    Raises:
+        DatasetError: the nesting of groups is endless.
+    """
     found: dict[str, h5py.Dataset] = {}
-    for name in sorted(group):
-        item = group[name]
-        if isinstance(item, h5py.Dataset):
-            found[f"{prefix}{name}"] = item
-        elif isinstance(item, h5py.Group):
-            found.update(leaves(item, f"{prefix}{name}/"))
-    return found
+    waiting, seen = [(group, "")], 0
+    while waiting:
+        inside, path = waiting.pop()
+        seen += 1
+        if seen > MOST_GROUPS or path.count("/") > DEEPEST:
+            raise DatasetError(
+                f"{group.file.filename}: groups of '{group.name}' are nested without end"
+            )
+        for name in inside:
+            item = inside[name]
+            if isinstance(item, h5py.Dataset):
+                found[f"{path}{name}"] = item
+            elif isinstance(item, h5py.Group):
+                waiting.append((item, f"{path}{name}/"))
+    return dict(sorted(found.items(), key=lambda entry: entry[0].split("/")))
 
 
 def attributes(holder: Any) -> dict[str, Any]:

@@ -15,7 +15,6 @@ The features' original names, types and names of their numbers are stored in the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +42,7 @@ from imitate.data.formats.lerobot_video import VideoCameras
 from imitate.data.formats.lerobot_writer import LAYOUT, write
 from imitate.data.formats.sidecar import Sidecar, beside
 from imitate.errors import DatasetError
-from imitate.system.plain_files import read_json
+from imitate.system.plain_files import json_value, read_json
 from imitate.system.text import counted
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -75,7 +74,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         if sidecar is not None:
             sidecar.complete(source, report)
             source.control_freq = options.fps or source.control_freq
-            layout = json.loads(source.attrs.pop(LAYOUT))
+            layout = json_value(source.attrs.pop(LAYOUT))
         else:
             _keep_features(tables.features, options.action, source, report)
         cameras = VideoCameras(tables, report, encoded=options.images in (None, "as-source"))

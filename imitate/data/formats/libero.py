@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -28,6 +27,7 @@ from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import ConversionReport, Format, NamedDemo, OpenedDataset, Options
 from imitate.data.formats.robomimic import open_source
 from imitate.errors import DatasetError
+from imitate.system.plain_files import json_value
 
 _NAMES = {
     "agentview_rgb": "agentview_image",
@@ -190,7 +190,7 @@ def _is_late(episode: Episode) -> bool:
 def _instruction(problem_info: Any, name: str) -> str:
     """Return the language instruction."""
     try:
-        said = json.loads(problem_info)["language_instruction"]
+        said = json_value(problem_info)["language_instruction"]
     except (TypeError, ValueError, KeyError):
         said = name.replace("_", " ")
     text = "".join(said) if isinstance(said, list) else str(said)

@@ -47,7 +47,7 @@ from imitate.data.formats.sidecar import NAME, Sidecar, SidecarWriter, arrays_to
 from imitate.errors import DatasetError
 from imitate.system.images import image_layout, nested_name
 from imitate.system.memory import check_claim
-from imitate.system.plain_files import read_json
+from imitate.system.plain_files import MAX_SETTINGS, json_value, read_json
 
 
 def leaves(
@@ -204,7 +204,7 @@ def _as_text(value: Any) -> Any:
 def _env_meta(spec: str | None, options: Options, report: ConversionReport) -> dict[str, Any]:
     if spec is None or options.env is not None:
         return gymnasium_meta(options.env, report)
-    found = json.loads(spec)
+    found = json_value(spec, MAX_SETTINGS)
     report.renamed["env_spec"] = "env_args"
     return {
         "env_name": found["id"],
@@ -402,9 +402,9 @@ def _metadata(source: OpenedDataset, dataset_id: str, version: str) -> dict[str,
             kept[name] = value
     for name in ("author", "author_email"):
         if isinstance(kept.get(name), str):
-            kept[name] = set(json.loads(kept[name])) if kept[name].startswith("[") else {kept[name]}
+            kept[name] = set(json_value(kept[name])) if kept[name].startswith("[") else {kept[name]}
     if isinstance(kept.get("requirements"), str):
-        kept["requirements"] = json.loads(kept["requirements"])
+        kept["requirements"] = json_value(kept["requirements"])
     return {**kept, "dataset_id": dataset_id, "minari_version": version}
 
 

@@ -38,6 +38,7 @@ from imitate.data.formats.base import (
     robot_meta,
 )
 from imitate.errors import DatasetError
+from imitate.system.plain_files import MAX_SETTINGS, json_value
 
 ENV_TYPES = {1: "robosuite", 2: "gymnasium", 3: "iGibson", REAL_ROBOT: "a real robot"}
 _OF_THE_WRITER = {"env_args", "total", "imitate_format", "control_freq", "num_samples"}
@@ -110,7 +111,7 @@ def env_meta_of(text: Any, path: Path, report: ConversionReport) -> dict[str, An
         report.synthesised["env_args"] = "a real robot: the file describes no environment"
         return robot_meta(UNKNOWN_ENV)
     try:
-        meta = json.loads(text)
+        meta = json_value(text, MAX_SETTINGS)
     except (TypeError, ValueError):
         meta = None
     if not isinstance(meta, dict):

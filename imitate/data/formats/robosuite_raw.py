@@ -10,7 +10,6 @@ function that replays the states and is an argument of :func:`imitate.data.forma
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import ConversionReport, Format, OpenedDataset, Options
 from imitate.data.formats.robomimic import first_demo, open_source
 from imitate.errors import DatasetError
+from imitate.system.plain_files import json_value
 
 _ROBOSUITE = 1
 
@@ -52,7 +52,7 @@ def _env_meta(attrs: dict[str, Any], path: Path) -> dict[str, Any]:
     if "env" not in attrs:
         raise DatasetError(f"{path}: group 'data' has no attribute 'env': it is not of this format")
     try:
-        kwargs = json.loads(attrs.get("env_info", "{}"))
+        kwargs = json_value(attrs.get("env_info", "{}"))
     except (TypeError, ValueError):
         kwargs = None
     if not isinstance(kwargs, dict):

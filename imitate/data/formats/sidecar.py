@@ -26,6 +26,7 @@ from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset
 from imitate.data.formats.robomimic import episode_from, masks_of
 from imitate.errors import DatasetError
+from imitate.system.plain_files import MAX_SETTINGS, json_value
 from imitate.system.text import counted
 
 NAME = "imitate.hdf5"
@@ -117,7 +118,7 @@ class Sidecar:
     def complete(self, source: OpenedDataset, report: ConversionReport) -> None:
         """Add the stored facts about the whole dataset to a source."""
         attrs = hdf5_tree.attributes(self._data)
-        source.env_meta = json.loads(attrs.pop("env_args"))
+        source.env_meta = json_value(attrs.pop("env_args"), MAX_SETTINGS)
         report.synthesised.pop("env_args", None)
         report.keep("env_args")
         source.control_freq = attrs.pop("control_freq", None)

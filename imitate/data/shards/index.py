@@ -38,7 +38,7 @@ from imitate.data.file.faults import check_finite, check_length
 from imitate.data.file.hdf5_format import wrong_env_args
 from imitate.errors import DatasetError, nearest
 from imitate.system.instructions import TASK_ATTRS, instruction_of
-from imitate.system.plain_files import check_depth, write_text
+from imitate.system.plain_files import check_depth, json_value, write_text
 from imitate.system.recognition import INDEX_NAME
 
 Values = NDArray[np.float64]
@@ -106,8 +106,8 @@ ALL = ""
 """Name of the statistics over all demos; statistics of a filter key have the key's name."""
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
-MAX_BYTES = 2**27
-"""Largest size of an index in bytes; in memory it takes about 20 times as much."""
+MAX_BYTES, _MOST_VALUES = 2**27, 2**23
+"""Largest size of an index in bytes, and largest number of its values, each about 100 bytes in memory."""
 
 
 def _described(env_args: dict[str, Any]) -> dict[str, Any]:
@@ -294,12 +294,12 @@ class ShardIndex(_Record):
             DatasetError: the text is not an index, or was written by a later version.
         """
         try:
-            tree = json.loads(text) if len(text) <= MAX_BYTES else None
+            tree = json_value(text, _MOST_VALUES) if len(text) <= MAX_BYTES else None
         except (ValueError, RecursionError) as error:
             raise DatasetError(
                 f"{place}: is cut short or not JSON ({error}): copy it again"
             ) from None
-        check_depth(tree, place)
+        check_depth(tree, place, _MOST_VALUES)
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             raise DatasetError(
                 f"{place}: is not an index of shards: write one with `imitate dataset shard FILE --out FOLDER`"

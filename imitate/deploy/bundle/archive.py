@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.errors import BundleError
-from imitate.system.plain_files import fresh, replaced
+from imitate.system.plain_files import fresh, json_value, replaced
 
 FORMAT = "imitate-bundle"
 FORMAT_VERSION = 1
@@ -169,7 +169,7 @@ def _check_entries(path: str | Path, archive: zipfile.ZipFile) -> None:
 
 def _description(path: str | Path, text: bytes) -> dict[str, Any]:
     try:
-        description = json.loads(text)
+        description = json_value(text)
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{path}: {DESCRIPTION} is not JSON: {error}") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:

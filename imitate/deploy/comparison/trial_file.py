@@ -23,7 +23,7 @@ from typing import Any
 
 from imitate.errors import UserError
 from imitate.system.missing import no_such
-from imitate.system.plain_files import appended, lock, read_bytes, sync
+from imitate.system.plain_files import appended, json_value, lock, read_bytes, sync
 from imitate.system.version import __version__
 
 VERSION = 1
@@ -184,7 +184,7 @@ class TrialFile:
 
     def _read_line(self, number: int, line: bytes) -> None:
         try:
-            record = json.loads(line)
+            record = json_value(line)
             kind = record.pop("kind")
             _check_types(record)
             if number == 0:

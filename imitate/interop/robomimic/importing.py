@@ -42,6 +42,7 @@ from imitate.interop.robomimic.networks import affine_of, constants_of, rules_of
 from imitate.models.layout import ActionLayout, raw_shape_of
 from imitate.models.optim import lr_scales
 from imitate.models.preprocess import Preprocess
+from imitate.system.plain_files import json_value
 
 PARTS = ("model", "config", "algo_name", "shape_metadata")
 """Entries that every release writes."""
@@ -370,7 +371,7 @@ def _algo_and_names(ckpt: Mapping[str, Any]) -> tuple[Algo, list[Name]]:
 
 def _config(ckpt: Mapping[str, Any], normalizes_obs: bool) -> Config:
     tree = ckpt["config"]
-    tree = json.loads(tree) if isinstance(tree, str) else json.loads(json.dumps(tree))
+    tree = json_value(tree) if isinstance(tree, str) else json.loads(json.dumps(tree))
     try:
         return load_config(
             ours_from_theirs(str(ckpt["algo_name"]), tree, normalizes_obs, _tensors(ckpt))

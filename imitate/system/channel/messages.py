@@ -35,6 +35,8 @@ MAX_OBJECTS = 2**16
 _OBJECT_BYTES = 100
 """Memory of an object of one byte, such as an empty map, with its place in another."""
 _MAX_DEPTH = 8
+_DECODING = 5
+"""Bytes that decoding takes for each byte of an image, with those of the image."""
 _MAX_DIMENSIONS = 8
 _CONTAINERS, _BYTES = (dict, list), (bytes, memoryview)
 LARGE, _BYTES_32 = 2**16, 0xC6
@@ -270,8 +272,10 @@ class _Unpacking:
         self._left -= math.prod(shape)
         if self._left < 0:
             raise WireError(f"the images of the message take more than {self._limit} bytes")
-        self._reserve(math.prod(shape))
-        return _image(value, shape)
+        self._reserve(_DECODING * math.prod(shape))
+        image = _image(value, shape)
+        self._reserve((1 - _DECODING) * math.prod(shape))
+        return image
 
 
 def _dtype(value: dict[Any, Any]) -> np.dtype[Any]:

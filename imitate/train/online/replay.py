@@ -34,6 +34,7 @@ from imitate.config.data_needs import FollowingSteps, Returns, Transitions
 from imitate.config.schedule import Schedule
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.file.episode import Episode
+from imitate.system.plain_files import json_value
 from imitate.system.ranks import ALONE, Ranks
 from imitate.train.online.goals import Gathered, Hindsight
 from imitate.train.online.ring import (
@@ -269,7 +270,7 @@ class ReplayBuffer(StepRing):
 
     @draws.setter
     def draws(self, state: str) -> None:
-        self.generator.bit_generator.state = json.loads(state)
+        self.generator.bit_generator.state = json_value(state)
 
 
 class SampleSource(Protocol):

@@ -363,11 +363,12 @@ def test_the_deepest_links_and_groups(tmp_path):
         deep.create_group("a")
         with pytest.raises(ValueError, match="groups are nested without end"):
             list(arrays_below(file.id))
-        wide, inner, empty = map(file.create_group, ("wide", "inner", "empty"))
-        for number in range(100):
-            inner[str(number)] = empty
-        for number in range(99):
-            wide[str(number)] = inner  # 1 + 99 + 99 * 100 groups
+        wide, *inner, empty = map(file.create_group, ("wide", "a1", "a2", "a3", "empty"))
+        for holder, held, count in zip(
+            [wide, *inner], [*inner, empty], (9, 10, 10, 10), strict=True
+        ):
+            for number in range(count):  # 1 + 9 (1 + 10 (1 + 10 (1 + 10))) groups
+                holder[str(number)] = held
         assert list(arrays_below(wide.id)) == []
         wide["more"] = empty
         with pytest.raises(ValueError, match="groups are nested without end"):
@@ -466,3 +467,85 @@ def test_values_that_are_stored_once_and_repeated_are_not_read(tmp_path, monkeyp
         pytest.raises(DatasetError, match=f"'/x' has {total} in a file of"),
     ):
         file["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"), [("data/demo_0", "data"), ("data/demo_0/obs/s", "data/demo_0/obs")]
+)
+def test_an_object_of_more_than_16_names_is_not_read_again_and_again(tmp_path, name, inside):
+    """Sixty thousand names take 4 MB and are as many demos."""
+    path, words = (
+        tmp_path / "a.hdf5",
+        "a.hdf5: .* has 17 names or more, at most 16 are read: copy it instead",
+    )
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/obs/s"] = file["data/demo_0/actions"] = np.zeros((2, 1))
+        for number in range(15):
+            file[f"{inside}/x{number}"] = file[name]
+    with ConfinedFile(path, "r") as file:
+        assert file[inside]["x3"] == file[name]
+        list(arrays_below(file["data"].id))
+    with h5py.File(path, "r+") as file:
+        file[f"{inside}/x15"] = file[name]
+    with ConfinedFile(path, "r") as file:
+        for read in (lambda: file[inside]["x3"], lambda: list(arrays_below(file["data"].id))):
+            with pytest.raises(DatasetError, match=words):
+                read()
+    with h5py.File(path, "r+") as file:
+        for number in range(16):
+            del file[f"{inside}/x{number}"]
+        for number in range(17):
+            file[f"{inside}/x{number}"] = h5py.SoftLink(f"/{name}")
+    with ConfinedFile(path, "r") as file:
+        for number in (*range(16), *range(16)):
+            assert file[inside][f"x{number}"] == file[name]
+        with pytest.raises(DatasetError, match=words):
+            file[inside]["x16"]
+
+
+def repeated(path, of, kind, count=24, *, size):
+    """Write attributes, or an array, with texts that could all be one text of the file."""
+    with h5py.File(path, "w") as file:
+        text, short = "A" * size, np.zeros(1, kind)
+        file["other"] = np.zeros(5 * size, "u1")
+        if kind == h5py.string_dtype():
+            texts = np.array([text] * count, object)
+        else:
+            texts = np.array([(text,) * len(short.dtype)] * (count // len(short.dtype)), kind)
+        group = file.create_group("data")
+        if of == "array":
+            group["a"] = texts
+        elif of == "attributes":
+            for number, value in enumerate(texts):
+                group.attrs.create(f"a{number}", value, dtype=kind)
+        else:
+            (group if of == "attribute" else group.create_dataset("a", (1,))).attrs.create(
+                "a", texts, dtype=kind
+            )
+
+
+RECORD = np.dtype([("a", h5py.string_dtype()), ("b", h5py.string_dtype())])
+
+
+@pytest.mark.parametrize("kind", [h5py.string_dtype(), RECORD], ids=["texts", "records"])
+@pytest.mark.parametrize("of", ["attribute", "attributes", "attribute of an array", "array"])
+def test_texts_that_a_file_may_repeat_are_bounded(tmp_path, monkeypatch, of, kind):
+    if (of, kind) == ("array", h5py.string_dtype()):
+        return  # their lengths are added up
+    path = tmp_path / "a.hdf5"
+    repeated(path, of, kind, size=2**10)
+    read = {
+        "attribute": lambda f: dict(f["data"].attrs),
+        "attributes": lambda f: dict(f["data"].attrs),
+    }
+    read = read.get(of, lambda f: f["data"]["a"])
+    monkeypatch.setattr(confined, "MOST_TEXT", 24 * 2**15)
+    with ConfinedFile(path, "r") as file:
+        read(file)
+    repeated(path, of, kind, size=2**17)
+    words = "a.hdf5: .* has 24 texts in (attributes|its values), which could take 3.[0-9]+ MB because a file can repeat"
+    with ConfinedFile(path, "r") as file, pytest.raises(DatasetError, match=words):
+        read(file)
+    repeated(path, of, kind, 16, size=2**17)
+    with ConfinedFile(path, "r") as file:
+        read(file)

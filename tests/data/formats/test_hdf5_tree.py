@@ -132,7 +132,6 @@ def test_arrays_and_attributes_by_name(path):
         found = module.leaves(file)
         assert list(found) == ["empty", "g/h/rows", "g/none", "g/two", "one"]
         assert found["one"] == file["one"] == module.wanted(file, "one", "a")
-        assert list(module.leaves(file["g"], "x.")) == ["x.h/rows", "x.none", "x.two"]
         attrs = module.attributes(file)
         assert attrs.pop("many").tolist() == [1, 2]
         assert attrs == {"name": "ä", "bytes": "b\ufffd", "number": 3}
@@ -158,3 +157,22 @@ def test_frames_are_decoded_or_named(tmp_path):
         images[1] = images[1][:20]
         with refused(f"{path}: '/data/demo_0/obs/i' at step 1 cannot be decoded"):
             module.frame_rows(images)
+
+
+def test_arrays_below_a_group_and_groups_without_end(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name in ("b/c", "b-", "b/a/x", "a"):
+            file[f"g/{name}"] = 1
+        file["g/s"] = h5py.SoftLink("/g/b")
+        assert list(module.leaves(file["g"])) == ["a", "b/a/x", "b/c", "b-", "s/a/x", "s/c"]
+        inside = file.create_group("wide")
+        for _ in range(7):  # 6^6 paths
+            inside, held = file.create_group(f"held{_}"), inside
+            for number in range(6):
+                inside[str(number)] = held
+        with pytest.raises(DatasetError, match="a.hdf5: groups of '/held6' are nested without end"):
+            module.leaves(inside)
+        deep = file.create_group("deep")
+        deep["deep"] = deep
+        with pytest.raises(DatasetError, match="groups of '/deep' are nested without end"):
+            module.leaves(deep)
