@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -37,6 +36,9 @@ _CHILDREN: dict[str, dict[int, str]] = {
 }
 _EXTERNAL_DATA, _DATA_LOCATION, _DOMAIN = 13, 14, 1
 _MOST_DEPTH = 32
+_LOOPS = (b"Loop", b"Scan", b"SequenceMap")
+LONGEST_S = 20.0
+"""Seconds after which a prediction by a network with loops, which may never end, is given up."""
 
 
 class Graph:
@@ -45,6 +47,7 @@ class Graph:
     Args:
         model: its bytes.
         threads: number of threads per run.
+        longest_s: seconds after which a run of a network with loops is ended.
 
     Attributes:
         inputs: names of its inputs.
@@ -55,7 +58,8 @@ class Graph:
         MissingPackageError: onnxruntime is not installed.
     """
 
-    def __init__(self, model: bytes, threads: int = 1) -> None:
+    def __init__(self, model: bytes, threads: int = 1, longest_s: float = LONGEST_S) -> None:
+        self._longest_s = longest_s
         try:
             import onnxruntime
         except ImportError as error:
@@ -75,33 +79,31 @@ class Graph:
         self.inputs = tuple(entry.name for entry in self._session.get_inputs())
         self.outputs = tuple(entry.name for entry in self._session.get_outputs())
         self._names = list(self.outputs)
-        self._run_options: Any = None
+        self._has_loops = any(operator in model for operator in _LOOPS)
         self._new_options: Any = onnxruntime.RunOptions
-
-    @contextmanager
-    def limited(self, limit_s: float) -> Iterator[None]:
-        """During the block, end each run that takes longer than ``limit_s`` seconds, such as an endless loop."""
-        options = self._run_options = self._new_options()
-        timer = threading.Timer(limit_s, setattr, (options, "terminate", True))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self._run_options = None
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return all outputs; entries of ``feed`` that are not inputs are ignored.
 
         Raises:
-            BundleError: an input is missing or has another shape or type.
+            BundleError: an input is missing or has another shape or type, or a network with loops takes too long.
         """
+        options = self._new_options()
+        end = threading.Timer(self._longest_s, setattr, (options, "terminate", True))
+        end.daemon = True
+        if self._has_loops:
+            end.start()
         try:
             given = {name: feed[name] for name in self.inputs}
-            values = self._session.run(self._names, given, self._run_options)
+            values = self._session.run(self._names, given, options)
         except Exception as error:
+            if options.terminate:
+                raise BundleError(
+                    f"policy.onnx takes longer than {self._longest_s:g} s: it has a loop that may never end"
+                ) from error
             raise BundleError(f"policy.onnx cannot be run: {_line(error)}") from error
+        finally:
+            end.cancel()
         return dict(zip(self.outputs, values, strict=True))
 
 
@@ -285,8 +287,6 @@ def _check_pixels(key: str, value: NDArray[Any]) -> None:
 TOLERANCE = 1e-4
 """Largest difference from the recorded actions: absolute, and relative for actions beyond 1."""
 FEWEST_CHECKS = 3
-LONGEST_S = 300.0
-"""Seconds after which the prediction of a recorded action is given up."""
 
 Frames = tuple[Arrays, ...]
 Memory = Mapping[str, NDArray[Any]]
@@ -399,8 +399,7 @@ class Network:
             except (KeyError, TypeError, AttributeError) as error:
                 raise BundleError(f"recorded action {number} lacks {error}") from error
             frames = self.observe(frames, obs, None)
-            with self._graph.limited(LONGEST_S):
-                actions, memory = self.predict(frames, self.goal(goal), memory, noise)
+            actions, memory = self.predict(frames, self.goal(goal), memory, noise)
             if not actions.shape == expected.shape == shape:
                 raise BundleError(f"it predicts actions {actions.shape}; expected {shape}")
             error_size = np.abs(actions - expected) / np.maximum(np.abs(expected), 1.0)

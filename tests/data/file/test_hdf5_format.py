@@ -223,10 +223,14 @@ def test_attributes(demo_file):
         demo.attrs["success"] = [1]
         file["data/demo_1"].attrs["success"] = [0, 0]
         file["data"].attrs["n"] = np.int64(5)
+        file["data"].attrs["fields"] = np.zeros(2, [("a", "i4"), ("b", "i4")])
     with DemoFile(path) as file:
         found = file.attrs("demo_0", ["raw", "list", "num_samples", "missing"])
         assert found.pop("list").tolist() == [1, 2]
         assert found == {"raw": "a\ufffd", "num_samples": 12} and type(found["num_samples"]) is int
+        assert (
+            file.file_attrs["fields"] == "[(0, 0) (0, 0)]"
+        )  # arrays with fields cannot be compared with numbers
         assert file.file_attrs["n"] == 5 and "n" not in file.attrs("demo_0")
         assert file.success("demo_0") is True
         with refused("attribute 'success' cannot be read|it is '[0 0]', not true or false"):

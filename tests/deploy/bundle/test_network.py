@@ -1,6 +1,5 @@
 """Observations, noise and recorded actions of a bundle's network, and messages of its model by hand."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace as Words
 
 import numpy as np
@@ -153,7 +152,7 @@ def test_messages(model, words):
 @pytest.fixture
 def recorded(monkeypatch):
     """A network of two actions (2.0, 0.5), and a bundle with what was recorded of it."""
-    limits = []
+    runs = []
     spec = Words(
         schema=Words(observations={"s": OBSERVED["s"]}, goals={}, action_dim=2, languages=()),
         **{"memory": {}, "stacks": (1,), "any_pixels": (), "languages": None, "frames": 1},
@@ -166,11 +165,8 @@ def recorded(monkeypatch):
         def __init__(self, model, threads):
             assert (model, threads) == ("model", 1)
 
-        def limited(self, limit_s):
-            limits.append(limit_s)
-            return nullcontext()
-
         def run(self, feed):
+            runs.append(feed)
             assert feed["obs/s"].shape == (1, 2)
             return {"actions": np.array([self.made[0]], np.float32)}
 
@@ -182,7 +178,7 @@ def recorded(monkeypatch):
         bundle = Words(network="model", array=lambda place: place)
         bundle.description = {"checks": [check] * count}
         Network(bundle, 1).replay(bundle)
-        return limits
+        return runs
 
     return replay
 
@@ -200,7 +196,7 @@ def recorded(monkeypatch):
 )
 def test_recorded_actions_are_reproduced(recorded, expected, fits):
     if fits:
-        assert recorded(expected) == [300.0] * 3
+        assert len(recorded(expected)) == 3
     else:
         with refused("do not reproduce the recorded actions here (check 0: ", error=BundleError):
             recorded(expected)
