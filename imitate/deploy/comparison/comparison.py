@@ -74,7 +74,7 @@ def save_overlays(
     from PIL import Image
 
     sheets = {}
-    for key in (key for key in before if key in now):
+    for key in (key for key in before if key in now and before[key].is_file()):  # a pipe blocks
         try:
             with Image.open(before[key], formats=("PNG",)) as picture:
                 if picture.size[::-1] != now[key].shape[:2]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from imitate.errors import UserError
 from imitate.system.missing import no_such
-from imitate.system.plain_files import appended, json_value, lock, read_bytes, sync
+from imitate.system.plain_files import appended, json_value, lock, path_inside, read_bytes, sync
 from imitate.system.version import __version__
 
 VERSION = 1
@@ -193,6 +193,8 @@ class TrialFile:
                 trial = Trial(**record)
                 if (trial.pair, trial.position) != self.next:
                     raise ValueError(f"expected pair and position {self.next}")
+                for picture in trial.pictures.values():
+                    path_inside(self.path.parent, picture)
                 self.trials.append(trial)
             elif kind == "redo":
                 self.redos.append(Redo(**record))

@@ -1,5 +1,7 @@
 """Trials of a comparison: matched beginnings, verdicts, stops, redos, pictures."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,6 +12,7 @@ from imitate.deploy.comparison.comparison import (
     blend,
     images_of,
     save_images,
+    save_overlays,
 )
 from imitate.deploy.comparison.judges import RobotJudge, Verdict
 from imitate.deploy.comparison.trial_file import TrialFile
@@ -216,3 +219,9 @@ def test_nothing_moves_where_a_person_puts_up_the_scene_and_none_judges(world):
     made, *_ = world(judge, robot=Coin(puts_up=False))
     made.run()
     assert judge.set_by_the_robot == [False] * 3
+
+
+def test_a_pipe_in_place_of_a_picture_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    image = np.zeros((2, 2, 3), np.uint8)
+    assert save_overlays({"a": tmp_path / "a.png"}, {"a": image}, tmp_path, "b") == []

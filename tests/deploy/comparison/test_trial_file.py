@@ -134,13 +134,24 @@ FIRST = {
 TRIAL = {"kind": "trial", "pair": 0, "position": 0, "success": True}
 
 
+@pytest.mark.parametrize("picture", ["/dev/tty", "../other.png", "a/../../other.png"])
+def test_a_picture_outside_of_the_folder_is_not_read(path, picture):
+    path.parent.mkdir()
+    path.write_text(
+        json.dumps(FIRST) + "\n" + json.dumps({**TRIAL, "pictures": {"camera": picture}}) + "\n"
+    )
+    with refused(f"names the file '{picture}', which is outside of it", error=UserError):
+        TrialFile(path)
+
+
 @pytest.mark.parametrize("line", [
     *({**FIRST, key: value} for key in ("version", "policies", "settings", "order") for value in (None, [], {})),
     *({**FIRST, "policies": {**POLICIES, "A": odd}} for odd in (None, {"name": "a"}, {"name": 1, "sha256": "a"})),
     *({**FIRST, "settings": {**SETTINGS, "alpha": odd}} for odd in (0.0, 1, "x", 1e999)),
     *({**TRIAL, **odd} for odd in (
         {"success": "x"}, {"success": 1}, {"progress": "../x"}, {"progress": 10**400}, {"stopped": [[]]},
-        {"note": None}, {"pair": "0"}, {"pair": 3}, {"position": 1}, {"pictures": 3}, {"report": 3},
+        {"note": None}, {"pair": "0"}, {"pair": 3}, {"position": 1}, {"pictures": 3}, {"pictures": {"a": 3}},
+        {"report": 3},
     )),
     *({"kind": "redo", "pair": 0, "position": 0, "reason": "fell", **odd} for odd in ({"reason": 3}, {"position": 2})),
     {"kind": "revealed", "pairs": "all"},
