@@ -188,9 +188,11 @@ def _texts_in(kind: h5t.TypeID, item: Any) -> int:
     if isinstance(kind, h5t.TypeStringID):
         return int(kind.is_variable_str())
     if isinstance(kind, h5t.TypeVlenID):  # those in it are stored in the file, each with its place
-        return 1 + _texts_in(kind.get_super(), item) * h5i.get_file_id(item).get_filesize() // 16
+        return (
+            1 + _texts_in(kind.get_super(), item) * int(h5i.get_file_id(item).get_filesize()) // 16
+        )
     if isinstance(kind, h5t.TypeArrayID):
-        return math.prod(kind.get_array_dims()) * _texts_in(kind.get_super(), item)
+        return int(math.prod(kind.get_array_dims())) * _texts_in(kind.get_super(), item)
     if isinstance(kind, h5t.TypeCompoundID):
         return sum(_texts_in(kind.get_member_type(n), item) for n in range(kind.get_nmembers()))
     return 0
