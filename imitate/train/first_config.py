@@ -155,7 +155,7 @@ def first_config(
         ("incomplete", contents.incomplete),
         ("algorithm", f"{template}; choose another with --algo"),
         ("vectors", vector_words),
-        ("images", _image_words(contents.found, cameras)),
+        ("images", _image_words(contents.found, cameras, image_size)),
         ("encoder", encoder_words),
         ("memory", memory_words),
         ("actions", _action_words(contents)),
@@ -317,7 +317,7 @@ def _cameras(found: FileObservations, images: str) -> list[str]:
     return chosen
 
 
-def _image_words(found: FileObservations, cameras: list[str]) -> str:
+def _image_words(found: FileObservations, cameras: list[str], size: tuple[int, int] | None) -> str:
     there = found.keys("rgb")
     if not there:
         return ""
@@ -325,6 +325,7 @@ def _image_words(found: FileObservations, cameras: list[str]) -> str:
         return f"none of {', '.join(there)} (--images none)"
     rest = [key for key in there if key not in cameras]
     words = ", ".join(f"{key} {found.shapes[key]}" for key in cameras)
+    words += f", resized to {_size(size)}" if size else ""
     return words + (f"; without {', '.join(rest)}" if rest else "; --images none leaves them out")
 
 

@@ -252,6 +252,11 @@ def test_a_dataset_of_lerobot_is_described_by_its_info(tmp_path):
     info |= {"total_episodes": 2, "total_frames": 30, "total_tasks": 1}
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta/info.json").write_text(json.dumps(info))
+    assert lerobot.describe(tmp_path)["missing"].startswith(
+        "there are no tables of episodes in data/"
+    )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/0.parquet").touch()
     found = lerobot.describe(tmp_path)
     assert found["missing"].startswith(f"{tmp_path}: cannot be read (KeyError: 'data_path')")
     for odd in ({"fps": None}, {"total_episodes": "x"}, {"chunks_size": 0, "data_path": "x"}):

@@ -329,6 +329,7 @@ def test_memory_of_large_images_is_estimated_and_a_smaller_size_proposed(large, 
     assert size == "120x160"
     made = first_config(large, image_size=(120, 160))
     assert "memory" not in dict(made.reasons)
+    assert ", resized to 120x160; --images none" in dict(made.reasons)["images"]
     assert 10 < first_config(large).image_s / made.image_s < 20  # a sixteenth of the pixels
     assert made.tree["train"]["preprocess"] == [{"step": "resize", "size": [120, 160]}]
     crop = made.tree["observation"]["encoder"]["rgb"]["obs_randomizer_kwargs"]

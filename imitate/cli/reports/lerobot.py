@@ -26,7 +26,7 @@ def describe(path: Path) -> Report:
             f"{file}: 'features' is not an object of features: download the dataset again"
         )
     from imitate.data.formats.base import first_pointer
-    from imitate.data.formats.lerobot import missing_images
+    from imitate.data.formats.lerobot import missing_parts
     from imitate.data.formats.lerobot_layout import keys_of, unusual_names
 
     keys, pointer = keys_of(features), first_pointer(path)
@@ -53,7 +53,7 @@ def describe(path: Path) -> Report:
         ],
         "unusual_names": unusual_names(keys.items()),
         "pointer": None if pointer is None else diagnosis(pointer),
-        "missing": "" if pointer else missing_images(path, info),
+        "missing": "" if pointer else missing_parts(path, info),
     }
 
 

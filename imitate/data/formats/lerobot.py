@@ -83,13 +83,15 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         yield source
 
 
-def missing_images(path: Path, info: dict[str, Any]) -> str:
-    """Describe the videos that a dataset lacks, or the reason why its episodes cannot be listed; "" if it is whole.
+def missing_parts(path: Path, info: dict[str, Any]) -> str:
+    """Describe the tables or videos that a dataset lacks, or why its episodes cannot be listed; "" if it is whole.
 
     Args:
         path: the dataset's folder.
         info: content of ``meta/info.json``.
     """
+    if not any((path / "data").rglob("*.parquet")):
+        return "there are no tables of episodes in data/: download the dataset again"
     if not any(feature.get("dtype") == "video" for feature in info["features"].values()):
         return ""
     try:
