@@ -258,7 +258,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._pending: tuple[str, ...] | None = None
-        self._handled: list[int] = []
+        self._handled: list[signal.Signals] = []
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if a signal has arrived, and take signals back that a driver has taken over."""
