@@ -110,7 +110,7 @@ def command(
     if rate is None:
         raise UserError(f"{file}: does not contain its control rate: give --rate-hz")
     policy = RecordedActions(actions, recorded, number_names(features).get("actions", ()))
-    recording = SimpleNamespace(action_dim=actions.shape[-1], observations={})
+    recording: Any = SimpleNamespace(action_dim=actions.shape[-1], observations={})
     with contextlib.ExitStack() as stack:
         simulated = own if own.get("type") in (1, 2) else None
         body = robot_of(
