@@ -107,7 +107,7 @@ def robot_of(
         any_limits: allow limits that are looser than the robot's own.
         check: called before the robot is connected; raises UserError if the robot does not fit.
     """
-    from imitate.deploy.robot.driver import called
+    from imitate.deploy.robot.driver import awaited
     from imitate.deploy.robot.robot import check_declared, make_robot
     from imitate.deploy.robot.watchdog import stop_robot
     from imitate.errors import RobotError
@@ -134,12 +134,12 @@ def robot_of(
         check(robot)
     try:
         with _kept_handlers():
-            called(robot.connect)
+            awaited(robot.connect)
         check_declared(robot)
         if limits is not None:
             robot.limits = _limited(robot.limits, limits, any_limits)
     except BaseException as error:
-        for release in (partial(stop_robot, robot), partial(called, robot.close)):
+        for release in (partial(stop_robot, robot), partial(awaited, robot.close)):
             with contextlib.suppress(
                 Exception
             ):  # a robot that is partly connected may raise any error
@@ -223,13 +223,13 @@ def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperat
         words: ``key=value`` pairs of its options.
         robot: the connected robot.
     """
-    from imitate.deploy.robot.driver import called
+    from imitate.deploy.robot.driver import awaited
     from imitate.deploy.robot.robot import make_teleoperator
     from imitate.errors import RobotError
 
     device = make_teleoperator(name, **options_of(words))
     try:
-        called(device.connect, robot)
+        awaited(device.connect, robot)
     except RobotError as error:
         raise UserError(f"the device '{name}' cannot be connected: {error}") from error
     return device
@@ -303,7 +303,7 @@ def released(robot: Robot) -> Iterator[Interrupts]:
 
     Yields the signals that arrive meanwhile.
     """
-    from imitate.deploy.robot.driver import called
+    from imitate.deploy.robot.driver import awaited
     from imitate.deploy.robot.watchdog import stop_robot
     from imitate.errors import RobotError
 
@@ -326,7 +326,7 @@ def released(robot: Robot) -> Iterator[Interrupts]:
                 try:
                     stop_robot(robot)
                 finally:
-                    called(robot.close)
+                    awaited(robot.close)
             except RobotError as error:
                 typer.echo(f"error: {error}", err=True)
                 raise typer.Exit(FAILED) from error

@@ -6,6 +6,9 @@ KeyboardInterrupt, :class:`RobotError` and :class:`UserError` pass unchanged.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +40,44 @@ def called(function: Callable[..., Any], *args: Any) -> Any:
         raise
     except BaseException as error:  # sys.exit() in a driver must not end the process silently
         raise DriverError(f"{_name(function)}() failed ({error_words(error)})") from error
+
+
+def awaited(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a method that may take long, such as ``connect``; a line on stderr names one that does not return.
+
+    Raises:
+        DriverError: as of :func:`called`.
+    """
+    returned = threading.Event()
+    report_unless(
+        returned, LONG_S, f"{_name(function)}() has not returned after {LONG_S:g} s; Ctrl-C ends it"
+    )
+    try:
+        return called(function, *args)
+    finally:
+        returned.set()
+
+
+LONG_S = 10.0
+"""Seconds after which a call that connects or closes is reported."""
+
+
+def report_unless(returned: threading.Event, seconds: float, words: str) -> None:
+    """Print ``words`` on stderr from another thread if the event does not come in time."""
+
+    def report() -> None:
+        if not clock.wait(returned, seconds):
+            write_line(words)
+
+    with contextlib.suppress(RuntimeError):  # at the end of the process no threads can be started
+        threading.Thread(target=report, name="report of a slow call", daemon=True).start()
+
+
+def write_line(words: str) -> None:
+    """Write a line to stderr at once, because the main thread may hang forever."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
+        sys.stderr.write(f"{words}\n")
+        sys.stderr.flush()
 
 
 def observed(robot: Robot) -> Observation:

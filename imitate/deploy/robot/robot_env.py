@@ -30,7 +30,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imitate.deploy.robot.driver import called, observed
+from imitate.deploy.robot.driver import awaited, observed
 from imitate.deploy.robot.exchange import END, ControlThread, Exchange, StepOutcome
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.loop import ControlLoop, Safety
@@ -120,7 +120,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._closed = False
         self._at_exit = AtExit(self._end_of_process)
         try:
-            self._in_thread(lambda: called(robot.connect))
+            self._in_thread(lambda: awaited(robot.connect))
             check_declared(robot)
             if limits:
                 robot.limits = _stricter(name, robot.limits, limits)
@@ -129,7 +129,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                 raise UserError(f"{name}: the robot accepts any rate, so set control_freq")
             self.rate_hz = float(rate)
             if teleoperator is not None:
-                self._in_thread(lambda: called(teleoperator.connect, robot))
+                self._in_thread(lambda: awaited(teleoperator.connect, robot))
             self._exchange = Exchange(robot, teleoperator)
             self._loop = ControlLoop(
                 robot,

@@ -6,10 +6,8 @@ Objects that must not keep running are closed when the process ends, by itself o
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import signal
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,7 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.robot.driver import DriverError, called, checked
+from imitate.deploy.robot.driver import (
+    DriverError,
+    called,
+    checked,
+    report_unless,
+    write_line,
+)
 from imitate.deploy.robot.robot import Observation, Robot
 from imitate.errors import RobotError
 from imitate.system import clock
@@ -46,7 +50,11 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
         try:
             clock.sleep(0.02 * attempt)
             if not attempt:
-                _report_unless(returned)
+                report_unless(
+                    returned,
+                    STOP_S,
+                    f"stop() has not returned after {STOP_S:g} s: PRESS THE EMERGENCY STOP",
+                )
             robot.stop()
             failure = None
             break
@@ -71,24 +79,6 @@ def slow_stop(seconds: float) -> str:
         f"stop() took {seconds:.1f} s, and the robot may have moved meanwhile; wanted at most {STOP_S:g} s: stop() "
         "should send the command and return at once"
     )
-
-
-def _report_unless(returned: threading.Event) -> None:
-    """Report a stop that has not returned in time, from another thread."""
-
-    def report() -> None:
-        if not clock.wait(returned, STOP_S):
-            write_line(f"stop() has not returned after {STOP_S:g} s: PRESS THE EMERGENCY STOP")
-
-    with contextlib.suppress(RuntimeError):  # at the end of the process no threads can be started
-        threading.Thread(target=report, name="stop report", daemon=True).start()
-
-
-def write_line(words: str) -> None:
-    """Write a line at once, because the error-reporting thread may hang forever."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
-        sys.stderr.write(f"{words}\n")
-        sys.stderr.flush()
 
 
 def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:

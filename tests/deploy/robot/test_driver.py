@@ -1,9 +1,13 @@
 """Whatever a driver or a device raises or gives: a hold or a stop, in one line that names the call."""
 
+import io
+import sys
+
 import numpy as np
 import pytest
 
-from imitate.deploy.robot.driver import DriverError, checked, first_seen, pose_of, solved
+from imitate.deploy.robot import driver
+from imitate.deploy.robot.driver import DriverError, awaited, checked, first_seen, pose_of, solved
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.robot import Guidance, Observation, Teleoperator, make_robot
 from imitate.errors import RobotError, UserError
@@ -200,3 +204,29 @@ def test_a_success_is_a_truth_value_or_not_measured():
     for given, wanted in (None, None), (np.True_, True), (False, False):
         robot.success = lambda given=given: given
         assert solved(robot) is wanted
+
+
+def test_lines_of_a_driver_are_written_at_once(monkeypatch):
+    class Buffered(io.StringIO):
+        flushed = 0
+
+        def flush(self):
+            self.flushed += 1
+
+    monkeypatch.setattr(sys, "stderr", Buffered())
+    driver.write_line("a word")
+    assert (sys.stderr.getvalue(), sys.stderr.flushed) == ("a word\n", 1)
+
+
+def test_a_call_that_does_not_return_is_named_after_ten_seconds(capsys):
+    said = []
+
+    def connect(seconds):
+        clock.sleep(seconds)
+        said.append(capsys.readouterr().err)
+        return seconds
+
+    assert (awaited(connect, 9.9), awaited(connect, 10.1)) == (9.9, 10.1)
+    assert said == ["", "connect() has not returned after 10 s; Ctrl-C ends it\n"]
+    with pytest.raises(DriverError, match=r"connect\(\) failed"):
+        awaited(connect)

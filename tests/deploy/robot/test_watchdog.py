@@ -1,13 +1,10 @@
 """Resets and stops: whatever ends a reset early stops the robot at once; a stop that hangs is reported."""
 
-import io
-import sys
 import threading
 
 import numpy as np
 import pytest
 
-from imitate.deploy.robot import watchdog
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.watchdog import Watchdog, reset_robot, stop_robot
 from imitate.errors import RobotError, UserError
@@ -154,15 +151,3 @@ def test_ctrl_c_takes_effect_once_the_robot_is_stopped(virtual_time):
     with pytest.raises(KeyboardInterrupt):
         stop_robot(robot)
     assert robot.last_calls() == ["stop", "stop"]
-
-
-def test_lines_of_the_watchdog_are_written_at_once(monkeypatch):
-    class Buffered(io.StringIO):
-        flushed = 0
-
-        def flush(self):
-            self.flushed += 1
-
-    monkeypatch.setattr(sys, "stderr", Buffered())
-    watchdog.write_line("a word")
-    assert (sys.stderr.getvalue(), sys.stderr.flushed) == ("a word\n", 1)
