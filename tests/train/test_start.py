@@ -147,6 +147,10 @@ def test_online_after_offline_keeps_the_scale_that_the_data_gave(tmp_path):
     config = load_config(tiny_tree("iql", obs=obs, train=train))
     with refused("normalization=null --set train.reward.scale=SCALE", error=ConfigError):
         build_online(config, torch.device("cpu"))
+    save_checkpoint({**ckpt, "provenance": {"reward": {}}}, tmp_path / "b.pth")
+    unfitted = config.with_overrides({"experiment.ckpt_path": str(tmp_path / "b.pth")})
+    with refused("normalization=null --set train.reward.scale=SCALE", error=ConfigError):
+        build_online(unfitted, torch.device("cpu"))
     after = config.with_overrides({"experiment.ckpt_path": str(path)})
     reward = build_online(after, torch.device("cpu")).config.train.reward
     assert (reward.normalization, reward.scale) == (None, 12.5)

@@ -4,11 +4,12 @@ import h5py
 import numpy as np
 import pytest
 
+from imitate.data.file.image_codec import encode_jpeg
 from imitate.data.formats import aloha as module
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
-from tests.data.formats.samples import aloha_episode
+from tests.data.formats.samples import aloha_episode, padded
 from tests.refusals import refused
 
 
@@ -90,4 +91,28 @@ def test_lengths_that_differ(tmp_path, name):
         del file[name]
         file[name] = values
     with pytest.raises(DatasetError, match="rows?, but 'action' has"):
+        convert(path, tmp_path / "o.hdf5")
+
+
+def test_a_file_of_a_simulation_is_not_shifted(converted, tmp_path):
+    report, file = converted(aloha_episode(tmp_path / "episode_0.hdf5", sim=True))
+    assert file.length("demo_0") == 4 and report.changed == {}
+
+
+def test_jpegs_are_decoded_in_the_channels_of_uncompressed_files(converted, tmp_path):
+    frame = np.zeros((8, 10, 3), np.uint8)
+    frame[..., 0] = 250
+    jpegs = padded([encode_jpeg(frame, 95)] * 4)
+    _, file = converted(aloha_episode(tmp_path / "episode_0.hdf5", image=jpegs))
+    assert file.read("demo_0", "obs/top_image")[0, 4, 5].tolist() == pytest.approx(
+        [0, 0, 250], abs=6
+    )
+
+
+@pytest.mark.parametrize("image", [np.zeros((4, 8, 10), np.uint8), np.zeros((4, 8))])
+def test_images_that_are_neither_frames_nor_jpegs(tmp_path, image):
+    path = aloha_episode(tmp_path / "episode_0.hdf5", image=image)
+    with pytest.raises(
+        DatasetError, match=r"images/top' has shape \(4, 8.*: neither frames nor JPEG"
+    ):
         convert(path, tmp_path / "o.hdf5")

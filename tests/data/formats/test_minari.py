@@ -3,6 +3,7 @@
 import json
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -105,7 +106,9 @@ def test_nested_observations_discrete_actions_and_the_environment(datasets, tmp_
         action_space=spaces.Discrete(2),
         env=gymnasium.spec("CartPole-v1"),
     )
-    convert(datasets / "toy-v0", tmp_path / "o.hdf5")
+    report = convert(datasets / "toy-v0", tmp_path / "o.hdf5")
+    assert report.renamed["env_spec"] == "env_args"
+    assert report.renamed["observations"] == "obs and next_obs: arm_an_eye, arm_q, goal"
     with DatasetFile(tmp_path / "o.hdf5") as file:
         # as ObservationSpace gives them
         assert file.obs_keys("demo_2") == ["arm_an_eye", "arm_q", "goal"]
@@ -177,6 +180,15 @@ def test_episodes_without_their_last_observation_are_named(datasets, tmp_path):
     with pytest.raises(DatasetError, match="episode 2: 4 observations 'flat' and 4 actions"):
         convert(datasets / "toy-v0", tmp_path / "o.hdf5")
     assert not (tmp_path / "o.hdf5").exists()
+
+
+def test_an_array_that_claims_more_than_the_folder_holds_is_not_read(datasets, tmp_path):
+    make()
+    (file,) = (datasets / "toy-v0").rglob("*.hdf5")
+    with h5py.File(file, "a") as content:
+        content.create_dataset("episode_0/huge", (2**40,), "u1", chunks=(2**10,))
+    with pytest.raises(DatasetError, match="'episode_0/huge'"):
+        convert(datasets / "toy-v0", tmp_path / "o.hdf5")
 
 
 def check_data_integrity(path):

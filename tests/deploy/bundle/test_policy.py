@@ -81,6 +81,7 @@ def test_what_a_bundle_says_of_itself(make):
     policy, network = make(goals=("g",))
     assert (policy.obs_keys, policy.goal_keys, policy.control_freq) == (("s",), ("g",), 20.0)
     assert [limit.tolist() for limit in policy.limits] == [[-50.0], [50.0]]
+    assert policy.number_names is policy.schema.names
     assert (policy.history, network.threads, policy.can_be_guided) == (1, 1, False)
     assert policy({"s": 1}, {"g": 2}).tolist() == [10.0] and policy.planned_actions() is None
     assert network.asked == [((1.0,), {"g": 2}, {}, "drawn None")]
