@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,7 +55,10 @@ class DemoLanguage:
         self._any = bool(known)
         if wanted and (self._task_ids < 0).any():
             at = int(np.argmin(self._task_ids))
-            raise _unknown(sources[demos[at].source], demos[at], given[at], table)
+            source = sources[demos[at].source]
+            if given[at] is None:
+                raise _without(source, demos[at], files)
+            raise _unknown(source, demos[at], given[at], table)
         self._vectors = torch.from_numpy(table.vectors) if wanted else None
 
     def add_to(self, batch: dict[str, Any], demo: NDArray[np.int64], steps: int) -> None:
@@ -114,17 +118,37 @@ def _instructions_of(
     return given
 
 
+_LIKE_AN_INSTRUCTION = re.compile("lang|instruction|task|prompt")
+
+
+def _without(source: DataSource, demo: DemoOrigin, files: DataFiles) -> DatasetError:
+    """Return the error of a demo without an instruction, with the arrays and attributes that may contain it."""
+    file = files.open(source.path)
+    texts = [
+        f"attribute '{name}'"
+        for name, value in file.attrs(demo.name).items()
+        if isinstance(value, str)
+    ]
+    with file.reading(f"demo '{demo.name}'"):
+        texts += [
+            f"array '{key}'"
+            for key in file.keys(demo.name)
+            if file.array(demo.name, key).dtype.kind in "OSU"
+        ]
+    found = " and ".join(text for text in texts if _LIKE_AN_INSTRUCTION.search(text))
+    remedy = f", with the text of its {found}, which imitate does not read" if found else ""
+    return DatasetError(
+        f"{source.path}: demo '{demo.name}' has no instruction, which the observation '{LANGUAGE_KEY}' is made from: "
+        f"set lang of this file in train.data, or write the attribute language of each demo{remedy}"
+    )
+
+
 def _unknown(
     source: DataSource, demo: DemoOrigin, given: str | None, table: Instructions
 ) -> DatasetError:
-    where = f"{source.path}: demo '{demo.name}'"
-    if given is None:
-        return DatasetError(
-            f"{where} has no instruction, which the observation '{LANGUAGE_KEY}' is made from: set lang of this file "
-            "in train.data, or write the attribute language of each demo"
-        )
     shown = "; ".join(f"'{name}'" for name in table.names[:5])
     return DatasetError(
-        f"{where}: instruction '{given}' is not known (known: {shown}{' ...' if len(table.names) > 5 else ''}): "
+        f"{source.path}: demo '{demo.name}': instruction '{given}' is not known "
+        f"(known: {shown}{' ...' if len(table.names) > 5 else ''}): "
         "add it to the table train.language_embeddings, or train on demos with it"
     )

@@ -125,3 +125,29 @@ def test_embeddings_are_moved_if_there_are_any(source):
     made = language(source(("b", "a", "a")), table, True)
     made.to("meta")
     assert batch(made, [0, 1])["obs"][LANGUAGE_KEY].device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        (
+            "language_instruction",
+            True,
+            ".*its array 'language_instruction', which imitate does not read$",
+        ),
+        ("obs/task", True, ".*its array 'obs/task', which"),
+        ("prompt", False, ".*its attribute 'prompt', which"),
+        ("note", True, "$"),
+        ("task", None, "$"),
+    ],
+)
+def test_the_place_of_an_instruction_that_is_not_read_is_named(source, name, array, words):
+    made = source([None] * 3)
+    with h5py.File(made.path, "r+") as file:
+        demo = file["data/demo_0"]
+        if array is False:
+            demo.attrs[name] = "open"
+        else:
+            demo[name] = [b"open", b"open"] if array else [1, 1]
+    with pytest.raises(DatasetError, match=f"set lang .* attribute language of each demo{words}"):
+        language(made, wanted=True)

@@ -119,6 +119,13 @@ def _extremes(columns: Array) -> tuple[Array, Array]:
     return np.vstack([low, rest]).min(axis=0), np.vstack([high, rest]).max(axis=0)
 
 
+def _are_finite(values: Array) -> Array:
+    """Return which values are finite in float32, in which networks compute."""
+    with np.errstate(over="ignore"):
+        finite: Array = np.isfinite(values.astype(np.float32, copy=False))
+    return finite
+
+
 class Ranges:
     """Smallest and largest value of each dimension over all demos, and steps that are not finite or out of bounds.
 
@@ -133,6 +140,7 @@ class Ranges:
         self._high: dict[str, Array] = {}
         self._steps: defaultdict[str, int] = defaultdict(int)
         self._not_finite: list[Place] = []
+        self._too_large = False
         self._beyond: list[Place] = []
         self._beyond_steps = 0
 
@@ -145,7 +153,7 @@ class Ranges:
             if columns.dtype == bool:
                 columns = columns.astype(np.uint8)
             low, high = _extremes(columns)
-            if values.dtype.kind == "f" and not np.isfinite(low + high).all():
+            if values.dtype.kind == "f" and not (_are_finite(low) & _are_finite(high)).all():
                 columns = self._note_not_finite(piece, key, columns)
                 if len(columns) == 0:
                     continue
@@ -165,12 +173,13 @@ class Ranges:
     def _see_large(self, piece: DemoSteps, key: str, values: Array) -> None:
         if values.dtype.kind == "f":
             columns = values.reshape(len(values), -1)
-            if not np.isfinite(columns.min() + columns.max()):
+            if not _are_finite(np.array([columns.min(), columns.max()])).all():
                 self._note_not_finite(piece, key, columns)
 
     def _note_not_finite(self, piece: DemoSteps, key: str, columns: Array) -> Array:
         """Return the finite rows, and record the places of the others."""
-        finite = np.isfinite(columns).all(axis=1)
+        finite = _are_finite(columns).all(axis=1)
+        self._too_large |= bool(np.isfinite(columns[~finite]).all(axis=1).any())
         bad = np.flatnonzero(~finite)
         if len(bad):
             runs = runs_of(bad + piece.start)[:_MAX_RUNS]
@@ -192,7 +201,7 @@ class Ranges:
             yield Finding(
                 "nan",
                 Level.error,
-                f"{counted(len(demos), 'has have')} NaN or inf in {named}",
+                f"{counted(len(demos), 'has have')} NaN or inf {'(in float32) ' if self._too_large else ''}in {named}",
                 self._not_finite,
                 Remedy(drop_demos=demos),
             )

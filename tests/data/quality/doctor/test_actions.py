@@ -178,6 +178,23 @@ def test_arrays_without_numbers_or_with_one_step():
     assert check.constants() == {}
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1025)])
+@pytest.mark.parametrize(
+    ("bad", "words"), [(1e300, "(in float32) in"), (-4e38, "(in float32) in"), (3.4e38, None)]
+)
+def test_numbers_that_are_too_large_for_float32_are_named(shape, bad, words):
+    values = np.zeros((3, *shape))
+    values[2, 1] = bad
+    steps = (
+        DemoSteps("d", 5, {}, ("obs/i", values))
+        if len(shape) == 2
+        else piece(start=5, obs__i=values)
+    )
+    found = [x for x in found_by(Ranges(), steps) if x.code == "nan"]
+    assert [steps_of(x) for x in found] == ([[("d", "obs/i", ((7, 8),))]] if words else [])
+    assert all(f"1 demo has NaN or inf {words} 'obs/i'" == x.what for x in found)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_large_arrays_that_are_not_finite(bad):
     large = np.ones((3, 2, 2), np.float32)
