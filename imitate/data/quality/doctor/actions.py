@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -263,6 +264,7 @@ class Ranges:
 
 
 _UNIT = 1e-3
+_DEGREE = math.pi / 180
 _TURN = 2 * math.pi
 _NEAR = 0.5  # in rad: largest difference of a jump from a whole turn
 _HALF = (
@@ -283,8 +285,15 @@ def with_one_sign(values: Array) -> Array:
     return np.concatenate([values[:1], values[1:] * signs[:, None].astype(values.dtype)])
 
 
+def with_signs(values: Array, first: int) -> Array:
+    """Return vectors (n, D) with one sign in the quaternion that starts at a column."""
+    changed = values.copy()
+    changed[:, first : first + 4] = with_one_sign(values[:, first : first + 4])
+    return changed
+
+
 class Representations:
-    """Search for quaternions whose sign flips, and angles that wrap.
+    """Search for quaternions whose sign flips, alone or in a longer vector, and angles that wrap.
 
     Args:
         names: names of vectors' numbers by array.
@@ -293,12 +302,13 @@ class Representations:
 
     def __init__(self, names: Names, chosen: Sequence[str] | None = None) -> None:
         self._names, self._chosen = names, chosen
-        self._quaternions: dict[str, bool] = {}
-        self._flips: defaultdict[str, list[Place]] = defaultdict(list)
-        self._wraps: defaultdict[str, list[Place]] = defaultdict(list)
-        self._dims: defaultdict[str, set[int]] = defaultdict(set)
-        self._largest: defaultdict[str, float] = defaultdict(float)
-        self._signed: defaultdict[str, bool] = defaultdict(bool)
+        self._widths: dict[str, int] = {}
+        self._quaternions: dict[str, list[int]] = {}
+        self._flips: defaultdict[tuple[str, int], list[Place]] = defaultdict(list)
+        self._wraps: defaultdict[tuple[str, float], list[Place]] = defaultdict(list)
+        self._dims: defaultdict[tuple[str, float], set[int]] = defaultdict(set)
+        self._low: dict[str, Array] = {}
+        self._high: dict[str, Array] = {}
         self._before: dict[str, tuple[str, Array]] = {}
 
     def see(self, piece: DemoSteps) -> None:
@@ -314,19 +324,36 @@ class Representations:
         joined = np.concatenate([last, values]) if demo == piece.demo and piece.start else values
         self._before[key] = piece.demo, values[-1:]
         first = piece.start + len(values) - len(joined) + 1
-        is_unit = values.shape[1] == 4 and bool((np.abs((values**2).sum(axis=1) - 1) < _UNIT).all())
-        self._quaternions[key] = self._quaternions.get(key, True) and is_unit
-        if is_unit:
-            self._note(self._flips[key], piece, key, quaternion_flips(joined), first)
-            return
-        self._largest[key] = max(self._largest[key], float(np.abs(values).max()))
-        self._signed[key] |= bool((values < -_NEAR).any())
+        self._widths[key] = values.shape[1]
+        places = self._quaternions.get(key, list(range(values.shape[1] - 3)))
+        for rows in (values[:1], values):
+            places = [at for at in places if _are_unit(rows[:, at : at + 4])]
+        self._quaternions[key] = places
+        for at in places:
+            flips = quaternion_flips(joined[:, at : at + 4])
+            self._note(self._flips[key, at], piece, key, flips, first)
+        self._low[key] = np.minimum(self._low.get(key, np.inf), values.min(axis=0))
+        self._high[key] = np.maximum(self._high.get(key, -np.inf), values.max(axis=0))
         steps = np.abs(np.diff(joined, axis=0))
         if not len(steps):
             return
-        turns = (np.abs(steps - _TURN) < _NEAR) & (np.median(steps, axis=0) < _NEAR)
-        self._dims[key] |= set(np.flatnonzero(turns.any(axis=0)).tolist())
-        self._note(self._wraps[key], piece, key, turns.any(axis=1), first)
+        slow = np.median(steps, axis=0)
+        for unit in (1.0, _DEGREE):
+            turns = (np.abs(steps * unit - _TURN) < _NEAR) & (slow * unit < _NEAR)
+            turns &= self._within_a_turn(key, unit)
+            self._dims[key, unit] |= set(np.flatnonzero(turns.any(axis=0)).tolist())
+            self._note(self._wraps[key, unit], piece, key, turns.any(axis=1), first)
+
+    def _within_a_turn(self, key: str, unit: float) -> Array:
+        """Return which columns have had only values of angles from -pi to pi, or from 0 to 2 pi.
+
+        In radians all columns must, because other quantities have numbers and jumps of this size too.
+        """
+        low, high = self._low[key] * unit, self._high[key] * unit
+        if unit == 1:
+            low, high = np.full_like(low, low.min()), np.full_like(high, high.max())
+        within: Array = np.maximum(-low, high) <= np.where(low < -_NEAR, _HALF, 2 * _HALF)
+        return within
 
     @staticmethod
     def _note(places: list[Place], piece: DemoSteps, key: str, found: Array, first: int) -> None:
@@ -335,43 +362,77 @@ class Representations:
             places.append(Place(piece.demo, key, runs_of(steps)[:_MAX_RUNS]))
 
     def findings(self) -> Iterator[Finding]:
-        """Return a finding for each array."""
-        for key, places in sorted(self._flips.items()):
-            if places and self._quaternions[key]:
-                found = _flipped(key, places)
-                if self._chosen is None or not key.startswith("obs/") or key[4:] in self._chosen:
-                    yield found
-                else:
-                    what = f"{found.what}; `imitate config init` leaves the observation out"
-                    yield replace(found, level=Level.info, what=what)
-        for key, places in sorted(self._wraps.items()):
-            if places and self._largest[key] <= (_HALF if self._signed[key] else 2 * _HALF):
-                yield _wrapped(key, places, sorted(self._dims[key]), self._names.get(key))
+        """Return a finding for each quaternion, and for each array with angles."""
+        for (key, at), places in sorted(self._flips.items()):
+            if places and at in self._quaternions[key] and self._turns(key, at):
+                yield self._flipped(key, at, places)
+        for (key, unit), places in sorted(self._wraps.items()):
+            dims = sorted(
+                self._dims[key, unit] & set(np.flatnonzero(self._within_a_turn(key, unit)).tolist())
+            )
+            if dims:
+                yield _wrapped(key, places, dims, self._names.get(key), unit)
+
+    def _turns(self, key: str, at: int) -> bool:
+        """Return true for a whole vector, and for four numbers of it of which more than one change."""
+        span = (self._high[key] - self._low[key])[at : at + 4]
+        return self._widths[key] == 4 or int((span > _UNIT).sum()) > 1
+
+    def _flipped(self, key: str, at: int, places: list[Place]) -> Finding:
+        alone = self._widths[key] == 4
+        found = _flipped(key, None if alone else at, places)
+        if (
+            self._chosen is None
+            or not key.startswith("obs/")
+            or (alone and key[4:] in self._chosen)
+        ):
+            return found
+        what = (
+            found.what
+            if key[4:] in self._chosen
+            else f"{found.what}; `imitate config init` leaves the observation out"
+        )
+        return replace(found, level=Level.info, what=what)
 
 
-def _flipped(key: str, places: list[Place]) -> Finding:
+def _are_unit(values: Array) -> bool:
+    return bool((np.abs((values**2).sum(axis=1) - 1) < _UNIT).all())
+
+
+def _flipped(key: str, at: int | None, places: list[Place]) -> Finding:
     names = (key, f"next_{key}") if key.startswith("obs/") else (key,)
     return Finding(
         "quaternion_sign",
         Level.warning,
-        f"'{key}' flips its sign from q to -q, the same rotation, in {counted(len({p.demo for p in places}))}: each "
-        "flip is a jump for a network",
+        f"'{key}'{'' if at is None else f'[{at}:{at + 4}]'} flips its sign from q to -q, the same rotation, in "
+        f"{counted(len({p.demo for p in places}))}: each flip is a jump for a network",
         places,
-        Remedy(values=dict.fromkeys(names, with_one_sign)),
-        _step("observed_rotation_6d" if key != "actions" else "rotation_6d", key, None),
+        Remedy(
+            values=dict.fromkeys(
+                names, with_one_sign if at is None else partial(with_signs, first=at)
+            )
+        ),
+        _step(
+            "observed_rotation_6d" if key != "actions" else "rotation_6d",
+            key,
+            None if at is None else [*range(at, at + 4)],
+        ),
     )
 
 
 def _wrapped(
-    key: str, places: list[Place], dims: list[int], names: Sequence[str] | None
+    key: str, places: list[Place], dims: list[int], names: Sequence[str] | None, unit: float
 ) -> Finding:
+    turn, half, data = (
+        ("2 pi", "pi", "") if unit == 1 else ("360", "180", "store the angle in radians, and ")
+    )
     return Finding(
         "angle_wrap",
         Level.warning,
-        f"'{key}' jumps by a whole turn (2 pi) in {counted(len({p.demo for p in places}))}, in dimension "
-        f"{dimension_words(dims, names, len(dims))}: an angle continues from pi at -pi",
+        f"'{key}' jumps by a whole turn ({turn}) in {counted(len({p.demo for p in places}))}, in dimension "
+        f"{dimension_words(dims, names, len(dims))}: an angle continues from {half} at -{half}, or from {turn} at 0",
         places,
-        advice=_step("sin_cos", key, dims)
+        advice=data + _step("sin_cos", key, dims)
         if key != "actions"
         else "train on differences (train.preprocess delta_actions) or on another form of the rotation (rotation_6d)",
     )

@@ -276,6 +276,34 @@ def test_a_vector_that_is_a_rotation_in_some_demos_only_does_not_flip():
         assert found_by(Representations({}), *pieces) == []
 
 
+TURNED = [0.6, 0.8, 0, 0]
+BACK = [-0.6, -0.8, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "chosen", "level"),
+    [
+        ([ONE, TURNED, BACK], None, Level.warning),
+        ([ONE, TURNED, BACK], ["q"], Level.info),  # what robosuite's usual observations have
+        ([ONE, TURNED, [-0.6, -0.7, 0, 0]], None, None),  # no rotation
+        ([ONE, TURNED, ONE], None, None),
+        ([ONE, ONE, MINUS], None, None),  # a switch from -1 to 1 beside constants
+    ],
+)
+def test_a_quaternion_that_flips_in_a_longer_vector(rows, chosen, level):
+    values = np.array([[2.0, 3.0, *row, 4.0] for row in rows])
+    found = found_by(Representations({}, chosen), piece(start=5, obs__q=values))
+    assert [finding.level for finding in found] == ([level] if level else [])
+    for finding in found:
+        assert finding.what.startswith("'obs/q'[2:6] flips its sign from q to -q")
+        assert finding.what.endswith("is a jump for a network")
+        assert steps_of(finding) == [("d", "obs/q", ((7, 8),))]
+        assert '"observed_rotation_6d", "observation": "q", "dims": [2, 3, 4, 5]' in finding.advice
+        repaired = finding.remedy.values["next_obs/q"](values)
+        assert repaired.tolist() == [[2, 3, *row, 4] for row in (ONE, TURNED, TURNED)]
+        assert values[2, 2] == -0.6
+
+
 PI = math.pi
 
 
@@ -301,13 +329,18 @@ PI = math.pi
         ([PI - 0.3, -PI + 0.3] * 3, None),  # it is not a slow motion
     ],
 )
-def test_angles_that_wrap(angles, at):
-    values = np.column_stack([np.zeros(len(angles)), angles])
+@pytest.mark.parametrize(
+    ("unit", "beside", "words"),
+    [(1, 0, "train with"), (180 / PI, 1e4, "store the angle in radians, and train with")],
+)
+def test_angles_that_wrap(angles, at, unit, beside, words):
+    values = np.column_stack([np.full(len(angles), beside), np.array(angles) * unit])
     check = Representations({"obs/a": ["x", "yaw"]})
     found = found_by(check, piece(start=7, obs__a=values))
     assert [finding.code for finding in found] == ["angle_wrap"] * (at is not None)
     if found:
         assert "1 (yaw)" in found[0].what and '"dims": [1]' in found[0].advice
+        assert found[0].advice.startswith(words)
         assert steps_of(found[0]) == [("d", "obs/a", ((7 + at, 8 + at),))]
 
 
