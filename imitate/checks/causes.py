@@ -129,9 +129,9 @@ def of_copying(predictions: Predictions) -> Cause | None:
 
 
 def copied_columns(
-    demos: Sequence[CheckedDemo], keys: Sequence[str]
+    demos: Sequence[CheckedDemo], keys: Sequence[str], before: int
 ) -> dict[str, NDArray[np.intp]]:
-    """Return the columns of each vector that are an action of the step before.
+    """Return the columns of each vector that are an action of the same step (``before`` 0) or of the last one (1).
 
     A vector of a robot's positions that equals the action before as a whole is where its targets led it, and no copy.
     """
@@ -140,8 +140,10 @@ def copied_columns(
         equal, changes = 0, 0
         for demo in demos:
             values = demo.obs[key].reshape(len(demo.actions), -1)[2:, :, None].astype(np.float64)
-            before, changed = demo.actions[1:-1], demo.actions[1:-1] != demo.actions[:-2]
-            close = np.isclose(values, before[:, None, :], rtol=1e-4, atol=1e-5)
+            end = len(demo.actions) - before
+            own = demo.actions[2 - before : end]
+            changed = own != demo.actions[1 - before : end - 1]
+            close = np.isclose(values, own[:, None, :], rtol=1e-4, atol=1e-5)
             equal = equal + (close & changed[:, None, :]).sum(axis=0)
             changes = changes + changed.sum(axis=0)
         copies = (equal > 0.98 * changes) & (np.asarray(changes) > 9)
@@ -151,18 +153,19 @@ def copied_columns(
     return found
 
 
-def of_repeating(share: float, columns: Mapping[str, NDArray[np.intp]]) -> Cause:
-    """Judge the ablation of the observed last action.
+def of_repeating(share: float, columns: Mapping[str, NDArray[np.intp]], before: int) -> Cause:
+    """Judge the ablation of an observed action.
 
     Args:
         share: change of the actions when it alone is exchanged, as a fraction of their change when all
             observations are exchanged.
-        columns: numbers of each vector that are the last action.
+        columns: numbers of each vector that are an action.
+        before: 1 for that of the step before, 0 for that of the same step.
     """
     named = ", ".join(f"{key}[{', '.join(map(str, at))}]" for key, at in columns.items())
     words = (
-        f"{named} is the action of the step before; if it alone is taken from another demonstration, actions change "
-        f"{share:.0%} as much as if all observations are"
+        f"{named} is the action of the {'step before' if before else 'same step'}; if it alone is taken from another "
+        f"demonstration, actions change {share:.0%} as much as if all observations are"
     )
     return scored("copying", share, 0.68, words, _NO_COPY)
 
@@ -423,6 +426,8 @@ _APART = 5.0
 def limit_of(lengths: Sequence[int], solved: Sequence[bool | None]) -> int | None:
     """Return the number of steps after which failed episodes end, or None if they end at different ones.
 
+    It is no limit if another episode is longer: then failures end by themselves, such as with a collision.
+
     Args:
         lengths: steps of each recorded episode.
         solved: outcome of each.
@@ -430,7 +435,7 @@ def limit_of(lengths: Sequence[int], solved: Sequence[bool | None]) -> int | Non
     failed = [n for n, one in zip(lengths, solved, strict=True) if one is not True]
     if len(failed) < 2 or np.mean(np.asarray(failed) >= max(failed) - 1) < 0.8:
         return None
-    return max(failed)
+    return max(failed) if max(failed) == max(lengths) else None
 
 
 def of_horizon(

@@ -34,7 +34,7 @@ from imitate.checks.subject import (
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.outcomes import outcomes
 from imitate.data.quality.doctor.motion import is_motion
-from imitate.deploy.check.deploy_check import ActionErrors, CheckedDemo, shape_findings
+from imitate.deploy.check.deploy_check import ActionErrors, CheckedDemo, Predictions, shape_findings
 from imitate.deploy.check.first_look import first_look
 from imitate.deploy.check.inputs import DeployFinding
 from imitate.deploy.check.statistics import Range, TrainingObservations, range_of
@@ -204,9 +204,7 @@ def _of_training(
     if len(names) < 3:
         yield causes.of_one_or_two(len(names), error)
         return
-    copied = causes.copied_columns(shown, vectors)
-    if copied:
-        yield causes.of_repeating(changed_by(policy, predictions, copied), copied)
+    yield from _of_copies(policy, predictions, vectors)
     images = _of_kind(policy, IMAGE_KINDS)
     if images:
         every = dict.fromkeys(images)
@@ -224,6 +222,16 @@ def _of_training(
         )
     yield from _some(alike)
     yield from _of_left_out(policy, data, names, error)
+
+
+def _of_copies(
+    policy: RolloutPolicy, predictions: Predictions, vectors: Sequence[str]
+) -> Iterator[Cause]:
+    """Measure how much the policy depends on observed actions of the same step and of the one before."""
+    for before in (0, 1):
+        copied = causes.copied_columns(predictions.demos, vectors, before)
+        if copied:
+            yield causes.of_repeating(changed_by(policy, predictions, copied), copied, before)
 
 
 _LEFT_OUT = 100

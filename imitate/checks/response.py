@@ -167,13 +167,15 @@ def of_shift(trained: Pairs) -> Cause | None:
     fits = {delay: Response(trained, delay, reach) for delay in range(-reach, reach + 1)}
     if not fits[0].enough or not any(fit.follows.any() for fit in fits.values()):
         return None
-    best = {
-        delay: np.where(fit.follows, fit.left, 1.0)[np.isfinite(fit.left)].mean() + _FLOOR
+    left = {
+        delay: np.where(fit.follows, fit.left, 1.0)[np.isfinite(fit.left)] + _FLOOR
         for delay, fit in fits.items()
     }
+    best = {delay: float(each.mean()) for delay, each in left.items()}
     late = min(best, key=lambda delay: (best[delay] * (1 + 0.5 * abs(delay)), abs(delay)))
     wrong = -late if late < 0 else max(late - 2, 0)
-    clear = best[0] > 2 * best[late]
+    follow = np.minimum(left[0], left[late]) < _EXPLAINED
+    clear = best[0] > 2 * best[late] and (left[0] > 2 * left[late])[follow].mean() > 0.5
     words = (
         f"in the demonstrations actions {late} steps earlier explain the motion best: {best[late]:.0%} of it is left, "
         f"and {best[0]:.0%} with those of the same step"

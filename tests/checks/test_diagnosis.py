@@ -9,12 +9,14 @@ import pytest
 from imitate import policy_from_checkpoint
 from imitate.checks.causes import (
     Neighbours,
+    copied_columns,
     limit_of,
     of_consistency,
     of_horizon,
     of_images_cropped,
     of_images_ignored,
     of_normalization,
+    of_repeating,
     of_training,
 )
 from imitate.checks.diagnosis import at_begin, diagnose, ranked
@@ -385,6 +387,23 @@ def test_ways_that_part_in_few_states_are_inconsistent_and_noise_is_not(parted, 
     assert of_consistency(Neighbours(demos, ["s"]), demos, False).is_named == named
 
 
+@pytest.mark.parametrize(("before", "found"), [(0, [1]), (1, [2])])
+def test_columns_that_are_an_action_are_found(before, found):
+    rng = np.random.default_rng(0)
+    shown = []
+    for _ in range(3):
+        actions = rng.normal(size=(20, 1))
+        last = np.concatenate([np.zeros((1, 1)), actions[:-1]])
+        shown.append(
+            demo(np.concatenate([rng.normal(size=(20, 1)), actions, last], axis=1), actions)
+        )
+    columns = copied_columns(shown, ["s"], before)
+    assert columns["s"].tolist() == found
+    words = of_repeating(0.69, columns, before)
+    assert words.is_named and not of_repeating(0.67, columns, before).is_named
+    assert ("of the same step" in words.words) == (before == 0)
+
+
 def test_the_nearest_demonstration_of_a_failure_is_named():
     shown = [line(1, 0.1 * n) for n in range(4)]
     near = of_coverage(Neighbours(shown, ["s"]), [line(1, 0.05)], list("abcd"))
@@ -449,6 +468,7 @@ def test_recorded_successes_decide_whether_there_is_a_cause(solved, names, healt
 
 
 def test_horizons_and_images():
+    assert limit_of([6, 6, 24], [False, False, True]) is None  # a collision ends them
     assert limit_of([20, 20, 9, 20, 19], [None, False, True, False, False]) == 20
     assert (
         limit_of([20, 13, 9, 20], [False] * 4) is None and limit_of([20, 7], [False, True]) is None

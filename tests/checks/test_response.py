@@ -56,6 +56,14 @@ def test_observations_ahead_of_their_actions_are_shifted(robot, ahead):
     assert f"actions {-max(ahead, 0)} steps earlier" in found.words
 
 
+def test_one_position_that_moves_before_its_action_is_no_shift():
+    """A gripper's state that the demonstrator follows."""
+    pairs = episodes(30, 20)
+    early = [(u[:18], np.stack([q[:18, 0], q[2:, 1]], axis=1)) for u, q in pairs]
+    assert of_shift([(u[:18], q[2:]) for u, q in pairs]).is_named
+    assert not of_shift(early).is_named
+
+
 def test_positions_that_no_action_moves_show_nothing():
     rng = np.random.default_rng(0)
     noise = [(rng.normal(size=(20, 2)), rng.normal(size=(20, 2))) for _ in range(20)]
