@@ -73,7 +73,7 @@ def image_layout(shape: Sequence[int], dtype: Any) -> str | None:
         vector.
     """
     size, is_uint8 = tuple(shape), dtype == np.uint8
-    if len(size) < 2 or not (is_uint8 or np.dtype(dtype).kind == "f"):
+    if len(size) < 2 or not (is_uint8 or dtype == np.uint16 or np.dtype(dtype).kind == "f"):
         return None
     if len(size) == 3 and is_uint8 and size[2] == 3:
         return "HWC"

@@ -75,6 +75,8 @@ def test_divisors(modality, recorded, given, divisor):
         ((3, 16, 4), "u1", None),
         ((4, 16, 3), "f4", None),
         ((3, 16, 16), "i4", None),
+        ((16, 16, 1), "u2", "HWC"),
+        ((1, 15, 16), "u2", None),
         ((16, 16), "u1", "HW"),
         ((15, 16), "u1", None),
         ((16, 16), "f4", None),

@@ -167,10 +167,22 @@ class DemoFile:
     # ---- arrays ----------------------------------------------------------------------------------
 
     def obs_keys(self, demo: str, group: str = "obs") -> list[str]:
-        """Return the observations of a demo, sorted; ``group`` is 'obs' or 'next_obs'."""
+        """Return the observations of a demo, sorted, such as 'object', or 'arm/pos' of a group within the group.
+
+        ``group`` is 'obs' or 'next_obs'.
+        """
         with self.reading(f"data/{demo}/{group}"):
             found = self._group(demo).get(group)
-            return sorted(found) if isinstance(found, h5py.Group) else []
+            if not isinstance(found, h5py.Group):
+                return []
+            keys: list[str] = []
+            for name in found:
+                inner = found.get(name)
+                if isinstance(inner, h5py.Group):
+                    keys += [key for key, _ in arrays_below(inner.id, f"{name}/")]
+                else:
+                    keys.append(name)
+            return sorted(keys)
 
     def keys(self, demo: str) -> list[str]:
         """Return the paths of all arrays of a demo, sorted: 'actions', 'obs/object', ..."""

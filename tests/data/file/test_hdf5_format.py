@@ -323,3 +323,14 @@ def test_what_is_in_every_file_counts(tmp_path):
         assert list(observed([(a, "demo_0"), (b, "demo_0")]).modalities) == ["joints"]
         with pytest.raises(DatasetError, match="have no observation in common"):
             observed([(b, "demo_0"), (c, "demo_0")])
+
+
+def test_observations_in_a_group_within_the_group_have_a_path(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["actions"] = np.zeros((2, 1))
+        for key in ("obs/arm/left/q", "obs/arm/grip", "obs/pos"):
+            demo[key] = np.ones((2, 3))
+    with DemoFile(tmp_path / "a.hdf5") as file:
+        assert file.obs_keys("demo_0") == ["arm/grip", "arm/left/q", "pos"]
+        assert file.shape("demo_0", "obs/arm/left/q") == (2, 3)
