@@ -214,12 +214,17 @@ def test_weights_are_sent_in_a_layout_that_nccl_takes(monkeypatch):
     assert net.weight.stride() == strides
 
 
-def test_what_cannot_be_shared_is_refused():
+def test_what_cannot_be_shared_is_refused(monkeypatch):
     with refused("set it to a multiple of 3", error=ConfigError):
         Ranks(0, 3).part_of(16)
     with refused("2 processes cannot share a Mac's GPU", error=ConfigError):
         _device_of_rank(torch.device("mps"), Ranks(0, 2, 0))
     assert _device_of_rank(torch.device("mps"), Ranks()) == torch.device("mps")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert _device_of_rank(torch.device("cuda"), Ranks(3, 4, 1)) == torch.device("cuda", 1)
+    with refused("3 processes need a GPU each, but torch sees 2", error=ConfigError):
+        _device_of_rank(torch.device("cuda"), Ranks(2, 4, 2))
+    assert _device_of_rank(torch.device("cpu"), Ranks(2, 4, 2)) == torch.device("cpu")
 
 
 # ---- gradients averaged over two ranks -------------------------------------------------------------
