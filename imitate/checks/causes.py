@@ -325,7 +325,7 @@ def of_training(losses: Sequence[float], error: float) -> Cause | None:
         error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
     """
     if len(losses) < 3:
-        falling = _FALLING  # too few losses to know; the errors of the actions decide
+        falling = 1.3 * _FALLING  # too few losses to know; the errors of the actions decide
         words = f"the training has {counted(len(losses), 'epoch')} only"
     else:
         x = np.asarray(losses, dtype=np.float64)

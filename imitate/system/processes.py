@@ -179,6 +179,12 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+def take_back(number: int, handler: Any) -> None:
+    """Handle a signal as before if a library has taken it over meanwhile."""
+    if signal.getsignal(number) != handler:
+        signal.signal(number, handler)
+
+
 @contextmanager
 def handled(handlers: Mapping[int, Any]) -> Iterator[None]:
     """Handle signals in the body, and then as before; outside the main thread, nothing changes."""

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from imitate.cli.main import INTERRUPTED, QUIT, TERMINATED, app
 from imitate.cli.robot.robots import released
 from imitate.data import DatasetFile, finish_partial
+from imitate.system.processes import handled
 from tests.deploy import logged_robot
 from tests.deploy.logged_robot import logged, moves
 from tests.tiny import tiny_checkpoint
@@ -109,15 +110,18 @@ def test_a_signal_that_the_driver_has_taken_stops_the_robot(
     number, code, where, checkpoint, virtual_time
 ):
     logged_robot.made.clear()
-    before = signal.getsignal(number)
+    # A shell lets commands in the background ignore the first and the last one.
+    before = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     words = ["run", str(checkpoint), "--robot=tests.deploy.logged_robot:Taking", "--rate-hz=200"]
     options = (f"number={int(number)}", f"where={where}")
-    done = CliRunner().invoke(app, [*words, *(f"--robot-arg={option}" for option in options)])
+    with handled({number: before}):
+        done = CliRunner().invoke(app, [*words, *(f"--robot-arg={option}" for option in options)])
+        after = signal.getsignal(number)
     (robot,) = logged_robot.made
     assert done.exit_code == code, done.output
     assert robot.calls[-4:] == ["send", "stop", "stop", "close"]
     assert robot.calls.count("send") == 3
-    assert signal.getsignal(number) is before
+    assert after is before
 
 
 def started(command, words, log, **rest):

@@ -17,7 +17,7 @@ from imitate.cli.options import FAILED
 from imitate.errors import UserError, nearest
 from imitate.system.missing import no_such
 from imitate.system.plain_files import read_json
-from imitate.system.processes import handled, in_main_thread
+from imitate.system.processes import handled, in_main_thread, take_back
 
 if TYPE_CHECKING:
     from imitate.deploy.robot.limits import ActionLimits
@@ -265,8 +265,7 @@ class Interrupts:
         if self._pending is not None:
             raise KeyboardInterrupt(*self._pending)
         for number in self._handled:
-            if signal.getsignal(number) != self._note:
-                signal.signal(number, self._note)
+            take_back(number, self._note)
 
     def checked(
         self, on_step: Callable[[ControlStep], None] | None
