@@ -305,7 +305,7 @@ def _of_recording(
     )
     if right:
         odd = [one for one in odd if kinds.get(one.key) != "low_dim"]
-    inputs = _inputs(odd, episodes, shown, kinds, subject.known, firsts)
+    inputs = _inputs(odd, episodes, shown, kinds, subject.known, firsts, solved)
     yield from (cause for cause in inputs if not right or cause.kind not in _OF_FRAME)
     rate = policy.control_freq or (data.control_freq if data is not None else None)
     yield from _some(recorded.of_rate(recording.control_freq, rate))
@@ -357,6 +357,7 @@ def _inputs(
     kinds: Mapping[str, str],
     known: TrainingObservations,
     firsts: Mapping[str, Array],
+    solved: Sequence[bool | None],
 ) -> Iterator[Cause]:
     """Compare the recorded observations with those of the training; ``first`` was found at the begin of episodes."""
     yield from map(recorded.of_structure, first)
@@ -383,7 +384,9 @@ def _inputs(
             pairs = [(demo.actions, values) for demo, values in zip(shown, theirs, strict=True)]
             follows = followed(pairs)
             if mine[0].shape[1] == range_.mean.size:
-                yield from recorded.of_vectors(key, mine, range_, theirs, firsts.get(key), follows)
+                yield from recorded.of_vectors(
+                    key, mine, range_, theirs, firsts.get(key), follows, solved
+                )
 
 
 def _of_camera(

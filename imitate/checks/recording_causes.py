@@ -33,6 +33,7 @@ def of_vectors(
     shown: Sequence[Array],
     firsts: Array | None = None,
     follows: NDArray[np.bool_] | None = None,
+    solved: Sequence[bool | None] = (),
 ) -> Iterator[Cause]:
     """Compare a vector of the recording with its training: other units or frames, values that were never seen.
 
@@ -45,6 +46,7 @@ def of_vectors(
         shown: (T, D) values of each demonstration; may be empty.
         firsts: (N, D) first values of more demonstrations; None: those of ``shown``.
         follows: true (D,) for numbers that follow the actions in the demonstrations; None: none does.
+        solved: outcome of each episode, if it is known.
     """
     every = np.concatenate(demos)
     findings = {found.kind: found for found in vector_findings(key, every, known)}
@@ -81,7 +83,9 @@ def of_vectors(
             )
         yield scored(kind, outside * len(numbers) / len(demos), limit, words, _OUTSIDE_ADVICE)
     if shown and firsts is not None:
-        yield _of_offset(key, demos, known, firsts, _by_chance(shown, len(demos)))
+        reached = [demo[0] for demo, one in zip(demos, solved, strict=False) if one]
+        chance = _by_chance(shown, len(demos))
+        yield _of_offset(key, demos, known, firsts, chance, reached, follows)
         yield from _of_sensor(key, demos, shown, firsts, follows)
 
 
@@ -173,9 +177,18 @@ def _by_chance(shown: Sequence[Array], count: int) -> float:
 
 
 def _of_offset(
-    key: str, demos: Sequence[Array], known: Range, there: Array, by_chance: float
+    key: str,
+    demos: Sequence[Array],
+    known: Range,
+    there: Array,
+    by_chance: float,
+    reached: Sequence[Array],
+    follows: NDArray[np.bool_] | None,
 ) -> Cause:
     """Compare the first values of the episodes, which no action has changed: are all of them moved to one side?
+
+    If episodes in which an object begins outside of the training's range are solved (``reached``: their first values),
+    it is there indeed, and no sensor is wrong.
 
     The score grows with the share of episodes that begin outside only because of it, and with its certainty. Failures
     that all begin in the training's range, or less far apart, may come from that part of it which the demonstrations
@@ -199,7 +212,11 @@ def _of_offset(
     narrow, wide = np.sort(np.stack([*middles]), axis=0)
     most = 1 + _WIDER / min(len(here), len(there))
     alike = (wide <= most * narrow) | (wide <= 0.1 * known.std)
-    moved = outside > 0 and alike.all()
+    at = [worst]
+    part = Range(known.mean[at], known.std[at], known.low[at], known.high[at])
+    there_indeed = sum(_beyond([first[None, at]], part)[1] > 0 for first in reached) >= 2
+    of_robot = follows is not None and bool(follows[worst])
+    moved = outside > 0 and alike.all() and (of_robot or not there_indeed)
     return scored(
         "offset" if moved else "other starts",
         certain + (outside / by_chance if back < 0.5 * outside else 0.0),

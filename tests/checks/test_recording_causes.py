@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from imitate.checks.diagnosis import ranked
 from imitate.checks.image_causes import Views, of_images, of_views
 from imitate.checks.recording_causes import of_vectors
 from imitate.checks.subject import followed, positions_among
@@ -128,6 +129,25 @@ def test_far_values_are_scaled_or_of_another_unit_or_elsewhere(fault, kind):
     named = [cause for cause in of_vectors("pos", failed, known, shown) if cause.is_named]
     assert kind == named[0].kind
     assert kind != "normalization" or named[0].words.startswith(f"'pos' {fault} by the training's")
+
+
+@pytest.mark.parametrize(
+    ("solved", "follows", "kind"),
+    [
+        ((), None, "offset"),
+        ([False] * 10, None, "offset"),
+        ([True] + [False] * 9, None, "offset"),
+        ([True] * 2 + [False] * 8, None, "outside"),
+        ([True] * 2 + [False] * 8, [True, False], "offset"),
+    ],
+)
+def test_an_object_at_which_episodes_are_solved_is_there_indeed(solved, follows, kind):
+    rng = np.random.default_rng(1)
+    shown = [rng.normal(0, 1, (1, 2)).repeat(5, axis=0) for _ in range(30)]
+    moved = [demo + (9.0, 0.0) for demo in shown[:10]]
+    follows = None if follows is None else np.array(follows)
+    found = [*of_vectors("pos", moved, range_of(shown), shown, None, follows, solved)]
+    assert ranked(found)[0].kind == kind
 
 
 @pytest.mark.parametrize(("follows", "named"), [((True, False), True), ((False, False), False)])
