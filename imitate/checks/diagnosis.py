@@ -323,6 +323,13 @@ def _of_recording(
             failed = [one for one, good in zip(episodes, solved, strict=True) if not good]
             names_there = [demo.name for demo in shown]
             yield recorded.of_coverage(neighbours, failed or episodes, names_there)
+            if firsts and failed:
+                here_firsts = np.concatenate(
+                    [np.stack([one[0] for one in flat(failed, key)]) for key in firsts], axis=1
+                )
+                yield from _some(
+                    recorded.of_rare_starts(here_firsts, np.concatenate([*firsts.values()], axis=1))
+                )
     if not policy.goal_keys and episodes[0].actions.shape[1] == len(np.ravel(policy.limits[0])):
         yield from recorded.of_execution(acted(policy, episodes), acted(policy, episodes, seed=1))
 

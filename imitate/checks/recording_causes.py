@@ -497,6 +497,40 @@ def _best_lag(predictions: Predictions) -> tuple[int, float]:
     return best, errors[best]
 
 
+def of_rare_starts(here: Array, there: Array) -> Cause | None:
+    """Compare the starts of failed episodes with those of the demonstrations: do few begin near them?
+
+    Args:
+        here: (N, D) first values of the failed episodes.
+        there: (M, D) first values of demonstrations.
+
+    Returns:
+        the cause, or None if there are fewer than 20 demonstrations or no start varies.
+    """
+    std = there.std(axis=0)
+    varied = std > 1e-6 * np.maximum(np.abs(there).max(axis=0, initial=0.0), 1e-3)
+    if len(there) < _STARTS or not len(here) or not varied.any():
+        return None
+    places = there[:, varied] / std[varied]
+
+    def far(points: Array, skipped: int) -> Array:
+        distances = np.linalg.norm(points[:, None] - places, axis=2)
+        found: Array = np.sort(distances, axis=1)[:, _NEAR - 1 + skipped]
+        return found
+
+    usual = float(np.quantile(far(places, 1), 0.95))  # the nearest one is the start itself
+    median = float(np.median(far(here[:, varied] / std[varied], 0)))
+    words = (
+        f"failed episodes begin {median:.3g} standard deviations from the fifth nearest start of {len(there)} "
+        f"demonstrations, of which 95 % begin within {usual:.3g}"
+    )
+    return scored("coverage", median, max(1.4 * usual, 1e-9), words, _OUTSIDE_ADVICE)
+
+
+_STARTS, _NEAR = 20, 5
+"""Fewest demonstrations whose starts are compared, and the number of the neighbour that is measured."""
+
+
 def of_coverage(
     neighbours: Neighbours, episodes: Sequence[CheckedDemo], names: Sequence[str]
 ) -> Cause:

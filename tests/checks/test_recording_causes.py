@@ -5,7 +5,7 @@ import pytest
 
 from imitate.checks.diagnosis import ranked
 from imitate.checks.image_causes import Views, of_images, of_views
-from imitate.checks.recording_causes import of_vectors
+from imitate.checks.recording_causes import of_rare_starts, of_vectors
 from imitate.checks.subject import followed, positions_among
 from imitate.deploy.check.deploy_check import CheckedDemo
 from imitate.deploy.check.statistics import range_of
@@ -223,3 +223,14 @@ def test_numbers_of_the_robot_follow_the_actions_from_the_first_steps_on():
     assert positions_among([(u, q[:, 2:]) for u, q in pairs]) == ([], [])
     mirrored = [moved(rng, sign=(-1) ** number) for number in range(10)]
     assert [q.shape for _, q in positions_among(mirrored)[0]] == [(24, 1)] * 10
+
+
+def test_starts_near_which_few_demonstrations_begin_are_rare():
+    rng = np.random.default_rng(0)
+    usual, rare = rng.uniform(0, 1, (60, 2)), rng.uniform((5, 0), (6, 1), (3, 2))
+    there = np.concatenate([usual, rare])
+    among = of_rare_starts(rng.uniform(0, 1, (8, 2)), there)
+    far = of_rare_starts(rng.uniform((5, 0), (6, 1), (8, 2)), there)
+    assert (among.is_named, far.is_named, far.kind) == (False, True, "coverage")
+    assert of_rare_starts(usual, there[:19]) is None and of_rare_starts(usual[:0], there) is None
+    assert of_rare_starts(usual, np.ones((30, 2))) is None
