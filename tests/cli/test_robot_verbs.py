@@ -162,10 +162,11 @@ def test_run_through_a_server(call, checkpoint, preloaded_commands):
         assert "answers to 3 clients" in process.stderr.read()
 
 
-def test_a_dry_run_says_that_nothing_was_sent(call, checkpoint):
+def test_a_dry_run_says_that_nothing_was_sent_and_judges_no_success(call, checkpoint):
     for option, said in (("--dry-run", True), ("", False)):
         done = call(f"run policy.pth {SIM} --steps 3 {option}")
         assert done.stdout.rstrip().endswith("dry run: nothing was sent") is said
+        assert ("failure" in done.stdout) is not said
         assert done.stderr == ""  # no warning of single actions without --async
 
 

@@ -265,7 +265,7 @@ def _episode(
         report = loop.run(steps, lang, until_success=True)
         event = report.ended_by
         success = {"success": True, "failure": False}.get(event)
-        if success is None:
+        if success is None and not loop.dry_run:
             success = solved(loop.robot)
         failure = slow_stop(report.stop_s) or None
     except RobotError as error:
