@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -114,7 +115,8 @@ def _instead(path: str, section: type[Section], tree: Any) -> str:
     near = nearest(last, section.model_fields)
     if last not in SYNONYMS and (near.startswith("did you") or path.count(".") > DEEPEST):
         return near
-    meant = keys_that_mean(path, keys_of(tree.get("algo_name")))
+    word = next(iter(get_close_matches(last, SYNONYMS, n=1, cutoff=0.8)), path)
+    meant = keys_that_mean(word, keys_of(tree.get("algo_name")))
     return f"did you mean {' or '.join(map(repr, meant))}?" if meant else near
 
 

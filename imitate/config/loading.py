@@ -267,6 +267,8 @@ def _near(path: Path) -> str:
     for name in bundled_names:
         by_end.setdefault(name.rpartition("/")[2], []).append(name)
     wanted = path.as_posix().removesuffix(".json")
+    first, _, last = wanted.partition("/")
+    wanted = first if first == last else wanted
     found = [name for name in bundled_names if name.endswith(f"/{wanted}")]
     found += get_close_matches(wanted, bundled_names, n=1)
     algorithms = {name.partition("/")[0] for name in bundled_names if "/" not in wanted}

@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,7 +72,15 @@ def check_registered(name: str) -> None:
 
 def _not_registered(name: str, error: Exception) -> EnvError:
     module, colon, own = name.rpartition(":")
-    near = nearest(own, gymnasium.registry)[:200].replace("mean '", f"mean '{module}{colon}")
+    if module and hasattr(sys.modules.get(module), own):
+        near = (
+            f"register it in {module}: gymnasium.register(id='{own}-v0', entry_point='{name}'), "
+            f"and name it {module}:{own}-v0"
+        )
+    else:
+        near = nearest(own, gymnasium.registry)[:200].replace("mean '", f"mean '{module}{colon}")
+    if not module and not near.startswith("did you mean"):
+        near = f"name it with the module that registers it, as in my_package:{own}"
     reason = _first_line(error).partition(" Did you mean")[0]
     return EnvError(f"gymnasium has no environment '{name}' ({reason}); {near}")
 

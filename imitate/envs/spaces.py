@@ -132,7 +132,7 @@ def _action_parts(name: str, space: Any) -> list[Any]:
         return parts
     raise EnvError(
         f"{name}: its actions are a {type(space).__name__} ({', '.join(kinds)}); Box, Discrete, and a Tuple or Dict "
-        "of one each are supported"
+        "of one each are supported: wrap the environment, for example with one Discrete choice of each combination"
     )
 
 

@@ -149,6 +149,7 @@ class Rollouts:
         device: str = "cpu",
     ) -> None:
         self.best_epoch: int | None = None
+        self.horizon_noted = False
         self.failures: list[str] = []
         self.latest: dict[int, tuple[EvalResult, ...]] = {}
         self._experiment = experiment
@@ -180,7 +181,6 @@ class Rollouts:
         )
         self._queue = BackgroundEvaluations(self._evaluate)
         self._playing, self._played = 0, 0
-        self._horizon_noted = False
 
     @property
     def shared_workers(self) -> int:
@@ -317,8 +317,8 @@ class Rollouts:
     def _note_horizon(self, result: EvalResult) -> None:
         """Warn once per run if a short horizon may explain failures."""
         note = result.horizon_note("--set experiment.rollout.horizon=")
-        if note is not None and not self._horizon_noted:
-            self._horizon_noted = True
+        if note is not None and not self.horizon_noted:
+            self.horizon_noted = True
             self._console.say(f"note: {note}")
 
     def _drop_videos(self, keep: set[int | None]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from imitate.algo.base.algo import Batch
@@ -227,7 +228,11 @@ class Run:
             return None
         entry = rollout_entry(record)
         for result in self.rollouts.latest.get(epoch, ()):
-            entry.setdefault("environments", []).append(result.to_dict())
+            played = result.to_dict()
+            del played["checkpoint"]  # a file for this evaluation alone, removed after it
+            if result.video is not None:
+                played["video"] = str(Path(result.video).absolute())
+            entry.setdefault("environments", []).append(played)
         return entry
 
     @property

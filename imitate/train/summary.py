@@ -16,13 +16,16 @@ from imitate.train.outcomes import INTERVAL, KEPT
 from imitate.train.state import History
 
 LOW_SUCCESS = 0.6
+PATHS = ("run", "checkpoint")
+"""Entries of the results that are paths."""
 SINGLE_STEP = ("bc", "bc_gaussian", "bc_gmm", "bc_vae")
 """Algorithms that observe a single step; most human demonstrations need memory."""
 
 
 def write_results(folder: RunFolder, results: Mapping[str, Any]) -> None:
-    """Write results.json atomically."""
-    write_text(folder.results, to_json(results, indent=2) + "\n")
+    """Write results.json atomically, with absolute paths, which are valid from every folder."""
+    paths = {key: str(Path(results[key]).absolute()) for key in PATHS if results.get(key)}
+    write_text(folder.results, to_json({**results, **paths}, indent=2) + "\n")
 
 
 def best_checkpoint(folder: RunFolder) -> Path | None:
@@ -33,8 +36,8 @@ def best_checkpoint(folder: RunFolder) -> Path | None:
     return None
 
 
-def summary_lines(results: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the table and of the code that uses the policy."""
+def summary_lines(results: Mapping[str, Any], *, advise: bool = True) -> list[str]:
+    """Return the lines of the table of the code that uses the policy, and of advice if it seldom succeeds."""
     rows = [
         ("run", results["run"]),
         ("status", results["status"]),
@@ -64,7 +67,7 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
     lines = [rule, *(f"{label:<{width}}  {value}" for label, value in rows), rule]
     if results["checkpoint"]:
         lines += ["deploy:", *(f"    {line}" for line in deploy_lines(results["checkpoint"]))]
-    return lines + _next_policy(results)
+    return lines + (_next_policy(results) if advise else [])
 
 
 def deploy_lines(checkpoint: str) -> list[str]:

@@ -372,7 +372,7 @@ def _finish(run: Run, status: str) -> RunResult:
     }
     write_results(folder, results)
     draw_curves(folder)
-    lines = summary_lines(results)
+    lines = summary_lines(results, advise=not run.rollouts.horizon_noted)
     if status == "interrupted":
         lines.append(f"{run.interrupt.name}: to resume, {resuming(folder)}")
         if run.interrupt.name == "SIGHUP":  # the line is in the log even without a terminal

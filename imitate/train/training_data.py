@@ -117,7 +117,7 @@ class TrainingData:
         if self.constant:
             found = [f"{key} {_place_words(places)}" for key, places in self.constant.items()]
             parts.append(f"constant, so not scaled: {', '.join(found)}")
-        return "training data: " + "; ".join(parts)
+        return ("training data: " if files else "") + "; ".join(parts)
 
 
 def choice_warnings(config: Config, data: TrainingData) -> list[str]:

@@ -76,6 +76,8 @@ def test_with_overrides_makes_a_new_checked_object():
         config.with_overrides({"train.batch_size": -1})
     with pytest.raises(ConfigError, match="train.batchsize: unknown key, .* mean 'batch_size'"):
         config.with_overrides({"train.batchsize": 1})
+    with pytest.raises(ConfigError, match="algo.gama: unknown key, .* mean 'algo.discount'"):
+        load_config({"algo_name": "sac", "algo": {"gama": 0.9}})
 
 
 def test_a_layer_has_a_width():

@@ -78,6 +78,7 @@ def test_a_misspelt_file_is_answered_with_the_file_beside_it(tmp_path, monkeypat
         ("bc_rnn_gmm", "did you mean 'bc/bc_rnn_gmm' or"),
         ("sacc", "did you mean 'sac/sac_pendulum' or"),
         ("bc/bcc", "did you mean 'bc/bc' or"),
+        ("td3/td3", "did you mean 'td3/td3_pendulum'?"),
         ("quite something else", "`imitate config list` prints the"),
     ],
 )

@@ -410,6 +410,28 @@ def test_names_before_a_worker_makes_the_environment(name, words):
         check_registered(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ALE/Pong-v5", "; name it with the module that registers it, as in my_package:ALE/Pong-v5"),
+        ("own_envs:Pendulm", "; did you mean 'own_envs:Pendulum-v1'?"),
+        (
+            "own_envs:Arm",
+            "; register it in own_envs: gymnasium.register(id='Arm-v0', entry_point='own_envs:Arm'), "
+            "and name it own_envs:Arm-v0",
+        ),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_registered(name, words, monkeypatch):
+    module = types.ModuleType("own_envs")
+    module.Arm = Goal
+    monkeypatch.setitem(sys.modules, "own_envs", module)
+    monkeypatch.setenv("IMITATE_TRUST_MODULES", "own_envs")
+    with pytest.raises(EnvError) as error:
+        GymnasiumEnv(name)
+    assert str(error.value).endswith(words)
+
+
 def test_the_description_of_an_environment(registered):
     env = registered(Plain, {"render_mode": "human"})
     assert env.serialize() == {

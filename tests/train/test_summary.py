@@ -1,5 +1,6 @@
 """The table and the recommended checkpoint of a finished run, word by word."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -111,6 +112,7 @@ def test_advice_after_a_policy_of_a_single_step(algo, rate, advised):
     lines = module.summary_lines(results)
     assert (lines[-3] == "next: imitate diagnose runs/a ranks causes") == advised
     assert (f"wait or pause, where {algo} often fails" in lines[-2]) == advised
+    assert not any(line.startswith("next") for line in module.summary_lines(results, advise=False))
     assert not any(line.startswith("next") for line in module.summary_lines(RESULTS))
     assert not any("next:" in line for line in module.summary_lines({**RESULTS, "algo": "bc"}))
 
@@ -215,6 +217,16 @@ def test_a_run_without_checkpoints(folder):
     assert module.draw_curves(run) is None
     module.write_results(run, {"a": [1]})
     assert run.results.read_text() == '{\n  "a": [\n    1\n  ]\n}\n'
+
+
+def test_results_have_absolute_paths(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = folder()
+    module.write_results(run, {"run": "runs/a", "checkpoint": None, "epoch": 3})
+    written = json.loads(run.results.read_text())
+    assert written == {"run": f"{tmp_path}/runs/a", "checkpoint": None, "epoch": 3}
+    module.write_results(run, {"checkpoint": "best.pth"})
+    assert json.loads(run.results.read_text()) == {"checkpoint": f"{tmp_path}/best.pth"}
 
 
 @pytest.mark.parametrize(

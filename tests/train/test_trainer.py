@@ -275,7 +275,9 @@ def test_evaluations_in_the_background_and_the_best_checkpoint(run):
     best = load_checkpoint(result.run_dir / "checkpoints" / "best.pth")
     assert best["train_state"]["epoch"] == result.results["best"]["epoch"]
     assert not any(name.startswith("rollout_") for name in files(result))
-    assert (result.run_dir / "videos" / "epoch_3.mp4").stat().st_size > 0
+    video = result.run_dir / "videos" / "epoch_3.mp4"
+    assert video.stat().st_size > 0
+    assert final["environments"][0]["video"] == str(video.absolute())
     assert "success, final" in "\n".join(result.summary)
 
 
@@ -305,6 +307,7 @@ def test_several_environments(run):
     assert record["Rollout/Success_Rate"] == sum(rates) / 2
     ends = [f"Rollout/Success_Rate_At_End/point_mass:PointMass{x}-v0" for x in ("", "Far")]
     assert [record[tag] for tag in ends] == rates  # episodes end at success
+    assert all("checkpoint" not in e for e in result.results["final"]["environments"])
     names = [e["env"] for e in result.results["final"]["environments"]]
     assert names == ["point_mass:PointMass-v0", "point_mass:PointMassFar-v0"]
 

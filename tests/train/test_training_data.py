@@ -225,6 +225,7 @@ def test_three_files_and_four_numbers_are_named():
     more = TrainingData((share(),) * 5, {}, 1, {"b": [0, 1, 2, 3, 9]})
     assert f"{one}; 2 more files, 4 demos; observations ; network 1 weights" in more.words
     assert more.words.endswith("b [0, 1, 2, 3, ...]")
+    assert TrainingData((), {"a": [2]}, 9, {}).words == "observations a 2; network 9 weights"
     (file, *_) = TrainingData((share(failures=("a",)),), {}, 1, {}).to_dict()["files"]
     assert (file["failures"], file["held_out"]) == (1, 0)
 
