@@ -6,6 +6,7 @@ for them and draws the random numbers of predictions.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from imitate.policy.checks import newest_frames, refuse_missing, refuse_not_fini
 from imitate.system.extras import missing
 from imitate.system.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.system.instructions import LANGUAGE_KEY, Instructions
+from imitate.system.memory import free_memory
 
 _DOMAINS = frozenset({"", "ai.onnx"})
 # Fields of ONNX's messages (onnx.proto) that lead to tensors, by the kind of message.
@@ -32,13 +34,15 @@ _CHILDREN: dict[str, dict[int, str]] = {
     "function": {7: "node", 9: "opset", 11: "attribute"},
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
-    "sparse": {1: "tensor", 2: "tensor"},
 }
 _EXTERNAL_DATA, _DATA_LOCATION, _DOMAIN = 13, 14, 1
+_DATA_TYPE, _STRING, _OPERATOR, _NAME = 2, 8, 4, 1
 _MOST_DEPTH = 32
 _LOOPS = (b"Loop", b"Scan", b"SequenceMap")
 LONGEST_S = 20.0
-"""Seconds after which a prediction by a network with loops, which may never end, is given up."""
+"""Seconds after which a first prediction, or any by a network with loops, which may never end, is given up."""
+MOST_MEMORY, LEAST_MEMORY = 2**31, 2**28
+"""Largest memory in bytes of all predictions of a process, without the weights; the same if little memory is free."""
 
 
 class Graph:
@@ -47,7 +51,7 @@ class Graph:
     Args:
         model: its bytes.
         threads: number of threads per run.
-        longest_s: seconds after which a run of a network with loops is ended.
+        longest_s: seconds after which the first run, or any run of a network with loops, is ended.
 
     Attributes:
         inputs: names of its inputs.
@@ -71,8 +75,15 @@ class Graph:
             4  # fatal errors only, because other messages may quote the model
         )
         try:
+            _limit_memory(onnxruntime)
+            options.add_session_config_entry("session.use_env_allocators", "1")
+            options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+            # Results that depend on weights alone would be computed here without the limit.
             self._session: Any = onnxruntime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"]
+                model,
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=["ConstantFolding"],
             )
         except Exception as error:
             raise BundleError(f"onnxruntime cannot load policy.onnx: {_line(error)}") from error
@@ -80,6 +91,7 @@ class Graph:
         self.outputs = tuple(entry.name for entry in self._session.get_outputs())
         self._names = list(self.outputs)
         self._has_loops = any(operator in model for operator in _LOOPS)
+        self._is_timed = True
         self._new_options: Any = onnxruntime.RunOptions
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -91,7 +103,7 @@ class Graph:
         options = self._new_options()
         end = threading.Timer(self._longest_s, setattr, (options, "terminate", True))
         end.daemon = True
-        if self._has_loops:
+        if self._is_timed:
             end.start()
         try:
             given = {name: feed[name] for name in self.inputs}
@@ -99,12 +111,23 @@ class Graph:
         except Exception as error:
             if options.terminate:
                 raise BundleError(
-                    f"policy.onnx takes longer than {self._longest_s:g} s: it has a loop that may never end"
+                    f"policy.onnx takes longer than {self._longest_s:g} s, perhaps in a loop that never ends"
                 ) from error
             raise BundleError(f"policy.onnx cannot be run: {_line(error)}") from error
         finally:
             end.cancel()
+        self._is_timed = self._has_loops
         return dict(zip(self.outputs, values, strict=True))
+
+
+@functools.cache
+def _limit_memory(onnxruntime: Any) -> None:
+    """Limit the memory of all predictions of this process, because a small network may ask for any size."""
+    most = max(LEAST_MEMORY, min(MOST_MEMORY, free_memory()))
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg({"max_mem": most}))
 
 
 def _line(error: Exception) -> str:
@@ -112,7 +135,7 @@ def _line(error: Exception) -> str:
 
 
 def refuse_external(model: bytes) -> None:
-    """Refuse a model with weights in other files, or with operators beyond ONNX's own.
+    """Refuse a model with weights in other files, operators beyond ONNX's own, or data whose memory is not limited.
 
     Raises:
         BundleError: the model has these, or is not an ONNX model.
@@ -130,6 +153,8 @@ def _walk(message: memoryview, kind: str, depth: int) -> None:
     for number, value in _fields(message):
         if kind == "tensor" and number in (_EXTERNAL_DATA, _DATA_LOCATION) and value:
             raise BundleError("policy.onnx has weights in another file, which is refused")
+        if kind == "sparse" or _makes_text(kind, number, value):
+            raise BundleError("policy.onnx has texts or sparse weights, which are refused")
         if isinstance(value, int):
             continue
         if kind == "opset" and number == _DOMAIN and bytes(value).decode() not in _DOMAINS:
@@ -138,6 +163,16 @@ def _walk(message: memoryview, kind: str, depth: int) -> None:
             )
         if number in children:
             _walk(value, children[number], depth + 1)
+
+
+def _makes_text(kind: str, number: int, value: int | memoryview) -> bool:
+    """Return true for a field by which texts come into a network, whose length onnxruntime does not limit."""
+    if kind == "tensor":
+        return number == _DATA_TYPE and value == _STRING
+    if isinstance(value, int) or (kind, number) not in (("node", _OPERATOR), ("attribute", _NAME)):
+        return False
+    word = bytes(value)
+    return b"String" in word if kind == "node" else word.startswith(b"value_string")
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:

@@ -61,9 +61,51 @@ def test_a_loop_without_end_is_ended():
     graph = Graph(data, longest_s=0.1)
     for _ in range(2):
         with pytest.raises(
-            BundleError, match="policy.onnx takes longer than 0.1 s: it has a loop that may"
+            BundleError, match="policy.onnx takes longer than 0.1 s, perhaps in a loop that never"
         ):
             graph.run({"x": np.ones(2, np.float32)})
+
+
+def test_a_first_run_that_takes_long_is_ended():
+    names = ["m", *(f"v{number}" for number in range(2000)), "y"]
+    waves = [helper.make_node("Sin", [a], [b]) for a, b in zip(names, names[1:], strict=False)]
+    size = numpy_helper.from_array(np.array([2**17, 2]), "size")
+    graph = Graph(
+        model([helper.make_node("Expand", ["x", "size"], ["m"]), *waves], [size]), longest_s=0.05
+    )
+    with pytest.raises(BundleError, match="takes longer than 0.05 s"):
+        graph.run({"x": np.ones(2, np.float32)})
+
+
+@pytest.mark.parametrize("source", ["x", "w"])
+def test_the_memory_of_a_network_is_limited_whether_it_depends_on_the_input_or_not(source):
+    numbers = {"w": np.ones(2, np.float32), "size": np.array([2**29, 2])}
+    nodes = [
+        helper.make_node("Expand", [source, "size"], ["m"]),
+        helper.make_node("ReduceMax", ["m"], ["r"], keepdims=0),
+        helper.make_node("Add", ["r", "x"], ["y"]),
+    ]
+    given = [numpy_helper.from_array(value, name) for name, value in numbers.items()]
+    graph = Graph(model(nodes, given))
+    with pytest.raises(BundleError, match="cannot be run: .*Available memory of"):
+        graph.run({"x": np.ones(2, np.float32)})
+
+
+def texts_and_sparse_weights():
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    yield model([add], [helper.make_tensor("w", TensorProto.STRING, [1], [b"text"])])
+    yield model([helper.make_node("Constant", [], ["w"], value_string="text"), add])
+    yield model([helper.make_node("Constant", [], ["w"], value_strings=["text"]), add])
+    yield model([helper.make_node("StringConcat", ["x", "x"], ["y"])])
+    numbers = [numpy_helper.from_array(np.ones(1, kind)) for kind in (np.float32, np.int64)]
+    sparse = helper.make_sparse_tensor(*numbers, [2**31])
+    yield model([helper.make_node("Constant", [], ["w"], sparse_value=sparse), add])
+
+
+@pytest.mark.parametrize("data", list(texts_and_sparse_weights()))
+def test_texts_and_sparse_weights_are_refused(data):
+    with pytest.raises(BundleError, match="has texts or sparse weights, which are refused"):
+        refuse_external(data)
 
 
 def test_names_of_a_model_reach_no_terminal(capfd):
@@ -82,10 +124,6 @@ def test_weights_in_other_files_are_refused_wherever_they_are():
     constant = helper.make_node("Constant", [], ["w"], value=external())
     inner = helper.make_graph([constant], "inner", [], [helper.make_tensor_value_info("w", 1, [2])])
     condition = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
-    sparse = onnx.SparseTensorProto(values=external(), dims=[2])
-    in_sparse = onnx.ModelProto()
-    in_sparse.ParseFromString(model([add]))
-    in_sparse.graph.sparse_initializer.append(sparse)
     function = onnx.ModelProto()
     function.ParseFromString(model([add]))
     function.functions.append(
@@ -95,7 +133,6 @@ def test_weights_in_other_files_are_refused_wherever_they_are():
         model([add], [external()]),
         model([constant, add]),
         model([condition]),
-        in_sparse.SerializeToString(),
         function.SerializeToString(),
     ):
         with pytest.raises(BundleError, match="weights in another file"):
