@@ -49,6 +49,7 @@ from imitate.policy.structure import (
 from imitate.system.missing import no_such
 from imitate.system.plain_files import MAX_SETTINGS, fresh, json_value, replaced
 from imitate.system.recognition import diagnosis, hdf5_words, lerobot_policy
+from imitate.system.run_folder import find_checkpoint
 from imitate.system.torch_archive import check_archive, damage, first_line, is_archive
 from imitate.system.version import __version__
 
@@ -132,7 +133,7 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read a checkpoint. robomimic's checkpoints and LeRobot's policy folders are converted to ours.
+    """Read a checkpoint, of a run folder the best. robomimic's and LeRobot's are converted to ours.
 
     No code from the file is executed. Checksums are verified before reading; the types of the parts, and that the
     weights are finite, afterwards.
@@ -145,6 +146,8 @@ def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") 
     theirs = lerobot_policy(path)
     if theirs is not None:
         return _from_lerobot(theirs)
+    if path.is_dir():
+        path = find_checkpoint(path)
     if not path.is_file():
         raise CheckpointError(no_such(path, "checkpoint file"))
     if not is_archive(path):

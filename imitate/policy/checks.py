@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def refuse_array(raw: object, keys: Iterable[str]) -> None:
+    """Raise UserError if an observation is an array rather than a dict of arrays."""
+    if not isinstance(raw, Mapping):
+        wanted = ", ".join(f"'{key}': array" for key in keys)
+        raise UserError(
+            f"the policy needs a dict of observations {{{wanted}}}, but got {type(raw).__name__}"
+        )
+
+
 def refuse_missing(raw: Mapping[str, Any], keys: Iterable[str]) -> None:
     """Raise UserError if an observation lacks one of the keys."""
     missing = [key for key in keys if key not in raw]

@@ -50,7 +50,7 @@ def policy_from_checkpoint(
 
     Args:
         device: device on which the policy runs; None: the first CUDA device, or the CPU of a machine without one.
-        ckpt_path: checkpoint file, ours or robomimic's; give either this or ``ckpt_dict``.
+        ckpt_path: checkpoint file, ours or robomimic's, or a run folder; give either this or ``ckpt_dict``.
         ckpt_dict: an already loaded checkpoint.
         verbose: log what was loaded.
         precision: precision of the large linear layers on a CPU. bf16 makes large networks up to twice as fast and

@@ -26,6 +26,7 @@ from imitate.policy.checks import (
     as_array,
     newest_frames,
     refuse_action,
+    refuse_array,
     refuse_missing,
     refuse_not_finite,
 )
@@ -527,6 +528,7 @@ class RolloutPolicy:
         self, raw: Mapping[str, ArrayLike], keys: tuple[str, ...], batched: bool
     ) -> dict[str, Tensor]:
         """Convert raw arrays to network inputs with a batch dimension."""
+        refuse_array(raw, keys)
         preprocess = self.algo.preprocess
         if not batched:
             vectors = preprocess.plan(keys).of_vectors(raw, self._given)

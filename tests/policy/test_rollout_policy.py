@@ -148,11 +148,12 @@ def test_two_policies_in_one_process_stay_themselves():
     ("obs", "words"),
     [
         ({"pos": np.zeros(3)}, r"needs vel.*got pos"),
+        (np.zeros(3), r"a dict of observations \{'pos': array, 'vel': array\}, but got ndarray"),
         ({"pos": np.zeros(3), "vel": np.zeros(5)}, "vel"),
         ({"pos": np.zeros(3), "vel": np.array(["a", "b"])}, "'vel' has dtype <U1; expected num"),
         ({"pos": np.zeros((5, 3)), "vel": np.zeros((5, 2))}, "stacked as 1 frame;"),
     ],
-    ids=["missing", "shape", "words", "frames"],
+    ids=["missing", "array", "shape", "words", "frames"],
 )
 def test_an_observation_that_does_not_fit_is_named(obs, words):
     with pytest.raises(UserError, match=words):
