@@ -142,7 +142,7 @@ class BCEnsembleConfig(AlgoSection):
 
 
 class DrawnMembers(NamedTuple):
-    """Members of an update: their noise, and their weights (E, D)."""
+    """The ensemble drawn for one update: noise and network weights (E, D) of each member."""
 
     noise: Tensor
     particles: Tensor

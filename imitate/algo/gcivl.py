@@ -10,8 +10,8 @@ and their targets V'_i:
     L_pi = -E[ min(exp(alpha A), 100) log pi(a | s, g) ], A = mean_i V_i(s', g) - mean_i V_i(s, g),
            pi a Gaussian of unit variance                                                      -> GCIVL._actor_loss
 
-The targets' advantage decides the weight, the online value is what is regressed, as in double DQN. Without Q, luck in
-the dynamics counts as skill: values are optimistic where transitions are random.
+The target networks' advantage gives the weight, and the online value is regressed, as in double DQN. Without Q, luck
+in the dynamics counts as skill: values are optimistic where transitions are random.
 Departures: images of state and goal have encoders of their own; targets follow the values after their step, there those
 before it. robomimic has no GCIVL.
 """

@@ -84,12 +84,12 @@ class MBRL(Algo[MBRLConfig]):
 
     @property
     def dynamics(self) -> Dynamics:
-        """The model."""
+        """The learned model of the environment."""
         return cast(Dynamics, self.nets["dynamics"])
 
     @cached_property
     def planner(self) -> Planner:
-        """The search."""
+        """The planner, which searches for actions in the learned model."""
         return planner_of(self.config.planner, self.ac_dim)
 
     @cached_property

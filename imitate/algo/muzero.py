@@ -332,7 +332,7 @@ class MuZero(Algo[MuZeroConfig]):
 
     @property
     def model(self) -> MuZeroModel:
-        """The networks."""
+        """The networks of the learned model, the policy and the value."""
         return cast(MuZeroModel, self.nets["model"])
 
     @property

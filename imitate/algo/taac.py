@@ -282,7 +282,7 @@ class TAAC(ActorCritic[TAACConfig]):
         values = (logits.exp() * later).sum(-1)
         shape = (-1, batch["rewards"].shape[1] + 1)
         after, changes = (x.reshape(shape)[:, 1:] for x in (values, draw_class(logits, None) > 0))
-        # the choice at a window's first step does not count, and nothing is known after its last
+        # a return may include the first step whatever was chosen there, and ends at the last step of the window
         known = batch["mask"][:, 1:] & ~batch["new"][:, 1:] & ~changes[:, :-1]
         stops = torch.cat([~known, torch.ones_like(known[:, :1])], dim=1)
         return compared_returns(batch["rewards"], batch["discounts"], after, stops)

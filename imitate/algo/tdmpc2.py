@@ -344,7 +344,7 @@ class TDMPC2(Algo[TDMPC2Config]):
 
     @cached_property
     def planner(self) -> Planner:
-        """The search."""
+        """The planner, which searches for actions in the learned model."""
         return built(self.config.planner, self.ac_dim)
 
     @cached_property

@@ -325,7 +325,8 @@ def of_training(losses: Sequence[float], error: float) -> Cause | None:
         error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
     """
     if len(losses) < 3:
-        falling = 1.3 * _FALLING  # too few losses to know; the errors of the actions decide
+        # the losses are too few to judge: only the error of the actions counts
+        falling = 1.3 * _FALLING
         words = f"the training has {counted(len(losses), 'epoch')} only"
     else:
         x = np.asarray(losses, dtype=np.float64)
@@ -474,7 +475,7 @@ def of_failures(solved: Sequence[bool | None]) -> Cause | None:
 
 
 def of_one_or_two(number: int, own: float) -> Cause:
-    """Judge a training on fewer than three demonstrations, of which no others predict one.
+    """Judge a training on one or two demonstrations, too few to predict one of them from others.
 
     Args:
         number: number of demonstrations.

@@ -1,7 +1,7 @@
 """Episodes that look solved and are not: their observations do not describe the scene.
 
 At the end of successful demonstrations some combinations of observed numbers hardly vary, such as the difference of a
-position and its goal: they are what the task asks for. A policy that sees a goal or a pose in another order, with
+position and its goal: they define success in the task. A policy that sees a goal or a pose in another order, with
 another sign or from another origin reaches this state in its observations, and fails in the scene.
 """
 

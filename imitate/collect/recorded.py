@@ -257,7 +257,7 @@ def differences(file: DatasetFile, demo: str, drawn: Drawn, cameras: list[str]) 
         if key in drawn.obs and key not in cameras and not key.endswith(UNRESTORED):
             recorded = file.read(demo, f"obs/{key}")
             if recorded.shape == drawn.obs[key].shape:
-                # whole numbers without a sign, and truth values, have no differences
+                # unsigned integers and booleans cannot be subtracted
                 gap = recorded.astype(np.float64) - drawn.obs[key]
                 found[key] = float(np.abs(gap).max())
     return found

@@ -195,7 +195,7 @@ def leaves_of(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
 
 
 def _short_sources(sources: Sequence[Source]) -> list[str]:
-    """Return a name for each configuration: the fewest last parts of its path that tell it from the others."""
+    """Return a name for each configuration: the fewest last parts of its path that make it unique."""
     parts = [
         Path(str(source).removesuffix(".json")).parts
         if isinstance(source, str | Path)

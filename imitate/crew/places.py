@@ -36,7 +36,7 @@ def open_backend(
         name: name of the workers.
 
     Raises:
-        UserError: the back end is unknown; Ray is not installed; the cluster cannot be reached or asks for no token.
+        UserError: the back end is unknown; Ray is not installed; the cluster cannot be reached, or requires no token.
     """
     check_place(on)
     if on == LOCAL:

@@ -171,7 +171,7 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
         address: HOST:PORT of its head; None: RAY_ADDRESS, or the one that runs on this machine, or a private one.
 
     Raises:
-        UserError: Ray is not installed; the cluster cannot be reached, or asks for no token.
+        UserError: Ray is not installed; the cluster cannot be reached, or does not require a token.
     """
     connection = _CONNECTION
     with connection.lock:
@@ -335,7 +335,7 @@ def _refuse_open(address: str) -> None:
     )
     if answered.returncode == 0:
         raise EnvError(
-            f"the Ray cluster at {address} asks for no token: whoever reaches it runs code on it; start it with "
+            f"the Ray cluster at {address} does not require a token: whoever reaches it runs code on it; start it with "
             f"RAY_AUTH_MODE=token, or set {UNSAFE}=1 where nobody else reaches it"
         )
 

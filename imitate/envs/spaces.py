@@ -130,8 +130,9 @@ def _action_parts(name: str, space: Any) -> list[Any]:
     kinds = [type(part).__name__ for part in parts]
     if kinds in (["Discrete"], ["Box"], ["Discrete", "Box"]):
         return parts
+    inner = "" if parts == [space] else f" ({', '.join(kinds)})"
     raise EnvError(
-        f"{name}: its actions are a {type(space).__name__} ({', '.join(kinds)}); Box, Discrete, and a Tuple or Dict "
+        f"{name}: its actions are a {type(space).__name__}{inner}; Box, Discrete, and a Tuple or Dict "
         "of one each are supported: wrap the environment, for example with one Discrete choice of each combination"
     )
 
@@ -224,7 +225,7 @@ def _layout(space: Any) -> str | None:
 
 
 def no_observation(env_name: str, key: str, obs: Mapping[str, Any]) -> EnvError:
-    """Return the error, with the remedy that the running command has.
+    """Return the error for an observation that an environment lacks, with an option of the command as remedy.
 
     Args:
         env_name: the environment.

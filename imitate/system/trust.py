@@ -121,7 +121,7 @@ def trust_file() -> Path:
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
-    """Raise EnvError if env_args contain untrusted names, or arguments that are not a dict and would hide theirs."""
+    """Raise EnvError if env_args contain untrusted names, or arguments that are no dict and cannot be checked."""
     kwargs = env_meta.get("env_kwargs")
     if kwargs and not isinstance(kwargs, Mapping):
         raise EnvError(f"env_args['env_kwargs'] is a {type(kwargs).__name__}; expected a dict")

@@ -40,7 +40,7 @@ def start_from(algo: Algo, settings: ExperimentConfig) -> None:
 
     Raises:
         CheckpointError: the checkpoint does not fit the algorithm.
-        ConfigError: moments of parts are asked for.
+        ConfigError: optimizer state is requested for parts of networks.
     """
     path = settings.ckpt_path
     if path is None:
@@ -53,8 +53,8 @@ def start_from(algo: Algo, settings: ExperimentConfig) -> None:
     if settings.ckpt_parts is not None:
         if settings.ckpt_optimizers:
             raise ConfigError(
-                "experiment.ckpt_optimizers: moments are loaded for whole networks only: set ckpt_parts to null, or "
-                "this to false"
+                "experiment.ckpt_optimizers: optimizer state is loaded for whole networks only: set "
+                "ckpt_parts to null, or this to false"
             )
         _load_parts(algo, ckpt["model"]["nets"], settings.ckpt_parts, path)
         return
@@ -62,7 +62,7 @@ def start_from(algo: Algo, settings: ExperimentConfig) -> None:
     if preprocess.obs_shapes != algo.preprocess.obs_shapes or preprocess.action_dim != algo.ac_dim:
         raise CheckpointError(
             f"experiment.ckpt_path: the weights of {path} do not fit this configuration: they are for observations "
-            f"{preprocess.obs_shapes} and {preprocess.action_dim} actions, but the data or environment have "
+            f"{preprocess.obs_shapes} and actions of size {preprocess.action_dim}, but the data or environment have "
             f"{algo.preprocess.obs_shapes} and {algo.ac_dim}"
         )
     theirs, ours = (

@@ -149,8 +149,8 @@ def layers(*sizes):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (layers(30000, 30000), r"asks for networks with a tensor of "),
-        (layers(10**12), r"asks for networks with a tensor of "),
+        (layers(30000, 30000), r"requires a tensor of "),
+        (layers(10**12), r"requires a tensor of "),
         (layers(17), "do not fit"),
         (repeated, "'nets.policy.* of shape .* repeats 4 stored bytes"),
     ],

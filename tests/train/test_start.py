@@ -106,7 +106,7 @@ def test_chosen_parts_are_loaded_and_all_else_begins_anew(demo_file, tmp_path):
     ):
         with refused(words, error=CheckpointError):
             started(part, more=more)
-    with refused("experiment.ckpt_optimizers: moments", error=ConfigError):
+    with refused("experiment.ckpt_optimizers: optimizer state", error=ConfigError):
         started("policy", more=("experiment.ckpt_optimizers=true",))
 
 

@@ -80,7 +80,7 @@ class AllocationLimit(_Sizes):
         self._left -= max(size, LEAST)
         if self._left < 0:
             raise CheckpointError(
-                f"the checkpoint's configuration asks for networks with a tensor of {size:,} numbers, but its weights "
+                f"the checkpoint's configuration requires a tensor of {size:,} numbers, but its weights "
                 f"are {self._stored:,} numbers in all"
             )
 
@@ -97,14 +97,14 @@ class MemoryLimit(_Sizes):
         self._unseen += size
         if self._tensors > MOST_TENSORS:
             raise ConfigError(
-                f"algo: asks for networks of more than {MOST_TENSORS:,} tensors: choose fewer layers"
+                f"algo: requires more than {MOST_TENSORS:,} tensors: choose fewer layers"
             )
         if self._unseen < LOOK_AT:
             return
         self._unseen, free = 0, free_memory()
         if size * NUMBER_BYTES > free:
             raise ConfigError(
-                f"algo: asks for networks with a tensor of {gigabytes(size * NUMBER_BYTES)}, but "
+                f"algo: requires a tensor of {gigabytes(size * NUMBER_BYTES)}, but "
                 f"{gigabytes(free)} of memory are free: choose smaller layers"
             )
 

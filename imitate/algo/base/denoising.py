@@ -53,7 +53,7 @@ class HorizonConfig(Section):
     latency: int = Field(
         0,
         ge=0,
-        description="steps that a prediction takes; its first actions, as many as these, are skipped",
+        description="control steps that pass during a prediction; so many of its first actions are skipped",
     )
 
     @property

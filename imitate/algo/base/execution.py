@@ -38,7 +38,7 @@ class ChunkExecution:
         size: K, number of actions in a chunk.
         execute: number of steps from one prediction to the next, at most ``size - latency``.
         temporal_ensemble: m of temporal ensembling, which needs ``execute`` 1; None: receding horizon.
-        latency: number of steps that a prediction takes.
+        latency: number of control steps that pass during a prediction.
     """
 
     size: int

@@ -204,7 +204,7 @@ class Hierarchy(Algo[HierarchyT]):
 
     @property
     def learners(self) -> tuple[Algo, ...]:
-        """The parts."""
+        """The algorithms of all parts."""
         return tuple(self.parts.values())
 
     @property

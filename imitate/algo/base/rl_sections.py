@@ -313,7 +313,7 @@ def needs_demonstrations(config: BaseConfig) -> list[str]:
     online, section, problems = config.train.online, config.algo, []
     if not online.enabled or not 0 < online.demo_ratio < 1:
         problems.append(
-            f"train.online.demo_ratio: {config.algo_name} tells demonstrations from replayed steps: enable "
+            f"train.online.demo_ratio: {config.algo_name} needs demonstrations beside replayed steps: enable "
             "train.online, with a share between 0 and 1, such as 0.5"
         )
     if section["n_step"] != 1:

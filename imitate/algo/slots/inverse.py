@@ -1,4 +1,4 @@
-"""Inverse model: an auxiliary loss for which features of two observations must tell the action between them.
+"""Inverse model: an auxiliary loss for predicting the action between two observations from their features.
 
 The inverse half of Pathak, Agrawal, Efros, Darrell, "Curiosity-driven Exploration by Self-supervised Prediction", ICML
 2017 (arXiv:1705.05363); with ``steps`` k > 1 the multi-step form of Islam et al., "Principled Offline RL in the

@@ -458,11 +458,12 @@ def sequences(
 
     Args:
         ends: (T, N) true where an episode ended with a step.
-        mask: (T, N) false where there is no experience; the rest consists of whole episodes, or their collected parts.
+        mask: (T, N) false where there is no experience; the other steps belong to whole or unfinished episodes.
         length: largest number of steps of a sequence.
 
     Returns:
-        numbers of the sequences, and numbers of the steps in them, (T, N) each; undefined where ``mask`` is false.
+        for each step the index of its sequence and its index in that sequence, (T, N) each; undefined where ``mask`` is
+        false.
     """
     steps = np.arange(len(ends))[:, None]
     begins = np.concatenate([np.ones_like(ends[:1]), ends[:-1]])

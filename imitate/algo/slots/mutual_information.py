@@ -1,15 +1,15 @@
-"""Mutual information: an auxiliary loss that makes features tell as much as possible about those of a later step.
+"""Mutual information: an auxiliary loss that maximizes the information of features about those of a later step.
 
 Hjelm et al., "Learning Deep Representations by Mutual Information Estimation and Maximization" (Deep InfoMax), ICLR
 2019 (arXiv:1808.06670), between steps in time as in Anand et al., "Unsupervised State Representation Learning in Atari"
 (ST-DIM), NeurIPS 2019 (arXiv:1906.08226). With features phi and K ``steps``:
 
     loss    -I(phi(o_t), a_t; phi(o_t+K))              -> MutualInformation.loss, models.mutual_information
-            -I(a_t; phi(o_t+K) | phi(o_t)) with ``given_observation``: what the action tells beyond the observation
+            -I(a_t; phi(o_t+K) | phi(o_t)) with ``given_observation``: information of the action alone
 
-Departures: features are of whole observations, without a second loss on patches, and the action belongs to the input.
-With ``ml``, and for the samples of the conditional form, the later features are constants, because features without a
-scale could make any Gaussian density as large as they like.
+Departures: features are of whole observations, without a second loss on patches, and the action is an input of the
+critic T. With the estimator ``ml``, and for the samples of the conditional form, the loss has no gradient through the
+later features: the features could otherwise shrink together, which makes their Gaussian density as large as they like.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ class MutualInformationConfig(SharingAuxiliaryConfig):
 
     estimator: Estimator = Field("jsd", description="kind of bound")
     given_observation: bool = Field(
-        False, description="measure only what the action adds to what the observation tells"
+        False,
+        description="count only the information of the action that the observation does not have",
     )
     steps: int = Field(1, ge=1, description="K, steps between the two observations")
     layer_dims: tuple[PositiveInt, ...] = Field((256, 256), description="hidden layers")

@@ -150,7 +150,7 @@ class Outcomes:
 def outcomes_of(
     config: Any, model: Dynamics, preprocess: Callable[[], Preprocess]
 ) -> Outcomes | None:
-    """Create the correction that a section asks for, or return None if it asks for none."""
+    """Create the correction of a configuration section, or return None if the section requests none."""
     if not isinstance(config, OutcomesConfig):
         return None
     wanted = config.reward or config.ends or config.uncertainty.weight > 0

@@ -1,4 +1,4 @@
-"""Predictive representation: an auxiliary loss for which features must tell rewards and observations after actions.
+"""Predictive representation: an auxiliary loss for predicting later rewards and observations from features.
 
 The latent target is that of Schwarzer, Anand, Goel, Hjelm, Courville, Bachman, "Data-Efficient Reinforcement Learning
 with Self-Predictive Representations" (SPR), ICLR 2021 (arXiv:2007.05929). With features phi, a recurrent network

@@ -188,7 +188,8 @@ class PolicyOpener:
             )
         if self.plan_budget_ms is not None and (is_served or is_bundle(text)):
             raise UserError(
-                f"a budget for planning, but {text} does not plan here: name a checkpoint of a planner"
+                f"--plan-budget-ms: {text} does not plan in this process: leave the option out, or name "
+                "the checkpoint of an algorithm that plans"
             )
         if text.startswith(("ws://", "wss://")):
             return self._served(text, stack)
@@ -230,7 +231,7 @@ class PolicyOpener:
         found: Planner | None = getattr(algo, "planner", None)
         if found is None:
             raise UserError(
-                f"a budget for planning, but the policy of {path} does not plan: leave it out"
+                f"--plan-budget-ms: the policy of {path} does not plan: leave the option out"
             )
         found.budget_s = self.plan_budget_ms / 1000.0
         return found

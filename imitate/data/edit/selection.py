@@ -110,7 +110,7 @@ def with_outcome(file: DemoFile, demos: Sequence[str], success: bool) -> list[st
     unknown = next((demo for demo, outcome in found.items() if outcome is None), None)
     if unknown is not None:
         raise DatasetError(
-            f"{file.path}: demo '{unknown}' has neither the attribute 'success' nor rewards of 0 and 1 that tell it: "
+            f"{file.path}: demo '{unknown}' has neither the attribute 'success' nor rewards of 0 and 1 that show it: "
             "select by another condition"
         )
     return [demo for demo, outcome in found.items() if outcome is success]

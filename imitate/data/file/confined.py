@@ -211,7 +211,7 @@ def _check_repeats(item: Any, what: str, count: int) -> None:
 
 def _largest_text(path: Path, size: int) -> int:
     """Return the size of the file's largest heap, in which its texts are stored; ``size`` if it cannot be searched."""
-    if not path.is_file():  # opened by a journal, not by its path
+    if not path.is_file():  # it was opened through a journal, which has no path
         return size
     largest = 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -312,7 +312,7 @@ def _stored_lengths(array: h5d.DatasetID, plist: Any, path: Path) -> Iterator[in
         plist.get_layout() == h5d.COMPACT
         or not filters <= {h5z.FILTER_DEFLATE}
         or form.get_userblock()
-        or not path.is_file()  # opened by a journal, not by its path
+        or not path.is_file()  # it was opened through a journal, which has no path
     ):
         values = h5py.Dataset(array)
         yield from (len(values[place]) for place in np.ndindex(array.shape))

@@ -217,7 +217,7 @@ def _check_times(
         return
     if key == "timestamp" and is_coarse(times, tables.fps):
         report.doubts[key] = (
-            f"{times.dtype} does not tell its times apart: they were compared with nothing"
+            f"{times.dtype} is too coarse to distinguish its times: they were not checked"
         )
         return
     ticks = ticks_of(times)

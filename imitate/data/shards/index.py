@@ -81,10 +81,10 @@ class Moments:
 
     @classmethod
     def merged(cls, parts: Sequence[Moments]) -> Moments:
-        """Merge moments to those of all rows together (Chan, Golub, LeVeque 1983).
+        """Compute the moments of all rows from the moments of their parts (Chan, Golub, LeVeque 1983).
 
         Args:
-            parts: moments of the parts, at least one.
+            parts: moments of each part; at least one.
         """
         counts = np.array([part.count for part in parts], dtype=np.float64)[:, None]
         means = np.stack([part.mean for part in parts])

@@ -367,7 +367,7 @@ class RemotePolicy:
         }
 
     def _checked(self, value: Any, dimensions: int) -> NDArray[np.float64]:
-        """Actions of a server that tells its schema.
+        """Check the actions of a server whose schema is known, and return them as an array.
 
         Raises:
             BadAnswerError: they are not finite numbers of the schema's size and within its limits.

@@ -109,7 +109,7 @@ def target_errors(pairs: list[tuple[Array, Array]]) -> Array:
 
 
 def target_distances(pairs: list[tuple[Array, Array]]) -> Array:
-    """Return the least mean squared distance (A, V) of each position from each target a few steps before."""
+    """Return mean squared distances (A, V) of each action to each position, at the best delay of a few steps."""
     errors = []
     for delay in range(DELAYS[-1] + 1):
         squares = [

@@ -65,7 +65,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Status:
-    """A policy worker's answer to weights, or to None, which asks for a sign of life.
+    """A policy worker's answer to weights, or to None, which checks that it responds.
 
     Attributes:
         address: address at which it accepts requests.
