@@ -69,7 +69,7 @@ def checkpoints_of(agent: Path) -> list[Path]:
         return [place]
     own = [folder for folder in (place / "checkpoints", place) if any(folder.glob("*.pth"))]
     folder = own[0] if own else find_checkpoint(place).parent
-    numbered = {int(n): p for p in folder.glob("epoch_*.pth") if (n := p.stem[6:]).isdigit()}
+    numbered = {int(n): p for p in folder.glob("epoch_*.pth") if (n := p.stem[6:]).isdecimal()}
     return [path for _, path in sorted(numbered.items())] or sorted(folder.glob("*.pth"))
 
 

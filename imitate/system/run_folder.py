@@ -89,8 +89,9 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for one training process; the system frees it when the process dies."""
         try:
-            for folder in (self.checkpoints, self.videos, self.tensorboard, self.path / "wandb"):
-                check_not_linked(folder)
+            parts = (self.checkpoints, self.videos, self.tensorboard, self.metrics)
+            for part in (*parts, self.path / "wandb"):
+                check_not_linked(part)
             handle = self._lock(make=True)
         except BlockingIOError:
             raise ConfigError(
@@ -211,7 +212,7 @@ def only_name(path: Path) -> Path:
 
 def _start_order(path: Path) -> tuple[str, int]:
     stamp, _, attempt = path.name.partition("_")
-    return stamp, int(attempt) if attempt.isdigit() else 0
+    return stamp, int(attempt) if attempt.isdecimal() else 0
 
 
 def find_checkpoint(agent: str | Path) -> Path:

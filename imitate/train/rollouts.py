@@ -324,5 +324,5 @@ class Rollouts:
     def _drop_videos(self, keep: set[int | None]) -> None:
         for path in self._folder.videos.glob("epoch_*.mp4"):
             number = path.stem.split("_")[1]
-            if number.isdigit() and int(number) not in keep:
+            if number.isdecimal() and int(number) not in keep:
                 path.unlink(missing_ok=True)

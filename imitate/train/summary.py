@@ -236,7 +236,7 @@ def _bests(history: History) -> list[KeptCheckpoint]:
 
 def _epoch_of(name: str) -> int | None:
     prefix, _, digits = Path(name).stem.rpartition("_")
-    return int(digits) if prefix == "epoch" and digits.isdigit() else None
+    return int(digits) if prefix == "epoch" and digits.isdecimal() else None
 
 
 def recommendation(

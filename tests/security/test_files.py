@@ -178,7 +178,7 @@ def test_a_log_or_lock_is_opened_through_no_link(tmp_path, name, kind):
     assert not run.is_locked()
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "videos", "tb", "wandb"])
+@pytest.mark.parametrize("name", ["checkpoints", "videos", "tb", "wandb", "metrics.jsonl"])
 def test_no_training_in_a_folder_whose_parts_lie_elsewhere(tmp_path, name):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).symlink_to(tmp_path)

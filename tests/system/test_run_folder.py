@@ -121,3 +121,10 @@ def test_a_lock_is_for_one_process_and_ends_with_it(tmp_path):
             pass
     with RunFolder(tmp_path).locked():
         pass
+
+
+def test_a_folder_whose_attempt_is_no_number_comes_first(tmp_path):
+    for name in ("20260101000000_2", "20260101000000_\xb2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    assert [path.name[-1] for path in runs_in(tmp_path)] == ["\xb2", "2"]

@@ -104,19 +104,24 @@ def _over_http(url: str, start: int, tag: str, method: str) -> Iterator[Content]
         )
         tag = changed or etag if etag.startswith("W/") else etag or changed
         if answer.status == 200:
-            total = int(length) if length.isdigit() else None
+            total = _whole(length)
             yield Content(0, total, tag, _blocks(url, answer))
         elif answer.status == 416 and part == f"bytes */{start}":  # no bytes are left
             yield Content(start, start, tag, iter(()))
         elif answer.status == 206 and part.startswith(f"bytes {start}-"):
             _, _, size = part.rpartition("/")
-            total = int(size) if size.isdigit() else None
+            total = _whole(size)
             yield Content(start, total, tag, _blocks(url, answer))
         elif start:
             with _over_http(url, 0, "", method) as whole:
                 yield whole
         else:
             raise UnreachableError(f"the server answers {answer.status}, without the file")
+
+
+def _whole(text: str) -> int | None:
+    """Return the number in a header of a server, or None if it is none or has too many digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _answer(request: Request) -> Any:
@@ -156,7 +161,7 @@ def _guarded(url: str) -> Iterator[None]:
     except HTTPError as error:
         words, wait_s = f"{error.code} {error.reason}", error.headers.get("Retry-After", "")
         if error.code in _PASSING:
-            raise UnreachableError(words, float(wait_s) if wait_s.isdigit() else None) from None
+            raise UnreachableError(words, _whole(wait_s)) from None
         advice = "correct the address (--url of a download), or look at the publisher's page"
         if error.code in (401, 403):
             advice = "it requires a login: download it with a browser"

@@ -1,5 +1,6 @@
 """Fetching into the cache over HTTP and from fsspec's file systems; the bound of the cache."""
 
+import io
 import os
 import shutil
 import signal
@@ -267,3 +268,12 @@ def test_a_file_that_is_held_twice_is_released_twice(put):
     release(path)
     make_room({"x"}, 8 * MB)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("size", ["\xb2", "9" * 5000, "-5"])
+def test_a_size_that_is_no_number_counts_as_unannounced(monkeypatch, size):
+    answer = io.BytesIO(b"abc")
+    answer.status, answer.headers = 200, {"Content-Length": size}
+    monkeypatch.setattr(download, "urlopen", lambda request, timeout: answer)
+    with download.opened("http://127.0.0.1/a") as content:
+        assert (content.total, b"".join(content.blocks)) == (None, b"abc")
