@@ -81,7 +81,7 @@ RANDOM_PENDULUM = (
     *(f"train.data={RANDOM_FILE}", "train.online.enabled=false"),
     *("train.action_config.actions.normalization=auto", "experiment.epoch_every_n_steps=500"),
     *("train.num_epochs=4", "experiment.rollout.rate=1", "algo.target_tau=0.02"),
-    "algo.near.share=0",
+    *("algo.near.share=0", "train.batch_size=256"),
 )
 """2,000 updates from a file of 4,000 random steps."""
 FROM_FEW_ON_LIFT = (

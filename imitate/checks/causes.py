@@ -313,6 +313,8 @@ def _next_mean(actions: Array) -> Array:
     return found
 
 
+_EPOCHS = 10
+"""Fewest epochs that are advised."""
 _FALLING = 0.12
 """Share of the loss's fall in the last third of the epochs above which a training is not finished."""
 
@@ -338,7 +340,7 @@ def of_training(losses: Sequence[float], error: float) -> Cause | None:
         words = f"the last third of the epochs brought {falling:.0%} of the loss's whole fall"
     words += f", and on its own demonstrations the policy errs {error:.2f} times as much as a constant action"
     score = float(np.sqrt(max(falling, 0.0) / _FALLING * error / 0.5))
-    epochs = 2 * len(losses) or "N"
+    epochs = max(2 * len(losses), _EPOCHS) if losses else "N"
     advice = f"train on: imitate train --resume RUN --epochs {epochs}"
     return scored("undertrained", score, 1.0, words, advice)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imitate.checks import causes, ends, fitted, image_causes, response
 from imitate.checks import recording_causes as recorded
@@ -20,7 +21,9 @@ from imitate.checks.subject import (
     Subject,
     acted,
     changed_by,
+    end_values,
     episodes_of,
+    first_images,
     first_values,
     followed,
     motions_of,
@@ -36,7 +39,7 @@ from imitate.data.file.outcomes import outcomes
 from imitate.data.quality.doctor.motion import is_motion
 from imitate.deploy.check.deploy_check import ActionErrors, CheckedDemo, Predictions, shape_findings
 from imitate.deploy.check.first_look import first_look
-from imitate.deploy.check.inputs import DeployFinding
+from imitate.deploy.check.inputs import OUTSIDE, DeployFinding
 from imitate.deploy.check.statistics import Range, TrainingObservations, range_of
 from imitate.deploy.resizing import IMAGE_KINDS
 from imitate.deploy.server.served import schema_of
@@ -211,6 +214,11 @@ def _of_training(
         yield causes.of_images_ignored(changed_by(policy, predictions, every), error, images)
         for key in _of_kind(policy, ("rgb",)):
             yield causes.of_images_cropped(key, unseen_by(policy, predictions, key), error)
+            successive = names[:_LEFT_OUT]
+            ends_ = end_values(data, successive, vectors)
+            yield from _some(
+                image_causes.of_other_episodes(key, first_images(data, successive, key), ends_)
+            )
         report.notes.append(
             "the policy has images: whether the demonstrations are enough and alike was not measured"
         )
@@ -427,7 +435,28 @@ def at_begin(
             if one.kind in ("order", "sign", "exchanged", "zeros"):
                 found.setdefault((one.kind, one.key), []).append(one)
     least = max(min(2, len(episodes)), len(episodes) / 4)
-    return [every[0] for every in found.values() if len(every) >= least]
+    return [
+        every[0]
+        for (kind, key), every in found.items()
+        if len(every) >= least
+        if kind != "sign" or _is_negated(flat(episodes, key), known.ranges[key])
+    ]
+
+
+def _is_negated(episodes: Sequence[Array], known: Range) -> bool:
+    """Return whether the first values fit the training with the opposite sign wherever some do not fit as they are."""
+    firsts = np.stack([values[0] for values in episodes])
+    room = OUTSIDE * (known.high - known.low)
+
+    def outside(values: Array) -> NDArray[np.bool_]:
+        return (values < known.low - room) | (values > known.high + room)
+
+    odd = outside(firsts).any(axis=0)
+    return bool((outside(-firsts)[:, odd].mean(axis=0) <= _CONTRADICTED).all())
+
+
+_CONTRADICTED = 0.2
+"""Share of episodes that may contradict the opposite sign of a number by chance."""
 
 
 def _of_kind(policy: RolloutPolicy, kinds: Sequence[str]) -> list[str]:

@@ -172,9 +172,11 @@ def of_unobserved(data: LeftOut, others: Mapping[str, Array]) -> Iterator[Cause]
     surprise = data.surprise()
     words = f"the last state is known, which does not follow from what the policy observes first (error {surprise:.2f})"
     known = data.unexplained(standardized(data.last)) if surprise > _SURPRISE else error
-    yield _unobserved(
-        error, known, words, "record the goal as an observation, or give an instruction"
+    advice = (
+        "record the goal as an observation, or give an instruction; if the policy sees all that decides, people acted "
+        "differently in one state: keep one way (imitate dataset filter)"
     )
+    yield _unobserved(error, known, words, advice)
 
 
 _SURPRISE = 0.5

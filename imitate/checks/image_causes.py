@@ -214,6 +214,56 @@ def of_views(key: str, recorded: Views, trained: Views) -> Iterator[Cause]:
     yield scored("image late", shown * (as_it_is - float(lags[late])), _LATE, words, advice)
 
 
+def of_other_episodes(key: str, firsts: Images, ends: Array) -> Cause | None:
+    """Test whether the first image of the episode before or after tells more about an episode than its own.
+
+    The image shows where objects are, and so where the robot ends. Ends are predicted from images in other episodes.
+
+    Args:
+        key: name of the camera.
+        firsts: (N, H, W, C) first images of successive demonstrations.
+        ends: (N, D) numbers that depend on the objects, such as the last position of the robot.
+
+    Returns:
+        the cause, or None for fewer than twenty demonstrations.
+    """
+    if len(firsts) < _SUCCESSIVE:
+        return None
+    middle, scale = ends.mean(axis=0), ends.std(axis=0)
+    varied = scale > 1e-6 * np.maximum(np.abs(middle), 1.0)
+    standard = ((ends - middle) / np.maximum(scale, 1e-12))[1:-1, varied]
+    cells = _cells(firsts)
+    cells = (cells - cells.mean(axis=0))[:, cells.std(axis=0) > 0]
+    errors = {
+        offset: _left_out(cells[1 + offset : len(cells) - 1 + offset], standard)
+        for offset in (-1, 0, 1)
+    }
+    best = min((-1, 1), key=lambda offset: errors[offset])
+    words = (
+        f"first images of '{key}' in the episode {'after' if best > 0 else 'before'} predict how an episode ends with "
+        f"an error of {errors[best]:.2f}, and those of its own with {errors[0]:.2f} (1: no better than a constant)"
+    )
+    advice = "give each episode its own images where the dataset is made, and watch it: imitate dataset playback"
+    score = max(min(errors[0], 1.0) - errors[best], 0.0)
+    return scored("images of other episodes", score, 0.2, words, advice)
+
+
+_SUCCESSIVE = 20
+"""Fewest demonstrations from whose images ends are predicted."""
+
+
+def _left_out(known: Array, states: Array) -> float:
+    """Return the error of states (N, D) predicted from inputs (N, F) of the others, divided by a constant's."""
+    if not known.size or not states.size:
+        return 1.0
+    products = known @ known.T
+    products /= np.trace(products) / len(products)
+    # The residual of a left-out row follows from the fit to all rows: Rasmussen and Williams 2006, equation 5.12.
+    inverse = np.linalg.inv(products + _RIDGE * np.eye(len(known)))
+    left = inverse @ states / np.diag(inverse)[:, None]
+    return float(np.abs(left).mean() / max(float(np.abs(states).mean()), 1e-9))
+
+
 _LATEST = 6
 """Largest number of steps by which images are looked for to be late."""
 _LATE = 0.06

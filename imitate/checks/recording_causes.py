@@ -216,13 +216,17 @@ def _of_offset(
     part = Range(known.mean[at], known.std[at], known.low[at], known.high[at])
     there_indeed = sum(_beyond([first[None, at]], part)[1] > 0 for first in reached) >= 2
     of_robot = follows is not None and bool(follows[worst])
-    moved = outside > 0 and alike.all() and (of_robot or not there_indeed)
+    moved = alike.all() and (of_robot or not there_indeed)
+    rare = not outside and not of_robot
+    kind = "coverage" if rare else "offset" if moved and outside > 0 else "other starts"
     return scored(
-        "offset" if moved else "other starts",
+        kind,
         certain + (outside / by_chance if back < 0.5 * outside else 0.0),
         1.0,
         words,
-        "calibrate the sensor or camera that gives it, or place objects and robot as in the demonstrations",
+        "calibrate the sensor or camera that gives it, or place objects and robot as in the demonstrations"
+        if not rare
+        else _OUTSIDE_ADVICE,
     )
 
 
@@ -432,16 +436,18 @@ def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Ca
     scale = np.maximum(wanted.std(axis=0), 1e-9 + 0.01 * wanted.std(axis=0).max())
     own = float((np.abs(again - wanted) / scale).mean())
     error = float((np.abs(done - wanted) / scale).mean())
+    cut, range_ = _cut(wanted, done)
+    if error > max(0.2, 3 * own) and cut > _CUT:
+        words = (
+            f"executed actions reach {range_}, and where the policy's go beyond it, in {cut:.0%} of the steps, they "
+            "are at its ends"
+        )
+        yield scored("shortened", cut, _CUT, words, _WIDER_LIMITS)
+        return
     gain = _gain(wanted, done)
     if error > max(0.2, 3 * own) and gain is not None and gain < 0.9:
         words = f"executed actions are {gain:.2f} times the policy's: limits or a slow mode shorten them"
-        yield scored(
-            "shortened",
-            1 - gain,
-            0.1,
-            words,
-            "give imitate run wider limits (--limits), or leave out its --slow",
-        )
+        yield scored("shortened", 1 - gain, 0.1, words, _WIDER_LIMITS)
         return
     best, at_best = _best_lag(predictions)
     if best and at_best < 0.5 * error and error > 0.2:
@@ -466,6 +472,26 @@ def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Ca
         words,
         "check that the recording is of this checkpoint and that nothing changes observations or actions between",
     )
+
+
+_CUT = 0.1
+"""Share of steps with cut actions that healthy recordings do not reach."""
+_WIDER_LIMITS = "give imitate run wider limits (--limits), or leave out its --slow"
+
+
+def _cut(wanted: Array, done: Array) -> tuple[float, str]:
+    """Return the share of steps in which the wanted actions are beyond the range of the executed ones, and that range.
+
+    The share is 0 if the ends of the range do not explain how the executed actions differ.
+    """
+    low, high = done.min(axis=0), done.max(axis=0)
+    share = ((wanted < low) | (wanted > high)).mean(axis=0)
+    left, error = (
+        np.abs(done - actions).mean(axis=0) for actions in (np.clip(wanted, low, high), wanted)
+    )
+    share = np.where(left < 0.4 * error, share, 0.0)
+    worst = int(share.argmax())
+    return float(share[worst]), f"{low[worst]:.3g} to {high[worst]:.3g} in actions[{worst}]"
 
 
 def _gain(wanted: Array, done: Array) -> float | None:

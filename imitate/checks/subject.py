@@ -314,6 +314,21 @@ def first_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -
     return found
 
 
+def first_images(file: DatasetFile, names: Sequence[str], key: str) -> NDArray[np.generic]:
+    """Return the first images (N, H, W, C) of a camera in some episodes."""
+    return np.concatenate([file.read(name, f"obs/{key}", 0, 1) for name in names])
+
+
+def end_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -> Array:
+    """Return the last values of vectors and the mean action (N, D) of some episodes."""
+    rows = []
+    for name in names:
+        last = file.length(name) - 1
+        parts = [file.read(name, f"obs/{key}", last, last + 1).ravel() for key in keys]
+        rows.append(np.concatenate([*parts, file.read(name, "actions").mean(axis=0).ravel()]))
+    return np.stack(rows).astype(np.float64)
+
+
 def watched(
     file: DatasetFile, names: Sequence[str], keys: Sequence[str], solved: Mapping[str, bool | None]
 ) -> list[Watched]:

@@ -61,6 +61,18 @@ def command(
     cause has a score: the measured value in multiples of the largest one that healthy runs show. From 1 on it is
     named, with the evidence and the next command.
 
+    Causes in the demonstrations: units, shift (motion before its action), sign,
+    gain, limits (cut actions), few demonstrations, failed demonstrations,
+    inconsistent, unobserved (actions depend on what the policy does not see),
+    images of other episodes. In the training: normalization, undertrained,
+    horizon, clipping, copying (of the last action), blind (images change no
+    action). In a recording: missing, not finite, shape, order, exchanged,
+    exchanged vectors, rate, delay, late actions, shortened (by limits),
+    unreached, other policy, sensor, dropped frames, constant, offset, frame
+    (of a goal), outside (of the training's range), other starts, drift,
+    coverage (few demonstrations there), image channels, image border,
+    image turned, image late.
+
     Exit codes: 0 no cause found; 1 a cause is named; 2 invalid input.
     """
     from imitate.checks.diagnosis import diagnose
@@ -114,5 +126,10 @@ def _lines(report: Diagnosis) -> list[str]:
     others = [cause for cause in report.causes if cause not in named][:_SHOWN]
     if others:
         lines.append("measured, and as in healthy runs:")
-        lines += [f"   {cause.score:4.1f}  {cause.kind}: {cause.words}" for cause in others]
+        lines += [f"   {_below(cause):4.2f}  {cause.kind}: {cause.words}" for cause in others]
     return lines + [f"note: {note}" for note in report.notes]
+
+
+def _below(cause: Cause) -> float:
+    """Return a score rounded down, because 0.996 is not named."""
+    return int(cause.score * 100) / 100

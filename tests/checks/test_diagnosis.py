@@ -1,12 +1,15 @@
 """Healthy runs in which no cause is named, and runs and recordings with one planted fault, which comes first."""
 
+import ast
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
 from imitate import policy_from_checkpoint
+from imitate.checks import recording_causes
 from imitate.checks.causes import (
     Neighbours,
     copied_columns,
@@ -427,7 +430,7 @@ def test_the_nearest_demonstration_of_a_failure_is_named():
 def test_a_falling_loss_with_large_errors_is_an_unfinished_training(losses, error, named):
     found = of_training(list(losses), error)
     assert found.is_named == named
-    assert found.advice.endswith(f"--epochs {2 * len(losses)}")
+    assert found.advice.endswith(f"--epochs {max(2 * len(losses), 10)}")
 
 
 @pytest.mark.parametrize(
@@ -543,8 +546,21 @@ def test_one_odd_begin_among_many_episodes_is_no_cause():
     def found(*episodes):
         return [one.kind for one in at_begin(episodes, {"s": "low_dim"}, known)]
 
-    assert found(turned) == ["sign"] == found(*[turned] * 2, *[usual] * 4)
-    assert not found(turned, *[usual] * 3) and not found(*[turned] * 2, *[usual] * 7)
+    assert found(turned) == ["sign"] == found(*[turned] * 4, usual)
+    assert not found(*[turned] * 2, *[usual] * 7)
+    # the values of other episodes have the sign of the training: there the object is elsewhere
+    assert not found(*[turned] * 2, *[usual] * 2)
+
+
+def test_the_help_names_every_cause():
+    help_ = " ".join(call("diagnose --help").output.split())
+    for file in Path(recording_causes.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("scored", "Cause"):
+                words = (
+                    ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else ""
+                )
+                assert words in help_, words
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from imitate.checks.diagnosis import ranked
-from imitate.checks.image_causes import Views, of_images, of_views
-from imitate.checks.recording_causes import of_rare_starts, of_vectors
+from imitate.checks.image_causes import Views, of_images, of_other_episodes, of_views
+from imitate.checks.recording_causes import of_execution, of_rare_starts, of_vectors
 from imitate.checks.subject import followed, positions_among
-from imitate.deploy.check.deploy_check import CheckedDemo
+from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 from imitate.deploy.check.statistics import range_of
 
 TURNS = {
@@ -73,6 +73,44 @@ def test_a_recording_outside_of_the_training_shows_nothing():
     assert not list(of_views("top", outside, inside))
 
 
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_images_of_the_episode_before_or_after(offset):
+    rng = np.random.default_rng(0)
+    aims = rng.uniform(-1, 1, (40, 2))
+    y, x = np.mgrid[-1.2:1.2:24j, -1.2:1.2:24j]
+    shown = np.roll(aims, -offset, axis=0)[..., None, None]
+    spots = np.exp(-((y - shown[:, 0]) ** 2 + (x - shown[:, 1]) ** 2) / 0.1)
+    images = (200 * spots[..., None] * [1, 1, 0]).astype(np.uint8)
+    ends = np.concatenate([aims, np.ones((40, 1))], axis=1)
+    cause = of_other_episodes("top", images, ends)
+    assert cause.is_named == (offset != 0)
+    # images that show the next episode are those of this one in the episode before
+    assert ("episode after" in cause.words) == (offset < 0)
+    assert of_other_episodes("top", images[:19], ends[:19]) is None
+    assert not of_other_episodes("top", 0 * images, ends).is_named
+    assert not of_other_episodes("top", images, 0 * ends).is_named
+
+
+@pytest.mark.parametrize(
+    ("done", "named"),
+    [
+        (lambda wanted: np.clip(wanted, -0.2, 0.2), ["shortened"]),
+        (lambda wanted: 0.5 * wanted, ["shortened"]),
+        (lambda wanted: wanted, []),
+        (lambda wanted: np.roll(wanted, 1, axis=0), ["late actions"]),
+        (lambda wanted: -wanted, ["other policy"]),
+    ],
+)
+def test_how_executed_actions_differ_from_the_policys(done, named):
+    wanted = np.random.default_rng(0).uniform(-1, 1, (200, 2)) * [1, 0.15]
+    whole = Predictions([CheckedDemo("demo", {}, done(wanted))], [wanted], 0.0, [])
+    causes = [*of_execution(whole, whole)]
+    assert [cause.kind for cause in causes if cause.is_named] == named
+    if "reach" in causes[0].words:
+        assert "executed actions reach -0.2 to 0.2 in actions[0]" in causes[0].words
+        assert causes[0].words.endswith("78% of the steps, they are at its ends")
+
+
 @pytest.mark.parametrize(
     ("start", "speed", "named"),
     [
@@ -80,7 +118,7 @@ def test_a_recording_outside_of_the_training_shows_nothing():
         ((-1, -0.6), 0.03, set()),
         ((-1, -0.6), 0.4, {"drift"}),
         ((1.6, 2.0), 0.0, {"outside", "offset"}),
-        ((0.8, 1), 0.0, {"other starts"}),
+        ((0.8, 1), 0.0, {"coverage"}),
     ],
 )
 def test_where_episodes_begin_tells_a_cause_from_its_consequence(start, speed, named):
