@@ -183,17 +183,41 @@ def check_not_linked(path: Path) -> None:
         )
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """Open a regular file to read it, or raise OSError."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def lines_of(path: Path, longest: int) -> Iterator[bytes]:
+    """Yield the lines of a regular file of any size, without those of more than ``longest`` bytes.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    try:
+        with _opened(path) as file:
+            whole = True
+            while piece := file.readline(longest):
+                ends = piece.endswith(b"\n")
+                if whole and (ends or len(piece) < longest):
+                    yield piece
+                whole = ends
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def read_bytes(path: Path, limit: int) -> bytes:
     """Return the content of a regular file, which may be reached through links.
 
     Raises:
         OSError: it is a pipe or a device, or has more than ``limit`` bytes.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
-    with os.fdopen(descriptor, "rb") as file:
+    with _opened(path) as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         content = file.read(limit + 1) if status.st_size <= limit else b""
         if status.st_size > limit or len(content) > limit:
             size = max(status.st_size, limit + 1)

@@ -6,7 +6,7 @@ They are written as JSON lines, and to TensorBoard and Weights & Biases.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from imitate.algo.slots.density import own_distribution
 from imitate.errors import ConfigError
 from imitate.models.actor import Actor, PolicyAndValue
 from imitate.system.extras import install_command
-from imitate.system.plain_files import appended, json_value, read_text
-from imitate.system.run_folder import RunFolder, to_json, write_text
+from imitate.system.plain_files import appended, fresh, json_value, lines_of, replaced
+from imitate.system.run_folder import RunFolder, to_json
 from imitate.train.console import Console
 
 
@@ -80,7 +80,7 @@ def _dtype_of_sums(device: torch.device) -> torch.dtype:
     return torch.float64 if device.type == "cpu" else torch.float32
 
 
-_MAX_BYTES, _LARGEST = 2**27, 1e300
+_LONGEST_LINE, _KEPT_BYTES, _LARGEST = 2**16, 2**25, 1e300
 
 
 def _is_number(value: object) -> bool:
@@ -99,12 +99,30 @@ class MetricsFile:
         with appended(self.path) as handle:
             handle.write(line + "\n")
 
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield every complete line. Lines that a kill cut short and values that are not numbers are skipped."""
+        return (record for record, _ in self._sized())
+
     def read(self) -> list[dict[str, Any]]:
-        """Read every complete line. Lines that a kill cut short and values that are not numbers are skipped."""
+        """Return the records, and if they are too many, evenly spread ones and the last of each kind."""
+        spreads = _Spread(), _Spread()
+        for place, (record, size) in enumerate(self._sized()):
+            spreads[record.get("kind") == "rollout"].add(place, record, size)
+        kept = {place: record for spread in spreads for place, record in spread.all()}
+        return [kept[place] for place in sorted(kept)]
+
+    def truncate(self, epoch: int) -> None:
+        """Remove the lines of later epochs, so that a resumed run writes no line twice."""
+        if self.path.is_file():
+            with replaced(self.path) as temporary, fresh(temporary, "w") as handle:
+                for record in self.records():
+                    if record["epoch"] <= epoch:
+                        handle.write(to_json(record) + "\n")
+
+    def _sized(self) -> Iterator[tuple[dict[str, Any], int]]:
         if not self.path.is_file():
-            return []
-        records = []
-        for line in read_text(self.path, _MAX_BYTES).splitlines():
+            return
+        for line in lines_of(self.path, _LONGEST_LINE):
             try:
                 record = json_value(line)
             except (ValueError, RecursionError):
@@ -114,14 +132,33 @@ class MetricsFile:
                 and type(epoch := record.get("epoch")) is int
                 and _is_number(epoch)
             ):
-                records.append({k: v for k, v in record.items() if k == "kind" or _is_number(v)})
-        return records
+                yield {k: v for k, v in record.items() if k == "kind" or _is_number(v)}, len(line)
 
-    def truncate(self, epoch: int) -> None:
-        """Remove the lines of later epochs, so that a resumed run writes no line twice."""
-        if self.path.is_file():
-            kept = [to_json(record) + "\n" for record in self.read() if record["epoch"] <= epoch]
-            write_text(self.path, "".join(kept))
+
+class _Spread:
+    """Evenly spread records of a stream, and its last one: at most `_KEPT_BYTES` of text."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, dict[str, Any], int]] = []
+        self._last: tuple[int, dict[str, Any], int] | None = None
+        self._count = self._bytes = 0
+        self._stride = 1
+
+    def add(self, place: int, record: dict[str, Any], size: int) -> None:
+        """Add the next record and the size of its line."""
+        self._last = place, record, size
+        if self._count % self._stride == 0:
+            self._kept.append(self._last)
+            self._bytes += size
+        self._count += 1
+        while self._bytes > _KEPT_BYTES:
+            self._kept, self._stride = self._kept[::2], 2 * self._stride
+            self._bytes = sum(size for *_, size in self._kept)
+
+    def all(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield places and records; the last one perhaps twice."""
+        for place, record, _ in (*self._kept, *filter(None, [self._last])):
+            yield place, record
 
 
 class RunLogger:

@@ -436,7 +436,7 @@ class Run:
         metrics = MetricsFile(self.folder.metrics)
         metrics.truncate(self.state.epoch)
         self.history = History(self.config.experiment.early_stopping)
-        for record in metrics.read():
+        for record in metrics.records():
             self.history.add(record)
         if self.history.best is not None:
             self.rollouts.best_epoch = self.history.best[-1]

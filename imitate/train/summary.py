@@ -131,7 +131,7 @@ def draw_curves(folder: RunFolder) -> Path | None:
     from imitate.train.sweep.curves import Setting, read_curves
     from imitate.train.sweep.plot import draw_settings
 
-    if not any(r.get("kind") == "epoch" for r in MetricsFile(folder.metrics).read()):
+    if not any(r.get("kind") == "epoch" for r in MetricsFile(folder.metrics).records()):
         return None
     (curve,) = read_curves([folder.path])
     title = f"{curve.label}, {folder.path.name}"

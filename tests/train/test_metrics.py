@@ -1,3 +1,4 @@
+import os
 from copy import deepcopy
 
 import pytest
@@ -190,3 +191,33 @@ def test_lines_of_later_epochs_are_removed(tmp_path):
     file.truncate(2)
     found = [{key: v for key, v in record.items() if key != "none"} for record in file.read()]
     assert found == kept and len(file.path.read_text().splitlines()) == 2
+
+
+def test_a_long_run_is_read_in_bounded_memory(tmp_path):
+    """130 MB of lines; the best evaluation and the last epoch are among those that are kept."""
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    filler = " " * 60_000
+    with metrics.path.open("w") as file:
+        file.write('{"kind": "rollout", "epoch": 1, "Rollout/Return": 5.0}\n')
+        for epoch in range(1, 2302):
+            file.write(f'{{"kind": "epoch", "epoch": {epoch},{filler}"Train/Loss": 1.0}}\n')
+    assert metrics.path.stat().st_size > 2**27
+    kept = [(record["kind"], record["epoch"]) for record in metrics.read()]
+    assert kept[0] == ("rollout", 1) and kept[-1] == ("epoch", 2301)
+    assert kept[1:-1] == [("epoch", epoch) for epoch in range(1, 2301, 8)]
+    assert sum(1 for _ in metrics.records()) == 2302
+    metrics.truncate(2)
+    assert [record["epoch"] for record in metrics.read()] == [1, 1, 2]
+
+
+def test_lines_that_are_too_long_or_no_utf8_are_skipped(tmp_path):
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    long = b'{"epoch": 1,' + b" " * 2**17 + b'"x": 1}\n'
+    metrics.path.write_bytes(long + b'{"epoch": 2}\n' + b'{"epoch": 3, "\xff": 1}\n{"epoch": 4}')
+    assert metrics.read() == [{"epoch": 2}, {"epoch": 4}]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    mkfifo = getattr(os, "mkfifo", None) or pytest.skip("this system has no named pipes")
+    mkfifo(tmp_path / "metrics.jsonl")
+    assert MetricsFile(tmp_path / "metrics.jsonl").read() == []

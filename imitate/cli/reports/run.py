@@ -88,13 +88,13 @@ def describe(path: Path) -> Report:
             f"{path}: {'.'.join(map(str, first['loc']))} in config.json or results.json: {first['msg']}: "
             "copy the file from the run again"
         ) from None
-    records = MetricsFile(folder.metrics).read()
-    epochs = [record for record in records if record.get("kind") == "epoch"]
+    metrics = MetricsFile(folder.metrics)
+    epochs = [record for record in metrics.read() if record.get("kind") == "epoch"]
     if results.epoch is not None and epochs and epochs[-1]["epoch"] > results.epoch:
         # results.json is older than the metrics: the run was resumed since, and has not ended by itself
         results = _Results()
     history = History(EarlyStoppingConfig())
-    for record in records:
+    for record in metrics.records():
         history.add(record)
     rollouts, best = history.rollouts, history.best
     return {
