@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 from imitate.errors import DatasetError
 from imitate.system.extras import missing
@@ -122,6 +123,28 @@ def _over_http(url: str, start: int, tag: str, method: str) -> Iterator[Content]
 def _whole(text: str) -> int | None:
     """Return the number in a header of a server, or None if it is none or has too many digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects to other addresses of the web only."""
+
+    def redirect_request(
+        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        """Return the request of the new address."""
+        if not newurl.lower().startswith(("http://", "https://")):
+            raise HTTPError(newurl, code, f"with the address '{newurl[:200]}'", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@cache
+def _opener() -> OpenerDirector:
+    return build_opener(_Redirects)
+
+
+def urlopen(request: Request, timeout: float) -> Any:
+    """Open a request, as that of the standard library does, without redirects to FTP."""
+    return _opener().open(request, timeout=timeout)
 
 
 def _answer(request: Request) -> Any:

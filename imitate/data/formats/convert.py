@@ -196,7 +196,13 @@ def _appearing(final: Path) -> Iterator[Path]:
         ) from error
     try:
         yield unfinished
-        _replace(unfinished, final)
+        try:
+            _replace(unfinished, final)
+        except OSError as error:
+            raise DatasetError(
+                f"{error.filename or final}: stands in the way of {final} ({error.strerror}): remove it, or choose "
+                "another name"
+            ) from error
     finally:
         _remove(unfinished)
         _remove(partial)

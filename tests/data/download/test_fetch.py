@@ -70,6 +70,33 @@ def test_what_cannot_be_fetched_is_told_at_once(server, monkeypatch, url, missin
         fetch(url.replace("SERVER", server.url), KEY, 10)
 
 
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("/a.hdf5", None),
+        ("ftp://127.0.0.1:1/a.hdf5", "302 with the address 'ftp://127.0.0.1:1/a.hdf5'"),
+        ("file:///etc/passwd", "302 "),
+    ],
+)
+def test_redirects_are_followed_to_the_web_alone(server, monkeypatch, address, words):
+    answer = server.answer
+
+    def redirect(request, with_body):
+        if request.path == "/a.hdf5":
+            return answer(request, with_body)
+        request.send_response(302)
+        request.send_header("Location", address)
+        request.end_headers()
+
+    monkeypatch.setattr(server, "answer", redirect)
+    url = f"{server.url}/moved"
+    if words is None:
+        assert fetch(url, KEY, len(CONTENT)).read_bytes() == CONTENT
+    else:
+        with refused(f"{url}: the server answers {words}|correct the address"):
+            fetch(url, KEY, 10)
+
+
 def test_a_small_file_is_read_anew_and_from_its_copy_when_the_server_is_away(server, caplog):
     url = f"{server.url}/index.json"
     server.cut["/index.json"] = [3]  # cut short, it is asked for again

@@ -160,6 +160,22 @@ def test_states_are_replayed(formats, tmp_path, monkeypatch):
     assert (report.demos, report.steps) == (2, 8)
 
 
+def test_what_cannot_be_removed_stands_in_the_way(formats, tmp_path, monkeypatch):
+    final, old = tmp_path / "b", tmp_path / "b.replaced"
+    final.mkdir()
+    old.mkdir()
+    source = formats(demos(1), folder=True)
+
+    def rmtree(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.shutil, "rmtree", lambda path: rmtree(path) if path == old else None)
+        with refused(f"{old}: stands in the way of {final} (Permission denied): remove it, or"):
+            convert(source, final, overwrite=True)
+    assert final.is_dir()
+
+
 def test_folders_are_replaced_and_leftovers_removed(formats, tmp_path, monkeypatch):
     final, kept = tmp_path / "b", tmp_path / "kept"
     for name in ("b", "b.replaced", "b.converting.partial", "kept"):
