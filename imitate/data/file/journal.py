@@ -386,7 +386,9 @@ def _records(journal: Any) -> Iterator[_Record]:
     while at + _RECORD.size <= size:
         offset, length, checksum = _RECORD.unpack(_read_at(journal, at, _RECORD.size))
         at += _RECORD.size
-        if at + length > size:
+        if (
+            not length or at + length > size
+        ):  # no record is empty: zeros are a hole in a damaged journal
             return
         found = 0
         for start in range(at, at + length, _PIECE):
@@ -429,7 +431,8 @@ def _is_owner(journal: Any, records: Sequence[_Record], file: Any) -> bool:
     if not _same_inode(journal, records, file):
         return False
     size = _committed_size(journal, records)
-    if os.fstat(file.fileno()).st_size < size:
+    ends = [record.offset + record.length for record in records[2:]]
+    if os.fstat(file.fileno()).st_size < size or max(ends, default=0) > size:
         return False
 
     def put_back(offset: int, length: int) -> bytes:

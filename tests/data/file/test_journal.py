@@ -445,3 +445,25 @@ def test_a_file_in_use_is_not_changed_in_place(tmp_path):
     with changing(path), refused(in_use), changing(path):
         pass
     assert not journal_of(path).exists()
+
+
+@pytest.mark.parametrize("offset", [8, 2**40, 2**63 - 1, 2**64 - 3])
+def test_a_journal_of_bytes_beyond_the_file_is_moved_aside(tmp_path, offset):
+    path = written(tmp_path / "a", (0, b"xy"))
+    with journal_of(path).open("ab") as journal:
+        journal.write(record(offset, b"abc"))
+    refuse_interrupted(path)
+    assert roll_back(path) is False
+    assert path.read_bytes() == b"xy23456789"
+    assert (tmp_path / "a.journal.stale").exists()
+
+
+def test_a_hole_in_a_journal_holds_no_records(tmp_path):
+    """Read as records, the 2 GB of zeros would be a hundred million."""
+    path = written(tmp_path / "a", (0, b"xy"))
+    with journal_of(path).open("r+b") as journal:
+        journal.truncate(2**31)
+    with refused("an interrupted change"):
+        refuse_interrupted(path)
+    assert roll_back(path) is True
+    assert path.read_bytes() == b"0123456789"
