@@ -31,6 +31,8 @@ _GENERATOR = "Expects the random number generator"
 _NO_BOUNDS = re.compile(r"observation space (minimum|maximum) value is -?infinity")
 """Warnings of gymnasium's checker about observations without bounds, which are normalized here by their values."""
 _COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # colour codes in gymnasium's messages
+_OF_GYMNASIUM = r"\x1b\[\d+mWARN: "
+"""First characters of gymnasium's warnings."""
 
 __all__ = ["CheckFinding", "check_env"]
 
@@ -57,9 +59,10 @@ def check_env(
             return [*findings, *check_team(env, other, steps)]
         if meta.get("type") == GYMNASIUM:
             findings += _gymnasium(meta)
-        for trial in tries:
-            findings.append(_tried(trial, env, other, steps))
-        findings = _with_own_seeding(findings)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.filterwarnings("always", _OF_GYMNASIUM, DeprecationWarning)
+            tried = [_tried(trial, env, other, steps) for trial in tries]
+        findings = _with_own_seeding([*findings, *_reported(caught), *_once(tried)])
     finally:
         for made in (env, other):
             with contextlib.suppress(Exception):  # a broken environment may fail to close, too
@@ -87,6 +90,38 @@ def _tried(trial: Trial, env: Env, other: Env, steps: int) -> CheckFinding:
         return CheckFinding(name, "error", f"raised {error_words(error)}")
 
 
+def _once(tried: list[CheckFinding]) -> list[CheckFinding]:
+    """Replace the words of an error that an earlier check also met."""
+    first: dict[str, str] = {}
+    for found in tried:
+        if found.verdict == "error":
+            first.setdefault(found.words, found.name)
+    return [
+        CheckFinding(found.name, "untried", f"the same error as in '{first[found.words]}'")
+        if first.get(found.words, found.name) != found.name
+        else found
+        for found in tried
+    ]
+
+
+def _reported(caught: list[warnings.WarningMessage]) -> list[CheckFinding]:
+    """Return gymnasium's warnings about its old API as findings, and show all other warnings."""
+    words = []
+    for warning in caught:
+        is_deprecation = issubclass(warning.category, DeprecationWarning)
+        if is_deprecation and re.match(_OF_GYMNASIUM, str(warning.message)):
+            words.append(_plain(warning))
+        else:
+            warnings.showwarning(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    return [CheckFinding("API", "warning", word) for word in dict.fromkeys(words)]
+
+
+def _plain(warning: warnings.WarningMessage) -> str:
+    return _COLOURS.sub("", str(warning.message)).splitlines()[0].removeprefix("WARN: ").strip()
+
+
 def _gymnasium(meta: Mapping[str, Any]) -> list[CheckFinding]:
     """Run gymnasium's own checker."""
     with warnings.catch_warnings(record=True) as caught:
@@ -100,8 +135,7 @@ def _gymnasium(meta: Mapping[str, Any]) -> list[CheckFinding]:
             return [CheckFinding("gymnasium's checker", "error", first)]
         finally:
             env.close()
-    words = [_COLOURS.sub("", str(warning.message)).splitlines()[0] for warning in caught]
-    words = [word.removeprefix("WARN: ") for word in words if not _NO_BOUNDS.search(word)]
+    words = [word for word in map(_plain, caught) if not _NO_BOUNDS.search(word)]
     if words:
         return [
             CheckFinding("gymnasium's checker", "warning", word) for word in dict.fromkeys(words)

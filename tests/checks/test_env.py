@@ -98,6 +98,47 @@ def test_a_choice_and_observations_without_bounds_need_nothing():
     assert found["gymnasium's checker"].verdict == "ok"
 
 
+class OfOldGym(gymnasium.Env):
+    """With a reset that takes no seed, and a step of four values."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+    def reset(self):
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, {}
+
+
+class SeededOfOldGym(OfOldGym):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "advice"),
+    [
+        (OfOldGym, "unexpected keyword argument 'seed'", "`Env.reset` can be passed a `seed`"),
+        (SeededOfOldGym, "not enough values to unpack", "old step API"),
+    ],
+)
+def test_an_error_of_the_old_api_is_printed_once_and_its_warnings_are_findings(
+    monkeypatch, env, error, advice
+):
+    spec = gymnasium.envs.registration.EnvSpec(id="OfOldGym-v0", entry_point=env)
+    monkeypatch.setitem(gymnasium.registry, "OfOldGym-v0", spec)
+    meta = {"env_name": "OfOldGym-v0", "type": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        findings = check_env(functools.partial(make_env, meta), meta)
+    tried = findings[1 + [f.name for f in findings].index("limits") :]
+    assert [f.name for f in tried if error in f.words] == ["observations"]
+    assert ("seeding", "untried", "the same error as in 'observations'") in [
+        (f.name, f.verdict, f.words) for f in tried
+    ]
+    assert any(advice in f.words for f in findings if f.name == "API")
+
+
 class Unseeded(Complete):
     def reset(self, *, seed=None):
         obs, info = super().reset(seed=seed)
