@@ -305,7 +305,7 @@ class BC(Algo[BCConfig]):
             counts = {k: None if x is None else x.unfold(1, size, 1) for k, x in counts.items()}
         obs, steps = self.policy.select(batch["obs"], actions.shape[1])
         if self._chunk is None and isinstance(steps, int):
-            counts["pad_mask"] = None  # the sample's own step is always real
+            counts["pad_mask"] = None  # the sample's own step is never padding
         counts = {key: None if x is None else x[:, steps] for key, x in counts.items()}
         return {
             "obs": obs,

@@ -500,7 +500,7 @@ class TDMPC2(Algo[TDMPC2Config]):
         with torch.no_grad():
             model.spread.value.copy_(scale)
             model.near.fill_(self.near_share())
-        if self.optimization.share_weights is not None:  # each rank has seen other values
+        if self.optimization.share_weights is not None:  # values differ between ranks
             self.optimization.share_weights(model.spread)
         follow_auxiliaries(self, batch)
         info["Loss"] = loss + policy

@@ -94,8 +94,10 @@ _DRIFT = 0.55
 
 
 _TWICE = "leave the normalization to the policy, which normalizes raw values itself"
-_ODD, _FITS = 3.0, 1.0
-"""Deviations from which on the mean of first values is odd, and within which it fits a scaled training."""
+_ODD = 3.0
+"""Distance from the training's mean, in standard deviations, above which the mean of first values is odd."""
+_FITS = 1.0
+"""Distance, in standard deviations, below which it fits the scaled training."""
 
 
 def _of_scale(here: Array, known: Range, firsts: Array | None) -> str | None:
@@ -392,7 +394,7 @@ def of_reach(
 
     Args:
         recorded: actions (T, A) and positions (T, D) of each recorded episode.
-        trained: the same of demonstrations.
+        trained: actions and positions of each demonstration.
     """
     recorded, trained = (
         [pair for pair in pairs if len(pair[0]) > _LONG] for pairs in (recorded, trained)
@@ -553,8 +555,10 @@ def of_rare_starts(here: Array, there: Array) -> Cause | None:
     return scored("coverage", median, max(1.4 * usual, 1e-9), words, _OUTSIDE_ADVICE)
 
 
-_STARTS, _NEAR = 20, 5
-"""Fewest demonstrations whose starts are compared, and the number of the neighbour that is measured."""
+_STARTS = 20
+"""Smallest number of demonstrations whose starts are compared."""
+_NEAR = 5
+"""The distance to this neighbour, counted from the nearest, is measured."""
 
 
 def of_coverage(

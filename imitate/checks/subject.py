@@ -294,13 +294,16 @@ def positions_among(trained: Pairs, recorded: Pairs = ()) -> tuple[Pairs, Pairs]
     return next(own), next(own)
 
 
-_SHORT, _LONG_ENOUGH = 4, 10
-"""Steps of an episode that is too short for a model, and above which actions and motions are correlated."""
+_SHORT = 4
+"""Largest number of steps of an episode that is too short for a model."""
+_LONG_ENOUGH = 10
+"""Number of steps above which actions and motions are correlated."""
 _CERTAIN = 8.0
 """Standard errors from which on an action moves a number."""
-_CLOSELY, _ALIKE = 0.05, 0.9
-"""Largest unexplained fraction of the motion of positions without names that suggest it; and the correlation that shows
-them too, if actions of some demonstrations have the other sign."""
+_CLOSELY = 0.05
+"""Numbers not named as positions count as positions if the unexplained fraction of their motion is below this."""
+_ALIKE = 0.9
+"""Correlation with an action above which they count too, since actions of some demos may have the other sign."""
 
 
 def first_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -> dict[str, Array]:

@@ -244,7 +244,7 @@ def _as_the_algorithm_wants(
     value: object, handler: Callable[[object], AlgoSection], info: ValidationInfo
 ) -> AlgoSection:
     name = info.data.get("algo_name")
-    if name is None:  # this is already an error of its own
+    if name is None:  # pydantic already reports the invalid name
         return handler({})
     return find(name).section.model_validate(value)
 

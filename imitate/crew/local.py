@@ -142,7 +142,7 @@ class LocalMember:
         """Return true if it has sent a message, is gone, or hangs."""
         if self._inbox:
             return True
-        # The end of the pipe does not show its death, because a process that it started may keep the pipe open.
+        # A worker's death does not always close the pipe: a process that the worker started may keep the pipe open.
         alive = self._process.is_alive()
         self._hung = self._watch.verdict(limits) if alive else None
         return bool(self._inbox) or not alive or self._hung is not None

@@ -75,7 +75,8 @@ class Prepare:
 class Host:
     """Parent of one worker process.
 
-    Methods other than :meth:`begin` and :meth:`hear` run in the concurrency group :data:`CONTROL`, while these wait.
+    Methods other than :meth:`begin` and :meth:`hear` run in Ray's concurrency group :data:`CONTROL`, so they can be
+    called while one of these two waits.
     """
 
     def begin(self, prepare: bytes, origin: Origin) -> None:

@@ -339,7 +339,7 @@ class AgentPlay:
 
     Attributes:
         success: true if it succeeded at any of its steps, None if that is unknown.
-        at_end: the same of its last step.
+        at_end: true if it succeeded at its last step, None if that is unknown.
         present: true while it has not left the episode.
     """
 

@@ -45,7 +45,7 @@ class EpisodeResult:
 
     Attributes:
         success: true if the task was solved at any step, None if the environment does not report it.
-        success_at_end: the same of the last step.
+        success_at_end: true if the task was solved at the last step, or None.
         error: reason why it could not be played; it then counts as failed.
         first_error: reason why the first try failed; all else describes the second try.
         cpu: model of the processor that played it, or None if unknown.

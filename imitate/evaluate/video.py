@@ -117,8 +117,10 @@ def read_frames(frame_dir: str, index: int, count: int, size: int) -> NDArray[An
 
 INSET = 80
 MARGIN = 4
-NEAR, FAR = (255, 230, 0), (255, 0, 120)
-"""Colours of the next action and of the last planned one."""
+NEAR = (255, 230, 0)
+"""Colour of the next action."""
+FAR = (255, 0, 120)
+"""Colour of the last planned action."""
 FAINTEST = 0.35
 
 BORDER = 6

@@ -49,7 +49,7 @@ def step_weights(mask: Tensor | None, weight: Tensor | None) -> Tensor | None:
     """Return the weight of each step in a mean over steps; 0 for padding, None for equal weights.
 
     Args:
-        mask: (*B) bool, true where a step is real; None: all steps are real.
+        mask: (*B) bool, false for padding, or None if there is no padding.
         weight: (*B); None: equal weights.
     """
     if weight is None:
@@ -226,7 +226,7 @@ def step_weight(batch: Mapping[str, Any]) -> Tensor | None:
     """Return the weight of each action of a selected batch in the loss; 0 for padding, None for equal weights.
 
     Args:
-        batch: has ``pad_mask``, true for real steps, and ``weight``, both (B, [T,] ...) or absent.
+        batch: has ``pad_mask``, false for padding, and ``weight``, both (B, [T,] ...) or absent.
     """
     return step_weights(batch.get("pad_mask"), batch.get("weight"))
 

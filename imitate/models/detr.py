@@ -171,7 +171,7 @@ class DETREncoder(nn.Module):
         Args:
             x: (B, T, E).
             positions: (1 or B, T, E) positions, which are added to queries and keys.
-            pad_mask: (B, T) bool, true for real tokens; the others are ignored. Each row needs at least one real token.
+            pad_mask: (B, T) bool, false for padding, which is ignored. Each row needs at least one token that is not.
             count: number of tokens to return, from the first; the last layer computes only these. None: all.
 
         Returns:
@@ -227,7 +227,7 @@ class Decoder(nn.Module):
             queries: (K, E) positions of the outputs; the queries' content starts as zeros.
             memory: (B, T, E).
             positions: (1 or B, T, E) positions of the memory.
-            pad_mask: (B, T) bool, true where a token of the memory is real.
+            pad_mask: (B, T) bool, false where a token of the memory is padding.
 
         Returns:
             (B, K, E).

@@ -133,7 +133,7 @@ def gpvi(generator: Generator, noise: Tensor, gradients: Tensor, weight: float) 
         weight: strength of the repulsion.
     """
     near, width = similarity(noise)
-    # of the kernel's first point: vectors[j, i] = dk(z_j, z_i) / dz_j
+    # gradients of the kernel by its first argument: vectors[j, i] = dk(z_j, z_i) / dz_j
     vectors = (-2.0 / width) * near.unsqueeze(-1) * (noise.unsqueeze(1) - noise)
     pushed = inverse_products(generator, noise, vectors).sum(0)
     return _of_others((near @ gradients - weight * pushed) / len(noise), gradients)

@@ -223,7 +223,7 @@ class ActionHead(nn.Module, ABC):
         Args:
             features: (*B, D).
             actions: (*B, A), or chunks (*B, K, A), whose K A values the head predicts together.
-            mask: (*B) or (*B, K), true for real steps, false for padding; None: all are real.
+            mask: (*B) or (*B, K), false for padding, or None if there is no padding.
             weight: (*B) or (*B, K) weight of each step; None: equal weights.
 
         Returns:

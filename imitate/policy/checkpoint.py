@@ -229,7 +229,7 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
         return checkpoint_dict(imported.algo, **imported.parts)
     except UserError as error:
         raise CheckpointError(f"{source}: a checkpoint of {toolkit}; {error}") from error
-    except Exception as error:  # the parts may have any type
+    except Exception as error:  # values of an unexpected type may raise any exception
         raise CheckpointError(
             f"{source}: a checkpoint of {toolkit} with unexpected parts ({first_line(error)})"
         ) from error
@@ -264,7 +264,7 @@ def _from_lerobot(folder: Path) -> dict[str, Any]:
         return checkpoint_dict(imported.algo, **imported.parts)
     except UserError as error:
         raise CheckpointError(f"{folder}: a policy of LeRobot; {error}") from error
-    except Exception as error:  # the parts may have any type
+    except Exception as error:  # values of an unexpected type may raise any exception
         raise CheckpointError(
             f"{folder}: a policy of LeRobot with unexpected parts ({first_line(error)})"
         ) from error

@@ -250,7 +250,7 @@ class RolloutPolicy:
                 Stacked frames (T, D) and (T, H, W, C), as from robomimic's frame-stacking wrapper, are accepted
                 too, with T equal to ``train.frame_stack`` or ``train.seq_length``. Only the newest frame is used, since
                 the policy remembers the earlier ones.
-            goal: the same for the goal, if the policy has one.
+            goal: observations of the goal, if the policy has one.
             batched_ob: arrays have a leading batch dimension B; each row is its own episode.
 
         Returns:

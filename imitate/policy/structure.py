@@ -21,8 +21,10 @@ from pydantic import (
 from imitate.errors import CheckpointError
 from imitate.system.plain_files import MAX_DEPTH, parsed_json
 
-_TIMES, _ROOM = 16, 2**16
-"""Largest number of values in a checkpoint: the factor per stored value, and the number allowed in addition."""
+_TIMES = 16
+"""Largest number of values in a checkpoint per stored value, besides :data:`_ROOM`."""
+_ROOM = 2**16
+"""Number of values that any checkpoint may have in addition."""
 
 
 def _no_nan(value: float) -> float:

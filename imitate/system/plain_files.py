@@ -23,8 +23,10 @@ MAX_TEXT = 2**26
 """Largest size in bytes of a text file that is read whole."""
 MAX_DEPTH = 100
 """Largest nesting depth of JSON."""
-MAX_VALUES, MAX_SETTINGS = 2**21, 2**17
-"""Largest numbers of values of JSON: of a text, since each takes up to a hundred times its bytes; of settings."""
+MAX_VALUES = 2**21
+"""Largest number of values of a JSON text: each takes up to a hundred times its bytes in memory."""
+MAX_SETTINGS = 2**17
+"""Largest number of values of settings in JSON, such as a configuration."""
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 

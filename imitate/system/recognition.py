@@ -21,8 +21,10 @@ from imitate.errors import offered
 from imitate.system.plain_files import json_value
 
 _MOST_BYTES, _MOST_FILES = 2**20, 1000
-_HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
-"""First bytes of demonstration files and of checkpoints."""
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+"""First bytes of demonstration files."""
+_ZIP = b"PK\x03\x04"
+"""First bytes of checkpoints."""
 _LFS = b"version https://git-lfs.github.com/spec/"
 """First bytes of the small text that stands for a large file in a clone without Git LFS."""
 _PICKLE = b"\x80"

@@ -14,9 +14,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-INFO, PART, SIGNALS = "info:", "reward:", "signals/"
-"""Prefixes of the source of a named reward of ``algo.rewards``: of a number in the environment's ``info``, and of the
-number of one of a vector of rewards; and of the array with such numbers in a demo."""
+INFO = "info:"
+"""Prefix of the source of a reward of ``algo.rewards`` that is a number in the environment's ``info``."""
+PART = "reward:"
+"""Prefix of the source of a reward that is one number of a vector of rewards; its index follows."""
+SIGNALS = "signals/"
+"""Prefix of a demo's array with the numbers of ``info``."""
 SKILL, PREVIOUS_ACTION, DURATION = "skill", "previous_action", "duration"
 """Observations that wrappers of environments add."""
 MASK = "mask"

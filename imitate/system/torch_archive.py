@@ -34,8 +34,10 @@ CALLED = frozenset(
 """Functions that a checkpoint calls."""
 _ALLOWED = ("torch", "builtins", "collections", "numpy", "_codecs")
 """Packages from which torch allows functions; it refuses all others itself."""
-_TIMES, _ROOM = 16, 2**16
-"""Largest number of values in calls: per byte of the pickle, and additionally."""
+_TIMES = 16
+"""Largest number of values in calls per byte of the pickle, besides :data:`_ROOM`."""
+_ROOM = 2**16
+"""Number of values in calls that any pickle may have in addition."""
 _COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}
 _PUSHING = frozenset(
     {
@@ -137,8 +139,10 @@ _FIRST = b"PK\x03\x04"
 """First bytes of an archive with at least one entry."""
 _END, _END64, _LOCATOR = (struct.Struct(form) for form in ("<4s4HLLH", "<4sQHHLLQQQQ", "<4sLQL"))
 """End of an archive, and for large ones what precedes it: the end with long numbers, and the position of that."""
-_MAX_PICKLE, _PICKLES = 2**28, 5
+_MAX_PICKLE = 2**28
 """Largest size in bytes of a pickle: the structure of a checkpoint, whose numbers are stored beside it."""
+_PICKLES = 5
+"""Number of pickles at the beginning of a checkpoint in torch's old format."""
 
 
 def is_archive(source: Path | BinaryIO) -> bool:

@@ -33,8 +33,10 @@ from imitate.errors import EnvError, offered
 from imitate.system.extras import installed_points
 
 VARIABLE = "IMITATE_TRUST_MODULES"
-ROBOT, SIMULATED = "robot:", "robot:sim"
-"""Prefix of the names of robots, and the name of the simulated robot."""
+ROBOT = "robot:"
+"""Prefix of the names of robots."""
+SIMULATED = "robot:sim"
+"""Name of the simulated robot."""
 RAY = "ray:"
 """Prefix of the address of a cluster: ``ray:HOST:PORT``."""
 PETTINGZOO = "pettingzoo:"

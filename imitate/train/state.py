@@ -52,7 +52,7 @@ class History:
     """Best measurements and early stopping, computed from the records in `metrics.jsonl`, in order.
 
     The best evaluation (``best``: success rate, return, epoch) has the highest success rate, and the highest return of
-    those. Where the environment reports no success the rate is None, and the return alone decides. An evaluation that
+    those. If the environment reports no success the rate is None, and the return alone decides. An evaluation that
     keeps all bounds of named rewards is better than any that does not.
 
     A resumed run adds all records again, so checkpoints need not contain the history, and an evaluation that ended

@@ -1,7 +1,7 @@
 """Networks that act, and the model of a checkpoint that contains them alone.
 
-Such a model has the numbers of the acting networks under ``nets``, and under ``omitted`` how many numbers the other
-networks had. It acts as the whole one does; a training cannot be resumed from it.
+Such a model contains the weights of the acting networks as ``nets``, and the number of weights of the other networks as
+``omitted``. It acts like the whole model, but a training cannot be resumed from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from imitate.errors import CheckpointError
 from imitate.models.actor import PolicyAndValue
 
 OMITTED = "omitted"
-"""Key of a model for the number of omitted numbers."""
+"""Key of a model for the number of omitted weights."""
 
 REMEDY = "has acting networks alone: take the checkpoint from which it was made"
 

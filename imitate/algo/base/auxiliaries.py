@@ -73,7 +73,7 @@ def follow_auxiliaries(algo: Any, batch: Mapping[str, Any]) -> None:
 
 
 def seen_by_auxiliaries(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the batch of auxiliaries, see :mod:`imitate.algo.slots.auxiliary`."""
+    """Convert an algorithm's batch to the layout that auxiliaries expect (:mod:`imitate.algo.slots.auxiliary`)."""
     seen = {**batch, **batch.get("experience", {})}
     if "executed" in batch:  # a rollout's steps, whose own actions are not clipped
         seen |= {"actions": batch["executed"], "part": torch.zeros_like(batch["terminals"])}

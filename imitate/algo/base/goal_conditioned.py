@@ -46,7 +46,8 @@ class ActorGoalsConfig(Section):
     random: float = Field(0.0, ge=0, le=1, description="probability of a state of the whole data")
     geometric: bool = Field(
         False,
-        description="later states are a geometric number of steps ahead, by the discount; false: uniform over all",
+        description="draw later states with probabilities that decay with the distance as the discount does; "
+        "false: uniformly",
     )
 
     @property
@@ -62,7 +63,8 @@ class ValueGoalsConfig(ActorGoalsConfig):
     random: float = Field(0.3, ge=0, le=1, description="probability of a state of the whole data")
     geometric: bool = Field(
         True,
-        description="later states are a geometric number of steps ahead, by the discount; false: uniform over all",
+        description="draw later states with probabilities that decay with the distance as the discount does; "
+        "false: uniformly",
     )
 
 

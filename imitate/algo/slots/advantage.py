@@ -299,7 +299,7 @@ def conditioned(
         if learn:
             slot.updates += 1
             slot.thresholds.follow(advantages, task)
-            if algo.optimization.share_weights is not None:  # each rank has seen other advantages
+            if algo.optimization.share_weights is not None:  # advantages differ between ranks
                 algo.optimization.share_weights(slot.thresholds)
         condition = slot.conditions(advantages, task, outcome)
     if learn:

@@ -26,7 +26,7 @@ from imitate.models.preprocess import Preprocess
 
 
 def without_density(algo: Algo, around: Preprocess) -> str | None:
-    """Return the reason why a policy has no distribution of single actions in the units of ``around``, or None."""
+    """Return why a policy has no density of single actions in the units of ``around``, or None if it has one."""
     name, net = algo.global_config.algo_name, algo.nets[algo.main_net]
     take = "take one of bc with algo.gaussian.enabled or algo.gmm.enabled"
     head = getattr(net, "head", None)

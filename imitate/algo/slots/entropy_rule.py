@@ -92,7 +92,7 @@ class EntropyRule(nn.Module):
 
     def _of_stages(self, entropy: Tensor) -> Tensor:
         """Return the change of log alpha, and move on the stages."""
-        seen = self.stage - FIRST  # means are over at most two
+        seen = self.stage - FIRST  # entropies so far; means are over the last two at most
         before = self.recent.sum() / seen.clamp(1, 2)
         self.recent.copy_(torch.stack([self.recent[1], entropy]))
         mean = self.recent.sum() / (seen + 1).clamp(max=2)

@@ -219,10 +219,10 @@ def from_stored(step: Mapping[str, Any]) -> RNNState:
     }
 
 
-CRITICS, ACTOR = "known_to_critics", "known_to_actor"
-"""Names of the recurrent features among the observations: with gradient for the critics, without gradient for the
-actor.
-"""
+CRITICS = "known_to_critics"
+"""Observation that contains the recurrent features for the critics, with gradient."""
+ACTOR = "known_to_actor"
+"""Observation that contains the recurrent features for the actor, without gradient."""
 
 
 class RecurrentEncoder(nn.Module):

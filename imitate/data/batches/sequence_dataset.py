@@ -89,7 +89,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * with ``following``: ``following``, see :class:`~imitate.config.data_needs.FollowingSteps`;
     * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
     * ``weight`` (B, T), if steps have different weights in the losses;
-    * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
+    * ``pad_mask`` (B, T) bool, false where the step is padding; ``index`` (B,), numbers of the samples;
     * ``task_id`` (B,) int64, index in :attr:`tasks`, if any demo's instruction is known; -1 for demos without one.
 
     The observation ``lang_emb``, if it is requested and not in the file, is the embedding of the demo's instruction.

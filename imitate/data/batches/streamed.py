@@ -277,11 +277,11 @@ class StreamedDataset:
 
     @property
     def return_statistics(self) -> NoReturn:
-        """Raise an error, because returns of all demos are needed at once."""
+        """Raise an error, because the statistics need the returns of all demos at once."""
         self._refuse("returns of all demos (set algo.target_return and algo.return_scale)")
 
     def windows(self, index: object, obs_keys: object) -> NoReturn:
-        """Raise an error, because these samples are from all demos."""
+        """Raise an error, because steps of ``train.preprocess`` are fitted to windows of all demos at once."""
         self._refuse("samples of all demos, which a step of train.preprocess is fitted to")
 
     @property

@@ -149,7 +149,7 @@ def names_of(feature: str, layout: Layout) -> list[str] | None:
 
 
 def described(feature: str, values: NDArray[Any], layout: Layout, entry: Any) -> dict[str, Any]:
-    """Return the entry of numbers in ``meta/info.json``: the original one if the shape has not changed.
+    """Return the entry of a feature in ``meta/info.json``: the original one if the shape has not changed.
 
     Args:
         feature: name of the feature.

@@ -22,10 +22,10 @@ from imitate.system.text import counted
 
 _BATCH_ROWS, _BATCH_BYTES = 256, 2**28
 _ROWS_PER_BYTE, _FREE_ROWS = 4, 10_000
-_TIMES, _FREE_BYTES = 16, 2**30
-"""Largest size of an episode's rows, or of a table, in bytes: the factor per byte of the file, and the size always
-allowed.
-"""
+_TIMES = 16
+"""Largest size of an episode's rows, or of a table, as a multiple of the file's size."""
+_FREE_BYTES = 2**30
+"""Size in bytes that is allowed for any file."""
 _PATTERN = re.compile(r"(?:[^{}]|\{\w{1,40}(?::0?\d{1,2}d?)?\}){1,500}")
 """Valid patterns of paths in ``meta/info.json``."""
 

@@ -106,8 +106,10 @@ ALL = ""
 """Name of the statistics over all demos; statistics of a filter key have the key's name."""
 _Count = Annotated[int, Field(ge=0, lt=2**40)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
-MAX_BYTES, _MOST_VALUES = 2**27, 2**23
-"""Largest size of an index in bytes, and largest number of its values, each about 100 bytes in memory."""
+MAX_BYTES = 2**27
+"""Largest size of an index in bytes."""
+_MOST_VALUES = 2**23
+"""Largest number of its values, each about 100 bytes in memory."""
 
 
 def _described(env_args: dict[str, Any]) -> dict[str, Any]:

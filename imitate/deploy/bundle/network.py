@@ -41,8 +41,10 @@ _MOST_DEPTH = 32
 _LOOPS = (b"Loop", b"Scan", b"SequenceMap")
 LONGEST_S = 20.0
 """Seconds after which a first prediction, or any by a network with loops, which may never end, is given up."""
-MOST_MEMORY, LEAST_MEMORY = 2**31, 2**28
-"""Largest memory in bytes of all predictions of a process, without the weights; the same if little memory is free."""
+MOST_MEMORY = 2**31
+"""Largest memory in bytes of all predictions of a process, without the weights."""
+LEAST_MEMORY = 2**28
+"""Memory in bytes that they may take even if less is free."""
 
 
 class Graph:

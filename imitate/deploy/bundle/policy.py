@@ -121,7 +121,7 @@ class BundlePolicy:
 
         Args:
             ob: raw observation by key: vectors (D,) of floats, images (H, W, C) uint8; extra keys are ignored.
-            goal: the same for the goal, if the policy has one.
+            goal: observations of the goal, if the policy has one.
 
         Raises:
             UserError: a key is missing or mis-shaped, or an image has floats beyond 0 and 1.

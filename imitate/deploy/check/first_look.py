@@ -80,9 +80,11 @@ _OTHERS = 0.2
 """Only numbers with at least this fraction of their vector's largest deviation are checked during an episode."""
 _NEAR = 3.0
 """Largest distance from an index's mean, in standard deviations, at which a number fits the index."""
-_ODD, _LITTLE = 2.5, 0.01
-"""Distance from its mean, in standard deviations, from which one number outside the range indicates another order or
-sign, if these bring it within one; fraction of the mean by which a number has to vary for this, unlike a switch."""
+_ODD = 2.5
+"""Distance from its mean, in standard deviations, above which one number outside the range indicates another order or
+sign, if these bring it within one standard deviation."""
+_LITTLE = 0.01
+"""Fraction of its mean by which a number has to vary for this check, unlike a switch."""
 _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")
 
 

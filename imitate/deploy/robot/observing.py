@@ -108,18 +108,21 @@ _FASTER = 3.0
 """Factor by which a measured pose may move faster than commands."""
 _GLANCE = 2.0
 """Number of periods without a reading that is a gap; the first reading after it must be confirmed by a second one."""
-_MOVES, _CLEAR = 0.002, 0.02
-"""Fractions of a dimension's range by which commands must move per step and in total to count as clear motion."""
+_MOVES = 0.002
+"""Fraction of a dimension's range by which commands must move per step to count as motion."""
+_CLEAR = 0.02
+"""Fraction of a dimension's range by which commands must move in total to count as clear motion."""
 _ASKED = 0.05
 """Fraction of a dimension's range by which commands must move before a noisy pose can count as not following them."""
 _DEAF_S = 1.0
 """Seconds for which commands must move so."""
 _NOISY = 10
 """Number of successive readings, each different, by which a number at rest shows that its sensor has noise."""
-_REST, _REVERSALS = 0.005, 3
-"""Fraction of its range within which these readings are, and number of times that their change reverses. An encoder
-that flickers between two ticks has no new readings, and an arm that comes to rest does not reverse, or its
-changes get smaller."""
+_REST = 0.005
+"""Fraction of a number's range within which the readings of a noisy number at rest are."""
+_REVERSALS = 3
+"""Smallest number of times that the change of these readings reverses. An encoder that flickers between two ticks has
+no new readings, and an arm that comes to rest does not reverse, or its changes get smaller."""
 
 
 _POSE, _JUMPED = "the measured pose", "has jumped"
@@ -511,7 +514,7 @@ class Observer:
             seen = observed(self._robot)
             fault = self._changed(seen)
             pose = None if fault else pose_of(self._robot, seen)
-        except DriverError as error:  # also after a single lost frame
+        except DriverError as error:  # drivers raise this even for a single lost frame
             return before, str(error)
         now = clock.now()
         self.unstamped |= seen.stamp_s is None

@@ -139,7 +139,7 @@ class RemotePolicy:
 
         Args:
             ob: raw observation by key, see :attr:`schema`; other keys are not sent.
-            goal: the same for the goal, if the policy has one.
+            goal: observations of the goal, if the policy has one.
 
         Raises:
             RemoteError: no answer within ``timeout_s``, the connection was lost, or the answer is none of this policy.

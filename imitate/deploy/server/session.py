@@ -150,7 +150,7 @@ class Ask:
     Attributes:
         state: memory of the session, from :meth:`Served.begin` or the last prediction.
         obs: arrays by key as in the schema.
-        goal: the same for the goal; empty if the policy has none.
+        goal: arrays of the goal by key; empty if the policy has none.
         lang: instruction of the episode, if any.
     """
 

@@ -157,8 +157,10 @@ LEVELS: dict[str, type[Demonstrator]] = {
 
 
 _TOUCHING_M = 0.066  # distance below which closing fingers have met the object, or will miss it
-_FAST, _BRAKING = 0.6, 0.4
-"""Sideways commands as fractions of the largest command: during the motion, and shortly before arrival."""
+_FAST = 0.6
+"""Sideways command during the motion, as a fraction of the largest command."""
+_BRAKING = 0.4
+"""Sideways command shortly before arrival."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _CARRY_M = (
 )
 _CLEARS_M = 0.99
 _ON_PEG_M = 0.868
-_HABIT = 0.3  # of two yaws for a grasp, the gripper keeps its current one up to this many rad beyond a quarter turn
+_HABIT = 0.3  # the gripper prefers its current one of a grasp's two yaws, up to this many rad beyond a quarter turn
 _PEGS_X = 0.1  # beyond this distance the hand rises before it moves back
 _ROUND_PEG_M = (
     0.03  # distance in x and y from the peg's axis within which a low nut is around the peg

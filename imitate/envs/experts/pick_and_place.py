@@ -131,7 +131,7 @@ class _Can(NamedTuple):
     to_can: Array
     to_bin: Array  # horizontal vector (2,)
     in_bin: bool
-    well_in: bool  # the same with a margin from the edges of the region
+    well_in: bool  # in the bin, with a margin from its edges
 
 
 class PickPlaceCanExpert(Expert):

@@ -34,17 +34,17 @@ _EYE = np.array([-0.0935, 0.0, 0.0])
 
 _LEAN = 0.7  # tilt of the hand on the rod towards the tip, in rad, to relieve the wrist
 _TURN = 0.4  # largest commanded turn per step, in rad
-_ROD_M, _WRENCH_M = 0.0254, 0.03  # thickness of the handles
+_ROD_M = 0.0254  # thickness of the rod's handle
+_WRENCH_M = 0.03  # thickness of the wrench's handle
 _LOOSE_M = 0.01  # fingers wider than a handle by more than this do not hold it yet
 _STRAIGHT = 0.05  # tolerance in rad
-_ENTERS_M, _INSIDE_M = 0.0025, 0.006  # largest distance from the tip to the tube's axis
+_ENTERS_M = 0.0025  # largest distance from the tip to the tube's axis at which the rod may enter
+_INSIDE_M = 0.006  # largest such distance of a rod in the tube
 _ROD_ABOVE_M = 0.02
 _EYE_ABOVE_M = 0.045  # height at which the wrench's handle passes over the prong
 _OVER_PRONG_M = 0.003
-_AROUND_M, _THREADED_M = (
-    0.007,
-    0.014,
-)  # distances from the eye to its place: at contact with the prong, and with the prong inside
+_AROUND_M = 0.007  # distance from the eye to its place at contact with the prong
+_THREADED_M = 0.014  # this distance with the prong inside
 _GENTLE_M = 0.012  # largest descent per step, so that the eye does not get stuck on the arm
 _RELEASE = 0.65  # tilt of the wrench, in rad, at which it slides onto the arm by itself
 _CLEAR_M = 1.12  # height above the floor at which open fingers pass over the hook

@@ -103,7 +103,7 @@ class TwoArmLiftExpert(TwoArmExpert):
 
 
 _AHEAD_M = 0.22  # distance of the peg's centre from the plate while they are aligned
-_THROUGH_M = 0.05  # the same distance at the end
+_THROUGH_M = 0.05  # distance of its centre from the plate at the end
 _CLEAR_M = 0.17  # distance at which the peg's tip does not touch the plate during sideways motion
 _HOLE = np.array([0.05, 0.08, 0.95])  # position at which the second arm holds the plate's hole
 _STRAIGHT = 0.15  # angle between peg and hole, in rad, at which the peg goes in

@@ -49,8 +49,10 @@ LEAST_WORK = 2**22
 """Smallest number of multiplications for which calling oneDNN, some 20 microseconds, pays off."""
 LEAST_WORK_OF_EACH = 2**23
 """As :data:`LEAST_WORK`, for each of several maps: their results are copied to one tensor, and their gradients too."""
-NARROW, ROWS_IF_NARROW = 8, 64
-"""Most columns, and fewest rows, for which MKL multiplies several times faster if all factors are transposed."""
+NARROW = 8
+"""Largest number of columns for which MKL multiplies several times faster if all factors are transposed."""
+ROWS_IF_NARROW = 64
+"""Smallest number of rows for which this is so."""
 LEAST_ROWS = 4
 """Smallest number of rows. With fewer, reading the matrix takes the time, and oneDNN is slower for the gradient."""
 

@@ -59,7 +59,7 @@ def inputs_of(config: Mapping[str, Any]) -> list[Feature]:
     """Return the observations in the order of ``config.json``; networks take the cameras in this order.
 
     Raises:
-        CheckpointError: no policy here takes a feature of its kind or shape.
+        CheckpointError: the kind or shape of a feature is not supported, or two features have the same name here.
     """
     features = _features(config, "input_features", ("STATE", "ENV", "VISUAL"))
     homes: dict[str, str] = {}

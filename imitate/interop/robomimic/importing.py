@@ -338,7 +338,7 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> RobomimicImport:
     if isinstance(algo, Hierarchy):
         saved["emas"] = {}
     if algo.ema is not None:
-        # robomimic does not save the number of updates of its average, and overwrites the average in its first updates.
+        # robomimic does not save how often its average of the weights was updated. With 0 it would be overwritten.
         algo.ema.num_updates = step
         saved["ema"] = algo.ema.state_dict()
     metas = ckpt.get("env_metadata") or {}

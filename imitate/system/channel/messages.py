@@ -39,8 +39,10 @@ _DECODING = 5
 """Bytes that decoding takes for each byte of an image, with those of the image."""
 _MAX_DIMENSIONS = 8
 _CONTAINERS, _BYTES = (dict, list), (bytes, memoryview)
-LARGE, _BYTES_32 = 2**16, 0xC6
-"""Size in bytes from which an array's data are not copied, and what msgpack writes before the size of such data."""
+LARGE = 2**16
+"""Size in bytes from which an array's data are not copied."""
+_BYTES_32 = 0xC6
+"""Byte that msgpack writes before the size of such data."""
 
 
 class Jpeg:

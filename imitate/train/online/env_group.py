@@ -30,8 +30,10 @@ from imitate.system.text import ACTION_MASK, INFO
 from imitate.system.user_code import error_words
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
 
-MEAN, GREATEST = "@step", "@max"
-"""Ends of keys of ``info`` whose mean over the steps, or greatest value, is logged in place of the sum."""
+MEAN = "@step"
+"""End of keys of ``info`` whose mean over the steps is logged in place of the sum."""
+GREATEST = "@max"
+"""End of keys of ``info`` whose greatest value is logged in place of the sum."""
 _NUMBERS = (bool, int, float, np.bool_, np.number)
 MAX_FAILURES = 10
 """Number of failures without a finished episode between them that ends the training."""

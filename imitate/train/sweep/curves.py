@@ -229,7 +229,7 @@ MOST_KEYS = 2
 def labelled(settings: Sequence[Setting]) -> list[Setting]:
     """Return the settings with a label of at most `LONGEST` letters each, all different.
 
-    It is the name of the sweep's folder or of the experiment, else the algorithm's. Where several settings share it,
+    It is the name of the sweep's folder or of the experiment, else the algorithm's. If several settings share it,
     the values in which they differ follow, at most `MOST_KEYS`; of a single sweep they are enough.
     """
     bases = [_base(setting.curves) for setting in settings]

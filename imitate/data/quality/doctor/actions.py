@@ -19,7 +19,8 @@ from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, c
 from imitate.data.quality.doctor.survey import Array, DemoSteps
 
 Names = Mapping[str, Sequence[str]]
-_SAID, _BAD = 0.2, 0.5  # fraction of the steps at a limit
+_SAID = 0.2  # fraction of the steps at a limit from which clipping is reported
+_BAD = 0.5  # fraction from which it is a warning
 _FEW_VALUES = 3  # a dimension with at most this many values is a switch, such as a gripper's
 
 

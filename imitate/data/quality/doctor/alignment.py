@@ -219,10 +219,10 @@ def _dot(a: Array, b: Array) -> Array:
 _SHIFTS = (0, 1, -1, 2, -2)
 _MAX_DEMOS = 50
 _CLOSE = 1e-6
-_SAID, _BAD = (
-    0.1,
-    0.5,
-)  # fraction of steps with another next observation; a few are normal where demos were cut
+_SAID = (
+    0.1  # fraction of steps with another next observation; fewer are normal where demos were cut
+)
+_BAD = 0.5  # fraction above which it is an error
 
 
 def shifted_rows(length: int, ahead: int) -> Rows:

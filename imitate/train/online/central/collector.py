@@ -227,7 +227,7 @@ class CentralCollector:
         return self._bound.allowed(self.version, min(self._versions_out(), default=newest))
 
     def metrics(self) -> dict[str, float]:
-        """``Metrics/Staleness``, and ``Metrics/ActingBatch``: mean number of observations of a prediction."""
+        """Return :attr:`staleness`, and the mean number of observations per prediction."""
         return {
             "Metrics/Staleness": float(self.staleness),
             "Metrics/ActingBatch": self._policies.batch_size(),

@@ -27,10 +27,14 @@ BEAT_S = 0.5
 """Seconds between two signs of life of a waiting worker."""
 GREETING_BYTES = 1024
 """Largest size of a message from a side that has not yet proved that it knows the token."""
-MAX_STRANGERS, STRANGER_S = 512, 30.0
-"""Largest number of such clients (beyond it the oldest is dropped), and seconds that each of them has."""
-MAX_TOGETHER, MAX_REQUESTS = 64, 4096
-"""Largest number of requests of one client that are read together, and of those that wait; more stay in connections."""
+MAX_STRANGERS = 512
+"""Largest number of clients without such proof; beyond it the oldest is dropped."""
+STRANGER_S = 30.0
+"""Seconds that a client has for the proof."""
+MAX_TOGETHER = 64
+"""Largest number of requests of one client that are read together."""
+MAX_REQUESTS = 4096
+"""Largest number of requests that wait; more stay in their connections."""
 Address = tuple[str, int]
 T = TypeVar("T")
 
