@@ -23,7 +23,14 @@ from imitate.errors import ConfigError, EvaluationError
 from imitate.evaluate.environments import label
 from imitate.evaluate.named_rewards import RewardMeans, RewardSpec, reward_means
 from imitate.evaluate.settings import EpisodePlan, Lateness
-from imitate.system.plain_files import appended, json_value, lock, read_json
+from imitate.system.plain_files import (
+    appended,
+    json_value,
+    lines_of,
+    lock,
+    parsed_json,
+    read_text,
+)
 from imitate.system.run_folder import to_json, write_text
 from imitate.system.statistics import Estimate, Rate, d4rl_score, estimate, rate_of
 
@@ -37,6 +44,9 @@ ENDING = ".episodes"
 """Suffix added to the table's name."""
 SAME = "settings"
 """Key of an entry with everything that its result depends on."""
+_LONGEST_LINE = 2**20
+_MOST_BYTES, _MOST_VALUES = 2**28, 2**24
+"""Largest table of evaluations, of about a million episodes."""
 
 
 @dataclass(frozen=True)
@@ -389,9 +399,8 @@ class EpisodeLog:
         Raises:
             ConfigError: another process has the file open.
         """
-        file = self._opened()
-        file.seek(0)
-        for line in file.read().splitlines():
+        self._opened()
+        for line in lines_of(self.path, _LONGEST_LINE):
             entry = _entry(line)
             if entry is not None:
                 key, episode = entry
@@ -426,16 +435,18 @@ class EpisodeLog:
         """Return the file, open and locked, after removing an incomplete last line."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = appended(self.path, reads=True)
+            file = appended(self.path)
             try:
                 _lock(file, self.path)
             except ConfigError:
                 file.close()
                 raise
             self._file = file
-            content = self.path.read_bytes()
-            if content and not content.endswith(b"\n"):
-                file.write("\n")
+            if size := os.fstat(file.fileno()).st_size:
+                with self.path.open("rb") as written:
+                    written.seek(size - 1)
+                    if written.read(1) != b"\n":
+                        file.write("\n")
         return self._file
 
 
@@ -456,7 +467,7 @@ def _lock(file: TextIO, path: Path) -> None:
         )
 
 
-def _entry(line: str) -> tuple[str, EpisodeResult] | None:
+def _entry(line: bytes) -> tuple[str, EpisodeResult] | None:
     try:
         entry = json_value(line)
         return str(entry["evaluation"]), episode_from_dict(entry["episode"])
@@ -499,7 +510,8 @@ class ResultsFile:
         if not path.exists():
             return
         try:
-            self._entries = [dict(entry) for entry in read_json(path)["evaluations"]]
+            tree = parsed_json(read_text(path, _MOST_BYTES), str(path), _MOST_VALUES)
+            self._entries = [dict(entry) for entry in tree["evaluations"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._log.close(remove=False)
             raise ConfigError(

@@ -21,6 +21,7 @@ from imitate.errors import FileError
 
 MAX_TEXT = 2**26
 """Largest size in bytes of a text file that is read whole."""
+_LONGEST_SKIPPED = 2**24
 MAX_DEPTH = 100
 """Largest nesting depth of JSON."""
 MAX_VALUES = 2**21
@@ -68,7 +69,7 @@ def appended(path: Path, *, text: bool = True, reads: bool = False) -> Any:
     descriptor = open_plain(path, access | os.O_APPEND | os.O_CREAT, single=True)
     mode = "a+" if reads else "a"
     if text:
-        return os.fdopen(descriptor, mode, encoding="utf-8", errors="replace" if reads else None)
+        return os.fdopen(descriptor, mode, encoding="utf-8")
     return os.fdopen(descriptor, f"{mode}b", buffering=0 if reads else -1)
 
 
@@ -198,16 +199,18 @@ def lines_of(path: Path, longest: int) -> Iterator[bytes]:
     """Yield the lines of a regular file of any size, without those of more than ``longest`` bytes.
 
     Raises:
-        FileError: it cannot be read.
+        FileError: it cannot be read, or has a line of more than 16 MiB.
     """
     try:
         with _opened(path) as file:
-            whole = True
+            skipped = 0
             while piece := file.readline(longest):
                 ends = piece.endswith(b"\n")
-                if whole and (ends or len(piece) < longest):
+                if not skipped and (ends or len(piece) < longest):
                     yield piece
-                whole = ends
+                skipped = 0 if ends else skipped + len(piece)
+                if skipped > _LONGEST_SKIPPED:
+                    raise FileError(f"{path}: is no text: a line has more than 16 MiB")
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -250,18 +253,18 @@ def read_json(path: Path, limit: int = MAX_TEXT) -> Any:
     return parsed_json(read_text(path, limit), str(path))
 
 
-def parsed_json(text: str | bytes, name: str) -> Any:
-    """Return the content of JSON text.
+def parsed_json(text: str | bytes, name: str, most: int = MAX_VALUES) -> Any:
+    """Return the content of JSON text of at most ``most`` values.
 
     Raises:
         FileError: it is not JSON, is nested too deeply, or has a number with too many digits; the message contains
             ``name``.
     """
     try:
-        value = json_value(text)
+        value = json_value(text, most)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{name}: {json_fault(error)}") from error
-    check_depth(value, name)
+    check_depth(value, name, most)
     return value
 
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from imitate.crew import Lost
-from imitate.errors import ConfigError, EvaluationError
+from imitate.errors import ConfigError, EvaluationError, FileError
 from imitate.evaluate import result as results
 from imitate.evaluate.result import (
     EpisodeLog,
@@ -328,3 +328,31 @@ def test_the_text_of_a_table(tmp_path):
         ResultsFile(path, resume=False)
     ResultsFile(tmp_path / "new.json", resume=True).close(is_over=True)
     assert not (tmp_path / "new.json").exists()
+
+
+def test_a_table_of_a_hundred_thousand_episodes_can_be_continued(tmp_path):
+    """Of 3.2 million values, more than another JSON file may have."""
+    path = tmp_path / "t.json"
+    numbers = ",".join(["0"] * 32)
+    episodes = ",".join([f"[{numbers}]"] * 100_000)
+    path.write_text(f'{{"evaluations": [{{"settings": 1, "per_episode": [{episodes}]}}]}}')
+    table = ResultsFile(path, resume=True)
+    assert table.find({"a": 2}) is None
+    table.close(is_over=True)
+
+
+def test_a_hole_in_a_log_of_episodes_takes_no_memory(tmp_path):
+    log = EpisodeLog(tmp_path / "t.json")
+    log.add("one", episode(0))
+    with log.path.open("r+b") as file:
+        file.truncate(2**23)
+        file.seek(0, 2)
+        file.write(b"\n")
+    log.add("one", episode(1))
+    log.read()
+    assert log.find("one") == (episode(0), episode(1))
+    with log.path.open("r+b") as file:
+        file.truncate(2**36)
+    with refused("t.json.episodes: is no text: a line has more than 16 MiB", error=FileError):
+        log.read()
+    log.close(remove=True)

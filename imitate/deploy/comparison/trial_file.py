@@ -157,8 +157,8 @@ class TrialFile:
         except BlockingIOError as error:
             raise UserError(f"{self.path}: another process uses this comparison") from error
         file.seek(0)
-        content = file.read()
-        if content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
+        content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES or content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
             raise UserError(f"{self.path}: is not a comparison; give another --out")
         return file, content[: content.rfind(b"\n") + 1]
 

@@ -1,6 +1,7 @@
 """The file of a comparison: what a kill leaves of it, and what it refuses."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -224,3 +225,10 @@ def test_a_file_without_policies_or_settings_is_only_read(path):
                 add(Trial(0, 1, True))
         with refused("open for reading only", error=UserError):
             only.add_redo(Redo(0, 1, "why"))
+
+
+def test_a_hole_in_a_comparison_is_not_read(path):
+    begun(path).close()
+    os.truncate(path, 2**36)
+    with refused(f"{path}: is not a comparison; give another --out", error=UserError):
+        begun(path)
