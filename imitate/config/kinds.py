@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
@@ -64,12 +65,26 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
             if re.fullmatch(r"[A-Za-z]\w*", name) and find_spec(module) is not None:
                 import_module(module)
             for point in installed_points(self._group, name):
-                point.load()
+                self._load(point)
         if name not in self._kinds:
             installed = (point.name for point in installed_points(self._group))
             known = sorted({*self._kinds, *self._own, *installed})
             raise ConfigError(f"{self._key}: no type '{name}'; {nearest(name, known)}")
         return self._kinds[name]
+
+    def _load(self, point: EntryPoint) -> None:
+        try:
+            point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"{self._key}: '{point.name}' is {point.value}, which cannot be loaded ({error}): repair or reinstall "
+                "that package"
+            ) from error
+        if point.name not in self._kinds:
+            raise ConfigError(
+                f"{self._key}: '{point.name}' is {point.value}, which registers no type of this name: repair that "
+                "package"
+            )
 
     def section_of(self, tree: object) -> type[SectionT]:
         """Return the section of the kind named by these values; the base class if they name none, or an unknown one."""

@@ -41,7 +41,10 @@ def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: st
             f"more by entry points in the group '{group}')"
         )
     try:
-        return installed[name].load()
+        found = installed[name].load()
+        if not callable(found):
+            raise ImportError("it is neither a class nor a function")
+        return found
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{key}: '{name}' is {installed[name].value}, which cannot be loaded ({error}); repair or reinstall that "

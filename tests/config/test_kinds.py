@@ -1,5 +1,6 @@
 """Components of several kinds in the configuration: problems, meanings and tables name the keys of the kind."""
 
+from importlib.metadata import EntryPoint
 from typing import Annotated
 
 import pytest
@@ -124,6 +125,25 @@ def test_a_kind_of_another_package_registers_itself_when_its_entry_point_is_load
     with pytest.raises(ConfigError, match=r"algo\.part: no type 'thiers'; did you mean 'theirs'"):
         parts.find("thiers")
     assert parts.find("theirs") == (object, Wheel)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (
+            "no_such_module:Part",
+            "which cannot be loaded .No module named 'no_such_module'.: repair",
+        ),
+        ("json:no_such_name", "which cannot be loaded .module 'json' has no attribute"),
+        ("json:loads", "which registers no type of this name: repair that package"),
+    ],
+)
+def test_a_broken_entry_point_of_a_kind_is_named(monkeypatch, value, words):
+    parts = Kinds("algo.part", "imitate.algo.slots", "imitate.parts", Part, ("wheel",))
+    point = EntryPoint("theirs", value, "imitate.parts")
+    monkeypatch.setattr("imitate.config.kinds.installed_points", lambda *of: [point])
+    with pytest.raises(ConfigError, match=f"algo.part: 'theirs' is {value}, {words}"):
+        parts.find("theirs")
 
 
 @pytest.mark.parametrize("name", ["whel", "os.path", "../x", ""])

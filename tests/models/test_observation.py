@@ -143,6 +143,7 @@ OWN = {"core_class": "MeanColour", "core_kwargs": {"scal": 2.0}}
         ({"core_class": "MeanColor"}, "unknown 'MeanColor'; did you mean 'MeanColour'.*: VisualCore.*TokenCore, MeanC"),
         (OWN, "did you mean 'scale'"),
         ({"core_class": "Gone"}, "'Gone' is no_such_module:Core, which cannot be loaded"),
+        ({"core_class": "Version"}, "'Version' is json:__version__, which cannot be loaded .it is neither a class nor"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_section_and_the_key(rgb, message):
@@ -270,12 +271,14 @@ def installed(monkeypatch):
         assert group == "imitate.encoders"
         good = EntryPoint("MeanColour", f"{__name__}:MeanColour", group)
         monkeypatch.setattr(EntryPoint, "load", load)
-        return [good, EntryPoint("Gone", "no_such_module:Core", group)]
+        gone = EntryPoint("Gone", "no_such_module:Core", group)
+        return [good, gone, EntryPoint("Version", "json:__version__", group)]
 
     def load(point):
         if point.name == "MeanColour":
             return MeanColour
-        return import_module(point.module)
+        module = import_module(point.module)
+        return getattr(module, point.attr)
 
     monkeypatch.setattr("imitate.models.options.installed_points", installed_points)
 

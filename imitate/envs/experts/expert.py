@@ -334,6 +334,8 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
     point = points[module]
     try:
         find: Callable[[str], ExpertKind] = point.load()
+        if not callable(find):
+            raise ImportError("it is no function")
     except (ImportError, AttributeError) as error:
         raise EnvError(
             f"{env_name}: its expert is {point.value}, which cannot be loaded ({error}); repair or "
