@@ -329,7 +329,8 @@ def end_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -> 
         last = file.length(name) - 1
         parts = [file.read(name, f"obs/{key}", last, last + 1).ravel() for key in keys]
         rows.append(np.concatenate([*parts, file.read(name, "actions").mean(axis=0).ravel()]))
-    return np.stack(rows).astype(np.float64)
+    found: Array = np.stack(rows).astype(np.float64)
+    return found
 
 
 def watched(
