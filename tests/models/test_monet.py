@@ -143,8 +143,8 @@ def test_masks_find_discs():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_each_disc_has_a_slot_of_its_own(seed):
-    """Slots of four numbers have room for the place and colour of one disc, not of two: 4,000 to 9,000 updates."""
+    """Slots of four numbers have room for the place and colour of one disc, not of two: 4,000 to 12,000 updates."""
     settings = {"slot_dim": 4, "rate": 1e-3, "weight": 0.5, "sigmas": (0.09, 0.11)}
     assert learned(15_000, 0.8, overlapping_discs, seed, **settings) > 0.8
