@@ -1,10 +1,11 @@
 import math
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
 
-from imitate.envs.experts import QUALITIES, Style
+from imitate.envs.experts import QUALITIES, Style, expert
 from imitate.envs.experts.expert import (
     ExpertLayout,
     expert_of_package,
@@ -230,3 +231,17 @@ def test_an_environment_without_an_expert():
         expert_of_package("gym_x:Task-v0", {"Lift": None})
     with pytest.raises(EnvError, match="did you mean 'Lift'.*entry point 'your_package'"):
         expert_of_package("Lif", {"Lift": None})
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("no_such_module:find", "No module named 'no_such_module'"),
+        ("json:__version__", "it is no function"),
+    ],
+)
+def test_an_expert_that_cannot_be_loaded_is_named(monkeypatch, value, why):
+    monkeypatch.setattr(expert, "installed_points", lambda group: [EntryPoint("toy", value, group)])
+    words = f"toy:A: its expert is {value}, which cannot be loaded .{why}.; repair or reinstall"
+    with pytest.raises(EnvError, match=words):
+        expert.expert_of_package("toy:A", {})
