@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -129,9 +130,18 @@ DEFAULT_ROBOT = "Panda"
 
 
 def robot_names(env_kwargs: Mapping[str, Any]) -> list[str]:
-    """Return the names of the robots, in the order of their actions."""
+    """Return the names of the robots, in the order of their actions.
+
+    Raises:
+        DatasetError: ``robots`` is neither a name nor a list of names.
+    """
     robots = env_kwargs.get("robots", DEFAULT_ROBOT)
-    return [robots] if isinstance(robots, str) else list(robots)
+    names = [robots] if isinstance(robots, str) else robots
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DatasetError(
+            f"env_args: robots is {reprlib.repr(robots)}; expected the name of a robot or a list of names"
+        )
+    return names
 
 
 def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,6 +149,7 @@ def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         EnvError: robosuite is not installed.
+        DatasetError: robosuite has no such robot.
     """
     new: dict[str, Any] = copy.deepcopy(dict(env_args))
     kwargs = new.setdefault("env_kwargs", {})
@@ -147,6 +158,10 @@ def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
     if configs is None:
         import_robosuite()
         load = importlib.import_module("robosuite.controllers").load_composite_controller_config
+        known = importlib.import_module("robosuite.robots").ROBOT_CLASS_MAPPING
+        unknown = [robot for robot in robots if robot not in known]
+        if unknown:
+            raise DatasetError(f"env_args: robosuite has no robot {reprlib.repr(unknown[0])}")
         configs = [load(robot=robot) for robot in robots]
         kwargs["controller_configs"] = configs if len(robots) > 1 else configs[0]
     return new
@@ -159,7 +174,8 @@ def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
         part
         for config in (configs if isinstance(configs, list) else [configs])
         if isinstance(config, dict)
-        for part in (config.get("body_parts") or {}).values()
+        if isinstance(parts := config.get("body_parts"), dict)
+        for part in parts.values()
         if isinstance(part, dict) and part.get("type") in ARM_TYPES and "gripper" in part
     ]
 
@@ -285,7 +301,16 @@ def _why_no_poses(about: ActionFile, keys: tuple[PoseKeys, ...], missing: list[s
 
 def _limits(controller: Mapping[str, Any]) -> CommandRange:
     def six(key: str, default: Any) -> torch.Tensor:
-        return torch.as_tensor(controller.get(key, default), dtype=torch.float64).expand(6)
+        given = controller.get(key, default)
+        try:
+            found = torch.as_tensor(given, dtype=torch.float64).expand(6)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            found = torch.full((6,), torch.inf)
+        if not found.isfinite().all():
+            raise DatasetError(
+                f"env_args: {key} of the arm's controller is {reprlib.repr(given)}; expected a finite number or six"
+            )
+        return found
 
     most = six("output_max", _MOTION)
     least = six("output_min", (-most).tolist())

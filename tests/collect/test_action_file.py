@@ -205,3 +205,37 @@ def test_observed_poses_are_in_the_world_with_bases_at_the_origin(opened):
         )
     assert hands.rotation.shape == (3, 2, 3, 3) and hands.frame.tolist() == np.eye(3).tolist()
     assert bases.shape == (3, 2, 3) and not bases.any()
+
+
+@pytest.mark.parametrize(
+    ("arm", "words"),
+    [
+        (
+            {"output_max": [1, 2]},
+            "output_max of the arm's controller is .1, 2.; expected a finite number or six",
+        ),
+        ({"output_min": ["os:system"] * 6}, "output_min"),
+        ({"input_max": None}, "input_max"),
+        ({"input_min": 10**400}, "input_min"),
+        ({"output_max": float("nan")}, "output_max"),
+    ],
+)
+def test_controllers_of_a_file_that_are_no_numbers_are_refused(opened, arm, words):
+    with pytest.raises(DatasetError, match=words):
+        opened(arm)
+
+
+@pytest.mark.parametrize("robots", [None, 3, ["Panda", 3], {"Panda": 1}])
+def test_robots_of_a_file_that_are_no_names_are_refused(robots):
+    with pytest.raises(DatasetError, match="the name of a robot or a list of names"):
+        action_file.robot_names({"robots": robots})
+
+
+@pytest.mark.parametrize("parts", [True, "right", [1]])
+def test_parts_of_a_controller_that_are_no_dict_are_no_arms(parts):
+    assert action_file.arm_controllers({"controller_configs": {"body_parts": parts}}) == []
+
+
+def test_a_robot_that_robosuite_does_not_have_is_refused():
+    with pytest.raises(DatasetError, match="robosuite has no robot '../../etc/passwd'"):
+        action_file.with_explicit_controllers({"env_kwargs": {"robots": "../../etc/passwd"}})
