@@ -319,7 +319,37 @@ _FALLING = 0.12
 """Share of the loss's fall in the last third of the epochs above which a training is not finished."""
 
 
-def of_training(losses: Sequence[float], error: float) -> Cause | None:
+def _falling(losses: Sequence[float]) -> float:
+    """Return the share of the whole fall of the loss that the last third of at least three epochs brought."""
+    x = np.asarray(losses, dtype=np.float64)
+    part = max(len(x) // 10, 1)
+    third = 2 * len(x) // 3
+    middle = float(x[max(third - part, 0) : third].mean())
+    end, begin = float(x[-part:].mean()), float(x[0])
+    return (middle - end) / max(begin - end, 1e-12) if begin > end else 0.0
+
+
+def of_unlearnable(losses: Sequence[float], error: float) -> Cause | None:
+    """Judge whether the actions follow from the observations: a finished training that does not fit its own data.
+
+    Args:
+        losses: training loss of each epoch; of fewer than ten nothing is known.
+        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
+    """
+    if len(losses) < _EPOCHS or _falling(losses) > 0.5 * _FALLING:
+        return None
+    words = (
+        f"the loss has stopped falling, and on its own demonstrations the policy errs {error:.2f} times as much as a "
+        "constant action: its observations do not tell the demonstrated actions"
+    )
+    advice = (
+        "if people acted differently in one state, record one way or train flow_policy, diffusion_policy or vq_bet; "
+        "else look for an observation that is missing, late or wrong"
+    )
+    return scored("inconsistent", error, 0.75, words, advice)
+
+
+def of_training(losses: Sequence[float], error: float) -> Cause:
     """Judge whether the loss still fell at the end while the policy errs on its own training data.
 
     Args:
@@ -331,12 +361,7 @@ def of_training(losses: Sequence[float], error: float) -> Cause | None:
         falling = 1.3 * _FALLING
         words = f"the training has {counted(len(losses), 'epoch')} only"
     else:
-        x = np.asarray(losses, dtype=np.float64)
-        part = max(len(x) // 10, 1)
-        third = 2 * len(x) // 3
-        middle = float(x[max(third - part, 0) : third].mean())
-        end, begin = float(x[-part:].mean()), float(x[0])
-        falling = (middle - end) / max(begin - end, 1e-12) if begin > end else 0.0
+        falling = _falling(losses)
         words = f"the last third of the epochs brought {falling:.0%} of the loss's whole fall"
     words += f", and on its own demonstrations the policy errs {error:.2f} times as much as a constant action"
     score = float(np.sqrt(max(falling, 0.0) / _FALLING * error / 0.5))

@@ -203,22 +203,17 @@ def _of_training(
     low, high = (np.asarray(limit, dtype=np.float64) for limit in policy.limits)
     yield causes.of_limits(predictions, low, high)
     yield from _some(causes.of_copying(predictions))
-    yield from _some(causes.of_training(subject.losses, error) if subject.losses else None)
+    if subject.losses:
+        yield causes.of_training(subject.losses, error)
+        if not subject.several_ways:
+            yield from _some(causes.of_unlearnable(subject.losses, error))
     if len(names) < 3:
         yield causes.of_one_or_two(len(names), error)
         return
     yield from _of_copies(policy, predictions, vectors)
     images = _of_kind(policy, IMAGE_KINDS)
     if images:
-        every = dict.fromkeys(images)
-        yield causes.of_images_ignored(changed_by(policy, predictions, every), error, images)
-        for key in _of_kind(policy, ("rgb",)):
-            yield causes.of_images_cropped(key, unseen_by(policy, predictions, key), error)
-            successive = names[:_LEFT_OUT]
-            ends_ = end_values(data, successive, vectors)
-            yield from _some(
-                image_causes.of_other_episodes(key, first_images(data, successive, key), ends_)
-            )
+        yield from _of_images(policy, data, names, predictions, error)
         report.notes.append(
             "the policy has images: whether the demonstrations are enough and alike was not measured"
         )
@@ -230,6 +225,28 @@ def _of_training(
         )
     yield from _some(alike)
     yield from _of_left_out(policy, data, names, error)
+
+
+def _of_images(
+    policy: RolloutPolicy,
+    data: DatasetFile,
+    names: Sequence[str],
+    predictions: Predictions,
+    error: float,
+) -> Iterator[Cause]:
+    """Measure what the images of the demonstrations tell, and how much the policy uses them."""
+    images, vectors = _of_kind(policy, IMAGE_KINDS), _of_kind(policy, ("low_dim",))
+    every = dict.fromkeys(images)
+    yield causes.of_images_ignored(changed_by(policy, predictions, every), error, images)
+    successive = names[:_LEFT_OUT]
+    begins = [*first_values(data, successive, vectors).values()]
+    begin = np.concatenate([np.zeros((len(successive), 0)), *begins], axis=1)
+    end = end_values(data, successive, vectors)
+    for key in _of_kind(policy, ("rgb",)):
+        yield causes.of_images_cropped(key, unseen_by(policy, predictions, key), error)
+        first = first_images(data, successive, key)
+        yield from _some(image_causes.of_other_episodes(key, first, end))
+        yield from _some(image_causes.of_uninformative(key, first, begin, end, error))
 
 
 def _of_copies(

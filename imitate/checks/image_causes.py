@@ -229,11 +229,7 @@ def of_other_episodes(key: str, firsts: Images, ends: Array) -> Cause | None:
     """
     if len(firsts) < _SUCCESSIVE:
         return None
-    middle, scale = ends.mean(axis=0), ends.std(axis=0)
-    varied = scale > 1e-6 * np.maximum(np.abs(middle), 1.0)
-    standard = ((ends - middle) / np.maximum(scale, 1e-12))[1:-1, varied]
-    cells = _cells(firsts)
-    cells = (cells - cells.mean(axis=0))[:, cells.std(axis=0) > 0]
+    cells, standard = _standard(_cells(firsts)), _standard(ends)[1:-1]
     errors = {
         offset: _left_out(cells[1 + offset : len(cells) - 1 + offset], standard)
         for offset in (-1, 0, 1)
@@ -246,6 +242,42 @@ def of_other_episodes(key: str, firsts: Images, ends: Array) -> Cause | None:
     advice = "give each episode its own images where the dataset is made, and watch it: imitate dataset playback"
     score = max(min(errors[0], 1.0) - errors[best], 0.0)
     return scored("images of other episodes", score, 0.2, words, advice)
+
+
+def of_uninformative(
+    key: str, firsts: Images, vectors: Array, ends: Array, error: float
+) -> Cause | None:
+    """Test whether anything in the first step tells how an episode ends, while the policy errs on its training data.
+
+    Args:
+        key: name of the camera.
+        firsts: (N, H, W, C) first images of demonstrations.
+        vectors: (N, D) first values of all vectors.
+        ends: (N, E) numbers that depend on the objects, such as the last position of the robot.
+        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
+
+    Returns:
+        the cause, or None for fewer than twenty demonstrations.
+    """
+    if len(firsts) < _SUCCESSIVE:
+        return None
+    seen, felt = (
+        _left_out(_standard(values), _standard(ends)) for values in (_cells(firsts), vectors)
+    )
+    words = (
+        f"neither first images of '{key}' nor vectors predict how another episode ends: their errors are {seen:.2f} "
+        f"and {felt:.2f} (1: no better than a constant), and on its own demonstrations the policy's is {error:.2f}"
+    )
+    advice = "watch the images (imitate dataset playback FILE): the camera does not see what decides, or not clearly"
+    return scored("blind", min(seen / 0.85, felt / 0.85, error / 0.5), 1.0, words, advice)
+
+
+def _standard(values: Array) -> Array:
+    """Return the columns of values (N, D) that vary, with mean 0 and variance 1."""
+    middle, scale = values.mean(axis=0), values.std(axis=0)
+    varied = scale > 1e-6 * np.maximum(np.abs(middle), 1.0)
+    found: Array = ((values - middle) / np.maximum(scale, 1e-12))[:, varied]
+    return found
 
 
 _SUCCESSIVE = 20

@@ -438,8 +438,8 @@ def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Ca
     scale = np.maximum(wanted.std(axis=0), 1e-9 + 0.01 * wanted.std(axis=0).max())
     own = float((np.abs(again - wanted) / scale).mean())
     error = float((np.abs(done - wanted) / scale).mean())
-    cut, range_ = _cut(wanted, done)
-    if error > max(0.2, 3 * own) and cut > _CUT:
+    cut, range_ = _cut(wanted, done, again)
+    if cut > _CUT:
         words = (
             f"executed actions reach {range_}, and where the policy's go beyond it, in {cut:.0%} of the steps, they "
             "are at its ends"
@@ -481,17 +481,20 @@ _CUT = 0.1
 _WIDER_LIMITS = "give imitate run wider limits (--limits), or leave out its --slow"
 
 
-def _cut(wanted: Array, done: Array) -> tuple[float, str]:
-    """Return the share of steps in which the wanted actions are beyond the range of the executed ones, and that range.
+def _cut(wanted: Array, done: Array, again: Array) -> tuple[float, str]:
+    """Return the share of steps in which a wanted action is beyond the range of the executed ones, and that range.
 
-    The share is 0 if the ends of the range do not explain how the executed actions differ.
+    The share is 0 if the ends of the range do not explain how the executed actions differ, or if they differ no more
+    than a second prediction (``again``).
     """
     low, high = done.min(axis=0), done.max(axis=0)
     share = ((wanted < low) | (wanted > high)).mean(axis=0)
-    left, error = (
-        np.abs(done - actions).mean(axis=0) for actions in (np.clip(wanted, low, high), wanted)
+    ends = np.clip(wanted, low, high)
+    left, error, own = (
+        np.abs(x - wanted).mean(axis=0) for x in (done + wanted - ends, done, again)
     )
-    share = np.where(left < 0.4 * error, share, 0.0)
+    differs = error > np.maximum(0.2 * wanted.std(axis=0), 3 * own)
+    share = np.where((left < 0.4 * error) & differs, share, 0.0)
     worst = int(share.argmax())
     return float(share[worst]), f"{low[worst]:.3g} to {high[worst]:.3g} in actions[{worst}]"
 

@@ -21,6 +21,7 @@ from imitate.checks.causes import (
     of_normalization,
     of_repeating,
     of_training,
+    of_unlearnable,
 )
 from imitate.checks.diagnosis import at_begin, diagnose, ranked
 from imitate.checks.image_causes import of_images
@@ -550,6 +551,21 @@ def test_one_odd_begin_among_many_episodes_is_no_cause():
     assert not found(*[turned] * 2, *[usual] * 7)
     # the values of other episodes have the sign of the training: there the object is elsewhere
     assert not found(*[turned] * 2, *[usual] * 2)
+
+
+@pytest.mark.parametrize(
+    ("losses", "error", "named"),
+    [
+        ([1, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5], 0.8, True),
+        ([1, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5], 0.7, False),
+        (np.linspace(1, 0.5, 10), 0.8, None),
+        ([1, 0.5, 0.5], 0.8, None),
+    ],
+)
+def test_a_finished_training_that_does_not_fit_its_own_demonstrations(losses, error, named):
+    cause = of_unlearnable(list(losses), error)
+    assert (cause and cause.is_named) == named
+    assert cause is None or cause.kind == "inconsistent"
 
 
 def test_the_help_names_every_cause():

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from imitate.checks.diagnosis import ranked
-from imitate.checks.image_causes import Views, of_images, of_other_episodes, of_views
+from imitate.checks.image_causes import (
+    Views,
+    of_images,
+    of_other_episodes,
+    of_uninformative,
+    of_views,
+)
 from imitate.checks.recording_causes import of_execution, of_rare_starts, of_vectors
 from imitate.checks.subject import followed, positions_among
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
@@ -92,10 +98,33 @@ def test_images_of_the_episode_before_or_after(offset):
 
 
 @pytest.mark.parametrize(
+    ("images_tell", "vectors_tell", "error", "named"),
+    [
+        (False, False, 0.6, True),
+        (False, False, 0.3, False),
+        (True, False, 0.6, False),
+        (False, True, 0.6, False),
+    ],
+)
+def test_images_that_show_nothing_of_the_task(images_tell, vectors_tell, error, named):
+    rng = np.random.default_rng(0)
+    aims = rng.uniform(-1, 1, (40, 2))
+    images = rng.integers(0, 200, (40, 20, 20, 3))
+    if images_tell:
+        images[:, :10] = 100 * aims[:, :1, None, None] + 100
+        images[:, 10:] = 100 * aims[:, 1:, None, None] + 100
+    vectors = aims if vectors_tell else rng.uniform(-1, 1, (40, 3))
+    cause = of_uninformative("top", images.astype(np.uint8), vectors, aims, error)
+    assert (cause.kind, cause.is_named) == ("blind", named)
+    assert of_uninformative("top", images[:19], vectors[:19], aims[:19], error) is None
+
+
+@pytest.mark.parametrize(
     ("done", "named"),
     [
         (lambda wanted: np.clip(wanted, -0.2, 0.2), ["shortened"]),
         (lambda wanted: 0.5 * wanted, ["shortened"]),
+        (lambda wanted: np.minimum(wanted, [9, 0.02]), ["shortened"]),
         (lambda wanted: wanted, []),
         (lambda wanted: np.roll(wanted, 1, axis=0), ["late actions"]),
         (lambda wanted: -wanted, ["other policy"]),
@@ -106,7 +135,7 @@ def test_how_executed_actions_differ_from_the_policys(done, named):
     whole = Predictions([CheckedDemo("demo", {}, done(wanted))], [wanted], 0.0, [])
     causes = [*of_execution(whole, whole)]
     assert [cause.kind for cause in causes if cause.is_named] == named
-    if "reach" in causes[0].words:
+    if "actions[0]" in causes[0].words:
         assert "executed actions reach -0.2 to 0.2 in actions[0]" in causes[0].words
         assert causes[0].words.endswith("78% of the steps, they are at its ends")
 
