@@ -82,6 +82,7 @@ EXCEPTIONS = {
         "--dataset",
     ): "train, of a configuration whose public file is missing",
     ("cli/robot/policies", "--skill"): "run",
+    ("cli/robot/policies", "--plan-budget-ms"): "run",
     ("data/edit/edits", "--env"): "set-env",
     ("data/edit/edits", "--type"): "set-env",
     ("data/quality/doctor/actions", "--set"): "for a configuration",
