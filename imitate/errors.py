@@ -64,10 +64,10 @@ class ClosedError(WireError, ConnectionError):
 
 
 class NotFiniteError(UserError):
-    """An observation or an action with NaN or infinity in it.
+    """An observation or an action contains NaN or infinity.
 
     Attributes:
-        rows: for each row of a batch, whether it is one of them.
+        rows: for each row of a batch, true if the row has such a value; empty if there is no batch.
     """
 
     def __init__(self, message: str, rows: tuple[bool, ...] = ()) -> None:
@@ -76,12 +76,12 @@ class NotFiniteError(UserError):
 
 
 _OPTIONS: ContextVar[frozenset[str] | None] = ContextVar("options", default=None)
-"""Options of the command that runs; None: no command, as in a call from Python or in a worker process."""
+"""Options of the command that runs; None if no command runs, as in a call from Python or in a worker process."""
 
 
 @contextmanager
 def offering(options: Iterable[str]) -> Iterator[None]:
-    """Give messages the options of the command that runs, so that they advise no others."""
+    """Record the options of the command that runs in the body, so that error messages advise no other options."""
     token = _OPTIONS.set(frozenset(options))
     try:
         yield
@@ -90,18 +90,18 @@ def offering(options: Iterable[str]) -> Iterator[None]:
 
 
 def offered(option: str) -> bool:
-    """Return true if the command that runs has an option, or if no command runs."""
+    """Return true if the running command has this option, or if no command runs."""
     options = _OPTIONS.get()
     return options is None or option in options
 
 
 def printable(text: str) -> str:
-    """Text in which nothing moves a terminal's cursor, changes its colours or cannot be encoded; lines stay lines."""
+    """Escape control characters and characters that cannot be encoded, so that a terminal shows them; keep newlines."""
     return _NOT_PRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Words for an error message: the nearest valid name, or where none is near all of them, or a few of many."""
+    """Return advice for an error message: the nearest valid name, or if none is similar, a list of valid names."""
     names = sorted(valid)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close and (close[0].isascii() or not name.isascii()) and close[0].isprintable():
@@ -114,18 +114,18 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 class Problems:
-    """Mistakes that are reported together, although each alone would end the command."""
+    """Collects mistakes of the user, so that a command reports all of them in one error."""
 
     def __init__(self) -> None:
         self._words: list[str] = []
 
     def add(self, words: str) -> None:
-        """Note a mistake."""
+        """Add a mistake, described by ``words``, to the report."""
         self._words.append(words)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note the mistake that the body raises, and go on after it."""
+        """Add a UserError that the body raises to the report instead of raising it."""
         try:
             yield
         except UserError as error:
@@ -138,7 +138,7 @@ class Problems:
 
 
 class WorkerError(UserError):
-    """Worker processes that cannot begin to work."""
+    """A worker process could not be prepared for its work."""
 
 
 class TrainingError(Exception):
@@ -146,11 +146,11 @@ class TrainingError(Exception):
 
 
 class RobotStoppedError(TrainingError):
-    """The robot on which a training learns was stopped; what was learned before is whole."""
+    """The robot on which a training learns was stopped; everything learned before the stop is saved."""
 
 
 class RobotError(RuntimeError):
-    """Control ended because going on was not safe, or the robot failed. The robot was stopped."""
+    """Control ended because it was not safe to continue, or because the robot failed. The robot was stopped."""
 
 
 class EvaluationError(Exception):

@@ -14,7 +14,7 @@ POLL_S = 0.5
 
 
 class CancelledError(Exception):
-    """The results are no longer wanted."""
+    """Raised if a crew was cancelled: its results are no longer wanted."""
 
 
 class Reports(Protocol):
@@ -24,7 +24,7 @@ class Reports(Protocol):
         """Report the environment call that begins, or "" at its end; see :data:`~imitate.system.processes.Beat`."""
 
     def note(self, value: Any) -> None:
-        """Send a picklable value ahead of the result."""
+        """Send a picklable value to the owner of the crew before the result of the item."""
 
 
 Work = Callable[[Any], Any]
@@ -35,13 +35,13 @@ Prepare = Callable[[Reports], Work]
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds after which a worker counts as hung.
+    """Times in seconds after which a worker counts as hung; None for no limit.
 
     Attributes:
-        call_s: in one call of an environment; making one may take five times as long. None for no limit.
-        quiet_s: between two calls, for example for a prediction or a file. None for no limit.
-        item_s: for a whole item. None for no limit.
-        start_s: until a worker begins. None for no limit.
+        call_s: limit of one call of an environment; creating an environment may take five times as long.
+        quiet_s: limit of the time between two calls, for example for a prediction or reading a file.
+        item_s: limit of the work on a whole item.
+        start_s: limit of the time until a new worker reports that it runs.
     """
 
     call_s: float | None = STEP_TIMEOUT_S
@@ -52,12 +52,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Lost:
-    """An item without a result.
+    """Message of a worker in place of the result of an item, because the work failed.
 
     Attributes:
-        reason: reason as text.
-        died: true if its worker died or was ended because it hung; other items may still succeed.
-        begun: true if the worker had begun to work.
+        reason: the reason, for a message to the user.
+        died: true if the worker died, or was ended because it hung; other items may still succeed.
+        begun: true if the worker had started.
         error: the error that the work raised, if it is a UserError.
     """
 
@@ -69,24 +69,24 @@ class Lost:
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of an item."""
+    """Message of a worker with the result of its item."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Note:
-    """A value that is sent before the result."""
+    """Message of a worker with a value that it sends before the result of its item."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Unprepared:
-    """A worker whose factory failed; it has ended.
+    """Last message of a worker whose factory failed.
 
     Attributes:
-        error: a UserError, or :class:`imitate.errors.WorkerError`.
+        error: the UserError that the factory raised, or a :class:`imitate.errors.WorkerError` for any other exception.
     """
 
     error: UserError
@@ -104,17 +104,17 @@ class Member(Protocol):
     """One worker, which has at most one item at a time."""
 
     def waits(self) -> bool:
-        """Return true while there are no resources to run it; items given to it meanwhile wait."""
+        """Return true while the worker waits for free resources; an item given to it is sent once it starts."""
 
     def give(self, packed: Any) -> bool:
-        """Send an item that its backend has packed, without waiting for it to arrive.
+        """Send an item, packed by :meth:`Backend.pack`, without waiting for it to arrive.
 
         Returns:
-            false if the worker is gone, which is also its next answer.
+            false if the worker process has ended; :meth:`answer` then returns a :class:`Lost`.
         """
 
     def answer(self) -> Message:
-        """Return its message: a :class:`Lost` with ``died`` if it is gone or was ended because it hung."""
+        """Return the worker's next message: a :class:`Lost` with ``died`` if the worker has ended or hung."""
 
     def dismiss(self) -> None:
         """Let an idle worker end, without waiting for it."""
@@ -135,13 +135,13 @@ class Backend(Protocol[AnyMember]):
 
     @property
     def places(self) -> int:
-        """Number of workers that fit on the processors; a good default."""
+        """Number of workers for which there are processors, a good default for the number of workers."""
 
     def start(self, prepare: Prepare) -> AnyMember:
         """Start a worker, without waiting for it."""
 
     def pack(self, item: Any) -> Any:
-        """Return an item in the form for workers; an item for several workers is packed once.
+        """Return an item in the form in which it is sent; an item for several workers is packed once.
 
         Use :class:`imitate.crew.Shared` for values that several items contain.
         """
@@ -149,7 +149,7 @@ class Backend(Protocol[AnyMember]):
     def heard(
         self, members: Sequence[AnyMember], limits: Limits, timeout_s: float = POLL_S
     ) -> list[AnyMember]:
-        """Return the workers that have sent a message, have started, are gone or hang.
+        """Return the workers that have sent a message, started, ended or hung.
 
-        It waits at most ``timeout_s`` for the first of them.
+        The call waits at most ``timeout_s`` for the first such worker.
         """

@@ -29,7 +29,7 @@ from imitate.errors import WorkerError
 
 TRIES = 2
 AHEAD = 2
-"""Largest number of items per worker that may be finished ahead of the awaited one; their results use memory."""
+"""Largest number of items per worker that may be finished before the next item in order; their results use memory."""
 PATIENCE_S = 15.0
 """Seconds that idle workers have to close their resources, such as simulators."""
 
@@ -42,10 +42,10 @@ class Done(Generic[Item, Result]):
     """A finished item.
 
     Attributes:
-        number: its index among the items, from 0.
-        item: the item as given.
-        result: the worker's result, or the reason of its loss.
-        retried: losses after which it was retried.
+        number: index of the item, from 0.
+        item: the item as the caller gave it.
+        result: the worker's result, or a :class:`Lost` if the item failed.
+        retried: losses of workers after which the item was retried.
     """
 
     number: int
@@ -62,20 +62,20 @@ class _Task:
 
 
 def _ignored(item: Any, value: Any) -> None:
-    """Do nothing with a note."""
+    """Ignore a note; the default of ``on_note``."""
 
 
 def _again(item: Any, loss: Lost) -> bool:
-    """Request another try of the item."""
+    """Return true to request another try of a lost item; the default of ``on_loss``."""
     return True
 
 
 class Crew(Generic[Item, Result]):
     """Up to ``workers`` workers, started when first needed and kept until the end; a context manager.
 
-    A worker has one item at a time. An item whose worker dies or hangs is retried in a new one; if that one is also
-    lost, the item ends with a :class:`Lost` as its result, and the others continue. An exception of the work ends its
-    item at once, because it would be raised again. Results do not depend on the number of workers, as long as the work
+    A worker has one item at a time. An item whose worker dies or hangs is retried in a new worker. If the new worker is
+    also lost, the result of the item is a :class:`Lost`, and the other items continue. An exception of the work is not
+    retried, because it would be raised again. Results do not depend on the number of workers, as long as the work
     remembers nothing from item to item.
 
     Args:
@@ -108,7 +108,7 @@ class Crew(Generic[Item, Result]):
         self.close(patience_s=0.0 if kind else PATIENCE_S)
 
     def cancel(self) -> None:
-        """Let current and later waits for results, in any thread, soon raise CancelledError."""
+        """Cancel the crew: every thread that waits for results, now or later, soon gets a CancelledError."""
         self._cancelled.set()
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
@@ -124,7 +124,7 @@ class Crew(Generic[Item, Result]):
     def in_order(
         self, items: Iterable[Item], *, limits: Limits | None = None
     ) -> Iterator[Done[Item, Result]]:
-        """Yield items in the order given; workers are at most :data:`AHEAD` items each ahead of it.
+        """Yield finished items in the order of ``items``; each worker finishes at most :data:`AHEAD` items in advance.
 
         Raises:
             UserError: a worker cannot be prepared.
@@ -155,9 +155,9 @@ class Crew(Generic[Item, Result]):
         """Yield items as they finish. Leaving the loop early ends the busy workers.
 
         Args:
-            items: taken one by one as workers become free. An exhausted iterator is asked again after each result,
-                which may have produced new items.
-            limits: limits that replace the crew's.
+            items: taken one by one as workers become free. After each result ``next`` is called again even if the
+                iterator was exhausted, because the result may have produced new items.
+            limits: times after which a worker counts as hung, in place of the crew's.
             tries: largest number of workers that may be lost on one item.
             on_note: called with an item and a value that its worker sends before the result.
             on_loss: called with an item and the loss of its worker, each time; returns false if no other try is wanted.
@@ -208,9 +208,7 @@ class Crew(Generic[Item, Result]):
                             continue
                     yield _done(task, answer)
         finally:
-            for (
-                member
-            ) in busy:  # the loop was left early, cancelled or failed: nobody needs their results
+            for member in busy:  # busy only if the loop was left early, cancelled or failed
                 self._drop(member)
 
     def _hand_out(self, tasks: _Tasks, busy: dict[Member, _Task]) -> list[Member]:
@@ -231,9 +229,9 @@ class Crew(Generic[Item, Result]):
         """Give an item to an idle or a new worker; return False if it must wait for resources.
 
         Args:
-            task: with the item.
-            busy: workers that have an item; the one that gets this item is entered.
-            standby: items that wait already, each for a worker that waits for a place.
+            task: the item and its earlier losses.
+            busy: the task of each worker that has one; the worker that gets this item is added.
+            standby: number of items that already wait, each for a worker that waits for resources.
         """
         while True:
             idle = [member for member in self._members if member not in busy]
@@ -254,7 +252,7 @@ class Crew(Generic[Item, Result]):
     def _heard(
         self, members: Sequence[Member], limits: Limits, stopped: Callable[[], bool]
     ) -> Sequence[Member]:
-        """Wait for workers that have sent a message, have started, are gone or hang."""
+        """Wait until a worker has sent a message, started, ended or hung, and return all such workers."""
         while not (self._cancelled.is_set() or stopped()):
             heard = self._backend.heard(members, limits)
             if heard:
@@ -262,13 +260,11 @@ class Crew(Generic[Item, Result]):
         raise CancelledError
 
     def _checked(self, message: Message) -> Any:
-        """Return the result, a :class:`Note` or a :class:`Lost`; raise an error if workers cannot be prepared."""
+        """Return the result, a :class:`Note` or a :class:`Lost`; raise the error if a worker cannot be prepared."""
         if isinstance(message, Unprepared):
             if not isinstance(message.error, WorkerError) or not self._has_answered:
                 raise message.error
-            return Lost(
-                str(message.error), died=True
-            )  # earlier workers were prepared, so it is a loss
+            return Lost(str(message.error), died=True)  # another worker could be prepared
         if isinstance(message, (Note, Lost, Ready)):
             return message
         self._has_answered = True
@@ -276,21 +272,19 @@ class Crew(Generic[Item, Result]):
 
     def _drop(self, member: Member) -> None:
         member.stop()
-        if (
-            member in self._members
-        ):  # unless the crew was closed before a loop over its results was left
+        if member in self._members:  # false if the crew was closed during the loop over its results
             self._members.remove(member)
 
 
 class _Tasks:
-    """Items that wait for a worker, those to be tried again first."""
+    """Queue of items that wait for a worker; items to be retried come first."""
 
     def __init__(self, items: Iterable[Any], may_begin: Callable[[int], bool]) -> None:
         self._items, self._may_begin = iter(items), may_begin
         self._begun, self._again = 0, deque[_Task]()
 
     def take(self) -> _Task | None:
-        """Return the next task, or None if none is left or none may begin yet."""
+        """Return the next task; None if no task is left, or if the next one may not begin yet."""
         if self._again:
             return self._again.popleft()
         if not self._may_begin(self._begun):

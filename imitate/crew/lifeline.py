@@ -1,7 +1,7 @@
 """Connections by which workers on other machines notice that their owner process is gone.
 
-Only a token is sent through them, at the beginning. When the process ends in any way, the system closes them;
-keep-alive probes detect a lost machine or network.
+A worker sends a token at the beginning, and nothing else is ever sent. When the owner process ends in any way, the
+operating system closes the connections; keep-alive probes detect a lost machine or network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_STRANGERS = 512
 """Largest number of connections without a token; beyond it the oldest is dropped."""
 
 STRANGER_S = 30.0
-"""Seconds in which such a connection must send its token."""
+"""Seconds in which a new connection must send its token."""
 Address = tuple[str, int, str]
 
 
@@ -47,7 +47,7 @@ class Lifeline:
         self._token = secrets.token_hex(16)
         self.address: Address = (*self._server.getsockname()[:2], self._token)
         self._held: list[socket.socket] = []
-        # the deadline of each, and the bytes that it has sent
+        # connections without a complete token: the deadline, and the bytes received so far
         self._strangers: dict[socket.socket, tuple[float, bytes]] = {}
         self._closing, self._close = socket.socketpair()
         self._accepts = threading.Thread(target=self._accept, daemon=True)
@@ -56,10 +56,10 @@ class Lifeline:
     def close(self, patience_s: float = 2.0) -> None:
         """End all connections, and with them the workers that have not ended after ``patience_s``."""
         deadline = time.monotonic() + patience_s
-        with suppress(OSError):  # it is already closed
+        with suppress(OSError):  # already closed
             self._close.shutdown(
                 socket.SHUT_RDWR
-            )  # closing alone would leave the copies in forked processes open
+            )  # close() alone would leave the copies in forked processes open
         self._accepts.join()
         while not all(map(_has_ended, self._held)) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -67,7 +67,7 @@ class Lifeline:
             end.close()
 
     def _accept(self) -> None:
-        """Accept connections, at last those that were waiting when :meth:`close` was called."""
+        """Accept connections until :meth:`close` is called, including those that wait at that time."""
         over = False
         with suppress(OSError):
             while True:
@@ -103,7 +103,7 @@ class Lifeline:
             try:
                 connection, _ = self._server.accept()
                 self._strangers[connection] = time.monotonic() + STRANGER_S, b""
-            except OSError:  # such as when all file descriptors are in use
+            except OSError:  # for example if all file descriptors are in use
                 time.sleep(0.1)
         late = [end for end, (until, _) in self._strangers.items() if until <= time.monotonic()]
         for stranger in [*late, *list(self._strangers)[:-MAX_STRANGERS]]:
@@ -112,10 +112,10 @@ class Lifeline:
 
 
 def hold(address: Address, end: Callable[[], None], timeout_s: float = 30.0) -> None:
-    """Connect to a process, and call `end` in a thread once it is gone.
+    """Connect to the owner process, and call `end` in a thread once that process is gone.
 
     Raises:
-        OSError: it cannot be reached.
+        OSError: the owner process cannot be reached.
     """
     host, port, token = address
     connection = socket.create_connection((host, port), timeout=timeout_s)
@@ -140,7 +140,7 @@ def hold(address: Address, end: Callable[[], None], timeout_s: float = 30.0) -> 
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Return true if the other end is closed, and close this one."""
+    """Return true if the other side has closed the connection; then close this side too."""
     try:
         if connection.recv(1, socket.MSG_DONTWAIT):
             return False

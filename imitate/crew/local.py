@@ -1,7 +1,7 @@
-"""Workers in processes on this machine, each with a pipe.
+"""Workers in processes on this machine, connected to their parent by pipes.
 
 A worker ignores Ctrl-C, which its parent handles, and ends with its parent, even if the parent is killed or a simulator
-hangs. Its output to stdout goes to stderr: stdout is the parent's, which may print JSON there.
+hangs. Everything that a worker prints goes to stderr, because the parent may print JSON to stdout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from imitate.crew.shared import Ledger, PackedItem, packed
 from imitate.system.processes import available_cores
 
 ROOM = 32 * 1024
-"""Number of bytes that a pipe accepts even if nobody reads at its other end."""
+"""Number of bytes that can be written to a pipe before its other end is read."""
 
 CONTEXT: Any = multiprocessing.get_context("spawn")
 """Context of multiprocessing. A process starts as a new interpreter, which is safe beside threads and OpenGL."""
@@ -57,7 +57,7 @@ class LocalBackend:
         """Start a process.
 
         Raises:
-            CancelledError: this process is ending, while another thread of it works on.
+            CancelledError: the interpreter is exiting, and the call comes from another thread.
         """
         if not self._over.is_set():
             member = LocalMember(prepare, self._news, self._over, self._name)
@@ -73,7 +73,7 @@ class LocalBackend:
     def heard(
         self, members: Sequence[LocalMember], limits: Limits, timeout_s: float = POLL_S
     ) -> list[LocalMember]:
-        """Return the processes that have sent something, are gone or hang."""
+        """Return the processes that have sent a message, ended or hung."""
         self._news.clear()
         found = [member for member in members if member.has_news(limits)]
         if not found and self._news.wait(timeout_s):
@@ -82,16 +82,16 @@ class LocalBackend:
 
 
 class LocalMember:
-    """One process.
+    """A worker process, as its parent sees it.
 
-    One thread reads its pipe, and another one writes large messages, so that a process that stops within a message does
-    not block this one.
+    One thread reads the pipe, and another one writes large messages, so that a worker that stops in the middle of a
+    message does not block the parent.
 
     Args:
-        prepare: makes the function of the process.
+        prepare: factory of the worker's function, called in the worker.
         news: event that is set when a message arrives.
-        over: event that is set when this process ends before the other one was stopped.
-        name: name of the process.
+        over: event that is set when the parent exits before the worker was stopped.
+        name: name of the worker process.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class LocalMember:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a dead process, negative the number of a signal."""
+        """Exit code of the process: -N if signal N ended it, None while it runs."""
         return self._process.exitcode
 
     def waits(self) -> bool:
-        """Return false: there is always a place on this machine."""
+        """Return false, because a process on this machine starts at once."""
         return False
 
     def give(self, packed: PackedItem) -> bool:
@@ -129,7 +129,7 @@ class LocalMember:
         return self.send([pickle.dumps(header), *values, packed.data])
 
     def send(self, parts: Sequence[Buffer]) -> bool:
-        """Send an item: a pickled :class:`~imitate.crew.shared.ItemHeader`, the values that it names, the item."""
+        """Send the parts of an item: a pickled :class:`~imitate.crew.shared.ItemHeader`, shared values, the item."""
         if None in self._inbox or not self._process.is_alive():
             return False
         self._watch.restart()
@@ -139,7 +139,7 @@ class LocalMember:
         return self._write(parts)
 
     def has_news(self, limits: Limits) -> bool:
-        """Return true if it has sent a message, is gone, or hangs."""
+        """Return true if the process has sent a message, ended or hung."""
         if self._inbox:
             return True
         # A worker's death does not always close the pipe: a process that the worker started may keep the pipe open.
@@ -148,31 +148,33 @@ class LocalMember:
         return bool(self._inbox) or not alive or self._hung is not None
 
     def answer(self) -> Message:
-        """Return its next message, or a loss."""
+        """Return the next message of the process; a :class:`Lost` if the process has ended or hung."""
         message = self.received()
         return unpickled(message) if isinstance(message, bytes) else message
 
     def received(self) -> bytes | Lost:
-        """Return the next message, pickled, or the reason of a loss."""
+        """Return the next message, still pickled; a :class:`Lost` if the process has ended or hung."""
         if not self._inbox and not self._process.is_alive():
-            self._reader.join(timeout=1.0)  # its last messages may still be in the pipe
+            self._reader.join(
+                timeout=1.0
+            )  # the last messages of the process may still be in the pipe
         message = self._inbox.popleft() if self._inbox else None
         return self._loss() if message is None else message
 
     def _loss(self) -> Lost:
-        """End the process, and return the reason why there is no answer."""
+        """End a process that hangs or is already gone; return the loss with its reason."""
         call, beats = self._pulse.read()
         hung, self._hung = self._hung, None
         if hung is not None and self._process.is_alive():
             self.stop()
             return Lost(hung, died=True, begun=beats > 0)
-        self.stop(patience_s=5.0)  # it is ending, and its own exit code is needed
+        self.stop(patience_s=5.0)  # wait, because the message needs the exit code
         where = f" in {call}" if call else ""
         reason = f"its process died{where} (exit code {self.exit_code})"
         return Lost(reason, died=True, begun=beats > 0)
 
     def dismiss(self) -> None:
-        """Let the idle process end."""
+        """Let the idle process end, without waiting for it."""
         self._write([END])
 
     def stop(self, patience_s: float = 0.0) -> None:
@@ -191,10 +193,11 @@ class LocalMember:
         # The processes of a fork server are children of the server, not of this process.
         is_child = CONTEXT.get_start_method() == "spawn"
         if is_child and hasattr(os, "waitid") and self._process.pid is not None:
-            with suppress(ChildProcessError):  # its exit code has been read
+            with suppress(ChildProcessError):  # the process has ended, and its exit code was read
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
-            # Not for children: a process that it started may hold the sentinel open after its death.
+            # Not used for children: a process that the worker started may keep the sentinel open after the worker's
+            # death.
             wait([self._process.sentinel])
 
     def _leave(self) -> None:
@@ -208,7 +211,7 @@ class LocalMember:
                 self._connection.send_bytes(part)
         except OSError:
             return False
-        except TypeError:  # another thread closed the connection in the midst of this message
+        except TypeError:  # another thread closed the connection during this message
             if not self._connection.closed:
                 raise
             return False
@@ -221,7 +224,7 @@ class LocalMember:
                 message = self._connection.recv_bytes()
             except (EOFError, OSError):
                 message = None
-            except TypeError:  # another thread closed it while this one was waiting
+            except TypeError:  # another thread closed the connection during the wait
                 if not self._connection.closed:
                     raise
                 message = None

@@ -1,4 +1,4 @@
-"""Opening of the place where workers run, by the words of ``--on``."""
+"""Opening of the back end on which workers run, named by the option ``--on``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def open_backend(
     spread: bool = True,
     name: str = "imitate-worker",
 ) -> Iterator[Backend[Any]]:
-    """Open a back end for workers, and shut it down at the end; several may be open at a time.
+    """Open a back end for workers, and shut it down at the end; several back ends may be open at a time.
 
     ``Crew(prepare, workers, backend=backend)`` runs on it; ``backend.places`` is a good default for the number of
     workers.
 
     Args:
-        on: ``local``, ``ray``: the cluster of ``RAY_ADDRESS``, or the one that ``ray start`` started on this machine,
-            else a private one of this machine alone; ``ray:HOST:PORT``: the cluster with its head there.
+        on: ``local`` for processes on this machine; ``ray`` for the Ray cluster at ``RAY_ADDRESS``, or the one that
+            ``ray start`` started on this machine, or else a private cluster of this machine alone; ``ray:HOST:PORT``
+            for the cluster whose head node has this address.
         cpus: CPU cores per worker, on Ray.
         gpus: GPUs per worker, on Ray.
-        start_timeout_s: seconds after which it is an error that no worker has started, on Ray.
+        start_timeout_s: on Ray, seconds to wait for the first worker to start; then a UserError is raised.
         spread: true to spread workers over the nodes, on Ray; false to pack them on few nodes.
         name: name of the workers.
 

@@ -50,17 +50,17 @@ class RayPacked:
 
 
 class RayMember:
-    """One worker.
+    """A worker on Ray, as the owner process sees it.
 
     Args:
-        ray: the package.
-        actor: a :class:`~imitate.crew.ray_host.Host`, not begun.
-        prepare: makes the function of the worker, pickled.
-        origin: this process.
+        ray: the imported package ``ray``.
+        actor: a :class:`~imitate.crew.ray_host.Host` whose ``begin`` was not yet called.
+        prepare: pickled factory of the worker's function.
+        origin: description of this process, which the worker needs.
 
     Attributes:
-        awaited: reference to its next message, or None if none is expected.
-        is_placed: true if it has started and is not known to be gone.
+        awaited: Ray's reference to the worker's next message, or None if no message is expected.
+        is_placed: true if the worker has started and is not known to have ended.
     """
 
     def __init__(self, ray: Any, actor: Any, prepare: bytes, origin: Origin) -> None:
@@ -74,7 +74,7 @@ class RayMember:
         self._looked, self._silent_s = time.monotonic(), 0.0
 
     def waits(self) -> bool:
-        """Return true while it waits for resources."""
+        """Return true while the worker waits for resources of the cluster."""
         if not self._has_begun and not self._inbox and self._is_there(self.awaited):
             self.receive()
         return not self._has_begun and not self._inbox
@@ -87,7 +87,7 @@ class RayMember:
         if self._has_failed:
             return not self._has_answered
         if self._has_answered and self._is_there(self._ended):
-            self._ask()  # ask how it ended
+            self._ask()  # request the reason of its end
             return False
         self._inbox.clear()
         self._send(packed)
@@ -101,7 +101,7 @@ class RayMember:
                 self._control("limit").remote(limits, self._changes)
 
     def has_news(self) -> bool:
-        """Return true if it has sent a message, has started, is gone or hangs."""
+        """Return true if the worker has sent a message, started, ended or hung."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now
         self._silent_s += passed if self._has_begun else 0.0
@@ -110,7 +110,7 @@ class RayMember:
         return bool(self._inbox)
 
     def receive(self) -> None:
-        """Receive its available message."""
+        """Receive the messages that the worker has sent."""
         reference, self.awaited, self._silent_s = self.awaited, None, 0.0
         try:
             heard = self._ray.get(reference)
@@ -127,15 +127,15 @@ class RayMember:
             self._has_answered |= isinstance(self._inbox[-1], Answer)
 
     def answer(self) -> Message:
-        """Return its next message, or a loss."""
+        """Return the worker's next message; a :class:`Lost` if the worker has ended or hung."""
         return self._inbox.popleft()
 
     def give_up(self, error: UserError) -> None:
-        """Add the message that the worker could not be started."""
+        """Make ``error`` the worker's next message, because the worker could not be started."""
         self._inbox.append(Unprepared(error))
 
     def dismiss(self) -> None:
-        """Let the idle worker end."""
+        """Let the idle worker end, without waiting for it."""
         if self.is_placed:
             self._control("dismiss").remote()
 
@@ -172,7 +172,7 @@ class RayMember:
         return bool(self._ray.wait([reference], timeout=0)[0])
 
     def _fail(self, error: Exception) -> None:
-        """Turn an error of Ray into a message."""
+        """Add a message of the worker for an error that Ray raised."""
         cause = getattr(error, "cause", None)
         if isinstance(cause, UserError):
             self._refuse(cause)
@@ -193,7 +193,7 @@ class RayMember:
 
 
 def _words(error: Exception) -> str:
-    """Describe the end of an actor; it reports the losses of its process itself."""
+    """Describe the loss of an actor or its node. The actor itself reports the loss of its worker process."""
     if "node" in str(error) and "died" in str(error):
         return "its node was lost"
     return f"its node or its parent process was lost ({type(error).__name__})"
@@ -205,7 +205,7 @@ def _last_line(error: Exception) -> str:
 
 
 INLINE = 100_000
-"""Largest size in bytes of a value sent with the call; a larger one is put into the object store once."""
+"""Largest size in bytes of data sent with a call; larger data are put into Ray's object store once."""
 TELL_S = 60.0
 """Seconds between two lines that report that workers wait for resources."""
 
@@ -217,7 +217,7 @@ class RayBackend:
         cluster: cluster to which this process is connected.
         cpus: CPU cores per worker.
         gpus: GPUs per worker.
-        start_timeout_s: seconds after which it is an error that no worker has started.
+        start_timeout_s: seconds to wait for the first worker to start; then an error is raised.
         spread: true to spread workers over the nodes, false to pack them on few nodes.
         name: name of the workers' processes.
     """
@@ -277,7 +277,7 @@ class RayBackend:
         return member
 
     def pack(self, item: Any) -> RayPacked:
-        """Pickle an item; it and the shared values in it are put into the object store if they are large."""
+        """Pickle an item; put the item and its shared values into Ray's object store if they are large."""
         whole = packed(item)
         for shared in whole.shared.values():
             if shared not in self._stored:
@@ -291,7 +291,7 @@ class RayBackend:
     def heard(
         self, members: Sequence[RayMember], limits: Limits, timeout_s: float = POLL_S
     ) -> list[RayMember]:
-        """Return the workers that have sent a message, have started, are gone or hang."""
+        """Return the workers that have sent a message, started, ended or hung."""
         for member in members:
             member.limit(limits)
         if not any(member.has_news() for member in members):
@@ -299,7 +299,7 @@ class RayBackend:
             done: list[Any] = []
             if awaited:
                 done, _ = self._ray.wait(list(awaited), num_returns=1, timeout=timeout_s)
-            else:  # no worker has a request to answer
+            else:  # no message is expected from any worker
                 time.sleep(timeout_s)
             if done:
                 done, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
@@ -309,7 +309,7 @@ class RayBackend:
         return [member for member in members if member.has_news()]
 
     def _look_after(self, members: Sequence[RayMember]) -> None:
-        """Report workers that wait for resources, and give up if none starts."""
+        """Report workers that wait for resources; after a timeout without any running worker, give up."""
         waiting = [member for member in members if member.waits()]
         running = sum(member.is_placed for member in self._members)
         waited_s, is_time = self._waiting.look(bool(waiting))
@@ -350,14 +350,14 @@ class RayBackend:
 
 
 class _Waiting:
-    """Measures the time for which workers have waited for resources."""
+    """Measures how long workers have waited for resources."""
 
     def __init__(self) -> None:
         self._looked = time.monotonic()
         self._waited_s = self._told_s = 0.0
 
     def look(self, is_waiting: bool) -> tuple[float, bool]:
-        """Return the seconds for which workers have waited, and whether to report it now."""
+        """Return the seconds for which workers have waited, and true if a report is due now."""
         now = time.monotonic()
         # A pause of this process itself does not count as waiting.
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now

@@ -1,7 +1,7 @@
 """Connection of this process to a Ray cluster: the choice of the cluster, its requirements, and Ray's output.
 
-The folder of a private cluster is removed with the cluster, or by the next start if a killed process left it. Standard
-output is kept for the results of this process while Ray prints there too.
+The temporary folder of a private cluster is removed with the cluster; if the process was killed, the next start removes
+the folder. Ray's output to stdout is redirected to stderr, so that stdout has only the results of this process.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from imitate.system.version import __version__
 
 PREFIX = "imitate-ray-"
 LOCK = "in_use"
-"""File that the owner of the folder keeps locked; the system frees it when the process ends, however it ends."""
+"""File that the owner process of the folder keeps locked; the system releases the lock when the process ends."""
 YOUNG_S = 60.0
 """Seconds for which a new folder is kept: its owner may not have locked it yet."""
 
 
 @contextmanager
 def private_folder() -> Iterator[str]:
-    """Yield a new folder, which is removed at the end, and remove those left by ended processes of this user."""
+    """Yield a new folder, which is removed at the end; remove folders that ended processes of this user have left."""
     _remove_left()
     folder = tempfile.mkdtemp(prefix=PREFIX)
     try:
-        # not needed: where there are no locks, nobody else can lock and remove it either
+        # needed=False: on a system without locks, no other process can lock and remove the folder
         with locked(Path(folder, LOCK), needed=False):
             yield folder
     finally:
@@ -54,7 +54,7 @@ def _remove_left() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(
             OSError
-        ):  # it belongs to another user, is in use, was removed meanwhile, or has no lock
+        ):  # another user's folder, in use, already removed, or without a lock file
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             with locked(folder / LOCK, wait=False, make=False) as lock:
@@ -64,7 +64,7 @@ def _remove_left() -> None:
 
 @contextmanager
 def own_stdout(foreign: str = "ray_") -> Iterator[None]:
-    """Let only this program print to stdout: file descriptor 1 and a library's threads lead to stderr meanwhile.
+    """During the body, redirect file descriptor 1 and a library's threads to stderr; only this program uses stdout.
 
     Args:
         foreign: beginning of the names of the library's threads.
@@ -124,14 +124,14 @@ def _descriptor(stream: IO[str]) -> int | None:
 UNSAFE = "IMITATE_RAY_UNSAFE"
 """Environment variable: 1 allows clusters without token authentication."""
 STORE_BYTES = 500_000_000
-"""Size of a private cluster's object store in bytes; larger contents go to the disk."""
+"""Size of a private cluster's object store in bytes; objects beyond this size are written to disk."""
 SETTINGS = {
     "RAY_raylet_start_wait_time_s": "120",
     "RAY_agent_register_timeout_ms": "120000",
     "RAY_worker_niceness": "0",
 }
-"""Settings of Ray and their defaults here, for busy machines: the time in which a node has to start, and workers with
-the priority of this process, as local ones have it (Ray's own default, 15, leaves them a thirtieth of the time)."""
+"""Environment variables of Ray and our defaults, for busy machines: more time for a node to start, and workers with the
+same priority as this process (with Ray's default niceness of 15 they get about a thirtieth of the processor time)."""
 CONNECT_S = 5.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -141,7 +141,7 @@ class Cluster:
     """Cluster to which this process is connected.
 
     Attributes:
-        ray: the package.
+        ray: the imported package ``ray``.
         host: address of this machine for other nodes of the cluster.
     """
 
@@ -150,7 +150,7 @@ class Cluster:
 
 
 class _Connection:
-    """The connection of this process, of which Ray allows only one, and the number of its users."""
+    """The connection of this process to a cluster, and the number of its users; Ray allows one per process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -168,7 +168,8 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
     """Connect to a cluster, or start a private one, unless this process is already connected; disconnect at the end.
 
     Args:
-        address: HOST:PORT of its head; None: RAY_ADDRESS, or the one that runs on this machine, or a private one.
+        address: HOST:PORT of the cluster's head node; None: RAY_ADDRESS, or the cluster that runs on this machine, or a
+            private one.
 
     Raises:
         UserError: Ray is not installed; the cluster cannot be reached, or does not require a token.
@@ -282,10 +283,10 @@ def _is_reachable(address: str, timeout_s: float) -> bool:
 
 @contextmanager
 def _environment(address: str | None) -> Iterator[None]:
-    """Let Ray ask for tokens, listen on loopback only unless an address is given, and send no usage reports.
+    """Set Ray's variables: require tokens, send no usage reports; without an address, listen on loopback only.
 
     Raises:
-        EnvError: the environment disables tokens.
+        EnvError: RAY_AUTH_MODE disables tokens.
     """
     is_unsafe = os.environ.get(UNSAFE) == "1"
     mode = os.environ.get("RAY_AUTH_MODE", "token")
@@ -299,7 +300,7 @@ def _environment(address: str | None) -> Iterator[None]:
     if not is_unsafe:
         wanted["RAY_AUTH_MODE"] = "token"
     if address is None or address.rpartition(":")[0].strip("[]") in LOOPBACK:
-        # Ray replaces 127.0.0.1 by an address that other machines reach, unless it takes this one for a desktop.
+        # Ray replaces 127.0.0.1 by an address that other machines can reach, unless this variable is 0.
         wanted["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -316,7 +317,7 @@ def _refuse_open(address: str) -> None:
     """Refuse a cluster that cannot be reached, or that answers a process without a token.
 
     Raises:
-        EnvError: the cluster is such a one.
+        EnvError: the cluster is refused; the message contains the reason.
     """
     if not _is_reachable(address, CONNECT_S):
         raise EnvError(
@@ -379,10 +380,10 @@ def cpu_model() -> str:
 
 
 def differing(facts: dict[str, dict[str, str]]) -> dict[str, dict[str, list[str]]]:
-    """Return for each fact in which nodes differ: its values, and the nodes that have each.
+    """Return each fact in which nodes differ, as ``{fact: {value: names of the nodes with this value}}``.
 
     Args:
-        facts: facts of each node, by its name.
+        facts: result of :func:`node_facts` by the name of the node.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for name in next(iter(facts.values()), {}):
@@ -395,7 +396,7 @@ def differing(facts: dict[str, dict[str, str]]) -> dict[str, dict[str, list[str]
 
 
 ANSWER_S = 60.0
-"""Seconds that a node has to report its facts, for which it starts a process."""
+"""Seconds that a node has to start a process and report its facts."""
 
 
 @dataclass(frozen=True)
@@ -403,9 +404,9 @@ class Node:
     """A node of a cluster.
 
     Attributes:
-        name: its address, with the beginning of its id if several nodes share it.
-        resources: all its resources, such as ``CPU`` and ``GPU``.
-        facts: see :func:`imitate.crew.ray_cluster.node_facts`; empty if it did not answer.
+        name: address of the node, with the beginning of its id if several nodes have the same address.
+        resources: total resources of the node, such as ``CPU`` and ``GPU``.
+        facts: result of :func:`imitate.crew.ray_cluster.node_facts`; empty if the node did not answer.
     """
 
     name: str
@@ -433,7 +434,7 @@ def nodes_of(cluster: Cluster) -> list[Node]:
 
 
 def spilled_bytes(cluster: Cluster) -> int | None:
-    """Return the bytes that the object stores wrote to disks, or None if Ray does not report it."""
+    """Return the bytes that the cluster's object stores have written to disk, or None if Ray does not report them."""
     with suppress(ImportError, AttributeError, TypeError):
         api: Any = import_module("ray._private.internal_api")
         state = api.get_state_from_address(cluster.ray.get_runtime_context().gcs_address)

@@ -1,8 +1,8 @@
 """Remote side of a worker on a Ray cluster: an actor with the worker's process on the same node.
 
-The process is one of :class:`~imitate.crew.local.LocalBackend`, so limits, reports and loss messages are the same as
-for local workers. The actor itself only forwards messages: it also answers while the work hangs, and it unpickles none
-of them.
+The process is started by :class:`~imitate.crew.local.LocalBackend`, so limits, reports and loss messages are the same
+as for local workers. The actor only forwards messages, without unpickling them, so it answers even while the work
+hangs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from imitate.system.version import __version__
 CARRIED = ("IMITATE_TRUST_MODULES",)
 """Environment variables that workers inherit from their owner process."""
 SILENT_S = 10.0
-"""Longest time in which an actor sends nothing while its process works."""
+"""Longest time in seconds for which an actor sends nothing while its process works."""
 
 
 CONTROL = "control"
-"""Concurrency group of an actor's methods that are answered while its process works."""
+"""Ray's concurrency group of the actor methods that return while the worker process is busy."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Origin:
         lifeline: address of its :class:`~imitate.crew.lifeline.Lifeline`.
         name: name of the workers' processes.
         threads: number of threads that a worker's libraries may use.
-        version: version of this package there.
-        paths: folders of its modules, used if nodes have them, too.
-        folder: its working folder, used in the same way.
-        environ: its values of the variables in :data:`CARRIED`.
+        version: version of this package in the owner process.
+        paths: module search path of the owner process; a node uses the folders that it has too.
+        folder: working folder of the owner process; a node uses it if it has it too.
+        environ: environment variables of the owner process that :data:`CARRIED` names.
     """
 
     lifeline: Address
@@ -68,7 +68,7 @@ class Prepare:
         return unpickle, (self._data,)
 
     def __call__(self, reports: Any) -> Any:
-        """Match the signature of a factory; never called."""
+        """Raise WorkerError; the method only gives this class the type of a factory."""
         raise TypeError("the factory is packed: call unpickle on its data before it is used")
 
 
@@ -83,11 +83,12 @@ class Host:
         """Start the process.
 
         Raises:
-            EnvError: this node does not fit the owner process.
+            EnvError: this node has another version of imitate, or cannot reach the owner process.
         """
         if origin.version != __version__:
             raise EnvError(
-                f"imitate {__version__} is installed there and {origin.version} here: install the same version"
+                f"a node has imitate {__version__}, but this machine has {origin.version}: install the "
+                "same version on both"
             )
         _end_with(origin)
         self._limits, self._changes = Limits(), 0
@@ -95,12 +96,12 @@ class Host:
         self._member = self._backend.start(Prepare(prepare))
 
     def hear(self, limits: Limits, changes: int, *parts: Any) -> list[bytes | Lost]:
-        """Return the process's next pickled message, or nothing after :data:`SILENT_S`.
+        """Return the pickled messages of the process; an empty list if there is none within :data:`SILENT_S`.
 
         Args:
             limits: times after which the process counts as hung.
-            changes: number of earlier changes of the limits; calls of :meth:`limit` may overtake this one.
-            parts: parts of a message to send first, see :meth:`imitate.crew.local.LocalMember.send`.
+            changes: number of earlier changes of the limits, because a later call of :meth:`limit` may arrive first.
+            parts: parts of an item to send first, see :meth:`imitate.crew.local.LocalMember.send`; empty to send none.
         """
         self.limit(limits, changes)
         if parts:
@@ -112,7 +113,7 @@ class Host:
         return heard
 
     def _listen(self, heard: list[bytes | Lost]) -> bool:
-        """Wait for :data:`imitate.crew.backend.POLL_S` at most; return true if something was heard."""
+        """Add messages that arrive within :data:`imitate.crew.backend.POLL_S` to ``heard``; return true if any did."""
         while self._backend.heard([self._member], self._limits, 0.0 if heard else POLL_S):
             heard.append(self._member.received())
             if isinstance(heard[-1], Lost):
@@ -120,7 +121,7 @@ class Host:
         return bool(heard)
 
     def limit(self, limits: Limits, changes: int) -> None:
-        """Set other limits while the process works, unless newer ones have come before."""
+        """Set new limits while the process works, unless newer limits have already arrived."""
         if changes >= self._changes:
             self._limits, self._changes = limits, changes
 
@@ -134,7 +135,7 @@ class Host:
 
 
 def _end_with(origin: Origin) -> None:
-    """Let this process, and so its worker, end with its raylet and with the owner process."""
+    """End this actor and its worker process when its raylet (Ray's process of the node) or the owner process ends."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -148,13 +149,13 @@ def _end_with(origin: Origin) -> None:
     except OSError as error:
         host, port, _ = origin.lifeline
         raise EnvError(
-            f"{host}:{port}, where this command listens, cannot be reached from there: {error}"
+            f"a node of the cluster cannot reach this machine at {host}:{port}: {error}; allow this connection"
         ) from None
     _settle(origin)
 
 
 def _settle(origin: Origin) -> None:
-    """Give started processes the same environment as where the command runs."""
+    """Give the worker process the module path, working folder and environment variables of the owner process."""
     sys.path += [path for path in origin.paths if path not in sys.path and os.path.exists(path)]
     with suppress(OSError):
         os.chdir(origin.folder)
@@ -162,4 +163,4 @@ def _settle(origin: Origin) -> None:
     os.environ["OMP_NUM_THREADS"] = str(origin.threads)
     vars(sys.modules["__main__"]).pop(
         "__file__", None
-    )  # Ray's own hook, which a spawned process would run
+    )  # a hook of Ray, which a spawned process would run

@@ -1,7 +1,7 @@
 """End a private Ray cluster's processes when its owner process ends, in any way and at any time.
 
-Ray's own processes notice themselves that it is gone; two idle agents of the node take up to a minute. This file
-is also the program of a process beside the command, the keeper, which imports nothing but Python's own modules.
+Ray's processes also notice the end of their owner, but two idle agents of the node take up to a minute. This file is
+also the program of the keeper, a process that runs beside the command and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 LOOK_S = 0.2
 """Seconds between two checks of the started processes."""
 PATIENCE_S = 2.0
-"""Seconds that processes have to end themselves."""
+"""Seconds that processes have to end by themselves before they are killed."""
 
 Processes = dict[int, str]
-"""Start times of processes by their numbers: a number may belong to another process later."""
+"""Start time of each process by its PID; it distinguishes a process from a later one with the same PID."""
 
 
 @contextmanager
 def ended_with_this_process() -> Iterator[Callable[[], None]]:
-    """Let processes that this one starts from now on end with it (only on Linux).
+    """Let all processes that this one starts during the body end with it (only on Linux).
 
     Yields:
-        a function to call when all of them are started: later ones are not affected.
+        a function that ends the observation: processes that are started after its call are not affected.
     """
     if sys.platform != "linux":
         yield lambda: None
@@ -61,7 +61,7 @@ def keep(parent: int, others: Iterable[int], patience_s: float) -> None:
     """Wait until stdin is closed, then kill the processes that the parent had started.
 
     Args:
-        parent: number of the process.
+        parent: PID of the observed process.
         others: PIDs of its descendants to spare.
         patience_s: seconds in which processes may end by themselves.
     """
@@ -91,7 +91,7 @@ def _without(processes: Processes, numbers: set[int]) -> Processes:
 
 
 def _starts() -> dict[int, tuple[str, int]]:
-    """Return start time and parent of each process."""
+    """Return start time and parent PID of each process by its PID."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended
@@ -101,7 +101,7 @@ def _starts() -> dict[int, tuple[str, int]]:
 
 
 def _below(ancestors: Iterable[int]) -> Processes:
-    """Return the running descendants of processes: start time by process number."""
+    """Return the running descendants of the processes with these PIDs."""
     running, below, level = _starts(), set[int](), set(ancestors)
     while level:
         level = {number for number, (_, parent) in running.items() if parent in level} - below

@@ -1,6 +1,6 @@
-"""Main function of a worker process: it prepares its function and answers items until its parent closes the connection.
+"""Main function of a worker process, which processes items until its parent closes the connection.
 
-The worker reports each call in memory that it shares with its parent, which detects calls that hang.
+The worker records each call of the environment in shared memory, where its parent detects calls that hang.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from imitate.system.processes import MAKE, MAKE_FACTOR, end_with_parent
 
 
 class Pulse:
-    """A process's counter of beats and the call that is running.
+    """Shared memory with a worker's current call of the environment, and a counter of its reports (beats).
 
     Args:
         context: context of multiprocessing.
@@ -44,8 +44,7 @@ class Pulse:
 
     def __call__(self, call: str) -> None:
         """Report the call that begins now; "" if no call of the environment is running."""
-        # Written in this order and read in the opposite one, so that a reader of the new call also reads the new
-        # number.
+        # The counter is written first and read last, so that a reader who sees the new call also sees the new counter.
         self._beats.value += 1
         self._call.value = call.encode()[:31]
 
@@ -69,7 +68,7 @@ class HangDetector:
     def verdict(self, limits: Limits) -> str | None:
         """Return the reason why the process counts as hung, or None."""
         now, (call, beats) = clock.now(), self._pulse.read()
-        # If this process itself was stopped or suspended, the other process is not blamed for that time.
+        # The time for which this process itself was stopped or suspended does not count against the worker.
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now
         self._item_s += passed
         self._still_s = self._still_s + passed if beats == self._seen else 0.0
@@ -85,7 +84,7 @@ class HangDetector:
 
 
 def _limit(limits: Limits, call: str, beats: int) -> float | None:
-    """Return the seconds that may pass without a beat."""
+    """Return the seconds that may pass without a report of the worker; None for no limit."""
     if beats == 0:
         return limits.start_s
     if call and limits.call_s is not None:
@@ -94,11 +93,11 @@ def _limit(limits: Limits, call: str, beats: int) -> float | None:
 
 
 END = pickle.dumps(None)
-"""Message to a process, in place of a header: there is nothing more to do."""
+"""Message to a worker in place of the header of an item: no item follows, so the worker ends."""
 
 
 def serve(prepare: Prepare, connection: Connection, pulse: Pulse) -> None:
-    """Answer items until the parent closes the connection; this is the main function of a process."""
+    """Process items until the parent closes the connection; this is the main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
@@ -119,16 +118,16 @@ def serve(prepare: Prepare, connection: Connection, pulse: Pulse) -> None:
 
 
 def unpickled(data: bytes) -> Message:
-    """Unpickle the message of a process."""
+    """Unpickle a message of a worker; return a :class:`Lost` if this process cannot unpickle it."""
     try:
         message: Message = unpickle(data)
-    except Exception as error:  # such as a class that this process cannot import
+    except Exception as error:  # for example a class that this process cannot import
         return Lost(f"its result cannot be read ({_described(error)})")
     return message
 
 
 class _Reports:
-    """Reports of a process: beats in shared memory, notes through the pipe."""
+    """Reports of a worker: its calls in shared memory, its notes through the pipe."""
 
     def __init__(self, pulse: Pulse, connection: Connection) -> None:
         self._pulse, self._connection = pulse, connection
@@ -153,7 +152,7 @@ def _prepared(prepare: Prepare, reports: _Reports) -> Work | Unprepared:
 
 
 def _answered(work: Work, connection: Connection, holdings: Holdings) -> Message | None:
-    """Return the answer to the next item; None if none follows.
+    """Receive the next item and return the message with its result; None if no item follows.
 
     Raises:
         EOFError, OSError: the parent is gone.
@@ -165,7 +164,7 @@ def _answered(work: Work, connection: Connection, holdings: Holdings) -> Message
     data = connection.recv_bytes()
     try:
         item = holdings.item(data)
-    except Exception as error:  # such as a class that this process cannot import
+    except Exception as error:  # for example a class that this process cannot import
         return Lost(f"its item cannot be read ({_described(error)})")
     return _answer(work, item)
 

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from imitate.errors import WorkerError
 
 KEPT = 2
-"""Shared values that a worker keeps, if no item needs more: the newest, and the one before it."""
+"""Number of shared values that a worker keeps, the newest ones; more if an item contains more."""
 
 Value = TypeVar("Value")
 
@@ -28,15 +28,16 @@ def unpickle(data: bytes | memoryview) -> Any:
 class Shared(Generic[Value]):
     """A value that many items contain, such as the bytes of a checkpoint or the weights of a version.
 
-    Put it anywhere into items in place of the value, and call :meth:`get` in the worker. It is pickled here, once;
-    a worker is sent it with the first item that needs it, and keeps the :data:`KEPT` newest. On a cluster each node
-    fetches it once. It exists as long as its creator keeps it. Only items may contain it, not factories or results.
+    Put a Shared anywhere into items in place of the value, and call :meth:`get` in the worker. The value is pickled
+    once, when the Shared is created, and sent to each worker with the first item that contains it. A worker keeps the
+    :data:`KEPT` newest values. On a cluster each node fetches the value once. The value is available as long as its
+    creator keeps the Shared. Only items may contain a Shared, not factories or results.
 
     Args:
-        value: picklable. A later change of it is not seen by workers.
+        value: a picklable object. Workers do not see later changes of the object.
 
     Attributes:
-        key: its unique name.
+        key: unique name of the value.
         data: the pickled value.
     """
 
@@ -46,7 +47,7 @@ class Shared(Generic[Value]):
 
     @classmethod
     def received(cls, key: str, data: bytes) -> Self:
-        """Return the value of that name in a worker, from its pickled data."""
+        """Return the shared value with this name in a worker, from the pickled data."""
         shared = cls.__new__(cls)
         shared.key, shared.data = key, data
         return shared
@@ -58,7 +59,10 @@ class Shared(Generic[Value]):
         return self._value
 
     def __reduce__(self) -> Any:
-        raise WorkerError("a Shared value can only be sent inside an item of a crew")
+        raise WorkerError(
+            "a Shared value can only be pickled inside an item of a crew: put it into an item, or "
+            "send its get() instead"
+        )
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,8 @@ class ItemHeader:
     """First part of the message that carries an item.
 
     Attributes:
-        keys: names of the shared values that follow, in this order, ahead of the item.
-        forgotten: names of those that the worker has and is not to keep.
+        keys: names of the shared values that follow, in this order, before the item.
+        forgotten: names of shared values that the worker must drop.
     """
 
     keys: tuple[str, ...] = ()
@@ -103,13 +107,13 @@ class ItemHeader:
 
 
 class Ledger:
-    """Names of the shared values that a worker has been sent and keeps."""
+    """Record, in the parent, of the shared values that a worker has."""
 
     def __init__(self) -> None:
         self._keys: list[str] = []
 
     def header(self, wanted: Sequence[str]) -> ItemHeader:
-        """Return what to send a worker, and what to let it forget, before it works on an item with these values."""
+        """Return the header of an item with these shared values: the values to send first, and the values to drop."""
         missing = tuple(key for key in wanted if key not in self._keys)
         self._keys = [*(key for key in self._keys if key not in wanted), *wanted]
         room = max(KEPT, len(wanted))
@@ -118,13 +122,13 @@ class Ledger:
 
 
 class Holdings:
-    """Shared values in a worker."""
+    """The shared values that a worker has, by name."""
 
     def __init__(self) -> None:
         self._values: dict[str, Shared[Any]] = {}
 
     def update(self, header: ItemHeader, receive: Callable[[], bytes]) -> None:
-        """Take the values that a header announces, and forget those that it names."""
+        """Receive the shared values that a header announces, and drop the values listed as forgotten."""
         for key in header.forgotten:
             del self._values[key]
         for key in header.keys:
@@ -149,5 +153,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _held(key: str) -> Shared[Any]:
-    """Stand for a shared value in a pickled item, until :class:`_Unpickler` finds it."""
-    raise WorkerError("an item with shared values is read by its worker only")
+    """Placeholder of a shared value in a pickled item; :class:`_Unpickler` replaces it by the value."""
+    raise WorkerError(
+        "an item with shared values can only be unpickled by the worker it was sent to"
+    )
