@@ -51,7 +51,7 @@ def test_a_value_is_as_it_was_when_it_was_shared():
 
 
 def test_only_items_carry_shared_values():
-    with pytest.raises(WorkerError, match="only be sent inside an item"):
+    with pytest.raises(WorkerError, match="only be pickled inside an item"):
         pickle.dumps(Shared(1))
-    with pytest.raises(WorkerError, match="read by its worker only"):
+    with pytest.raises(WorkerError, match="only be unpickled by the worker"):
         pickle.loads(packed(Shared(1)).data)
