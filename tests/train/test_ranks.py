@@ -340,6 +340,22 @@ def test_replay_is_shared_and_the_run_resumes_with_all_parts(tmp_path, demos):
     assert records(run)[-1]["Metrics/NumberOfEpisodes"] == 6
 
 
+@pytest.mark.slow("two ranks with two workers each learn")
+def test_ranks_with_workers_learn_the_same_from_named_rewards_and_an_auxiliary(tmp_path):
+    settings = {"num_envs": 4, "num_workers": 2, "update_ratio": 0.25, "collect_steps": 10}
+    task = {"task": {"source": "reward"}}
+    cost = {"upright": {"source": "reward", "weight": 0.0, "at_least": 1.0}}  # is never met
+    algo = {"rewards": {**task, **cost}, "auxiliary": {"novelty": {"type": "rnd"}}}
+    (first, second), _ = on_two_ranks(tmp_path, config=online("sac", settings, algo=algo))
+    assert first["weights"] == second["weights"]
+    assert first["draw"] != second["draw"]
+    assert (first["environments"], second["environments"]) == (2, 2)
+    assert first["stored"] == second["stored"] > 0
+    assert first["updates"] == second["updates"] > 0
+    assert first["multipliers"] == second["multipliers"]
+    assert first["multipliers"][0] > 1.0, "the multiplier grows while the constraint is not met"
+
+
 @pytest.mark.slow("two ranks learn")
 def test_rollouts_are_shared(tmp_path):
     keys = {"obs_normalization": "mean_std", "reward": {"normalization": "running"}}

@@ -17,6 +17,7 @@ ARGUMENTS, OUT = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
 def finish(run, status):
     """Compare the ranks while they can still talk to each other."""
     ranks, source = run.ranks, run._source
+    group = getattr(source.collector, "group", None)  # workers have their own environments
     learner = source.learner
     nets = run.algo.nets
     weights = torch.cat([weight.double().flatten() for weight in nets.state_dict().values()])
@@ -36,7 +37,10 @@ def finish(run, status):
         else [len(episode.rewards) for episode in learner.demos.episodes()],
         "updates": learner.updates,
         "step": run.state.step,
-        "lanes": source.collector.group.lanes.tolist(),
+        "lanes": None if group is None else group.lanes.tolist(),
+        "multipliers": nets["reward_weights"].multipliers.tolist()
+        if "reward_weights" in nets
+        else None,
         "draw": float(torch.rand(())),
     }
     both = ranks.gather(own)
@@ -45,5 +49,6 @@ def finish(run, status):
     return original(run, status)
 
 
-original, trainer._finish = trainer._finish, finish
-trainer.train(**ARGUMENTS, quiet=True)
+if __name__ == "__main__":  # the workers import this file
+    original, trainer._finish = trainer._finish, finish
+    trainer.train(**ARGUMENTS, quiet=True)
