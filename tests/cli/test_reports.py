@@ -430,7 +430,10 @@ RUN = {
     "times": {},
     "kept": [], "curve": [],
 }  # fmt: skip
-POINT = {"epoch": 2, "loss": 0.25, "valid_loss": None, "success_rate": None, "mean_return": None}
+POINT = {
+    **{"epoch": 2, "loss": 0.25, "valid_loss": None, "success_rate": None, "mean_return": None},
+    **{"env_steps": None, "training_return": None},
+}
 
 
 @pytest.mark.parametrize(
@@ -462,6 +465,15 @@ def test_a_run(known, column):
         f"epoch  loss  valid loss  {column}".rstrip(),
         f"1      0.25  -           {nothing}".rstrip(),
         f"2      0.25  -           {value}".rstrip(),
+    ]
+
+
+def test_an_online_run_shows_its_return_before_the_first_evaluation():
+    point = {**POINT, "env_steps": 2500.0, "training_return": -7.25}
+    lines = text(run, {**RUN, "curve": [point]}).splitlines()
+    assert lines[-2:] == [
+        "epoch  env steps  loss  return in training",
+        "2      2500       0.25  -7.25",
     ]
 
 

@@ -60,6 +60,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+def whole(value: float | None) -> str:
+    """Format a count without decimals; a dash for None."""
+    return "-" if value is None else f"{value:.0f}"
+
+
 def percent(value: float | None) -> str:
     """Format a share as whole percent; a dash for None."""
     return "-" if value is None else f"{100 * value:.0f} %"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from imitate.cli.reports.layout import Report, number, pairs, percent, table
+from imitate.cli.reports.layout import Report, number, pairs, percent, table, whole
 from imitate.config.experiment import EarlyStoppingConfig
 from imitate.errors import CheckpointError, UserError
 from imitate.policy.checkpoint import load_checkpoint
@@ -117,6 +117,8 @@ def describe(path: Path) -> Report:
                 "epoch": record["epoch"],
                 "loss": record.get("Train/Loss"),
                 "valid_loss": record.get("Valid/Loss"),
+                "env_steps": record.get("Metrics/EnvironmentSteps"),
+                "training_return": record.get("Metrics/AverageReturn"),
                 "success_rate": rollouts.get(record["epoch"], {}).get("Rollout/Success_Rate"),
                 "mean_return": rollouts.get(record["epoch"], {}).get("Rollout/Return"),
             }
@@ -184,17 +186,25 @@ def lay_out(report: Report) -> Iterator[str]:
 
 
 def _curve(points: Sequence[Report]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return header and rows of the curve; where no success is known its column has the return, if there is one."""
+    """Return header and rows of the curve.
+
+    The last column is the success rate, or the return where no success is known; both are of evaluations.
+    """
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "loss": ("loss", number),
         "valid loss": ("valid_loss", number),
     }
-    for name, key, words in (
-        ("success", "success_rate", percent),
-        ("return", "mean_return", number),
-    ):
-        if any(point[key] is not None for point in points):
-            shown[name] = (key, words)
-            break
+
+    def known(key: str) -> bool:
+        return any(point[key] is not None for point in points)
+
+    if known("env_steps"):
+        shown = {"env steps": ("env_steps", whole), "loss": ("loss", number)}
+    if known("training_return"):
+        shown["return in training"] = ("training_return", number)
+    if known("success_rate"):
+        shown["success"] = ("success_rate", percent)
+    elif known("mean_return"):
+        shown["return"] = ("mean_return", number)
     rows = [(str(p["epoch"]), *(words(p[key]) for key, words in shown.values())) for p in points]
     return ("epoch", *shown), rows
