@@ -35,7 +35,7 @@ from imitate.models.actor import Obs
 
 
 class A2CConfig(OnPolicyConfig):
-    """Section ``algo`` of algorithm ``a2c``."""
+    """Options of algorithm ``a2c``, under ``algo``."""
 
     tree_defaults = {
         "train": {
@@ -54,21 +54,21 @@ class A2CConfig(OnPolicyConfig):
         1.0,
         ge=0,
         le=1,
-        description="lambda of the advantages: 0 for one step, 1 for the whole return",
+        description="lambda of generalized advantage estimation: 0 uses one-step TD errors, 1 whole returns",
     )
     normalize_advantages: bool = Field(
         False,
-        description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
+        description="normalize the advantages of each minibatch to mean 0 and standard deviation 1",
     )
 
     vtrace: bool = Field(
         False,
-        description="correct returns and advantages before each pass over a rollout for the change of the policy since "
-        "it was collected; for rollout_epochs above 1 or train.online.max_staleness",
+        description="compute returns and advantages by V-trace before each pass over a rollout, because the policy "
+        "has changed since the rollout was collected; useful with rollout_epochs above 1 or train.online.max_staleness",
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         found = {
             "algo.rnn.enabled is true, whose states are those of the old policy": self.rnn.enabled,
             f"algo.popart is {self.popart}, whose scale follows each rollout once": self.popart,
@@ -90,7 +90,7 @@ class A2C(OnPolicy[A2CConfig]):
 
     @property
     def prepares_each_pass(self) -> bool:
-        """True with ``vtrace``."""
+        """True with ``algo.vtrace``, which computes advantages anew before each pass over a rollout."""
         return self.config.vtrace
 
     def _advantages_of(

@@ -46,9 +46,11 @@ from imitate.models.detr import Activation, Decoder, DETREncoder, ObservationTok
 
 
 class ACTTransformerConfig(Section):
-    """Settings of the transformers; width, heads, MLPs and dropout are shared by all three."""
+    """Transformers: chunk encoder, observation encoder and decoder, which have common widths, heads and dropout."""
 
-    embed_dim: int = Field(512, ge=4, description="width, a multiple of 4 and of num_heads")
+    embed_dim: int = Field(
+        512, ge=4, description="number of features of a token, a multiple of 4 and of num_heads"
+    )
     num_heads: int = Field(8, ge=1, description="number of attention heads")
     feedforward_dim: int = Field(3200, ge=1, description="width of the MLPs")
     encoder_layers: int = Field(4, ge=1, description="number of layers of the observation encoder")
@@ -60,7 +62,7 @@ class ACTTransformerConfig(Section):
     activation: Activation = Field("relu", description="activation of the MLPs: relu or gelu")
     decoder_first_layer_only: bool = Field(
         False,
-        description="use only the first layer of the decoder, as the published code does",
+        description="use only the first layer of the decoder, as the published code of ACT does by mistake",
     )
 
 
@@ -73,7 +75,8 @@ class ACTTokensConfig(Section):
     )
     shared_maps: bool = Field(
         False,
-        description="cameras that share an encoder (share) also share the linear map from its features to tokens",
+        description="cameras that share an encoder (option share of the encoder) also share the linear map from "
+        "features to tokens",
     )
     camera_positions: bool = Field(
         True,
@@ -94,7 +97,7 @@ class ACTVAEConfig(Section):
 
 
 class ACTConfig(CloningSection):
-    """Section ``algo`` of algorithm ``act``."""
+    """Options of algorithm ``act``, under ``algo``."""
 
     tree_defaults = {"train": {"seq_length": 100}}
 
@@ -107,11 +110,11 @@ class ACTConfig(CloningSection):
     uncertainty_samples: UncertaintySamples = 0
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames up to the first predicted action."""
+        """Request images only for the frames up to the first predicted action."""
         return DataNeeds(observed_steps=config.train.frame_stack, outcome=self.advantage.outcome)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained or cannot act."""
+        """Return a message for each combination of settings with which the policy cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
         problems += self.advantage.problems(self, config)
         if self.networks.encoder is not None:
@@ -163,7 +166,7 @@ class ChunkPosterior(nn.Module):
         Args:
             state: (B, D) features of the state, or None.
             actions: (B, K, A).
-            mask: (B, K) bool, true for real actions; the others are ignored.
+            mask: (B, K) bool, true for real actions; padded actions are ignored.
         """
         batch = len(actions)
         tokens = [self.summary.expand(batch, 1, -1)]
@@ -231,7 +234,7 @@ class ACTNetwork(nn.Module):
         self.action = nn.Linear(width, ac_dim)
 
     def forward(self, obs: Obs, goal: Obs | None, actions: Tensor, mask: Tensor) -> Reconstruction:
-        """Encode demonstrated chunks ``(B, K, A)`` and decode a sample; ``mask`` (B, K) is true for real actions."""
+        """Encode demonstrated chunks ``(B, K, A)`` and decode a latent sample; ``mask`` (B, K) is false for padding."""
         features = self.obs.features(obs)
         if self.posterior is None:
             z = self._no_style(actions)
@@ -245,7 +248,7 @@ class ACTNetwork(nn.Module):
     def act(
         self, obs: Obs, goal: Obs | None, style: Callable[[Tensor], Tensor] = torch.zeros_like
     ) -> Tensor:
-        """Return chunks ``(B, K, A)``.
+        """Predict chunks ``(B, K, A)`` of normalized actions.
 
         Args:
             obs: observations (B, [F,] ...).
@@ -303,7 +306,7 @@ class ACT(ChunkPolicy[ACTConfig]):
     def _predict_various(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Predict with samples of the prior; the first ones, which are executed, with its mean."""
+        """Predict chunks from samples of the prior; the first chunks, which are executed, from its mean."""
 
         def style(zeros: Tensor) -> Tensor:
             drawn = zeros.normal_(generator=generator)

@@ -27,7 +27,7 @@ from imitate.models.actor import Obs
 
 
 class AIRLRewards(AdversarialRewards):
-    """Logits that compare a shaped reward with the policy's density."""
+    """Reward source of AIRL, whose logit is a shaped reward minus the policy's log-density."""
 
     needs_log_prob = True
 
@@ -41,7 +41,7 @@ class AIRLRewards(AdversarialRewards):
         return potential
 
     def shaped(self, inputs: Tensor, batch: Batch) -> Tensor:
-        """Return f (B,); after a terminal, h is evaluated in the absorbing state."""
+        """Return the shaped rewards f (B,); after a terminal, h is the potential of the absorbing state."""
         now = self._potential_of(batch["obs"], batch["actions"])
         later = self._potential_of(batch["next_obs"], batch["actions"])
         later = torch.where(batch["terminals"] > 0, self.potential.at_absorbing(), later)
@@ -54,7 +54,7 @@ class AIRLRewards(AdversarialRewards):
         return logits
 
     def absorbing_logit(self) -> Tensor:
-        """Return g + discount h - h () in the absorbing state."""
+        """Return f = g + discount h - h of a step in the absorbing state, a scalar tensor."""
         shaping = (self.config.discount - 1.0) * self.potential.at_absorbing()
         logit: Tensor = self.discriminator.at_absorbing() + shaping
         return logit
@@ -66,6 +66,6 @@ class AIRLRewards(AdversarialRewards):
 
 @register_learner("airl", learner="ppo")
 class AIRLConfig(AdversarialConfig):
-    """Section ``algo`` of algorithm ``airl``."""
+    """Options of algorithm ``airl``, under ``algo``."""
 
     reward_source: ClassVar[type[RewardSource] | None] = AIRLRewards

@@ -29,13 +29,13 @@ from imitate.functional.losses import advantage_weights, masked_mean
 
 
 class AWACActorConfig(StochasticActorConfig):
-    """A stochastic actor with two hidden layers of 256."""
+    """Stochastic actor, by default with two hidden layers of 256 units."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class AWACCriticConfig(CriticConfig):
-    """Critics with two hidden layers of 256."""
+    """Critics, by default with two hidden layers of 256 units."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
@@ -46,14 +46,18 @@ class AWACAdvantageConfig(Section):
     beta: float = Field(
         1.0, gt=0, description="the paper's lambda: weights are exp(advantage / beta)"
     )
-    max_weight: float | None = Field(100.0, gt=0, description="largest weight; null: no limit")
+    max_weight: float | None = Field(
+        100.0, gt=0, description="largest weight of an action; null: no limit"
+    )
     num_action_samples: int = Field(
-        1, ge=1, description="number of sampled actions whose mean value is the value of a state"
+        1,
+        ge=1,
+        description="number of sampled actions whose mean value estimates the value of a state",
     )
 
 
 class AWACConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``awac``."""
+    """Options of algorithm ``awac``, under ``algo``."""
 
     optim_params: Networks = networks("AWACOptimParams", critic=3e-4, actor=3e-4)
     actor: AWACActorConfig = Field(AWACActorConfig())
@@ -116,7 +120,7 @@ class AWAC(ActorCritic[AWACConfig]):
         }
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update critics, actor and targets, in this order."""
+        """Update critics, actor and target networks, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("actor", self._actor_loss(batch))
         if update.learns("critic"):

@@ -71,18 +71,20 @@ class LossConfig(Section):
     l2_weight: float = Field(1.0, ge=0, description="weight of the squared error")
     l1_weight: float = Field(0.0, ge=0, description="weight of the smooth L1 error")
     cos_weight: float = Field(
-        0.0, ge=0, description="weight of the cosine loss of the first 3 dimensions"
+        0.0,
+        ge=0,
+        description="weight of the cosine loss of the first 3 dimensions of an action, such as a direction",
     )
 
 
 class BCConfig(CloningSection):
-    """Section ``algo`` of algorithm ``bc``; at most one of gaussian, gmm and vae is enabled."""
+    """Options of algorithm ``bc``, under ``algo``; at most one of gaussian, gmm and vae is enabled."""
 
     optim_params: Networks = networks(policy=adam(1e-4))
     loss: LossConfig = Field(LossConfig())
     actor_layer_dims: LayerDims = Field(
         (1024, 1024),
-        description="hidden layers, each followed by a ReLU; not used with a transformer",
+        description="widths of the hidden layers, each followed by a ReLU; not used with a transformer",
     )
     gaussian: GaussianConfig = Field(GaussianConfig())
     gmm: GMMConfig = Field(GMMConfig())
@@ -92,20 +94,20 @@ class BCConfig(CloningSection):
     num_choices: int = Field(
         0,
         ge=0,
-        description="number of choices of a discrete action, whose demonstrations are one-hot, before any numbers of "
-        "the action; 0: numbers alone",
+        description="number of choices of a discrete action, which is one-hot in the data and comes before any "
+        "continuous numbers of an action; 0: all numbers are continuous",
     )
     chunk: ChunkConfig = Field(ChunkConfig())
     ema: EMAConfig = Field(EMAConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames up to the action or the chunk, or of the whole window for policies with a memory."""
+        """Request images only up to the predicted action, or of the whole window with ``rnn`` or ``transformer``."""
         memory = self.rnn.enabled or self.transformer.enabled
         steps = None if memory else config.train.frame_stack
         return DataNeeds(observed_steps=steps, outcome=self.advantage.outcome)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained or cannot act."""
+        """Return a message for each combination of settings with which the policy cannot be trained or cannot act."""
         train = config.train
         problems = self.advantage.problems(self, config)
         if not (self.loss.l2_weight or self.loss.l1_weight or self.loss.cos_weight):
@@ -196,7 +198,7 @@ class BC(Algo[BCConfig]):
     """Encoder, backbone and head, trained by the head's loss."""
 
     form: ClassVar[tuple[str, ...] | None] = None
-    """Members of :data:`PARTS` of which the policy consists; None: the enabled ones."""
+    """Names in :data:`PARTS` that the policy consists of; None: those that the section enables."""
     recordable = True
 
     @property
@@ -296,7 +298,7 @@ class BC(Algo[BCConfig]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the observations of the backbone, and the actions or chunks at the steps that are learned."""
+        """Select the backbone's observations, and actions or chunks at the steps that the loss uses."""
         actions = batch["actions"]
         counts = {key: batch.get(key) for key in ("pad_mask", "weight")}
         if self._chunk is not None:
@@ -315,7 +317,7 @@ class BC(Algo[BCConfig]):
         }
 
     def _features(self, batch: Batch) -> Tensor:
-        """Return the inputs of the head at the steps that are learned, float32."""
+        """Return the inputs of the head, in float32, at the steps that the loss uses."""
         policy = self.policy
         features: Tensor
         with self.autocast():
@@ -323,7 +325,7 @@ class BC(Algo[BCConfig]):
         return policy.supervised(features).float()
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Loss of the head."""
+        """Return the loss of the action head and scalars to log."""
         loss, info = self.policy.head.loss(
             self._features(batch), batch["actions"], batch.get("pad_mask"), batch.get("weight")
         )
@@ -345,7 +347,7 @@ class BC(Algo[BCConfig]):
         return {**super()._initial_policy_state(batch_size), **memory}
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """Discard the planned actions, and an observation that is reused for later steps."""
+        """Discard planned actions, and the observation that ``rnn.open_loop`` would reuse at later steps."""
         state = super().cut_plan(state)
         memory = self.policy.forget_plan(state["policy"])
         return state if memory is state["policy"] else {**state, "policy": memory}
@@ -384,7 +386,7 @@ class BC_VAE(BC):  # noqa: N801 - the name users know
         return cast(VAEActor, self.active_nets["policy"])
 
     def _create_policy(self) -> nn.Module:
-        # the temperature of a categorical prior changes with the epoch
+        # not as a CUDA graph with a categorical prior, whose temperature changes with the epoch
         self.recordable = not self.config.vae.prior.use_categorical
         encoder = self._create_encoder()
         return VAEActor(
@@ -464,14 +466,14 @@ _NAMED = (BC_VAE, BC_Gaussian, BC_GMM, BC_RNN, BC_RNN_GMM, BC_Transformer, BC_Tr
 
 @register_algo_factory_func("bc", section=BCConfig)
 def algo_config_to_class(algo_config: BCConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """Return the class named after the enabled parts of the section."""
+    """Return the variant of BC with the enabled parts of the section, such as BC_RNN_GMM."""
     classes: dict[tuple[str, ...] | None, type[Algo]] = {(): BC}
     classes |= {algo_class.form: algo_class for algo_class in _NAMED}
     parts = _enabled(algo_config)
     if parts not in classes:
         enabled = " and ".join(f"algo.{part}.enabled" for part in parts)
         raise ConfigError(
-            f"{enabled} do not go together; enable one of them, or gmm with rnn or transformer"
+            f"algo: {enabled} do not go together; enable one of them, or gmm with rnn or transformer"
         )
     return classes[parts], {}
 

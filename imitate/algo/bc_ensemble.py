@@ -1,4 +1,4 @@
-"""Behavior cloning by an ensemble that knows when it does not know.
+"""Behavior cloning by an ensemble, whose disagreement measures the policy's uncertainty.
 
 Wang, Ren, Zhu, Zhang, "Function Space Particle Optimization for Bayesian Neural Networks", ICLR 2019
 (arXiv:1902.09754), with the directions of :mod:`imitate.functional.particles`. With o_m(s) = the outputs of member m of
@@ -52,12 +52,12 @@ from imitate.models.mlp import MLP
 
 
 class ParticlesConfig(Section):
-    """Repulsion of the members."""
+    """Repulsion that keeps the members of the ensemble different."""
 
     rule: Literal["svgd", "gfsf", "minmax", "gpvi", "none"] = Field(
         "gfsf",
-        description="rule that computes the repulsion; none: members are independent; gpvi: repels weights that a "
-        "hypernetwork makes, with a kernel of its noise",
+        description="rule that computes the repulsion of the members. none: they are independent; gpvi: for weights "
+        "made by a hypernetwork, with a kernel of its noise",
     )
     of: Literal["outputs", "weights"] = Field(
         "outputs",
@@ -71,31 +71,36 @@ class ParticlesConfig(Section):
         0.1,
         ge=0,
         le=1,
-        description="number of copies of observations with noise, as a fraction of the batch, at which the members are "
-        "only pushed apart",
+        description="number of noisy copies of observations, as a fraction of the batch. Their actions are unknown, "
+        "so the members are only pushed apart there",
     )
     extra_noise: float = Field(
         1.0,
         ge=0,
-        description="standard deviation of this noise, in standard deviations of each feature over the batch",
+        description="standard deviation of the noise in these copies, in standard deviations of each feature over the "
+        "batch",
     )
     critic_layer_dims: LayerDims = Field(
-        (100, 100), description="hidden layers of the function that minmax learns"
+        (100, 100), description="widths of the hidden layers of the function that minmax learns"
     )
     critic_steps: int = Field(
-        2, ge=1, description="number of updates of that function per update of the members"
+        2, ge=1, description="number of updates of the function of minmax per update of the members"
     )
 
 
 class HypernetworkConfig(Section):
     """Members whose weights are made from noise, instead of weights of their own."""
 
-    enabled: bool = Field(False, description="make the members' weights from noise")
+    enabled: bool = Field(
+        False, description="generate the weights of the members from noise by a hypernetwork"
+    )
     noise_dim: int = Field(
-        8, ge=1, description="number of noise values from which weights are made"
+        8,
+        ge=1,
+        description="number of noise values from which the weights of a member are generated",
     )
     layer_dims: LayerDims = Field(
-        (64, 64), description="hidden layers of the network that makes the weights"
+        (64, 64), description="widths of the hidden layers of the network that makes the weights"
     )
     link: float = Field(
         0.0,
@@ -106,24 +111,26 @@ class HypernetworkConfig(Section):
 
 
 class BCEnsembleConfig(AlgoSection):
-    """Section ``algo`` of algorithm ``bc_ensemble``."""
+    """Options of algorithm ``bc_ensemble``, under ``algo``."""
 
     optim_params: Networks = networks(
         "BCEnsembleOptimParams", policy=adam(1e-3), repulsion=adam(1e-3)
     )
     members: int = Field(5, ge=2, description="n, number of policies in the ensemble")
-    actor_layer_dims: LayerDims = Field((256, 256), description="hidden layers of each member")
+    actor_layer_dims: LayerDims = Field(
+        (256, 256), description="widths of the hidden layers of each member"
+    )
     num_choices: int = Field(
         0,
         ge=0,
-        description="number of choices of a discrete action, whose demonstrations are one-hot; 0: continuous",
+        description="number of choices of a discrete action, which is one-hot in the data; 0: actions are continuous",
     )
     particles: ParticlesConfig = Field(ParticlesConfig())
     hypernetwork: HypernetworkConfig = Field(HypernetworkConfig())
     ema: EMAConfig = Field(EMAConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         particles, made = self.particles, self.hypernetwork
         found = []
         if particles.rule == "minmax" and particles.of == "weights":
@@ -174,9 +181,8 @@ class EnsembleActor(PolicyNetwork):
         for layer in self.layers:
             x = F.relu_(layer(x))
         outputs: Tensor
-        if not torch.is_autocast_enabled(
-            x.device.type
-        ):  # entering autocast takes as long as a layer
+        # skip the autocast context if autocast is off, because entering it takes as long as a layer
+        if not torch.is_autocast_enabled(x.device.type):
             outputs = self.head(x)
             return outputs
         with torch.autocast(x.device.type, enabled=False):
@@ -195,7 +201,7 @@ class EnsembleActor(PolicyNetwork):
 
 
 class GeneratedActor(EnsembleActor):
-    """Encoder -> n MLPs, whose weights a network makes from noise; ``noise`` is that of the members that act."""
+    """Encoder -> n MLPs, whose weights a network generates from noise; ``noise`` belongs to the acting members."""
 
     noise: Tensor
 
@@ -223,7 +229,7 @@ class GeneratedActor(EnsembleActor):
         return DrawnMembers(noise, self.generator(noise))
 
     def members(self, features: Tensor, drawn: DrawnMembers | None = None) -> Tensor:
-        """Map features (B, D) to the outputs (E, B, A) of drawn members, or of those that act, in float32."""
+        """Map features (B, D) to outputs (E, B, A) of ``drawn`` members, or of the acting members, in float32."""
         with torch.autocast(features.device.type, enabled=False):
             particles = self.generator(self.noise) if drawn is None else drawn.particles
             x = features.float().expand(self.size, -1, -1)
@@ -231,7 +237,7 @@ class GeneratedActor(EnsembleActor):
 
 
 class Repulsion(nn.Module):
-    """The function of ``minmax``: maps features (B, D) and the members' outputs (E, B, A) there to (E, B, A)."""
+    """Learned function of the rule ``minmax``: displaces the members' outputs (E, B, A) for features (B, D)."""
 
     def __init__(self, feature_dim: int, output_dim: int, layer_dims: LayerDims) -> None:
         super().__init__()
@@ -248,7 +254,7 @@ class Repulsion(nn.Module):
 def disagreement(outputs: Tensor, mean: Tensor, *, of_choices: bool) -> Tensor:
     """Return the uncertainty (*B,) of members' actions, or probabilities of choices, (E, *B, A), with their mean."""
     if not of_choices:
-        # takes a fifth of the time of a variance over the first axis
+        # this takes a fifth of the time of torch.var over the first axis
         spread: Tensor = (outputs - mean).square().mean((0, -1))
         return spread.sqrt()
     own: Tensor = torch.special.entr(outputs).sum(-1).mean(0)
@@ -345,7 +351,7 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
         return disagreement(actions, actions.mean(0), of_choices=of_choices).mean()
 
     def noisy(self, features: Tensor) -> Tensor:
-        """Return features of the batch's first rows with noise."""
+        """Return noisy copies of the features of the first rows of a batch (``particles.extra_share``)."""
         particles = self.config.particles
         rows = round(particles.extra_share * len(features))
         known = features.detach()
@@ -353,7 +359,7 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
         return known[:rows] + scale * torch.randn_like(known[:rows])
 
     def _weights_moved(self, losses: Tensor, drawn: DrawnMembers | None) -> Tensor:
-        """Return a scalar with the direction of the members' weights, and the gradient of the shared encoder's."""
+        """Return a scalar whose gradients are the directions of members' weights, and the encoder's loss gradient."""
         policy = self.policy
         if drawn is None:
             own: list[Tensor] = [
@@ -378,13 +384,13 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
         return cast(Tensor, members + encoder)
 
     def _learned(self, features: Tensor, actions: Tensor, gradients: Tensor) -> tuple[Tensor, Info]:
-        """Update the function of ``minmax``; return the directions (E, N, A) that it gives."""
+        """Update the function of ``minmax``, and return its directions (E, N, A) for the outputs, and info."""
         repulsion, particles = self.nets["repulsion"], self.config.particles
         rows = actions.shape[1]
         value = actions.new_zeros(())
         for _ in range(particles.critic_steps):
             probe = torch.randint_like(actions, 2) * 2.0 - 1.0
-            # per observation; the loss is a mean over all of them
+            # times rows: gradients per observation, because the loss is a mean over the observations
             value = stein_objective(
                 lambda outputs: cast(Tensor, repulsion(features, outputs)),
                 actions,

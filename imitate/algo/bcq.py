@@ -78,7 +78,7 @@ class ActionSampler(nn.Module, ABC):
         return self._draw(features, generator)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Update settings that depend on the epoch, counted from 1; by default nothing."""
+        """Update settings that depend on the epoch (from 1); the base class does nothing."""
 
 
 class VAESampler(ActionSampler):
@@ -127,7 +127,7 @@ class GMMSampler(ActionSampler):
 
 
 class Perturbation(nn.Module):
-    """Network that changes given actions a little."""
+    """Perturbation actor, which changes given actions by at most ``perturbation_scale``."""
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: PerturbationConfig) -> None:
         super().__init__()
@@ -163,7 +163,8 @@ class BCQ(ActorCritic[BCQConfig]):
         config, atoms = self.config, self.config.critic.distributional
         if atoms.enabled:
             bounds = config.critic.value_bounds
-            assert bounds is not None  # guaranteed by BCQConfig.conflicts
+            # BCQConfig.conflicts refuses null with distributional critics
+            assert bounds is not None
             self.atoms = make_atoms(*bounds, atoms.num_atoms).to(self.device)
         num_atoms = atoms.num_atoms if atoms.enabled else 0
         kind = GMMSampler if config.action_sampler.gmm.enabled else VAESampler
@@ -235,7 +236,7 @@ class BCQ(ActorCritic[BCQConfig]):
         return project_categorical(mixture, moved, atoms)
 
     def _distribution_loss(self, batch: Batch, atoms: Tensor) -> tuple[Tensor, Info]:
-        """Loss of network ``critic`` with distributional critics."""
+        """Return the loss of network ``critic`` for distributional critics: a cross-entropy."""
         target = self._target_distribution(batch, atoms)
         logits = self._critic("critic")(batch["obs"], batch["actions"], batch["goal_obs"])
         loss = masked_mean(categorical_cross_entropy(logits, target).sum(0), batch["weight"])
@@ -310,4 +311,4 @@ class BCQ(ActorCritic[BCQConfig]):
 
 
 BCQ_Distributional = BCQ
-"""Alias: robomimic's class name of the variant with distributional critics."""
+"""Robomimic's class name of BCQ with distributional critics, an alias."""

@@ -44,30 +44,39 @@ from imitate.system.text import counted
 
 
 class CausalBCConfig(AlgoSection):
-    """Section ``algo`` of algorithm ``causal_bc``."""
+    """Options of algorithm ``causal_bc``, under ``algo``."""
 
     tree_defaults = {"train": {"seq_length": 2}}
 
     optim_params: Networks = networks(
         "CausalBCOptimParams", policy=adam(1e-4), discriminator=adam(1e-3)
     )
-    actor_layer_dims: LayerDims = Field((256, 256), description="hidden layers of the policy")
+    actor_layer_dims: LayerDims = Field(
+        (256, 256), description="widths of the hidden layers of the policy"
+    )
     discriminator_layer_dims: LayerDims = Field(
-        (256, 256), description="hidden layers of the discriminator"
+        (256, 256), description="widths of the hidden layers of the discriminator"
     )
     instrument_lag: int = Field(
-        1, ge=1, description="number of steps from the state that predicts errors to the action"
+        1,
+        ge=1,
+        description="k: number of steps between the earlier state, which predicts the policy's errors, and the action",
     )
     bc_weight: float = Field(
-        0.05, ge=0, description="weight of plain regression, which reintroduces its bias; 0: none"
+        0.05,
+        ge=0,
+        description="weight of an additional regression loss, which learns a part of the persistent noise; 0: no "
+        "regression",
     )
     norm_weight: float = Field(
-        0.01, ge=0, description="weight of the penalty on the size of the predicted errors"
+        0.01,
+        ge=0,
+        description="weight of the penalty on the root mean square of the discriminator's predictions",
     )
     ema: EMAConfig = Field(EMAConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         steps = self.instrument_lag + 1
         if config.train.seq_length == steps:
             return []
@@ -156,7 +165,7 @@ class CausalBC(Algo[CausalBCConfig]):
         predicted, weight = self._predicted_error(batch), batch["weight"]
         value = masked_mean((2.0 * error * predicted - predicted.square()).mean(-1), weight)
         real = predicted * (weight > 0).unsqueeze(-1)
-        # the norm's gradient at 0 is 0; a square root's would be infinite
+        # vector_norm has the gradient 0 at 0, where the gradient of a square root is infinite
         size = torch.linalg.vector_norm(real) / predicted.numel() ** 0.5
         loss = self.config.norm_weight * size - value
         return loss, {"Discriminator_Loss": loss, "Residual_Predictability": value}

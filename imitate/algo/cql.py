@@ -94,15 +94,15 @@ def calibrated(q: Tensor, reference: Tensor) -> Tensor:
 
 
 class CQLActorConfig(StochasticActorConfig):
-    """Gaussian policy."""
+    """Gaussian policy, its warm start, and the weight of its entropy."""
 
     bc_start_steps: int = Field(
         0, ge=0, description="number of updates at the start in which the actor imitates the data"
     )
     target_entropy: float | Literal["default"] | None = Field(
         "default",
-        description="target entropy to which the entropy weight is tuned; default: -(action "
-        "dimensions); null: the weight is constant",
+        description="target entropy in nats, to which the entropy weight is tuned; default: -(action dimensions); "
+        "null: the weight is constant",
     )
     initial_entropy_weight: float = Field(
         1.0, gt=0, description="initial weight of the entropy; choose it small if returns are small"
@@ -113,42 +113,50 @@ class CQLActorConfig(StochasticActorConfig):
 
 
 class CQLCriticConfig(CriticConfig):
-    """The critics."""
+    """Critics, and the conservative term of their loss."""
 
     num_action_samples: int = Field(
         1,
         ge=1,
-        description="number of next actions per transition; the target uses the best of them",
+        description="number of sampled next actions per transition; the target uses the largest of their values",
     )
     deterministic_backup: bool = Field(
         True,
-        description="leave the entropy of the next action out of targets; false needs a single next action",
+        description="leave the entropy of the next action out of TD targets; false requires num_action_samples 1",
     )
     cql_weight: float = Field(
         1.0, gt=0, description="weight of the conservative term; initial weight if it is tuned"
     )
-    min_q_weight: float = Field(1.0, gt=0, description="factor of the gap in the conservative term")
+    min_q_weight: float = Field(
+        1.0,
+        gt=0,
+        description="factor on the gap between sampled and data actions in the conservative term",
+    )
     target_q_gap: float | None = Field(
         5.0,
-        description="target of the gap, to which the weight is tuned; null or negative: the weight is fixed",
+        description="gap between values of sampled and data actions to which the weight is tuned; null or negative: "
+        "the weight is fixed",
     )
     num_random_actions: int = Field(
-        10, ge=1, description="N: number of actions drawn from each of the three distributions"
+        10,
+        ge=1,
+        description="N: number of actions drawn for the conservative term from each of three distributions: uniform, "
+        "the policy, and the policy in the next state",
     )
 
     @property
     def tuned_gap(self) -> float | None:
-        """Gap to which the conservative weight is tuned; None: the weight is fixed."""
+        """``target_q_gap`` if the conservative weight is tuned; None if the weight is fixed."""
         fixed = self.target_q_gap is None or self.target_q_gap < 0
         return None if fixed else self.target_q_gap
 
 
 class CQLConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``cql``."""
+    """Options of algorithm ``cql``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 1024}}
     calibrated: ClassVar[bool] = False
-    """True if values of the policy's actions count as no less than the data's return (Cal-QL)."""
+    """True for Cal-QL: the conservative term does not push values below the return of the demonstration."""
 
     optim_params: Networks = networks(
         "CQLOptimParams",
@@ -160,7 +168,7 @@ class CQLConfig(ActorCriticConfig):
     critic: CQLCriticConfig = Field(CQLCriticConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if self.actor.net.type != "gaussian":
             problems.append(
@@ -183,12 +191,13 @@ class CalQLCriticConfig(CQLCriticConfig):
     )
     target_q_gap: float | None = Field(
         None,
-        description="target of the gap, to which the weight is tuned; null or negative: the weight is fixed",
+        description="gap between values of sampled and data actions to which the weight is tuned; null or negative: "
+        "the weight is fixed",
     )
 
 
 class CalQLConfig(CQLConfig):
-    """Section ``algo`` of algorithm ``cal_ql``."""
+    """Options of algorithm ``cal_ql``, under ``algo``."""
 
     calibrated: ClassVar[bool] = True
 
@@ -200,12 +209,12 @@ class CalQLConfig(CQLConfig):
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Data of the base class, and discounted returns of the scaled rewards."""
+        """Request the data of ``cql`` and, in addition, discounted returns of the scaled rewards."""
         returns = Returns(discount=self.discount, continue_truncated=self.continue_truncated)
         return replace(super().data_needs(config), returns=returns)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if self.infinite_horizon:
             problems.append(
@@ -216,7 +225,7 @@ class CalQLConfig(CQLConfig):
 
 
 class Weight(nn.Module):
-    """A learned positive number."""
+    """A learned positive number, stored as its logarithm."""
 
     def __init__(self, initial: float = 1.0) -> None:
         super().__init__()
@@ -234,7 +243,8 @@ class CQL(ActorCritic[CQLConfig]):
 
     def _create_networks(self) -> None:
         config = self.config
-        # The warm start ends after a number of updates, so a training that starts from loaded weights repeats it.
+        # Counts the updates of the warm start (bc_start_steps). A new training from loaded weights repeats the warm
+        # start.
         self.counters["updates"] = 0
         self.nets = nn.ModuleDict(
             {
@@ -270,7 +280,7 @@ class CQL(ActorCritic[CQLConfig]):
         return cast(Gaussian | TanhDistribution, self.actor.head(features))
 
     def _weight(self, name: str, fixed: float) -> Tensor:
-        """Return a learned weight without gradient, or ``fixed`` if it is not learned."""
+        """Return the value of a learned weight without gradient, or ``fixed`` if the weight is not learned."""
         if name not in self.nets:
             return torch.full((), fixed, device=self.device)
         return cast(Tensor, self.nets[name]()).detach()
@@ -318,7 +328,7 @@ class CQL(ActorCritic[CQLConfig]):
         return torch.cat([values[..., :number], of_policy], dim=-1)
 
     def _gap(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the gap between sampled and data actions (E, B), and the values of the data's actions (E, B)."""
+        """Return the gap (E, B) between values of sampled and data actions, and the values (E, B) of data actions."""
         actions, density = self._sampled_actions(batch)
         with_data = torch.cat([batch["actions"].unsqueeze(1), actions], dim=1)
         values = self.nets["critic"](batch["obs"], with_data, batch["goal_obs"])
@@ -374,7 +384,7 @@ class CQL(ActorCritic[CQLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update critics, their conservative weight, targets, actor and entropy weight, in this order."""
+        """Update critics, conservative weight, target networks, actor and entropy weight, in this order."""
         update.step("critic", self._critic_loss(batch))
         if update.learns("critic"):
             self._follow()

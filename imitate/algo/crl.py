@@ -44,7 +44,7 @@ class CRLCriticConfig(GoalCriticConfig):
 
 
 class CRLConfig(ExtractionConfig):
-    """Section ``algo`` of algorithm ``crl``."""
+    """Options of algorithm ``crl``, under ``algo``."""
 
     optim_params: Networks = networks("CRLOptimParams", actor=3e-4, critic=3e-4, vf=3e-4)
     alpha: float = Field(

@@ -47,12 +47,14 @@ class DACRewards(AdversarialRewards):
 class DACDiscriminatorConfig(DiscriminatorConfig):
     """Network that distinguishes the expert's transitions from the policy's."""
 
-    gradient_penalty: float = Field(10.0, ge=0, description="weight of (|gradient| - 1)^2")
+    gradient_penalty: float = Field(
+        10.0, ge=0, description="weight of the discriminator's gradient penalty (|gradient| - 1)^2"
+    )
 
 
 @register_learner("dac", learner="sac")
 class DACConfig(SACConfig):
-    """Section ``algo`` of algorithm ``dac``."""
+    """Options of algorithm ``dac``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True, "demo_ratio": 0.5}}}
     reward_source: ClassVar[type[RewardSource]] = DACRewards
@@ -64,7 +66,7 @@ class DACConfig(SACConfig):
     discriminator: DACDiscriminatorConfig = Field(DACDiscriminatorConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = [*super().conflicts(config), *needs_demonstrations(config)]
         if config.use_goals:
             problems.append(

@@ -36,7 +36,7 @@ from imitate.functional.losses import masked_mean
 
 
 class DDPGActorConfig(ActorConfig):
-    """A deterministic actor."""
+    """Deterministic actor, by default with two hidden layers."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
@@ -49,7 +49,7 @@ class DDPGCriticConfig(CriticConfig):
 
 
 class DDPGConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``ddpg``."""
+    """Options of algorithm ``ddpg``, under ``algo``."""
 
     value_per_reward = True
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
@@ -60,12 +60,12 @@ class DDPGConfig(ActorCriticConfig):
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig(std=0.2, damping=0.15))
     target: Literal["policy", "data"] = TARGET
     action_l2: float = Field(
-        0.0, ge=0, description="weight of the actor's mean squared action in its loss"
+        0.0, ge=0, description="weight of a penalty on the actor's mean squared action"
     )
     gradient_clip: float | None = Field(
         None,
         gt=0,
-        description="limit of each slope of Q by an action in the actor's loss; null: none",
+        description="limit of each derivative dQ/da in the actor's loss; null: no limit",
     )
 
 

@@ -47,8 +47,12 @@ from imitate.models.denoiser import Denoiser, gaussian_noise
 class SamplerConfig(Section):
     """Noise schedule and sampling steps."""
 
-    enabled: bool = Field(False, description="use this sampler for acting")
-    num_train_timesteps: int = Field(100, ge=1, description="number of steps from data to noise")
+    enabled: bool = Field(
+        False, description="act with this sampler; exactly one of ddpm and ddim must be enabled"
+    )
+    num_train_timesteps: int = Field(
+        100, ge=1, description="number of steps of the noise schedule, from data to noise"
+    )
     num_inference_timesteps: int = Field(100, ge=1, description="number of sampling steps")
     beta_schedule: BetaSchedule = Field("squaredcos_cap_v2", description="noise schedule")
     beta_start: float = Field(
@@ -58,7 +62,9 @@ class SamplerConfig(Section):
         0.02, gt=0, lt=1, description="last variance of linear and scaled_linear schedules"
     )
     clip_sample: bool = Field(True, description="clip the predicted chunk at each step")
-    clip_sample_range: float = Field(1.0, gt=0, description="limit of the clipping")
+    clip_sample_range: float = Field(
+        1.0, gt=0, description="largest magnitude of a clipped number of the chunk"
+    )
     prediction_type: Prediction = Field("epsilon", description="quantity that the network predicts")
 
 
@@ -66,14 +72,18 @@ class DDIMConfig(SamplerConfig):
     """Deterministic sampler with fewer steps (Song et al., ICLR 2021, arXiv:2010.02502)."""
 
     num_inference_timesteps: int = Field(10, ge=1, description="number of sampling steps")
-    set_alpha_to_one: bool = Field(True, description="alpha_bar is 1 after the last denoising step")
+    set_alpha_to_one: bool = Field(
+        True,
+        description="the last sampling step ends at data without noise (alpha_bar 1); false: at the noise level of "
+        "step 0",
+    )
     steps_offset: int = Field(
-        0, ge=0, description="last step of sampling, the one with the least noise"
+        0, ge=0, description="last timestep of the sampling; 0 is the timestep with the least noise"
     )
 
 
 class DiffusionPolicyConfig(DenoisingConfig):
-    """Section ``algo`` of algorithm ``diffusion_policy``; one network and one sampler are enabled."""
+    """Options of algorithm ``diffusion_policy``, under ``algo``; one network and one sampler are enabled."""
 
     optim_params: Networks = networks(
         policy=adamw(1e-4, 1e-6, step_every_batch=True, scheduler_type="cosine", warmup_steps=500)
@@ -84,11 +94,11 @@ class DiffusionPolicyConfig(DenoisingConfig):
 
     @property
     def sampler(self) -> SamplerConfig:
-        """The enabled sampler."""
+        """Options of the sampler that is enabled, ``ddpm`` or ``ddim``."""
         return self.ddim if self.ddim.enabled else self.ddpm
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained or cannot act."""
+        """Return a message for each combination of settings with which the policy cannot be trained or cannot act."""
         problems = super().conflicts(config)
         if self.ddpm.enabled == self.ddim.enabled:
             problems.append(

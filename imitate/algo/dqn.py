@@ -64,7 +64,7 @@ class DQNCriticConfig(Section):
 
 
 class DQNConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``dqn``."""
+    """Options of algorithm ``dqn``, under ``algo``."""
 
     value_per_reward = True
     tree_defaults = {
@@ -74,11 +74,12 @@ class DQNConfig(ActorCriticConfig):
 
     optim_params: Networks = networks("DQNOptimParams", "The optimizer.", critic=1e-4)
     num_choices: int | None = Field(
-        None, ge=0, description="number of choices of an action; null: taken from the environment"
+        None, ge=0, description="number of discrete actions; null: as in the environment"
     )
     critic: DQNCriticConfig = Field(DQNCriticConfig())
     double: bool = Field(
-        True, description="choose the next action by the online network, not by the target"
+        True,
+        description="choose the next action in targets by the online network; false: by the target network",
     )
     epsilon: float = Field(
         0.05,
@@ -88,14 +89,14 @@ class DQNConfig(ActorCriticConfig):
         "of the training",
     )
     target_tau: float = Field(
-        1.0, gt=0, le=1, description="Polyak rate of the target network; 1: copy"
+        1.0, gt=0, le=1, description="Polyak rate of the target network; 1: copy the online network"
     )
     target_update_freq: int = Field(
         1000, ge=1, description="number of updates between two updates of the target"
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if self.num_choices == 0:
             problems.append(
@@ -186,7 +187,7 @@ class DQN(ActorCritic[DQNConfig]):
             self._follow()
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Fraction of states in which the best choice differs from the data's."""
+        """Return the fraction of states in which the most valuable choice differs from the data's choice."""
         values = self._total(self.nets["critic"](batch["obs"], batch["goal_obs"]))
         best = self.action_mask.scores(values, batch["obs"]).argmax(-1)
         return {"Action_Error": (best != batch["actions"].argmax(-1)).float().mean()}

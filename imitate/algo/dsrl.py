@@ -11,7 +11,7 @@ chunk a has K executed actions. With the policy of the noise pi(w | s), a tanh-G
     actor: E[ alpha log pi(w | s) - min_e Q^W_e(s, w) ], w ~ pi(s)                             -> DSRL._actor_loss
     alpha rises while the entropy is below its target, falls while it is above                 -> EntropyWeight.loss
 
-Q values actions that were taken, by whomever: demonstrations and replayed steps have one form. Q^W gives the actor a
+Q is learned from executed actions, so demonstrations and replayed steps are used alike. Q^W gives the actor a
 gradient without one of the frozen policy. A frozen policy starts from noise like that of its training, so whatever
 the actor chooses, actions stay close to the demonstrated ones.
 
@@ -63,11 +63,13 @@ class NoiseConfig(Section):
         description="number of noise vectors along a predicted chunk, each for an equal part of it; 1: one for the "
         "whole chunk; the policy's prediction_horizon: one for each action",
     )
-    limit: float = Field(1.5, gt=0, description="largest magnitude of a number of the noise")
+    limit: float = Field(
+        1.5, gt=0, description="largest magnitude of each number of a noise vector"
+    )
 
 
 class DSRLActorConfig(SoftActorConfig):
-    """Policy of the noise, which draws noise in evaluation too: its mean may lie between two good ways."""
+    """Policy of the noise, which draws noise in evaluation too: its mean may be bad if several noises are good."""
 
     net: ActorNetConfig = Field(
         ActorNetConfig.model_validate(
@@ -84,27 +86,31 @@ class DSRLActorConfig(SoftActorConfig):
 
 
 class DSRLCriticConfig(SoftCriticConfig):
-    """Critics of chunks, and those of the noise."""
+    """Critics of action chunks, and critics of the noise, which have the same layers."""
 
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     noise_updates: int = Field(
         1,
         ge=1,
-        description="updates of the critics of the noise per update of the critics of actions",
+        description="number of updates of the noise critics per update of the action critics",
     )
 
 
 class DSRLTemperatureConfig(TemperatureConfig):
     """Temperature: the weight of the entropy of the noise."""
 
-    initial: float = Field(0.1, gt=0, description="initial temperature, the weight of the entropy")
+    initial: float = Field(
+        0.1, gt=0, description="initial temperature: weight of the entropy in the loss"
+    )
     target_entropy: float | None = Field(
-        0.0, description="target entropy in nats, of noise in units of its limit; null: -(its size)"
+        0.0,
+        description="target entropy in nats, of the noise divided by noise.limit; null: -(number of values of the "
+        "noise)",
     )
 
 
 class DSRLConfig(ChunkCriticsConfig, SoftActorCriticConfig):
-    """Section ``algo`` of algorithm ``dsrl``."""
+    """Options of algorithm ``dsrl``, under ``algo``."""
 
     tree_defaults = {
         "train": {"batch_size": 256, "online": {"enabled": True, "warmup_policy": "policy"}}
@@ -120,7 +126,7 @@ class DSRLConfig(ChunkCriticsConfig, SoftActorCriticConfig):
     temperature: DSRLTemperatureConfig = Field(DSRLTemperatureConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         return super().conflicts(config) + wants_online(config)
 
 

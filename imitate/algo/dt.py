@@ -39,16 +39,21 @@ CONTEXT_LENGTH = 20
 class DTTransformerConfig(Section):
     """The transformer."""
 
-    embed_dim: int = Field(128, ge=1, description="width, a multiple of num_heads")
+    embed_dim: int = Field(
+        128, ge=1, description="number of features of a token, a multiple of num_heads"
+    )
     num_layers: int = Field(3, ge=1, description="number of blocks")
     num_heads: int = Field(1, ge=1, description="number of attention heads")
     dropout: float = Field(
-        0.1, ge=0, lt=1, description="dropout of inputs, attention and each block"
+        0.1,
+        ge=0,
+        lt=1,
+        description="dropout of embedded inputs, of attention weights and after each sublayer",
     )
 
 
 class DTConfig(AlgoSection):
-    """Section ``algo`` of algorithm ``dt``."""
+    """Options of algorithm ``dt``, under ``algo``."""
 
     tree_defaults = {"train": {"frame_stack": CONTEXT_LENGTH, "seq_length": 1}}
 
@@ -65,17 +70,18 @@ class DTConfig(AlgoSection):
     )
     target_return: float | None = Field(
         None,
-        description="return that a rollout is conditioned on; null: the best return of the training demos",
+        description="return that the policy tries to reach in a rollout; null: the best return of the training demos",
     )
     return_scale: float | None = Field(
         None,
         gt=0,
-        description="divisor of returns; null: the largest magnitude in the training demos",
+        description="divisor of returns before they enter the network; null: the largest magnitude of a return in the "
+        "training demos",
     )
     transformer: DTTransformerConfig = Field(DTTransformerConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Returns without discount and reward scaling, because a rollout sums the environment's rewards."""
+        """Request returns without discount and reward scaling, because a rollout sums the environment's rewards."""
         return DataNeeds(returns=Returns(discount=1.0, scaled=False))
 
     def values_from_data(self, dataset: TrainingSet) -> dict[str, Any]:
@@ -88,7 +94,7 @@ class DTConfig(AlgoSection):
         return values
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained or cannot act."""
+        """Return a message for each combination of settings with which the policy cannot be trained or cannot act."""
         train, problems = config.train, []
         if train.frame_stack != self.context_length:
             problems.append(
@@ -191,7 +197,7 @@ class DT(Algo[DTConfig]):
 
     def _create_networks(self) -> None:
         config: DTConfig = self.config
-        # null outside of `imitate train`, which computes it from the data
+        # return_scale is null outside of `imitate train`, which computes it from the data
         self._scale = 1.0 if config.return_scale is None else config.return_scale
         self.target_return = self._scale if config.target_return is None else config.target_return
         policy = DecisionTransformer(self._create_encoder(frames=1), self.ac_dim, config)
@@ -214,7 +220,7 @@ class DT(Algo[DTConfig]):
         }
 
     def _features(self, batch: Batch) -> Tensor:
-        """Return the inputs of the head at each step, (B, K, E)."""
+        """Return the transformer's features (B, K, E) at the observations, which are the inputs of the action head."""
         features: Tensor = self.policy(
             batch["obs"],
             batch["goal_obs"],
@@ -251,7 +257,7 @@ class DT(Algo[DTConfig]):
         }
 
     def observe_reward(self, state: PolicyState, reward: Tensor) -> PolicyState:
-        """Subtract the reward from the return-to-go."""
+        """Subtract the rewards (B,) of the latest actions from the returns-to-go in the state."""
         policy = state["policy"]
         return {**state, "policy": {**policy, "wanted": policy["wanted"] - reward}}
 

@@ -109,7 +109,9 @@ def integrate(
     if method not in valid:
         raise ConfigError(f"flow integrator: unknown '{method}'; {nearest(method, valid)}")
     if num_steps < 1:
-        raise ConfigError(f"flow steps: got {num_steps}; wanted at least 1")
+        raise ConfigError(
+            f"number of flow steps (algo.flow.num_inference_steps) is {num_steps}; wanted at least 1"
+        )
     x = noise
     for k in range(num_steps):
         x = flow_step(velocity, x, k, num_steps, method)
@@ -139,13 +141,19 @@ TIME_SCALE = 100.0
 class FlowConfig(Section):
     """Flow matching."""
 
-    time_density: TimeDensity = Field("uniform", description="distribution of training times")
+    time_density: TimeDensity = Field(
+        "uniform", description="distribution of the times at which the flow is learned"
+    )
     num_inference_steps: int = Field(4, ge=1, description="number of steps from noise to actions")
-    integrator: Integrator = Field("euler", description="heun evaluates the network twice per step")
+    integrator: Integrator = Field(
+        "euler",
+        description="method of integration: euler, or heun, which is more exact but evaluates the network twice per "
+        "step",
+    )
 
 
 class FlowPolicyConfig(DenoisingConfig):
-    """Section ``algo`` of algorithm ``flow_policy``; one network is enabled."""
+    """Options of algorithm ``flow_policy``, under ``algo``; one network is enabled."""
 
     flow: FlowConfig = Field(FlowConfig())
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig(enabled=True))
@@ -239,7 +247,7 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
     def _velocity(
         self, condition: Tensor, given: Given | None = None
     ) -> Callable[[Tensor, float], Tensor]:
-        """Return the velocity field (noisy chunks, time) -> velocities, at the times of the steps."""
+        """Return the velocity field, a function of noisy chunks and a time, with conditions computed for all steps."""
         number = self.config.flow.num_inference_steps
         times = [TIME_SCALE * (k * (1.0 / number)) for k in range(number + 1)]
         network = self.policy.for_steps(times, condition, given)

@@ -55,7 +55,7 @@ class FQLActorConfig(ActorConfig):
 
 
 class FQLConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``fql``."""
+    """Options of algorithm ``fql``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 256}}
 
@@ -142,7 +142,7 @@ class FQL(ActorCritic[FQLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics, the flow, the one-step policy and the targets."""
+        """Update the critics, the flow, the one-step policy and the target networks, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("flow", self._flow_loss(batch))
         update.step("actor", self._actor_loss(batch))

@@ -32,6 +32,6 @@ class GAILRewards(AdversarialRewards):
 
 @register_learner("gail", learner="ppo")
 class GAILConfig(AdversarialConfig):
-    """Section ``algo`` of algorithm ``gail``."""
+    """Options of algorithm ``gail``, under ``algo``."""
 
     reward_source: ClassVar[type[RewardSource] | None] = GAILRewards

@@ -22,14 +22,14 @@ from imitate.models.goal_networks import GoalActor
 
 
 class GCBCConfig(GoalConditionedConfig):
-    """Section ``algo`` of algorithm ``gcbc``."""
+    """Options of algorithm ``gcbc``, under ``algo``."""
 
     optim_params: Networks = networks("GCBCOptimParams", actor=3e-4)
 
 
 @register("gcbc", GCBCConfig)
 class GCBC(GoalConditioned[GCBCConfig]):
-    """Behavior cloning towards goals that were reached."""
+    """Behavior cloning of actions, conditioned on a later state of the same demo as the goal."""
 
     def _create_networks(self) -> None:
         actor = GoalActor(self._create_encoder(), self.config.actor.layer_dims, self.ac_dim)

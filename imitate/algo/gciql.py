@@ -37,11 +37,14 @@ from imitate.models.goal_networks import GoalActor
 
 
 class GCIQLConfig(ExtractionConfig):
-    """Section ``algo`` of algorithm ``gciql``."""
+    """Options of algorithm ``gciql``, under ``algo``."""
 
     optim_params: Networks = networks("GCIQLOptimParams", actor=3e-4, critic=3e-4, vf=3e-4)
     target_tau: float = Field(
-        0.005, gt=0, le=1, description="Polyak rate of the target critics per update"
+        0.005,
+        gt=0,
+        le=1,
+        description="Polyak rate of the target critics: share of the online weights that they take over per update",
     )
     expectile: float = Field(
         0.9, gt=0, lt=1, description="tau: expectile of the actions' values that V learns"

@@ -38,11 +38,14 @@ from imitate.models.goal_networks import GoalActor
 
 
 class GCIVLConfig(GoalConditionedConfig):
-    """Section ``algo`` of algorithm ``gcivl``."""
+    """Options of algorithm ``gcivl``, under ``algo``."""
 
     optim_params: Networks = networks("GCIVLOptimParams", actor=3e-4, value=3e-4)
     target_tau: float = Field(
-        0.005, gt=0, le=1, description="Polyak rate of the target values per update"
+        0.005,
+        gt=0,
+        le=1,
+        description="Polyak rate of the target values: share of the online weights that they take over per update",
     )
     expectile: float = Field(
         0.9, gt=0, lt=1, description="tau: expectile of the next states' values that V learns"

@@ -1,4 +1,4 @@
-"""Goal prediction: predict the observation some steps later, a subgoal.
+"""Goal prediction: predict a subgoal, the observation a fixed number of steps later.
 
 The planner of hierarchical policies: Mandlekar et al., "Learning to Generalize Across Long-Horizon Tasks from Human
 Demonstrations", RSS 2020 (arXiv:2003.06085), and "IRIS", ICRA 2020 (arXiv:1911.05321). With g = the observation
@@ -57,7 +57,7 @@ class GL(Algo[GLConfig]):
     def with_subgoals(self, batch: Batch) -> Batch:
         """Return a raw batch with ``subgoals`` {key: (B, horizon, ...)}.
 
-        If missing, they are taken from its ``next_obs``.
+        Missing subgoals are taken from the window's ``next_obs``.
 
         Raises:
             DatasetError: the windows are shorter than the horizon.
@@ -84,7 +84,7 @@ class GL(Algo[GLConfig]):
         weight = batch.get("weight")
         subgoals = {}
         for key, value in batch["subgoals"].items():
-            # the last frame is then the current one
+            # if there is a sequence of observations up to the subgoal, the subgoal is the last one
             every = value.dim() > len(self.subgoal_shapes[key]) + 1
             subgoals[key] = value[:, -1] if every else value
         return {

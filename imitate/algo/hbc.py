@@ -33,13 +33,13 @@ class HBCObservations(PartedObservations):
 
     planner: ObservationConfig = Field(
         PLANNER_OBSERVATIONS,
-        description="Observations of the planner; subgoal: the observations that it predicts.",
+        description="Observations of the planner. Its modality group subgoal lists the observations that it predicts.",
     )
     actor: ObservationConfig = Field(ObservationConfig(), description="Observations of the actor.")
 
 
 class HBCConfig(HierarchyConfig):
-    """Section ``algo`` of algorithm ``hbc``."""
+    """Options of algorithm ``hbc``, under ``algo``."""
 
     observations = HBCObservations
 

@@ -42,20 +42,27 @@ from imitate.models.goal_networks import GoalActor, SubgoalValue, to_sphere
 
 
 class HIQLConfig(GoalConditionedConfig):
-    """Section ``algo`` of algorithm ``hiql``."""
+    """Options of algorithm ``hiql``, under ``algo``."""
 
     optim_params: Networks = networks("HIQLOptimParams", actor=3e-4, high_actor=3e-4, value=3e-4)
     target_tau: float = Field(
-        0.005, gt=0, le=1, description="Polyak rate of the target values per update"
+        0.005,
+        gt=0,
+        le=1,
+        description="Polyak rate of the target values: share of the online weights that they take over per update",
     )
     expectile: float = Field(
         0.7, gt=0, lt=1, description="tau: expectile of the next states' values that V learns"
     )
     low_alpha: float = Field(
-        3.0, gt=0, description="low level: weights of actions are exp(low_alpha advantage)"
+        3.0,
+        gt=0,
+        description="the low-level actor imitates actions with the weights exp(low_alpha advantage)",
     )
     high_alpha: float = Field(
-        3.0, gt=0, description="high level: weights of subgoals are exp(high_alpha advantage)"
+        3.0,
+        gt=0,
+        description="the high-level actor imitates subgoals with the weights exp(high_alpha advantage)",
     )
     subgoal_steps: int = Field(25, ge=1, description="n: number of steps to a subgoal")
     rep_dim: int = Field(10, ge=1, description="K: size of a goal's representation")
@@ -63,7 +70,7 @@ class HIQLConfig(GoalConditionedConfig):
     critic: GoalCriticConfig = Field(GoalCriticConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems, observation = super().conflicts(config), config.observation
         if config.use_goals and observation.modality_of("goal") != observation.modality_of("obs"):
             problems.append(
@@ -110,9 +117,8 @@ class HIQL(GoalConditioned[HIQLConfig]):
 
     def _value_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         goal, rewards, discounts = batch["value_goals"], batch["rewards"], batch["discounts"]
-        target_net = cast(
-            SubgoalValue, self.nets["value_target"]
-        ).mlps  # goals keep their current representation
+        # target networks replace only the MLPs of V; goals are represented by the online network
+        target_net = cast(SubgoalValue, self.nets["value_target"]).mlps
         with torch.no_grad():
             following = self.value(batch["next_obs"], goal, target_net)
             here = self.value(batch["obs"], goal, target_net)

@@ -54,7 +54,7 @@ class IBRLActorConfig(DelayedActorConfig):
 
 
 class IBRLCriticConfig(CriticConfig):
-    """Several critics; each target uses a few random ones."""
+    """Several critics, of which a few random ones compute each target."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
@@ -62,12 +62,12 @@ class IBRLCriticConfig(CriticConfig):
     subset: int = Field(
         2,
         ge=1,
-        description="number of critics, drawn anew for each update, whose smallest value is the target",
+        description="number of critics drawn at random for each update; the target uses their smallest value",
     )
 
 
 class IBRLConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``ibrl``."""
+    """Options of algorithm ``ibrl``, under ``algo``."""
 
     tree_defaults = {
         "train": {"batch_size": 256, "online": {"enabled": True, "warmup_policy": "policy"}}
@@ -78,15 +78,15 @@ class IBRLConfig(ActorCriticConfig):
     beta: float | None = Field(
         None,
         gt=0,
-        description="proposals are drawn in proportion to exp(beta value), with 10 in the paper; "
-        "null: the better one is chosen",
+        description="draw one of the two proposed actions with probability in proportion to exp(beta value), 10 in "
+        "the paper; null: take the better one",
     )
     actor: IBRLActorConfig = Field(IBRLActorConfig())
     critic: IBRLCriticConfig = Field(IBRLCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config) + wants_online(config)
         if self.critic.subset > self.critic.ensemble.n:
             problems.append(
@@ -174,7 +174,7 @@ class IBRL(ActorCritic[IBRLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics; every few updates also the actor and the targets."""
+        """Update the critics; every ``actor.update_freq`` updates also the actor and the target networks."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))

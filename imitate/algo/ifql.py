@@ -34,7 +34,7 @@ from imitate.models.denoiser import NoiseNetwork
 
 
 class IFQLConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``ifql``."""
+    """Options of algorithm ``ifql``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 256}}
 
@@ -85,7 +85,7 @@ class IFQL(ActorCritic[IFQLConfig]):
     def best_actions(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return the actions (B, A) of the policy: of N of the flow, those with the largest value."""
+        """Return the policy's actions (B, A): for each state, the most valuable of N actions of the flow."""
         config = self.config.flow
         candidates = self.flow.candidates(
             obs, goal, config.num_candidates, config.num_steps, generator

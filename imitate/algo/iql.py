@@ -38,17 +38,19 @@ MAX_WEIGHT = 100.0
 class AdvantageConfig(Section):
     """Weighting of actions by their advantages."""
 
-    clip_adv_value: float | None = Field(None, description="upper limit of advantages")
+    clip_adv_value: float | None = Field(
+        None, description="upper limit of advantages before the exponential; null: no limit"
+    )
     beta: float = Field(
         1.0,
         gt=0,
         description="temperature: weights are exp(advantage / beta); smaller values are greedier",
     )
-    use_final_clip: bool = Field(True, description="limit weights to 100")
+    use_final_clip: bool = Field(True, description="limit the weights of actions to 100")
 
 
 class IQLConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``iql``."""
+    """Options of algorithm ``iql``, under ``algo``."""
 
     optim_params: Networks = networks("IQLOptimParams", critic=1e-4, vf=1e-4, actor=1e-4)
     target_tau: float = Field(
@@ -89,7 +91,8 @@ class IQL(ActorCritic[IQLConfig]):
     @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:
         """Return Q' (B,) of the data's actions."""
-        obs = batch.get("target_obs", batch["obs"])  # with a memory, use the targets' features
+        # with a recurrent encoder, target critics see the features of the target encoder
+        obs = batch.get("target_obs", batch["obs"])
         values = self._critic("critic_target")(obs, batch["actions"], batch["goal_obs"])
         return self._ensemble_value(values)
 
@@ -134,7 +137,7 @@ class IQL(ActorCritic[IQLConfig]):
         return loss, {"Critic_Loss": loss, "Q": values.mean()}
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update V, actor, Q and targets, in this order."""
+        """Update V, actor, Q and target networks, in this order."""
         target_q = self._target_q(batch)
         update.step("vf", self._value_loss(batch, target_q))
         here, following = self._values_here_and_next(batch)

@@ -39,11 +39,11 @@ class ValuePlannerObservations(PartedObservations):
 
     planner: ObservationConfig = Field(
         PLANNER_OBSERVATIONS,
-        description="Observations of the planner; subgoal: the observations that it predicts.",
+        description="Observations of the planner. Its modality group subgoal lists the observations that it predicts.",
     )
     value: ObservationConfig = Field(
         ObservationConfig(),
-        description="Observations of the value; all must be among the subgoal's.",
+        description="Observations of the value network, all of which the planner must predict as parts of a subgoal.",
     )
 
 
@@ -57,7 +57,7 @@ class IRISObservations(PartedObservations):
 
 
 class ValuePlannerConfig(Section):
-    """Planner, and the value that chooses among its samples."""
+    """Planner that samples subgoals, and the value network that chooses the best of them."""
 
     planner: GLConfig = Field(GLConfig())
     value: BCQConfig = Field(BCQConfig())
@@ -67,7 +67,7 @@ class ValuePlannerConfig(Section):
 
 
 class IRISConfig(HierarchyConfig):
-    """Section ``algo`` of algorithm ``iris``."""
+    """Options of algorithm ``iris``, under ``algo``."""
 
     observations = IRISObservations
 
@@ -75,23 +75,23 @@ class IRISConfig(HierarchyConfig):
 
     @property
     def goal_planner(self) -> GLConfig:
-        """Section of the part that predicts subgoals."""
+        """Options of the planner, which predicts subgoals."""
         return self.value_planner.planner
 
     @property
     def parts(self) -> dict[str, AlgoSection]:
-        """Sections of the parts by their keys."""
+        """Sections of planner, value and actor by their dotted keys."""
         path, planner = "algo.value_planner", self.value_planner
         parts = {f"{path}.planner": planner.planner, f"{path}.value": planner.value}
         return {**parts, "algo.actor": self.actor}
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Data of the base class, and the transitions of the value."""
+        """Request the data of a hierarchy, and transitions for the value network."""
         of_value = self.value_planner.value.data_needs(config)
         return replace(super().data_needs(config), transitions=of_value.transitions)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained or cannot act."""
+        """Return a message for each combination of settings with which the policy cannot be trained or cannot act."""
         path = "algo.value_planner"
         problems = super().conflicts(config)
         problems += [
@@ -122,7 +122,7 @@ class IRISConfig(HierarchyConfig):
 
 
 class StateValue(Protocol):
-    """Slot ``value``: an algorithm that also estimates values of states, such as ``bcq``."""
+    """Interface of the part ``value``: an algorithm that estimates values of states, such as ``bcq``."""
 
     obs_shapes: dict[str, tuple[int, ...]]
     goal_shapes: dict[str, tuple[int, ...]]
@@ -139,7 +139,7 @@ class IRIS(Hierarchy[IRISConfig]):
 
     @property
     def value(self) -> StateValue:
-        """The part that estimates values of states."""
+        """The value network's algorithm, which estimates values of states."""
         return cast(StateValue, self.parts["value"])
 
     def _create_parts(self) -> dict[str, Algo]:

@@ -39,13 +39,13 @@ from imitate.config import BaseConfig, DataNeeds, Transitions
 
 
 class MBRLConfig(OutcomesConfig):
-    """Section ``algo`` of algorithm ``mbrl``."""
+    """Options of algorithm ``mbrl``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
     discount: float = Field(0.99, gt=0, le=1, description="discount factor per step")
     dynamics: Annotated[DynamicsConfig, DYNAMICS] = Field(
-        EnsembleConfig(), description="model of the environment"
+        EnsembleConfig(), description="learned model of the environment"
     )
     planner: Annotated[PlannerConfig, PLANNERS] = Field(
         CEMConfig(), description="planner, which searches for actions"
@@ -53,16 +53,16 @@ class MBRLConfig(OutcomesConfig):
     particles: int = Field(
         1,
         ge=1,
-        description="number of trajectories per plan for each member of the model; more than 1 "
-        "is useful if predictions are sampled",
+        description="number of trajectories that each member of the model simulates per plan; more than 1 is useful "
+        "if predictions are sampled",
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Transitions of one step."""
+        """Request transitions of one step."""
         return DataNeeds(transitions=Transitions(discount=self.discount), observed_steps=1)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = self.dynamics.problems(config) + self.problems_of_outcomes(self.dynamics, config)
         if config.train.hdf5_load_next_obs is False:
             problems.append(

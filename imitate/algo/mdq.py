@@ -42,17 +42,23 @@ from imitate.models.mlp import MLP, FullPrecisionLinear
 
 
 class BinsActorConfig(ActorConfig):
-    """Structured values of bins, from which actions are drawn."""
+    """Network of structured bin values, from which actions are drawn."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers of each number's values")
+    layer_dims: LayerDims = Field(
+        (256, 256),
+        description="widths of the hidden layers of the network for each number of an action",
+    )
     bins: int = Field(15, ge=2, description="K, number of bins of each number of an action")
     noise_std: float = Field(
-        0.01, ge=0, description="standard deviation of the noise of actions that it learns from"
+        0.01,
+        ge=0,
+        description="standard deviation of the noise added to the policy's actions, at which the structured values "
+        "are learned",
     )
 
 
 class MDQConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``mdq``."""
+    """Options of algorithm ``mdq``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
@@ -62,7 +68,7 @@ class MDQConfig(ActorCriticConfig):
     temperature: TemperatureConfig = Field(TemperatureConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if self.networks.get("actor", None) is not None:
             problems.append("algo.networks.actor has no values of bins: name an encoder instead")
@@ -134,7 +140,7 @@ class BinsActor(nn.Module):
 
 @register("mdq", MDQConfig)
 class MDQ(ActorCritic[MDQConfig]):
-    """Q-learning with an actor of bins."""
+    """Multi-dimensional discrete Q-learning: critics, and an actor that chooses a bin for each number of an action."""
 
     def _create_networks(self) -> None:
         config, own = self.config, self.config.actor
@@ -200,7 +206,7 @@ class MDQ(ActorCritic[MDQConfig]):
             self._follow()
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute difference between the most valuable and the data's actions, in normalized units."""
+        """Return the mean absolute difference between the most valuable and the data's actions, in normalized units."""
         found = self._decide(batch["obs"], batch["goal_obs"], explore=False, generator=None)
         return {"Action_Error": (found - batch["actions"]).abs().mean()}
 

@@ -53,7 +53,9 @@ class SlotsConfig(Section):
     latent_dim: int = Field(
         16, ge=1, description="size of the latent; a row of the memory is twice as long"
     )
-    num_keys: int = Field(3, ge=1, description="number of readings per step of the predictor")
+    num_keys: int = Field(
+        3, ge=1, description="number of keys with which the predictor reads the memory at each step"
+    )
     rate: float = Field(
         0.96,
         ge=0,
@@ -63,7 +65,7 @@ class SlotsConfig(Section):
 
 
 class MerlinConfig(PPOConfig):
-    """Section ``algo`` of algorithm ``merlin``."""
+    """Options of algorithm ``merlin``, under ``algo``."""
 
     tree_defaults = {
         "train": {
@@ -85,7 +87,7 @@ class MerlinConfig(PPOConfig):
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if not self.rnn.enabled:
             problems.append(
@@ -133,7 +135,7 @@ def _layers(inputs: int, size: int) -> nn.Sequential:
 
 
 class PredictiveMemory(nn.Module):
-    """Memory, predictor and the policy's recurrent network, in the place of the recurrent network of a policy.
+    """Memory, predictor and the policy's recurrent network, used in place of a policy's single recurrent network.
 
     Its state, all (B, ., .): ``h``, ``c`` of the predictor's network, ``policy_h``, ``policy_c`` of the policy's,
     ``reading`` (B, 1, K 2 Z), ``slots`` (B, N, 2 Z), ``usage`` and ``trail`` (B, 1, N).
@@ -247,7 +249,7 @@ class MerlinNet(PolicyAndValue):
 
     @property
     def unused_to_act(self) -> tuple[str, ...]:
-        """Names of the parts that acting cannot use."""
+        """Names of the submodules that acting cannot use, because they see more than the policy."""
         return (*super().unused_to_act, "decoder")
 
 

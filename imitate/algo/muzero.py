@@ -54,22 +54,29 @@ from imitate.models.latent import Atoms, SimNorm, normed_mlp
 LOG_STD = (-4.0, 1.0)
 """Limits of the policy's log standard deviations, before the tanh of actions."""
 LARGEST = 0.999
-"""Largest magnitude of an action of which the policy learns the probability; its inverse tanh is finite."""
+"""Learned actions are clipped to this magnitude, so that their inverse tanh is finite."""
 
 
 class SearchConfig(Section):
-    """Search for an action."""
+    """Tree search for an action."""
 
     simulations: int = Field(25, ge=1, description="number of simulations per decision")
     candidates: int = Field(
-        20, ge=2, description="number of actions drawn per state, if they are numbers"
+        20,
+        ge=2,
+        description="number of candidate actions that are drawn per state, if actions are continuous",
     )
-    c_1: float = Field(1.25, gt=0, description="weight of the prior in the score")
-    c_2: float = Field(19652.0, gt=0, description="number of visits above which that weight grows")
+    c_1: float = Field(1.25, gt=0, description="weight of the policy's prior in the search score")
+    c_2: float = Field(
+        19652.0, gt=0, description="number of visits above which the weight of the prior grows"
+    )
     noise_share: float = Field(
-        0.25, ge=0, le=1, description="share of noise in a rollout's root priors"
+        0.25,
+        ge=0,
+        le=1,
+        description="share of Dirichlet noise in the priors of the root, in rollouts",
     )
-    noise_alpha: float = Field(0.3, gt=0, description="concentration of this Dirichlet noise")
+    noise_alpha: float = Field(0.3, gt=0, description="concentration of the Dirichlet noise")
 
 
 class MuZeroWeightsConfig(Section):
@@ -78,7 +85,9 @@ class MuZeroWeightsConfig(Section):
     value: float = Field(0.25, ge=0, description="weight of the cross-entropy of values")
     policy: float = Field(1.0, ge=0, description="weight of the cross-entropy of the policy")
     reward: float = Field(1.0, ge=0, description="weight of the cross-entropy of rewards")
-    ends: float = Field(1.0, ge=0, description="weight of the cross-entropy of ends")
+    ends: float = Field(
+        1.0, ge=0, description="weight of the cross-entropy of predicted episode ends"
+    )
     consistency: float = Field(
         2.0, ge=0, description="weight of the cosine of predicted and encoded latent states"
     )
@@ -86,7 +95,7 @@ class MuZeroWeightsConfig(Section):
 
 
 class MuZeroConfig(AlgoSection):
-    """Section ``algo`` of algorithm ``muzero``."""
+    """Options of algorithm ``muzero``, under ``algo``."""
 
     tree_defaults = {
         "train": {"batch_size": 128, "max_grad_norm": 10.0, "online": {"enabled": True}},
@@ -97,44 +106,51 @@ class MuZeroConfig(AlgoSection):
     num_choices: int | None = Field(
         None,
         ge=0,
-        description="number of choices of an action; 0: numbers; null: from the environment",
+        description="number of discrete actions; 0: actions are continuous; null: as in the environment",
     )
     search: SearchConfig = Field(SearchConfig())
     target_simulations: int = Field(
-        10, ge=1, description="number of simulations for each target of the policy"
+        10, ge=1, description="number of simulations of the search that computes a policy target"
     )
     temperature: float = Field(
-        1.0, gt=0, description="rollouts take a choice in proportion to visits^(1 / this)"
+        1.0, gt=0, description="rollouts draw a choice in proportion to visits^(1 / temperature)"
     )
-    unroll_steps: int = Field(5, ge=1, description="K, steps of the model per sample")
-    n_step: int = Field(5, ge=1, description="n, rewards in a target of the value")
+    unroll_steps: int = Field(
+        5, ge=1, description="K: number of steps that the model is unrolled from each sample"
+    )
+    n_step: int = Field(5, ge=1, description="n: number of rewards that a value target sums")
     discount: float = Field(0.99, gt=0, le=1, description="discount factor per step")
     latent_dim: int = Field(64, ge=1, description="size D of a latent state")
     simplex_dim: int = Field(8, ge=2, description="size of each simplex in a latent state")
-    encoder_layer_dims: LayerDims = Field((128,), description="hidden layers of the encoder")
-    layer_dims: LayerDims = Field((128,), description="hidden layers of all other networks")
+    encoder_layer_dims: LayerDims = Field(
+        (128,), description="widths of the hidden layers of the encoder"
+    )
+    layer_dims: LayerDims = Field(
+        (128,), description="widths of the hidden layers of all other networks"
+    )
     num_atoms: int = Field(101, ge=2, description="number of atoms of rewards and values")
     limits: tuple[float, float] = Field(
-        (-7.0, 7.0), description="lowest and highest atom, symlog units; 7 means 1,096"
+        (-7.0, 7.0),
+        description="lowest and highest atom in symlog units, in which 7 means a value of 1,096",
     )
     weights: MuZeroWeightsConfig = Field(MuZeroWeightsConfig())
-    ends: bool = Field(True, description="predict ends; false: search as if no episode ended")
-    target_tau: float = Field(
-        0.01, gt=0, le=1, description="Polyak rate of the networks of the targets"
+    ends: bool = Field(
+        True, description="predict episode ends; false: search as if no episode ended"
     )
+    target_tau: float = Field(0.01, gt=0, le=1, description="Polyak rate of the target networks")
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images up to the sample's step; a replay buffer is also asked for transitions."""
+        """Request images only up to the sample's step, and from a replay buffer also transitions."""
         transitions = Transitions() if config.train.online.enabled else None
         return DataNeeds(transitions=transitions, observed_steps=config.train.frame_stack)
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
-        """The K + n steps after each sample, with rewards and ends."""
+        """Request the K + n steps that follow each sample, with rewards and episode ends."""
         own = FollowingSteps(self.unroll_steps + self.n_step, rewards=True, ends=True)
         return joint_following([super().following(config), own])
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         train = config.train
         found = {
             f"algo.latent_dim is {self.latent_dim}, but algo.simplex_dim is {self.simplex_dim}: set it to a multiple": (
@@ -182,7 +198,7 @@ def n_step_values(
         now = slice(step, step + count)
         total = total + factor * rewards[:, now] * real[:, now]
         known = factor * discount * mask[:, now] * (1.0 - ends[:, now])
-        # if the stored steps end before the episode, the last known value takes the place of later ones
+        # if the stored steps end before the episode does, the value of the last known state replaces the missing steps
         stays = (1.0 - real[:, now]) * factor
         total = total + stays * after
         factor, after = known, values[:, step + 1 : step + 1 + count]
@@ -195,7 +211,7 @@ def after_ends(ends: Tensor) -> Tensor:
 
 
 def halved(x: Tensor) -> Tensor:
-    """Return x with half of its gradient."""
+    """Return x unchanged, but let only half of its gradient pass."""
     return 0.5 * (x + x.detach())
 
 

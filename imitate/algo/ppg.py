@@ -45,11 +45,11 @@ from imitate.models.categorical import Categorical
 from imitate.models.mlp import FullPrecisionLinear
 
 AUXILIARY = "auxiliary_head"
-"""Name of the policy's second head."""
+"""Name of the policy's second head, V_aux, which predicts values."""
 
 
 class PPGConfig(PPOConfig):
-    """Section ``algo`` of algorithm ``ppg``."""
+    """Options of algorithm ``ppg``, under ``algo``."""
 
     supports_memory: ClassVar[bool] = False
     supports_popart: ClassVar[bool] = False
@@ -59,14 +59,16 @@ class PPGConfig(PPOConfig):
     auxiliary_epochs: int = Field(
         6,
         ge=1,
-        description="number of passes of an auxiliary phase over all rollouts since the last",
+        description="number of passes of an auxiliary phase over all rollouts since the previous phase",
     )
     clone_weight: float = Field(
-        1.0, ge=0, description="weight of the divergence from the policy before the auxiliary phase"
+        1.0,
+        ge=0,
+        description="weight of the divergence of the policy from the policy before the auxiliary phase",
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if config.train.frame_stack > 1:
             problems.append(

@@ -57,16 +57,19 @@ class ImitationConfig(Section):
     kl_weight: float = Field(
         0.0,
         ge=0,
-        description="weight of the divergence from the imitation policy, which needs a density (bc with gaussian or "
-        "gmm); it also forms the noise",
+        description="weight of the divergence from the imitation policy, which also affects the exploration noise; "
+        "the imitation policy must have a density (bc with gaussian or gmm)",
     )
     decay: float = Field(
-        0.95, ge=0, le=1, description="factor of the weights from one rollout to the next"
+        0.95,
+        ge=0,
+        le=1,
+        description="factor by which both weights shrink from one rollout to the next",
     )
 
 
 class PPOBCConfig(PPOConfig):
-    """Section ``algo`` of algorithm ``ppo_bc``."""
+    """Options of algorithm ``ppo_bc``, under ``algo``."""
 
     supports_memory: ClassVar[bool] = False
     supports_rules: ClassVar[bool] = False
@@ -105,7 +108,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
 
     @property
     def imitation_decay(self) -> float:
-        """Factor of both weights in the current rollout."""
+        """Decayed factor of ``weight`` and ``kl_weight`` in the current rollout."""
         return float(self.config.imitation.decay ** max(self.counters["rollouts"] - 1, 0))
 
     # ---- rollouts ------------------------------------------------------------------------------------------------
@@ -122,7 +125,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
     def _moments(self, obs: Batch) -> Batch:
         """Return the mean and variance (B, A) of the imitation policy, if the loss needs them.
 
-        Those of choices are the probabilities and 0.
+        For choices the mean is the probabilities, and the variance is 0.
         """
         if self.config.imitation.kl_weight == 0:
             return {}

@@ -50,7 +50,8 @@ class QCActorConfig(ActorConfig):
     """One-step policy of the variant QC-FQL."""
 
     enabled: bool = Field(
-        False, description="learn a one-step policy; false: the best of the flow's chunks"
+        False,
+        description="act with a learned one-step policy (QC-FQL); false: with the best of several chunks of the flow",
     )
     layer_dims: LayerDims = Field(FLOW_WIDTHS, description="widths of the hidden layers")
     distill_weight: float = Field(
@@ -61,7 +62,7 @@ class QCActorConfig(ActorConfig):
 
 
 class QCConfig(ChunkCriticsConfig):
-    """Section ``algo`` of algorithm ``qc``."""
+    """Options of algorithm ``qc``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 256}}
 
@@ -120,7 +121,7 @@ class QC(ActorCritic[QCConfig]):
     def policy_chunks(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return flat chunks (B, K A) of the policy: in one step, or of N of the flow those with the largest value."""
+        """Return the policy's flat chunks (B, K A), by the one-step policy or as the best of N chunks of the flow."""
         config = self.config.flow
         if self.config.actor.enabled:
             return self.one_step.actions(obs, goal, generator)

@@ -33,7 +33,7 @@ from imitate.functional.sampling import smoothed_actions
 
 
 class ReBRACActorConfig(DelayedActorConfig):
-    """Actor and its penalty."""
+    """Actor, and the penalty on its distance to the data's actions."""
 
     layer_dims: LayerDims = Field((256, 256, 256), description="widths of the hidden layers")
     bc_weight: float = Field(
@@ -43,19 +43,19 @@ class ReBRACActorConfig(DelayedActorConfig):
 
 
 class ReBRACCriticConfig(CriticConfig):
-    """Critics and their penalty."""
+    """Critics, and the penalty in their targets on the distance to the data's next actions."""
 
     layer_dims: LayerDims = Field((256, 256, 256), description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     bc_weight: float = Field(
         1.0,
         ge=0,
-        description="beta_2: penalty on the distance to the data's next actions, in target values",
+        description="beta_2: penalty on the distance to the data's next actions, subtracted from target values",
     )
 
 
 class ReBRACConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``rebrac``."""
+    """Options of algorithm ``rebrac``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 1024}}
     needs_next_actions = True
@@ -86,7 +86,7 @@ class ReBRAC(ActorCritic[ReBRACConfig]):
 
     @torch.no_grad()
     def _next_actions(self, batch: Batch) -> Tensor:
-        """Return actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        """Return the target actor's actions (B, A) in the next states, with clipped noise added."""
         config = self.config.actor
         return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
 
@@ -120,7 +120,7 @@ class ReBRAC(ActorCritic[ReBRACConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics; every few updates also the actor and the targets."""
+        """Update the critics; every ``actor.update_freq`` updates also the actor and the target networks."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))

@@ -60,12 +60,12 @@ from imitate.models.rnn import RNNState
 class StepNoiseConfig(Section):
     """Noise that is added to each denoising step in training."""
 
-    min_std: float = Field(0.1, gt=0, description="smallest standard deviation")
-    max_std: float = Field(0.4, gt=0, description="largest standard deviation")
+    min_std: float = Field(0.1, gt=0, description="smallest standard deviation of the noise")
+    max_std: float = Field(0.4, gt=0, description="largest standard deviation of the noise")
 
 
 class ReinFlowConfig(PPOConfig):
-    """Section ``algo`` of algorithm ``reinflow``."""
+    """Options of algorithm ``reinflow``, under ``algo``."""
 
     tree_defaults = {
         "train": {
@@ -83,11 +83,13 @@ class ReinFlowConfig(PPOConfig):
     n_step: int = Field(8, ge=1, description="number of actions that are executed of each chunk")
     noise: StepNoiseConfig = Field(StepNoiseConfig())
     clip: float = Field(
-        0.2, gt=0, description="probability ratios of chains are clipped to 1 +- clip"
+        0.2,
+        gt=0,
+        description="probability ratios of denoising chains are clipped to the range from 1 - clip to 1 + clip",
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if self.noise.min_std >= self.noise.max_std:
             problems.append(
@@ -116,7 +118,7 @@ class StepNoise(nn.Module):
         layer_dims: widths of the hidden layers.
         ac_dim: A.
         min_std: smallest standard deviation.
-        max_std: largest one; the first ones are near the geometric mean of both.
+        max_std: largest standard deviation; initial ones are near the geometric mean of both limits.
     """
 
     def __init__(
@@ -213,7 +215,7 @@ class ReinFlow(OnPolicy[ReinFlowConfig]):
         return super().prepare_rollout({**rollout, "mask": rollout["mask"] & rollout["decided"]})
 
     def _trace(self, rollout: Batch) -> Rewards:
-        """Return lambda (T, N): 1 within a chunk."""
+        """Return lambda of the advantages (T, N): 1 within a chunk, ``trace`` between chunks."""
         following = np.roll(rollout["decided"], -1, axis=0)
         return np.where(following, np.float32(self.config.trace), np.float32(1.0))
 

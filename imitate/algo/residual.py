@@ -62,7 +62,7 @@ class ResidualCriticConfig(CriticConfig):
 
 
 class ResidualConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``residual``."""
+    """Options of algorithm ``residual``, under ``algo``."""
 
     tree_defaults = {
         "train": {"batch_size": 256, "online": {"enabled": True, "warmup_policy": "policy"}}
@@ -71,19 +71,22 @@ class ResidualConfig(ActorCriticConfig):
     optim_params: Networks = networks("ResidualOptimParams", critic=1e-3, actor=1e-3)
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     reach: float = Field(
-        0.2, gt=0, le=2, description="k: largest correction of an action, whose range is [-1, 1]"
+        0.2,
+        gt=0,
+        le=2,
+        description="k: largest correction of each number of an action, which is within [-1, 1]",
     )
     penalty: float = Field(
         0.05,
         ge=0,
-        description="weight of the mean square of the correction, in units of the mean absolute value",
+        description="weight of the penalty on the mean squared correction, relative to the mean absolute value of Q",
     )
     actor: DelayedActorConfig = Field(DelayedActorConfig())
     critic: ResidualCriticConfig = Field(ResidualCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         return super().conflicts(config) + wants_online(config)
 
 

@@ -57,12 +57,12 @@ class RLPDCriticConfig(SoftCriticConfig):
     subset: int = Field(
         2,
         ge=1,
-        description="number of critics, drawn anew for each update, whose smallest value is the target",
+        description="number of critics drawn at random for each update; the target uses their smallest value",
     )
 
 
 class RLPDConfig(SoftActorCriticConfig):
-    """Section ``algo`` of algorithm ``rlpd``."""
+    """Options of algorithm ``rlpd``, under ``algo``."""
 
     value_per_reward = True
     tree_defaults = {
@@ -81,7 +81,7 @@ class RLPDConfig(SoftActorCriticConfig):
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         critic = self.critic
         if critic.subset > critic.ensemble.n:

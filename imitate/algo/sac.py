@@ -100,7 +100,7 @@ class SAC(ActorCritic[SACConfig]):
             "algo.num_continuous to the numbers beside the choice"
             if not self._num_numbers
             else f"algo.num_choices {self._num_choices} and algo.num_continuous {self._num_numbers} do not sum to the "
-            f"{self.ac_dim} numbers of an action: correct them"
+            f"{self.ac_dim} numbers of an action: set them so that they do"
         )
 
     def _create_head(self, input_dim: int, config: ActorConfig) -> ActionHead:
@@ -134,7 +134,7 @@ class SAC(ActorCritic[SACConfig]):
         def values(numbers: Tensor | None) -> Tensor:
             each = self._critic(critic)(obs, numbers, goal)
             if numbers is not None and self._num_choices:
-                # (E, B, C, ...): each choice combined with its own numbers
+                # keep the value of each choice with its own numbers: (E, B, C, ...)
                 each = each.diagonal(dim1=2, dim2=3).movedim(-1, 2)
             return self._ensemble_value(each)
 
@@ -252,7 +252,7 @@ class SAC(ActorCritic[SACConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update critics, actor, temperature and targets, in this order."""
+        """Update critics, actor, temperature and target networks, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("actor", self._actor_loss(batch))
         if self.entropy.net is not None and update.learns("actor"):
@@ -261,7 +261,7 @@ class SAC(ActorCritic[SACConfig]):
             self._follow()
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Fraction of states in which the most likely choice differs from the data's; only for discrete actions."""
+        """Return the fraction of states in which the most likely choice differs from the data's; nothing for others."""
         if not self._num_choices or self._num_numbers:
             return super()._validation_info(batch)
         policy = cast(Categorical, self._policy(batch["obs"], batch["goal_obs"]))
@@ -285,7 +285,7 @@ class SAC(ActorCritic[SACConfig]):
         policy, critic = cast(TanhDistribution, self._policy(obs, goal)), self.active_nets["critic"]
 
         def upper(actions: Tensor) -> Tensor:
-            # tensors of inference mode have no gradients; copies have
+            # copied, because tensors of inference mode cannot have gradients
             seen = {key: value.clone() for key, value in obs.items()}
             aim = None if goal is None else {key: value.clone() for key, value in goal.items()}
             values = self._total(critic(seen, actions, aim))

@@ -39,12 +39,12 @@ class SQILRewards(RewardSource):
 
 @register_learner("sqil", learner="sac")
 class SQILConfig(SACConfig):
-    """Section ``algo`` of algorithm ``sqil``."""
+    """Options of algorithm ``sqil``, under ``algo``."""
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True, "demo_ratio": 0.5}}}
     reward_source: ClassVar[type[RewardSource]] = SQILRewards
     reward_free = True
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         return [*super().conflicts(config), *needs_demonstrations(config)]

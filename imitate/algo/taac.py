@@ -44,15 +44,15 @@ from imitate.functional.sampling import draw_class
 from imitate.models.actor import GroupEncoder, Obs
 
 PLAN = "current_plan"
-"""Key of the plan (B, K A) among the actor's observations, and of its state (B, K, A) and stored state."""
+"""Key of the current plan in the actor's observations (B, K A), in its state (B, K, A) and in stored steps."""
 SAME = 1e-4
-"""Largest difference between an action and the continued plan's, which is due to rounding; normalized units."""
+"""A plan counts as continued if the action differs from the plan's by at most this (rounding), normalized."""
 SIZES = {"action": 1, "linear": 2, "quadratic": 3}
 """K, the number of vectors of a plan."""
 
 
 class TAACConfig(SoftActorCriticConfig):
-    """Section ``algo`` of algorithm ``taac``."""
+    """Options of algorithm ``taac``, under ``algo``."""
 
     tree_defaults = {
         "train": {
@@ -67,18 +67,20 @@ class TAACConfig(SoftActorCriticConfig):
         description="quantity that is constant during a plan: the action, its change, or the change of its change",
     )
     max_repeat: int | None = Field(
-        None, ge=1, description="largest number of steps of a plan in rollouts; null: no limit"
+        None,
+        ge=1,
+        description="largest number of steps for which a rollout continues a plan; null: no limit",
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Windows: sequences of a replay buffer, or windows of a file with all their observations."""
+        """Request sequences from a replay buffer, or windows with all their observations from a file."""
         needs = super().data_needs(config)
         if not config.train.online.enabled:
             return replace(needs, observed_steps=None)
         return replace(needs, sequences=Sequences(config.train.seq_length, 0))
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         train = config.train
         found = {
             f"train.seq_length is {train.seq_length}, but windows of one step keep no plan: set it to 8": (
@@ -117,7 +119,7 @@ def continued(plan: Tensor) -> Tensor:
 
 
 def renewed(actions: Tensor, plan: Tensor) -> Tensor:
-    """Return new plans (*B, K, A) that begin with these actions (*B, A), after the plans before."""
+    """Return new plans (*B, K, A) that begin with ``actions`` (*B, A), given the previous plans (*B, K, A)."""
     change = actions - plan[..., 0, :]
     rows = [change / 2.0**row for row in range(1, plan.shape[-2])]
     return torch.stack([actions, *rows], dim=-2)
@@ -246,8 +248,8 @@ class TAAC(ActorCritic[TAACConfig]):
         ends = batch.get("terminals", batch.get("dones"))
         if ends is None or "rewards" not in batch:
             raise DatasetError(
-                "taac learns from windows with rewards and ends: make the dataset with these, or set "
-                "train.online.enabled to true"
+                "taac learns from windows with rewards and ends, which the batches lack: make the dataset by "
+                "build_datasets(config), or set train.online.enabled to true"
             )
         actions, ends = batch["actions"][:, :-1], ends[:, :-1]
         real = batch.get("pad_mask", torch.ones_like(batch["rewards"])) > 0
@@ -282,7 +284,8 @@ class TAAC(ActorCritic[TAACConfig]):
         values = (logits.exp() * later).sum(-1)
         shape = (-1, batch["rewards"].shape[1] + 1)
         after, changes = (x.reshape(shape)[:, 1:] for x in (values, draw_class(logits, None) > 0))
-        # a return may include the first step whatever was chosen there, and ends at the last step of the window
+        # A return stops where the data end or a plan is new at the next state, in the data or by the policy's draw
+        # there. The first step always counts, and the last step of the window always stops.
         known = batch["mask"][:, 1:] & ~batch["new"][:, 1:] & ~changes[:, :-1]
         stops = torch.cat([~known, torch.ones_like(known[:, :1])], dim=1)
         return compared_returns(batch["rewards"], batch["discounts"], after, stops)

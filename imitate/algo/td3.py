@@ -29,13 +29,13 @@ from imitate.functional.sampling import smoothed_actions
 
 
 class TD3CriticConfig(CriticConfig):
-    """Critics of 256 by 256."""
+    """Critics, by default with two hidden layers of 256 units."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class TD3Config(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``td3``."""
+    """Options of algorithm ``td3``, under ``algo``."""
 
     value_per_reward = True
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
@@ -66,7 +66,7 @@ class TD3(ActorCritic[TD3Config]):
 
     @torch.no_grad()
     def _next_actions(self, batch: Batch) -> Tensor:
-        """Return actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        """Return the target actor's actions (B, A) in the next states, with clipped noise added."""
         config = self.config.actor
         return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
 
@@ -93,7 +93,7 @@ class TD3(ActorCritic[TD3Config]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics; every few updates also the actor and the targets."""
+        """Update the critics; every ``actor.update_freq`` updates also the actor and the target networks."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))

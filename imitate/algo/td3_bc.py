@@ -34,18 +34,22 @@ from imitate.functional.sampling import smoothed_actions
 
 
 class TD3BCCriticConfig(CriticConfig):
-    """Critics of 256 by 256."""
+    """Critics, by default with two hidden layers of 256 units."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class TD3BCConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``td3_bc``."""
+    """Options of algorithm ``td3_bc``, under ``algo``."""
 
     tree_defaults = {"train": {"obs_normalization": "mean_std", "batch_size": 256}}
 
     optim_params: Networks = networks("TD3BCOptimParams", critic=3e-4, actor=3e-4)
-    alpha: float = Field(2.5, ge=0, description="weight of values relative to regression; 0 is BC")
+    alpha: float = Field(
+        2.5,
+        ge=0,
+        description="weight of the critics' values relative to the regression loss; 0: behavior cloning alone",
+    )
     actor: DelayedActorConfig = Field(DelayedActorConfig())
     critic: TD3BCCriticConfig = Field(TD3BCCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
@@ -71,7 +75,7 @@ class TD3_BC(ActorCritic[TD3BCConfig]):  # noqa: N801 - the name users know
 
     @torch.no_grad()
     def _next_actions(self, batch: Batch) -> Tensor:
-        """Return actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        """Return the target actor's actions (B, A) in the next states, with clipped noise added."""
         config = self.config.actor
         return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
 
@@ -96,7 +100,7 @@ class TD3_BC(ActorCritic[TD3BCConfig]):  # noqa: N801 - the name users know
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics; every few updates also the actor and the targets."""
+        """Update the critics; every ``actor.update_freq`` updates also the actor and the target networks."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))

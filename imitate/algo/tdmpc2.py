@@ -60,21 +60,26 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 LOG_STD = (-10.0, 2.0)
 """Limits of the policy's log standard deviations."""
 SPREAD_RATE = 0.01
-"""Rate at which the scale of the values follows a batch."""
+"""Rate at which the running scale of the values moves towards the scale in a batch."""
 ENCODER_RATE = 0.3
-"""Factor of the encoder's learning rate."""
+"""Learning rate of the encoder relative to that of the other networks."""
 LONGEST = 1000
-"""Number of steps of an episode whose length is unknown."""
+"""Assumed number of steps per episode if the length is unknown."""
 
 
 class CriticsConfig(Section):
     """Critics, whose values are distributions over atoms in symlog units; rewards have the same atoms."""
 
     n: int = Field(5, ge=2, description="E, number of critics")
-    dropout: float = Field(0.01, ge=0, lt=1, description="dropout in the first layer")
-    num_atoms: int = Field(101, ge=2, description="number of atoms")
+    dropout: float = Field(
+        0.01, ge=0, lt=1, description="dropout in the first layer of each critic"
+    )
+    num_atoms: int = Field(
+        101, ge=2, description="number of atoms of the distributions of values and rewards"
+    )
     limits: tuple[float, float] = Field(
-        (-10.0, 10.0), description="lowest and highest atom, symlog units; 10 means 22,025"
+        (-10.0, 10.0),
+        description="lowest and highest atom in symlog units, in which 10 means a value of 22,025",
     )
 
 
@@ -86,15 +91,17 @@ class LossWeightsConfig(Section):
     )
     reward: float = Field(0.1, ge=0, description="weight of the cross-entropy of rewards")
     value: float = Field(0.1, ge=0, description="weight of the cross-entropy of values")
-    ends: float = Field(1.0, ge=0, description="weight of the cross-entropy of ends")
+    ends: float = Field(
+        1.0, ge=0, description="weight of the cross-entropy of predicted episode ends"
+    )
     entropy: float = Field(
         1e-4, ge=0, description="beta, weight of the entropy in the policy's loss"
     )
     cloning: float = Field(
         0.0,
         ge=0,
-        description="weight of the squared error between the policy's and the demonstrations' actions; 10 in Newt; "
-        "0: none",
+        description="weight of the squared error between the policy's and the demonstrations' actions; 10 in Newt; 0: "
+        "no cloning",
     )
 
 
@@ -102,13 +109,17 @@ class NearConfig(Section):
     """Search that begins near the policy's own plans."""
 
     share: float = Field(
-        0.0, ge=0, le=1, description="share of the policy's plans in the first Gaussian"
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the policy's plans in mean and deviation of the Gaussian with which a search begins",
     )
     until: float | None = Field(
         0.5,
         gt=0,
         le=1,
-        description="fraction of the training, after pretraining, at which the share has fallen to 0; null: never",
+        description="fraction of the training, after pretraining, at which the share reaches 0; null: the share is "
+        "constant",
     )
     evaluation: float = Field(
         0.0,
@@ -119,7 +130,7 @@ class NearConfig(Section):
 
 
 class TDMPC2Config(AlgoSection):
-    """Section ``algo`` of algorithm ``tdmpc2``."""
+    """Options of algorithm ``tdmpc2``, under ``algo``."""
 
     tree_defaults = {
         "train": {"batch_size": 256, "max_grad_norm": 20.0, "online": {"enabled": True}}
@@ -132,7 +143,9 @@ class TDMPC2Config(AlgoSection):
     )
     plan: bool = Field(True, description="act by planning; false: by the policy alone")
     policy_plans: int = Field(
-        24, ge=0, description="number of plans of the policy among the candidates"
+        24,
+        ge=0,
+        description="number of plans proposed by the policy among the candidates of each iteration",
     )
     near: NearConfig = Field(NearConfig())
     discount: float | None = Field(
@@ -143,12 +156,21 @@ class TDMPC2Config(AlgoSection):
     )
     latent_dim: int = Field(512, ge=1, description="size D of a latent state")
     simplex_dim: int = Field(8, ge=2, description="size of each simplex in a latent state")
-    encoder_layer_dims: LayerDims = Field((256,), description="hidden layers of the encoder")
-    layer_dims: LayerDims = Field((512, 512), description="hidden layers of all other networks")
+    encoder_layer_dims: LayerDims = Field(
+        (256,), description="widths of the hidden layers of the encoder"
+    )
+    layer_dims: LayerDims = Field(
+        (512, 512), description="widths of the hidden layers of all other networks"
+    )
     critic: CriticsConfig = Field(CriticsConfig())
-    ends: bool = Field(False, description="predict ends; false: plan as if no episode ended")
+    ends: bool = Field(
+        False, description="predict episode ends; false: plan as if no episode ended"
+    )
     rho: float = Field(
-        0.5, gt=0, le=1, description="weight of each step relative to the one before"
+        0.5,
+        gt=0,
+        le=1,
+        description="factor of a step's loss weight relative to the weight of the previous step",
     )
     weights: LossWeightsConfig = Field(LossWeightsConfig())
     target_tau: float = Field(0.01, gt=0, le=1, description="Polyak rate of the target critics")
@@ -163,26 +185,26 @@ class TDMPC2Config(AlgoSection):
     def _whole_simplices(self) -> Self:
         if self.latent_dim % self.simplex_dim:
             raise ValueError(
-                f"latent_dim {self.latent_dim} is not a multiple of simplex_dim {self.simplex_dim}"
+                f"latent_dim {self.latent_dim} is not a multiple of simplex_dim {self.simplex_dim}: change one of them"
             )
         return self
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images up to the sample's step; a replay buffer is also asked for transitions."""
+        """Request images only up to the sample's step, and from a replay buffer also transitions."""
         transitions = Transitions() if config.train.online.enabled else None
         return DataNeeds(transitions=transitions, observed_steps=config.train.frame_stack)
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
-        """The H steps after each sample, with rewards and ends."""
+        """Request the H steps that follow each sample, with rewards and episode ends."""
         own = FollowingSteps(self.planner.horizon, rewards=True, ends=True)
         return joint_following([super().following(config), own])
 
     def values_from_horizon(self, steps: int) -> dict[str, Any]:
-        """The discount, if it is null."""
+        """Compute ``discount`` from the length of the episodes, if it is null."""
         return {"discount": discount_of(steps)} if self.discount is None else {}
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         train, online = config.train, config.train.online
         no_demos = online.enabled and not online.demo_ratio and not online.pretrain_updates
         population = self.planner.get("population", None)
@@ -500,7 +522,8 @@ class TDMPC2(Algo[TDMPC2Config]):
         with torch.no_grad():
             model.spread.value.copy_(scale)
             model.near.fill_(self.near_share())
-        if self.optimization.share_weights is not None:  # values differ between ranks
+        # ranks see different values, so all take the scale of rank 0
+        if self.optimization.share_weights is not None:
             self.optimization.share_weights(model.spread)
         follow_auxiliaries(self, batch)
         info["Loss"] = loss + policy

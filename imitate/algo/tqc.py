@@ -51,7 +51,7 @@ from imitate.functional.losses import lowest_atoms, masked_mean, quantile_regres
 
 
 class QuantileEnsembleConfig(CriticEnsembleConfig):
-    """Ensemble of quantile critics."""
+    """Number of quantile critics, and the rule by which a target combines them."""
 
     n: int = Field(5, ge=1, description="number of critics")
     rule: Literal["truncated", "least_mean"] = Field(
@@ -78,7 +78,7 @@ class TQCCriticConfig(SoftCriticConfig):
 
 
 class TQCConfig(SoftActorCriticConfig):
-    """Section ``algo`` of algorithm ``tqc``."""
+    """Options of algorithm ``tqc``, under ``algo``."""
 
     value_per_reward = True
     critic: TQCCriticConfig = Field(TQCCriticConfig())
@@ -86,7 +86,7 @@ class TQCConfig(SoftActorCriticConfig):
     prior: PriorConfig | None = prior_field()
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems, critic = super().conflicts(config), self.critic
         if critic.num_dropped >= critic.num_quantiles:
             problems.append(
@@ -157,7 +157,7 @@ class TQC(ActorCritic[TQCConfig]):
 
     @property
     def _takes_least(self) -> bool:
-        """True if only the critic with the least mean counts."""
+        """True if targets use only the critic with the least mean (``ensemble.rule`` ``least_mean``)."""
         return self.config.critic.ensemble.rule == "least_mean"
 
     def _least(self, atoms: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ class TQC(ActorCritic[TQCConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update critics, actor, temperature and targets, in this order."""
+        """Update critics, actor, temperature and target networks, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("actor", self._actor_loss(batch))
         if self.entropy.net is not None and update.learns("actor"):

@@ -50,12 +50,14 @@ class VQConfig(Section):
     pretrain_epochs: int = Field(
         10,
         ge=1,
-        description="number of epochs in which the autoencoder is trained; the policy is trained in the others",
+        description="number of first epochs, in which only the autoencoder is trained; later epochs train the policy",
     )
     num_layers: int = Field(2, ge=1, description="number of codes per chunk")
     num_codes: int = Field(16, ge=2, description="number of possible codes per layer")
     latent_dim: int = Field(512, ge=1, description="size of a code's vector")
-    hidden_dims: LayerDims = Field((128, 128), description="hidden layers of encoder and decoder")
+    hidden_dims: LayerDims = Field(
+        (128, 128), description="widths of the hidden layers of encoder and decoder"
+    )
     decay: float = Field(
         0.95, ge=0, lt=1, description="decay of the moving averages that define the codes"
     )
@@ -67,16 +69,21 @@ class VQConfig(Section):
 class VQBeTTransformerConfig(Section):
     """Transformer over the last observations."""
 
-    embed_dim: int = Field(512, ge=1, description="width, a multiple of num_heads")
+    embed_dim: int = Field(
+        512, ge=1, description="number of features of a token, a multiple of num_heads"
+    )
     num_layers: int = Field(8, ge=1, description="number of blocks")
     num_heads: int = Field(8, ge=1, description="number of attention heads")
     dropout: float = Field(
-        0.1, ge=0, lt=1, description="dropout of inputs, attention and each block"
+        0.1,
+        ge=0,
+        lt=1,
+        description="dropout of embedded inputs, of attention weights and after each sublayer",
     )
 
 
 class VQBeTConfig(AlgoSection):
-    """Section ``algo`` of algorithm ``vq_bet``."""
+    """Options of algorithm ``vq_bet``, under ``algo``."""
 
     tree_defaults = {"train": {"frame_stack": 5, "seq_length": 5}}
 
@@ -91,12 +98,17 @@ class VQBeTConfig(AlgoSection):
     focal_gamma: float = Field(
         2.0,
         ge=0,
-        description="gamma of the focal loss: how much less well predicted codes count; 0: equal weights",
+        description="gamma of the focal loss, which lowers the weight of codes that are predicted well; 0: equal "
+        "weights",
     )
     secondary_code_weight: float = Field(
-        0.1, ge=0, description="weight of the codes after the first, whose weight is 1"
+        0.1,
+        ge=0,
+        description="weight of the loss of all codes after the first code, which has weight 1",
     )
-    offset_weight: float = Field(20.0, ge=0, description="weight of the offset's error")
+    offset_weight: float = Field(
+        20.0, ge=0, description="weight of the error of the predicted offset"
+    )
     temperature: float = Field(
         0.5,
         ge=0,
@@ -106,11 +118,11 @@ class VQBeTConfig(AlgoSection):
     ema: EMAConfig = Field(EMAConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames up to the first predicted action."""
+        """Request images only for the frames up to the first predicted action."""
         return DataNeeds(observed_steps=config.train.frame_stack)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained or cannot act."""
+        """Return a message for each combination of settings with which the policy cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
         epochs = config.train.num_epochs
         if epochs is not None and epochs <= self.vq.pretrain_epochs:
@@ -212,7 +224,8 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
     """Vector-quantized behavior transformer."""
 
     acting_nets = ("autoencoder",)
-    learns_deltas = False  # padded steps contain an action, not a difference
+    # padding repeats the last action, which would be wrong for differences between actions
+    learns_deltas = False
 
     @property
     def policy(self) -> CodePolicy:
@@ -261,7 +274,7 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
         info["Autoencoder_Grad_Norms"] = self._gradient_step("autoencoder", loss)
         share = self.optimization.share_weights
         if share is not None:
-            # each process has updated the codes with its part of the batch
+            # each process has updated the codes with its own part of the batch, so all take those of rank 0
             share(self.autoencoder.quantizer)
         return {name: value.detach() for name, value in info.items()}
 

@@ -88,11 +88,11 @@ def test_critics_get_each_of_several_actions_with_its_state():
 
 
 @pytest.mark.parametrize(("algo_name", "more", "networks", "words"), [
-    ("bc", [], {"critic": "critic"}, "algo.networks.critic: bc has no place for it here: name an encoder"),
-    ("dqn", [], {"critic": "critic"}, "algo.networks.critic: dqn has no place"),
-    ("td3", ["algo.critic.value_bounds=[0,1]"], {"critic": "critic"}, "td3 has no place for it here"),
-    ("sac", ["algo.rnn.enabled=true", "train.seq_length=4"], {"actor": "trunk"}, "sac has no place for it here"),
-    ("hbc", [], {"encoder": "trunk"}, "algo.networks.encoder: hbc has no place for it here: leave it out"),
+    ("bc", [], {"critic": "critic"}, "algo.networks.critic: bc cannot use this network here: name an encoder"),
+    ("dqn", [], {"critic": "critic"}, "algo.networks.critic: dqn cannot use this"),
+    ("td3", ["algo.critic.value_bounds=[0,1]"], {"critic": "critic"}, "td3 cannot use this network here"),
+    ("sac", ["algo.rnn.enabled=true", "train.seq_length=4"], {"actor": "trunk"}, "sac cannot use this network here"),
+    ("hbc", [], {"encoder": "trunk"}, "algo.networks.encoder: hbc cannot use this network here: leave it out"),
     ("act", [], {"encoder": "trunk"}, "algo.networks.encoder: act reads tokens"),
     ("bc", [], {"encoder": "nothing"}, "'own_nets:nothing' cannot be loaded"),
     ("bc", [], {"encoder": "number"}, "'own_nets:number' returned int: return an nn.Module"),

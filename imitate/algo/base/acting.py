@@ -1,7 +1,7 @@
-"""Networks that act, and the model of a checkpoint that contains them alone.
+"""Networks that act, and checkpoints whose model contains no other networks.
 
-Such a model contains the weights of the acting networks as ``nets``, and the number of weights of the other networks as
-``omitted``. It acts like the whole model, but a training cannot be resumed from it.
+The model of such a checkpoint contains the weights of the acting networks as ``nets``, and the number of weights of the
+other networks as ``omitted``. It acts like the whole model, but a training cannot be resumed from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from imitate.errors import CheckpointError
 from imitate.models.actor import PolicyAndValue
 
 OMITTED = "omitted"
-"""Key of a model for the number of omitted weights."""
+"""Key in a checkpoint's model: the number of weights that were left out because acting does not need them."""
 
 REMEDY = "has acting networks alone: take the checkpoint from which it was made"
 
@@ -28,7 +28,7 @@ def acting_names(algo: Algo) -> tuple[str, ...]:
 
 
 def acting_model(algo: Algo) -> dict[str, Any]:
-    """Return the model of an algorithm with its acting networks alone; averaged weights replace the learned ones."""
+    """Return the model of an algorithm without networks that acting does not need; averaged weights replace others."""
     nets = _of(algo)
     for learner in algo.learners:
         if learner.ema is not None:
@@ -42,10 +42,10 @@ def acting_model(algo: Algo) -> dict[str, Any]:
 
 
 def load_model(algo: Algo, model: Mapping[str, Any], load_optimizers: bool = False) -> None:
-    """Load the model of a checkpoint, whole or of acting networks alone; the other networks are then removed.
+    """Load the model of a checkpoint. If it has acting networks alone, remove the algorithm's other networks.
 
     Raises:
-        CheckpointError: optimizers are wanted, which a model of acting networks does not have.
+        CheckpointError: ``load_optimizers`` is true, but a model of acting networks has no optimizers.
         RuntimeError: names or shapes of weights differ.
     """
     if OMITTED not in model:
@@ -63,7 +63,7 @@ def load_model(algo: Algo, model: Mapping[str, Any], load_optimizers: bool = Fal
 
 
 def drop_unused(nets: nn.Module) -> None:
-    """Remove the parts of networks that see what a policy that acts does not see."""
+    """Remove the parts of networks that see observations which are missing when the policy acts."""
     for net in nets.modules():
         if isinstance(net, PolicyAndValue):
             for part in net.unused_to_act:
@@ -78,7 +78,7 @@ def acting_state(net: nn.Module) -> dict[str, Tensor]:
 
 
 def keep_only(algo: Algo, stored: Collection[str]) -> None:
-    """Remove the networks of which no weight is stored, unless acting needs them."""
+    """Remove the networks without a weight among the names ``stored``, unless acting needs them."""
     acting = {name.partition(".")[0] for name in _of(algo)}
     present = {name.partition(".")[0] for name in stored}
     for name in [name for name in algo.nets if name not in acting | present]:

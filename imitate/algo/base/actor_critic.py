@@ -130,12 +130,12 @@ class ActorCritic(Algo[RLConfigT]):
     gives_errors = True
 
     keeps_errors = False
-    """True if :attr:`sample_errors` is needed."""
+    """True if prioritized replay needs :attr:`sample_errors`."""
     sample_errors: Tensor | None = None
-    """(B,) distance of the critics from their target in the latest update, for prioritized replay."""
+    """(B,) absolute TD error of each sample in the latest update, for prioritized replay."""
 
     reward_source: RewardSource | None = None
-    """Slot: rewards that replace the environment's."""
+    """Optional reward source, whose rewards replace the environment's."""
 
     @property
     def chunk_steps(self) -> int:
@@ -144,7 +144,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     @property
     def execution(self) -> ChunkExecution | None:
-        """Execution of a whole chunk before the next one, if critics value chunks; else None."""
+        """Execution of whole chunks, if critics value chunks; None for single actions."""
         steps = self.chunk_steps
         return ChunkExecution(steps, steps) if self.config.values_chunks else None
 
@@ -166,7 +166,7 @@ class ActorCritic(Algo[RLConfigT]):
         return Actor(encoder, mlp, self._create_head(mlp.output_dim, config))
 
     def _create_head(self, input_dim: int, config: ActorConfig) -> ActionHead:
-        """Create the head: a distribution if the section has one, else a tanh."""
+        """Create the actor's head: a distribution if ``algo.actor`` defines one, else a linear map and a tanh."""
         if not isinstance(config, StochasticActorConfig):
             return DeterministicHead(input_dim, self.ac_dim)
         net = config.net
@@ -285,7 +285,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     @property
     def prior(self) -> Prior | None:
-        """Slot: policy towards which the learned one is regularized."""
+        """Optional prior policy, towards which the learned policy is regularized."""
         return cast(Prior, self.nets["prior"]) if "prior" in self.nets else None
 
     @property
@@ -295,7 +295,7 @@ class ActorCritic(Algo[RLConfigT]):
         return None if prior is None else partial(prior.log_prob, around=self.preprocess)
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
-        """Replace the rewards of the batch by those of a slot, after an update of the slot."""
+        """Replace the rewards of the batch by those of the reward source, after one update of the source."""
         weights = reward_weights_in(self.nets)
         if weights is not None:
             update.step(REWARD_WEIGHTS, weights.loss())
@@ -319,7 +319,7 @@ class ActorCritic(Algo[RLConfigT]):
         return batch
 
     def _with_bonuses(self, batch: Batch, real: Batch, update: Update) -> Batch:
-        """Add the rewards of auxiliaries to the batch, after an update of each.
+        """Update each auxiliary once, then add the rewards of the auxiliaries to the batch.
 
         Auxiliaries learn only from the ``real`` transitions, so that imagined states remain novel.
         """
@@ -355,12 +355,12 @@ class ActorCritic(Algo[RLConfigT]):
 
     @cached_property
     def outcomes(self) -> Outcomes | None:
-        """Slot: correction of the model's rewards and ends."""
+        """Optional correction of the learned model's rewards and ends."""
         model = cast(Dynamics, self.nets["dynamics"])
         return outcomes_of(self.config, model, lambda: self.preprocess)
 
     def _with_model(self, batch: Batch, update: Update) -> Batch:
-        """Add transitions imagined by the model to the batch, after an update of the model."""
+        """Update the learned model once, then add transitions that it imagines to the batch."""
         if "dynamics" not in self.nets:
             return batch
         model, config = cast(Dynamics, self.nets["dynamics"]), self.config["imagination"]
@@ -394,7 +394,7 @@ class ActorCritic(Algo[RLConfigT]):
             "discounts": self._discounts(batch),
             "weight": None if weight is None else weight[:, now],
         }
-        # The parts of a batch have numbers, with 0 for the replay buffer. Without numbers, all samples are
+        # "part" is 0 for samples of the replay buffer and at least 1 for demonstrations. A batch without it consists of
         # demonstrations.
         if self.config.auxiliary:
             selected["part"] = batch.get("part", torch.ones_like(selected["discounts"]))
@@ -465,7 +465,7 @@ class ActorCritic(Algo[RLConfigT]):
         return super()._max_grad_norm(name) if own is None else own
 
     def _follow(self, *names: str) -> None:
-        """Move these target networks, by default all, towards their online networks."""
+        """Move the named target networks, by default all, towards their online networks."""
         for target in names or self.targets:
             online = self.nets.get_submodule(self.targets[target])
             polyak_update_(self.nets[target], online, self.config.target_tau)
@@ -474,7 +474,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     @property
     def value_weights(self) -> RewardWeights | None:
-        """Weights of the named rewards if there is a value of each, else None."""
+        """Weights of the named rewards if critics learn one value per named reward, else None."""
         return reward_weights_in(self.nets) if self.config.value_per_reward else None
 
     def _plus(self, values: Tensor, more: Tensor) -> Tensor:
@@ -493,7 +493,8 @@ class ActorCritic(Algo[RLConfigT]):
     def _ensemble_value(self, values: Tensor) -> Tensor:
         """Combine the critics' values (E, *B): the smallest and the largest are mixed by ``ensemble.weight``.
 
-        With a value of each named reward (E, *B, V), the smallest is the one with the least part in the total.
+        If critics learn one value per named reward, (E, *B, V), the smallest value is the one that adds least to the
+        weighted total.
         """
         weight: float = self.config["critic"].ensemble.weight
         if self.value_weights is not None:

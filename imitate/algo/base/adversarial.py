@@ -120,7 +120,7 @@ class Discriminator(nn.Module):
 def gradient_penalty(discriminator: Discriminator, first: Tensor, second: Tensor) -> Tensor:
     """Compute the mean of (|gradient| - 1)^2 at random points between two sets of inputs, (B, D) each.
 
-    The two may differ in length.
+    The two sets may have different sizes.
 
     Gulrajani et al., "Improved Training of Wasserstein GANs" (arXiv:1704.00028).
     """
@@ -158,7 +158,7 @@ class AdversarialRewards(RewardSource):
 
     @property
     def passes(self) -> int:
-        """The setting ``algo.discriminator.passes``."""
+        """Number of first passes over each rollout in which the discriminator learns: ``algo.discriminator.passes``."""
         return int(self.config.discriminator.passes)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Info]:
@@ -178,8 +178,8 @@ class AdversarialRewards(RewardSource):
         }
         weight = self.config.discriminator.gradient_penalty
         if weight > 0:
-            # A stable sort keeps the order of both groups; only the number of the policy's steps is read from the
-            # device.
+            # Sort the policy's steps before the expert's, keeping the order within each group. Only the number of the
+            # policy's steps is copied from the device.
             ordered = inputs[expert.argsort(stable=True)]
             of_policy, of_expert = ordered.tensor_split([int((expert == 0).sum())])
             if len(of_expert) and len(of_policy):
@@ -201,9 +201,12 @@ class DiscriminatorConfig(Section):
 
     layer_dims: LayerDims = Field((64, 64), description="widths of the hidden layers")
     sees_actions: bool = Field(
-        True, description="true: inputs are observations and actions; false: only observations"
+        True,
+        description="the discriminator sees observations and actions; false: observations alone",
     )
-    gradient_penalty: float = Field(1.0, ge=0, description="weight of (|gradient| - 1)^2")
+    gradient_penalty: float = Field(
+        1.0, ge=0, description="weight of the discriminator's gradient penalty (|gradient| - 1)^2"
+    )
 
 
 class RolloutDiscriminatorConfig(DiscriminatorConfig):
@@ -212,7 +215,8 @@ class RolloutDiscriminatorConfig(DiscriminatorConfig):
     passes: int = Field(
         20,
         ge=1,
-        description="number of passes over a rollout, from the first, in which the discriminator learns",
+        description="number of first passes over each rollout in which the discriminator learns; later passes train "
+        "only the policy",
     )
 
 
@@ -230,7 +234,7 @@ class AdversarialConfig(PPOConfig):
     discriminator: RolloutDiscriminatorConfig = Field(RolloutDiscriminatorConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if config.train.frame_stack > 1:
             problems.append(

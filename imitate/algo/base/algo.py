@@ -106,7 +106,7 @@ class Algo(ABC, Generic[ConfigT]):
     experience: ClassVar[Literal["replay", "rollout"]] = "replay"
     """Source of batches in online RL: samples of a replay buffer, or whole rollouts of the current policy."""
     targets: ClassVar[dict[str, str]] = {}
-    """Maps each target network to the network that it follows, or to a part of one, such as ``model.critics``."""
+    """Map from each target network to the network that it follows, or to a part of one, such as ``model.critics``."""
     gives_uncertainty: bool = False
     """True if :meth:`act` returns ``uncertainty`` (B,) in its extras."""
     gives_errors: ClassVar[bool] = False
@@ -115,13 +115,13 @@ class Algo(ABC, Generic[ConfigT]):
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""
     recordable = False
-    """True if an update makes the same operations for all batches of one shape, and can be a CUDA graph.
+    """True if an update can be a CUDA graph, because it makes the same operations for all batches of one shape.
 
-    It may then read no number that changes from update to update, and no random numbers of the processor. A subclass
-    with methods of its own has to set it again.
+    Such an update must not read Python numbers that change between updates, nor draw random numbers on the CPU. A
+    subclass that overrides methods has to set this attribute again.
     """
     random_needs_act = True
-    """True if :meth:`act` is also called where random actions are taken: its state or extras are learned from."""
+    """True if :meth:`act` is called even at steps with random actions, because its state or extras are learned from."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -161,20 +161,20 @@ class Algo(ABC, Generic[ConfigT]):
 
     @property
     def learners(self) -> tuple[Algo, ...]:
-        """The algorithms whose networks are trained: this one, or its parts."""
+        """The algorithms whose networks are trained: this algorithm, or the parts of a hierarchy."""
         return (self,)
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]] | None:
         """Shapes of the recurrent state stored with each step, if the algorithm learns from replayed sequences.
 
-        Else None.
+        The result is None for other algorithms.
         """
         return None
 
     @property
     def active_nets(self) -> nn.ModuleDict:
-        """The networks in use: in evaluation mode the averaged ones, if there is an average."""
+        """The networks in use: in evaluation mode the averaged networks, if ``algo.ema`` is enabled."""
         if self.ema is None or self.nets.training:
             return self.nets
         return cast(nn.ModuleDict, self.ema.module)
@@ -186,7 +186,7 @@ class Algo(ABC, Generic[ConfigT]):
         """Fill ``self.nets``."""
 
     def _add_slots(self) -> None:
-        """Add the networks of the slots that the section enables, after :meth:`_create_networks`."""
+        """Add the networks of the enabled slots (optional parts in ``algo``), after :meth:`_create_networks`."""
         self.nets.update(slot_networks(self))
 
     @property
@@ -197,7 +197,7 @@ class Algo(ABC, Generic[ConfigT]):
     def _create_encoder(self, frames: int | None = None) -> GroupEncoder:
         """Create an encoder of observation and goal according to ``observation.encoder``.
 
-        It concatenates the features of ``frames`` observations, by default the last ``train.frame_stack``.
+        The encoder concatenates the features of ``frames`` observations, by default the last ``train.frame_stack``.
         """
         return self.encoding.encoder(frames)
 
@@ -207,7 +207,8 @@ class Algo(ABC, Generic[ConfigT]):
     def optimization(self) -> Optimization:
         """Optimizers, learning-rate schedules and gradient steps.
 
-        They are created on first use, so that a policy that only acts does not wait seconds for their import.
+        The optimizers are created on first use, because importing them takes seconds, and a policy that only acts needs
+        none.
         """
         rules = rules_of(self)
         steps = updates_per_epoch(self.global_config, rollouts=self.experience == "rollout")
@@ -226,9 +227,9 @@ class Algo(ABC, Generic[ConfigT]):
 
     @property
     def _gradient_step(self) -> Callable[[str, Tensor], Tensor]:
-        """Function of ``(name, loss)`` that makes a step: backward, clip, optimizer and schedule.
+        """Function of ``(name, loss)`` that makes a gradient step of a network: backward, clip, optimizer, schedule.
 
-        It returns the gradient norm.
+        The function returns the norm of the gradients before clipping.
         """
         return self.optimization.step
 
@@ -238,7 +239,7 @@ class Algo(ABC, Generic[ConfigT]):
 
     def _epochs_of(self, name: str) -> int:
         """Return the number of epochs in which a network is trained: the length of its learning-rate schedule."""
-        # null if the algorithm is built without data, only for inspection
+        # train.num_epochs is null if the algorithm is built without data, only for inspection
         return self.global_config.train.num_epochs or 1
 
     def _max_grad_norm(self, name: str) -> float | None:
@@ -304,10 +305,10 @@ class Algo(ABC, Generic[ConfigT]):
         return {k: float(v) for k, v in info.items()} | self.optimization.learning_rates()
 
     def on_epoch_end(self, epoch: int) -> None:  # noqa: B027 - a hook, empty by default
-        """Called by the trainer after each epoch, counted from 1."""
+        """Update what changes once per epoch; the trainer calls this after each epoch, counted from 1."""
 
     def set_progress(self, progress: float) -> None:
-        """Put the values of schedules into :attr:`config`; an override calls this method too.
+        """Put the current values of schedules into :attr:`config`. A method that overrides this one must call it.
 
         Args:
             progress: finished fraction of the training, in [0, 1]. It is set before each update on files, and before
@@ -318,7 +319,7 @@ class Algo(ABC, Generic[ConfigT]):
     def set_train(self) -> None:
         """Switch to training mode: dropout, random crops and learned noise are on.
 
-        Compiles if ``train.compile`` is set.
+        If ``train.compile`` is set, the networks are compiled first.
         """
         set_mode(self.nets, training=True)
         if self.global_config.train.compile:
@@ -348,13 +349,13 @@ class Algo(ABC, Generic[ConfigT]):
         if load_optimizers:
             self.counters = {name: int(model_dict[name]) for name in self.counters}
             self.optimization.load_state_dict(model_dict)
-            # recorded graphs contain the optimizers' former state
+            # discard the recorded CUDA graph, which contains the state of the optimizers before loading
             vars(self).pop("recorded_update", None)
 
     # ---- test time -----------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> PolicyState:
-        """Return the initial state of B policies."""
+        """Return the states of B policies at the start of an episode."""
         own = self._initial_policy_state(batch_size)
         return {"policy": own, **no_memory(self, batch_size)}
 
@@ -366,7 +367,7 @@ class Algo(ABC, Generic[ConfigT]):
     def execution(self) -> ChunkExecution | None:
         """Execution of predicted chunks, whose state is stored under ``chunk``.
 
-        None: the policy predicts single actions.
+        The result is None if the policy predicts single actions.
         """
         return None
 
@@ -378,7 +379,7 @@ class Algo(ABC, Generic[ConfigT]):
         return state if self.execution is None else without_plan(state, self.execution)
 
     def observe_reward(self, state: PolicyState, reward: Tensor) -> PolicyState:
-        """Return the state after the rewards (B,) of the actions it was returned with; most policies ignore rewards.
+        """Add the rewards (B,) of the latest actions to the state and return it; most policies ignore rewards.
 
         Calling this method is optional.
         """
@@ -402,7 +403,7 @@ class Algo(ABC, Generic[ConfigT]):
             explore: act with the learned noise instead of as in evaluation.
             generator: source of randomness; None: the default generator.
         """
-        # the state also contains earlier observations, beside the algorithm's own part
+        # a state with more entries than "policy" contains earlier observations, which are joined with the new ones
         obs, state, kept = recalled(self, obs, state) if len(state) > 1 else (obs, state, {})
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
         if not isinstance(step, PolicyStep):
@@ -418,7 +419,7 @@ class Algo(ABC, Generic[ConfigT]):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
-        """Implement :meth:`act` for observations (B, ...), or stacked ones (B, frame_stack, ...), and the own state."""
+        """Implement :meth:`act` for observations (B, ...), or (B, frame_stack, ...), and the state ``policy``."""
         raise NotImplementedError
 
     def _initial_policy_state(self, batch_size: int) -> InnerState:
@@ -426,9 +427,9 @@ class Algo(ABC, Generic[ConfigT]):
         return no_plan(self.execution, batch_size, self.ac_dim, self.device)
 
     def get_action(self, obs_dict: Obs, goal_dict: Obs | None = None) -> Tensor:
-        """Return normalized actions (B, A) for prepared observations (B, ...), with a state kept in the algorithm."""
+        """Return normalized actions (B, A) for prepared observations (B, ...); the algorithm keeps the state."""
         return self._own_state.act(self, obs_dict, goal_dict)
 
     def reset(self) -> None:
-        """Reset the kept state for a new episode."""
+        """Reset the state that :meth:`get_action` keeps, for a new episode."""
         self._own_state.reset()

@@ -16,16 +16,16 @@ ROOM = 1 << 24
 """Number of elements that may be allocated beside the weights, for tables and temporary tensors."""
 
 MOST_OMITTED = 32
-"""Number of elements of networks that a checkpoint may omit per stored one."""
+"""Largest ratio of omitted to stored elements in a checkpoint."""
 
 LEAST = 256
-"""Smallest number of elements that is counted for a tensor, which also limits the number of small tensors."""
+"""A smaller tensor counts as this number of elements, so that the number of small tensors is limited too."""
 
 TIMES = 4
-"""Number of elements that may be allocated per stored one, because initialization makes copies."""
+"""Largest ratio of allocated to stored elements; above 1, because initialization makes copies."""
 
 MOST_TENSORS = 1 << 15
-"""Largest number of tensors of a network."""
+"""Largest number of tensors that an algorithm may allocate."""
 
 LOOK_AT = 1 << 22
 """Number of allocated elements after which free memory is measured again."""
@@ -68,7 +68,7 @@ class AllocationLimit(_Sizes):
 
     Args:
         stored: number of elements in the checkpoint's tensors.
-        omitted: number of elements of the networks that it omits, as it says.
+        omitted: number of elements of omitted networks, as the checkpoint states it.
     """
 
     def __init__(self, stored: int, omitted: int = 0) -> None:
@@ -97,7 +97,7 @@ class MemoryLimit(_Sizes):
         self._unseen += size
         if self._tensors > MOST_TENSORS:
             raise ConfigError(
-                f"algo: requires more than {MOST_TENSORS:,} tensors: choose fewer layers"
+                f"algo: the networks need more than {MOST_TENSORS:,} tensors: choose fewer layers"
             )
         if self._unseen < LOOK_AT:
             return

@@ -1,4 +1,4 @@
-"""Networks and batches of an algorithm's slots, and the part of auxiliaries in an update."""
+"""Networks and batches of an algorithm's slots (optional parts), and the updates of its auxiliaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def slot_networks(algo: Any) -> dict[str, nn.Module]:
 
 
 def with_slots(chosen: dict[str, Any], batch: dict[str, Any], frames: int) -> dict[str, Any]:
-    """Add to a selected batch what the slots need of the prepared ``batch``."""
+    """Add the parts of the prepared ``batch`` that slots need to the batch that the algorithm selected from it."""
     return with_outcome(with_experience(chosen, batch, frames), batch, frames)
 
 
@@ -60,7 +60,7 @@ def learn_auxiliaries(algo: Any, batch: Mapping[str, Any], learn: bool = True) -
 
 
 def follow_auxiliaries(algo: Any, batch: Mapping[str, Any]) -> None:
-    """Let auxiliaries update statistics and targets, after the algorithm's own step."""
+    """Update the running statistics and target networks of auxiliaries, after the algorithm's gradient steps."""
     auxiliaries = algo.auxiliaries
     if not auxiliaries:
         return
@@ -75,6 +75,7 @@ def follow_auxiliaries(algo: Any, batch: Mapping[str, Any]) -> None:
 def seen_by_auxiliaries(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Convert an algorithm's batch to the layout that auxiliaries expect (:mod:`imitate.algo.slots.auxiliary`)."""
     seen = {**batch, **batch.get("experience", {})}
-    if "executed" in batch:  # a rollout's steps, whose own actions are not clipped
+    # a rollout, whose "actions" are not clipped to the limits, but "executed" are
+    if "executed" in batch:
         seen |= {"actions": batch["executed"], "part": torch.zeros_like(batch["terminals"])}
     return seen

@@ -32,8 +32,8 @@ def denoised(steps: Sequence[DenoisingStep], noise: Tensor) -> Tensor:
 class ChunkPolicy(Algo[ConfigT]):
     """A policy that sees the last ``train.frame_stack`` observations and predicts K actions.
 
-    Subclasses implement the prediction in :meth:`_predict`. With ``uncertainty_samples`` in the section each prediction
-    is made from several noises, and their spread is the uncertainty until the next one.
+    Subclasses implement the prediction in :meth:`_predict`. With ``uncertainty_samples`` each prediction consists of
+    several chunks from different noise, whose spread is the uncertainty until the next prediction.
     """
 
     chunk_key: ClassVar[str] = "chunk"
@@ -49,7 +49,7 @@ class ChunkPolicy(Algo[ConfigT]):
 
     @property
     def _samples(self) -> int:
-        """Number of chunks whose spread is the uncertainty; 0 if it is not measured."""
+        """Number of chunks whose spread is the uncertainty; 0 if uncertainty is not measured."""
         return int(self.config.get("uncertainty_samples", 0))
 
     @property
@@ -64,7 +64,7 @@ class ChunkPolicy(Algo[ConfigT]):
 
     @property
     def max_prefix(self) -> int:
-        """Largest number of planned actions that a prediction can be given; 0 if the policy is not trained for it."""
+        """Largest number of planned actions that a prediction can take as input; 0 if it can take none."""
         return 0
 
     @property
@@ -118,7 +118,7 @@ class ChunkPolicy(Algo[ConfigT]):
     def denoising_steps(self, obs: Batch, goal: Batch | None) -> list[DenoisingStep]:
         """Return the steps from noise to a prediction, without random numbers.
 
-        Each maps noisy chunks (B, prediction_horizon, A) to less noisy ones.
+        Each step maps noisy chunks (B, prediction_horizon, A) to less noisy chunks.
         """
         raise NotImplementedError
 
@@ -127,7 +127,7 @@ class ChunkPolicy(Algo[ConfigT]):
     ) -> Tensor:
         """Predict chunks as :meth:`_predict` for observations of which all are repeated :attr:`_samples` times.
 
-        A policy whose predictions contain no noise overrides this.
+        A policy whose predictions are deterministic overrides this method.
         """
         return self._predict(obs, goal, generator)
 
@@ -136,7 +136,7 @@ class ChunkPolicy(Algo[ConfigT]):
     ) -> tuple[Tensor, Tensor]:
         """Return a chunk (B, K, A), and the standard deviation (B,) of several chunks from different noise.
 
-        It is the root of the variance, averaged over the numbers of the actions that are executed. All chunks are
+        The standard deviation is the root of the mean variance over the numbers of the executed actions. All chunks are
         predicted in one call.
         """
 
@@ -156,7 +156,7 @@ class ChunkPolicy(Algo[ConfigT]):
         return each[0], variance.sqrt()
 
     def _whole_prefix(self, prefix: Prefix) -> Prefix:
-        """Extend a prefix to the whole prediction; actions before the current one and after it are not guided."""
+        """Pad a prefix to the length of a prediction; the padding, before and after the prefix, has weight 0."""
         after = self.prediction_horizon - self._first_action - len(prefix.weights)
         return replace(
             prefix,
@@ -165,12 +165,12 @@ class ChunkPolicy(Algo[ConfigT]):
         )
 
     def _whole_given(self, planned: Tensor) -> Given:
-        """Place planned actions (B, d, A) in the whole prediction."""
+        """Put planned actions (B, d, A) at their positions in a prediction, the first at the current step."""
         batch_size, count, _ = planned.shape
         if count > self.max_prefix:
             raise UserError(
-                f"{count} planned actions are given, and the policy is trained to be given {self.max_prefix}: train it "
-                f"with algo.prefix.max_delay {count} (flow_policy and diffusion_policy have it)"
+                f"{count} planned actions are given, but the policy was trained with at most {self.max_prefix}: train "
+                f"it with algo.prefix.max_delay {count} (an option of flow_policy and diffusion_policy)"
             )
         first, steps = self._first_action, self.prediction_horizon
         delay = torch.full((batch_size,), count, device=planned.device)

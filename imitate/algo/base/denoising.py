@@ -53,7 +53,8 @@ class HorizonConfig(Section):
     latency: int = Field(
         0,
         ge=0,
-        description="control steps that pass during a prediction; so many of its first actions are skipped",
+        description="control steps that pass during a prediction; as many actions at the start of each new chunk are "
+        "skipped",
     )
 
     @property
@@ -87,15 +88,18 @@ class HorizonConfig(Section):
 class UNetConfig(Section):
     """Convolutional network (U-Net) over time."""
 
-    enabled: bool = Field(False, description="denoise with a one-dimensional U-Net")
+    enabled: bool = Field(
+        False,
+        description="denoise with a one-dimensional U-Net; enable exactly one of unet, transformer and mlp",
+    )
     diffusion_step_embed_dim: int = Field(
         256, ge=4, description="number of features that encode the denoising step"
     )
     down_dims: tuple[PositiveInt, ...] = Field(
-        (256, 512, 1024), description="channels of each level"
+        (256, 512, 1024), description="number of channels of each level"
     )
     kernel_size: int = Field(5, ge=1, description="kernel size of the convolutions, odd")
-    n_groups: int = Field(8, ge=1, description="number of groups of the normalization")
+    n_groups: int = Field(8, ge=1, description="number of groups of each group normalization")
     cond_predict_scale: bool = Field(
         True, description="the observation scales and shifts channels; false: it only shifts them"
     )
@@ -108,7 +112,9 @@ class DenoisingTransformerConfig(Section):
     embed_dim: int = Field(256, ge=1, description="width")
     num_layers: int = Field(8, ge=1, description="number of layers of the decoder")
     num_heads: int = Field(4, ge=1, description="number of attention heads")
-    emb_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the inputs")
+    emb_dropout: float = Field(
+        0.0, ge=0, lt=1, description="dropout of the embedded actions and observations"
+    )
     attn_dropout: float = Field(0.3, ge=0, lt=1, description="dropout inside the layers")
     causal: bool = Field(True, description="an action attends only to earlier actions")
 
@@ -148,13 +154,13 @@ class DenoisingConfig(CloningSection):
     uncertainty_samples: UncertaintySamples = 0
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames up to the first predicted action."""
+        """Request images only for the frames up to the first predicted action."""
         return DataNeeds(
             observed_steps=self.horizon.observation_horizon, outcome=self.advantage.outcome
         )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained or cannot act."""
+        """Return a message for each combination of settings with which the policy cannot be trained or cannot act."""
         train = config.train
         problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
         problems += self.advantage.problems(self, config)
@@ -236,15 +242,15 @@ class DenoisingConfig(CloningSection):
 # ---- denoising in a loop that can be exported ----------------------------------------------------
 
 DOMAIN, OPERATOR = "imitate", "Denoise"
-"""Name of the operator that stands for all steps."""
+"""Domain and name of the ONNX operator that stands for all denoising steps."""
 OPSETS = {DOMAIN: 1}
-"""Custom operators, in the form of the exporter; they are replaced before a bundle is written."""
+"""Custom operator domain and its version, as torch's exporter needs them; the operator is replaced later."""
 _COEFFICIENTS = ("alpha", "sigma", "data_factor", "noisy_factor", "noise_factor", "std")
 
 
 @dataclass
 class Loop:
-    """A traced loop.
+    """Denoising steps of a policy that was traced for export.
 
     Attributes:
         step: one step, from a chunk and the step's own coefficients to the next chunk.
@@ -259,10 +265,10 @@ class Loop:
 
 @contextmanager
 def looped_denoising(algo: Algo) -> Iterator[list[Loop]]:
-    """Let a policy with a diffusion sampler, in its attribute ``sampler``, denoise in an exportable loop.
+    """Make a policy with a diffusion sampler (attribute ``sampler``) denoise in a loop that can be exported.
 
     Yields:
-        the loop, available after a prediction; nothing for other policies.
+        a list, which contains the loop after the policy has made a prediction; it stays empty for other policies.
     """
     loops: list[Loop] = []
     sampler = getattr(algo, "sampler", None)
@@ -292,7 +298,7 @@ class LoopedSampler:
         self._coefficients = torch.tensor(rows)
         fresh = torch.tensor([step.std > 0 for step in sampler.steps])
         self._count = int(fresh.sum())
-        # Rows of the fresh noise; steps without noise use the zeros appended to it.
+        # For each step, the row of its noise in `padded`. Steps without noise use the last row, which is zero.
         self._rows = torch.where(fresh, fresh.long().cumsum(0) - 1, self._count)
 
     def sample(
@@ -321,7 +327,7 @@ class _Step(nn.Module):
         self, sampler: Sampler, nets: nn.Module, network: AtSteps, shapes: list[tuple[int, ...]]
     ) -> None:
         super().__init__()
-        self.nets = nets  # the exporter finds weights among the modules
+        self.nets = nets  # registered as a submodule, so that the exporter finds the weights
         self._sampler, self._denoise, self._shapes = sampler, network.denoise, shapes
         self.eval()
 
@@ -331,7 +337,8 @@ class _Step(nn.Module):
         parts = torch.split(condition, [torch.Size(shape).numel() for shape in self._shapes])
         given = [part.reshape(s) for part, s in zip(parts, self._shapes, strict=True)]
         prediction, clip = self._sampler.prediction, self._sampler.clip
-        with torch.enable_grad():  # makes networks avoid their shortcuts for acting
+        # with gradients enabled, networks do not use their fast code for acting, which cannot be exported
+        with torch.enable_grad():
             output = self._denoise(noisy, given).detach()
         alpha, sigma, data_factor, noisy_factor, noise_factor, std = coefficients.unbind(0)
         data = predicted_data(prediction, output, noisy, alpha, sigma)
@@ -348,7 +355,7 @@ def _operator(step: Callable[..., Tensor]) -> Any:
         @staticmethod
         def forward(ctx: Any, x: Tensor, *per_step: Tensor) -> Tensor:
             if torch.onnx.is_in_onnx_export():
-                return x.clone()  # the operator replaces the following code
+                return x.clone()  # in the export, one operator stands for the following loop
             for rows in zip(*per_step, strict=True):
                 x = step(x, *rows)
             return x

@@ -90,7 +90,7 @@ class Encoding:
         Args:
             frames: number of observations whose features are joined; :attr:`frames` by default.
             goals: false: the encoder sees no goal, even if there are goals.
-            keys: observations of group ``obs`` that it sees; None: all.
+            keys: observations of group ``obs`` that the encoder sees; None: all.
             group: ``critic`` for critics, which also see the observations of that group.
         """
         goal = self.of("goal") if goals and self.shapes("goal") else None
@@ -101,7 +101,7 @@ class Encoding:
         return GroupEncoder(encoder, goal, frames or self.frames)
 
     def own_actor(self) -> GroupEncoder | None:
-        """Create the network that ``networks.actor`` names; None without one."""
+        """Create the network that ``networks.actor`` names; None if it names no network."""
         if not self.own.has("actor"):
             return None
         goal = self.of("goal") if self.shapes("goal") else None
@@ -110,9 +110,9 @@ class Encoding:
     def seen(
         self, keys: Iterable[str] | None = None, group: Literal["obs", "critic"] = "obs"
     ) -> Shapes:
-        """Return the shapes of the observations, or of these keys, without the mask of actions.
+        """Return the shapes of all observations, or of ``keys``, without the mask of allowed actions.
 
-        With ``group`` ``critic``, those of that group are added.
+        With ``group`` ``critic``, the shapes of that group are added.
         """
         modalities, shapes = self.config.modality_of("obs"), self.shapes("obs")
         own = {k: shapes[k] for k in (shapes if keys is None else keys) if modalities[k] != MASK}
@@ -169,8 +169,9 @@ def prepared_batch(
         preprocess: the preprocessing.
         encoding: defines the observations that are used; others are dropped.
         device: device of the networks.
-        execution: execution of chunks: if actions are relative to an observation, all of a chunk are relative to the
-            sample's own step, at which the chunk begins; None: each is relative to its own step.
+        execution: execution of chunks. If actions are relative to an observation, all actions of a chunk are relative
+            to the observation at the sample's step, where the chunk begins; None: each action is relative to the
+            observation of its own step.
     """
     prepared: dict[str, Any] = {
         key: to_device(value, device) for key, value in batch.items() if isinstance(value, Tensor)
@@ -201,7 +202,7 @@ def _following(
     encoding: Encoding,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Prepare the steps for auxiliaries; each action is relative to its own step's observation."""
+    """Prepare the steps after the sample; relative actions refer to the observation of their own step."""
     ready = {key: to_device(x, device) for key, x in steps.items() if isinstance(x, Tensor)}
     shapes = {k: shape for k, shape in encoding.in_batches["obs"].items() if k in steps["obs"]}
     later = preprocess.prepare_obs(steps["obs"], shapes)
@@ -218,7 +219,7 @@ def weight_of_window(batch: Mapping[str, Any], frames: int, algo_name: str) -> d
     """Select the weight (B, 1) of each sample and its goal, for algorithms that learn from the steps ``following``.
 
     Raises:
-        DatasetError: the batch has no such steps with rewards and ends.
+        DatasetError: the batch has no ``following`` with rewards and ends.
     """
     if "ends" not in batch.get("following", {}):
         raise DatasetError(

@@ -1,4 +1,4 @@
-"""Parts of soft actor-critics, whose values include the policy's entropy: sections, entropy weight, sampling."""
+"""Options, entropy weight and action sampling of soft actor-critics, whose values include the policy's entropy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SoftActorConfig(StochasticActorConfig):
 
 
 class SoftCriticConfig(CriticConfig):
-    """Critics with two hidden layers of 256."""
+    """Critics, by default with two hidden layers of 256 units."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
@@ -60,13 +60,15 @@ class SoftCriticConfig(CriticConfig):
 class TemperatureConfig(Section):
     """Temperature: the weight of the entropy, alpha in the paper."""
 
-    initial: float = Field(1.0, gt=0, description="initial temperature, the weight of the entropy")
+    initial: float = Field(
+        1.0, gt=0, description="initial temperature: weight of the entropy in the loss"
+    )
     tuned: bool = Field(True, description="learn the temperature; false: it is constant")
     maximum: float | None = Field(
         None, gt=0, description="largest learned temperature; null: no limit"
     )
     target_entropy: float | None = Field(
-        None, description="target policy entropy in nats; null: -(action dimensions)"
+        None, description="target entropy of the policy in nats; null: -(action dimensions)"
     )
     choice_entropy: float = Field(
         0.5,
@@ -80,7 +82,8 @@ def prior_field() -> Any:
     """Return the field ``prior`` of a section whose algorithm supports one."""
     return Field(
         None,
-        description="policy from which the divergence is penalized, in place of rewarded entropy; null: none",
+        description="prior policy, the divergence from which is penalized in place of a reward for entropy; null: "
+        "reward the entropy",
     )
 
 
@@ -95,7 +98,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
     temperature: TemperatureConfig = Field(TemperatureConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         net = self.actor.net
         if net.type != "gaussian" or not net.common.use_tanh:
@@ -107,7 +110,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
         return problems if prior is None else problems + prior.problems(config)
 
     def target_entropy(self, size: int) -> float:
-        """Return the target of the entropy of ``size`` numbers, with a prior of the entropy relative to it."""
+        """Return the target entropy of ``size`` continuous numbers, relative to the prior if there is one."""
         prior: PriorConfig | None = self.get("prior", None)
         if prior is not None:
             return prior.target(size)
@@ -116,36 +119,41 @@ class SoftActorCriticConfig(ActorCriticConfig):
 
 
 class SACConfig(SoftActorCriticConfig, OutcomesConfig):
-    """Section ``algo`` of algorithm ``sac``, and base class of those of ``sqil`` and ``dac``."""
+    """Options of algorithm ``sac``, under ``algo``, and base class of those of ``sqil`` and ``dac``."""
 
     value_per_reward = True
     num_choices: int | None = Field(
         None,
         ge=0,
-        description="number of choices of a discrete action; 0: none; null: taken from the environment, else none",
+        description="number of choices of a discrete action; 0: actions are continuous; null: as in the environment, "
+        "or 0 without one",
     )
     num_continuous: int | None = Field(
         None,
         ge=0,
-        description="number of continuous values of an action; null: as in the environment, or else 0 if there are "
-        "choices",
+        description="number of continuous values of an action beside a choice; null: as in the environment, or 0 "
+        "without one",
     )
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
     prior: PriorConfig | None = prior_field()
     dynamics: Annotated[DynamicsConfig | None, DYNAMICS] = Field(
-        None, description="learned model that adds imagined transitions to batches; null: none"
+        None,
+        description="learned model of the environment that adds imagined transitions to batches; null: no model",
     )
     imagination: ImaginationConfig = Field(ImaginationConfig())
     target: Literal["policy", "data"] = TARGET
     entropy_backup: bool = Field(
-        True, description="targets include the entropy of the next action; false: rewards alone"
+        True,
+        description="TD targets include the entropy of the next action; false: they contain only rewards and values",
     )
     optimism: OptimismConfig | None = Field(
-        None, description="rollouts take actions whose values may be high (OAC); null: off"
+        None,
+        description="explore optimistically in rollouts: shift actions towards a high upper bound of their values "
+        "(OAC); null: off",
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config) + self.problems_of_outcomes(self.dynamics, config)
         if self.dynamics is not None:
             problems += [*self.dynamics.problems(config), *self.imagination.problems(config)]
@@ -162,7 +170,7 @@ class SACConfig(SoftActorCriticConfig, OutcomesConfig):
 
 
 class Temperature(nn.Module):
-    """Learned positive numbers with the shape of ``initial``."""
+    """Learned positive numbers, whose logarithms are the parameters; they begin with the values ``initial``."""
 
     def __init__(self, initial: Tensor) -> None:
         super().__init__()
@@ -170,7 +178,7 @@ class Temperature(nn.Module):
 
 
 class EntropyWeight:
-    """Slot: weight of the entropy, alpha; a constant, or learned by the network ``temperature``.
+    """Weight of the entropy, alpha: a constant, or learned as the network ``temperature``.
 
     Args:
         config: section ``algo.temperature``.
@@ -212,7 +220,7 @@ def sampled_actions(
 ) -> tuple[Tensor, Tensor]:
     """Sample one action (B, A) of a tanh-Gaussian policy per state, with gradient, and its log-density (B,).
 
-    With a prior, the density is relative to the prior's.
+    With a prior, the prior's log-density is subtracted.
     """
     features, _ = actor(obs, goal)
     drawn = cast(TanhDistribution, actor.head(features)).draw(1)

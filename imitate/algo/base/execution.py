@@ -5,11 +5,11 @@ A policy predicts K actions, beginning with the current step's. There are three 
     receding horizon   the first ``execute`` of them, then a new prediction (Chi et al., RSS 2023, arXiv:2303.04137)
     latency d          a prediction takes d steps, during which the last chunk is continued; the first d actions of the
                        new chunk, which belong to these steps, are skipped
-    ensembling         a new chunk at every step; the action is the mean of all that was ever predicted for this step,
+    ensembling         a new chunk at every step; the action is the mean of all predictions for this step,
                        with weights exp(-m i), i = 0 for the oldest prediction (Zhao et al., RSS 2023, arXiv:2304.13705)
 
-The state belongs to the caller, each tensor with leading dimension B, so any number of environments or robots may be
-anywhere in their chunks; a prediction is made for those rows only that need one.
+The caller keeps the state, whose tensors have the leading dimension B. So each of B environments or robots may be at a
+different step of its chunk; a prediction is made only for rows that need one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ChunkExecution:
     latency: int = 0
 
     def initial_state(self, batch_size: int, action_dim: int, device: torch.device) -> Inputs:
-        """Return the initial state of B rows."""
+        """Return the state of B policies before their first prediction."""
         plan = torch.zeros(batch_size, self.size, action_dim, device=device)
         if self.temporal_ensemble is not None:
             count = torch.zeros(batch_size, self.size, device=device)
@@ -56,14 +56,14 @@ class ChunkExecution:
         return {"plan": plan, "position": position}
 
     def cut(self, state: Inputs) -> Inputs:
-        """Return the state without the plans of the rows."""
+        """Return the state without planned actions, so that the next step predicts a new chunk in every row."""
         cut = {name: torch.zeros_like(value) for name, value in state.items()}
         return cut if "position" not in cut else {**cut, "position": cut["position"] - 1}
 
     def step(
         self, state: Inputs, inputs: Inputs, predict: Predict
     ) -> tuple[Tensor, Inputs, dict[str, Tensor]]:
-        """Return the action of this step.
+        """Return the actions of the current control step, and predict new chunks where they are due.
 
         Args:
             state: from :meth:`initial_state` or the previous step.
@@ -78,7 +78,7 @@ class ChunkExecution:
             return self._ensemble(state, predict(inputs))
         plan, position = state["plan"], state["position"]
         needed = (position < 0) | (position >= self.execute)
-        waiting = needed.cpu()  # the only point at which this process waits for the device
+        waiting = needed.cpu()  # the only point at which the CPU waits for the device
         if bool(waiting.all()):
             plan, position = self._replanned(plan, position, predict(inputs))
         elif bool(waiting.any()):
@@ -100,9 +100,9 @@ class ChunkExecution:
         return {**state, "sum": convert(mean) * weight}
 
     def _replanned(self, old: Tensor, position: Tensor, chunk: Tensor) -> tuple[Tensor, Tensor]:
-        """Make new plans: the rest of the old ones during the latency, then the new chunks.
+        """Return new plans and positions: actions of the old plans during the latency, then those of the new chunks.
 
-        If there is no old plan, the robot waits, and the chunk is used from its first action on.
+        Without an old plan, the robot waits for the prediction, and the chunk is executed from its first action on.
         """
         if self.latency == 0:
             return chunk, torch.zeros_like(position)
@@ -113,7 +113,7 @@ class ChunkExecution:
 
     def _ensemble(self, state: Inputs, chunk: Tensor) -> tuple[Tensor, Inputs, dict[str, Tensor]]:
         assert self.temporal_ensemble is not None
-        # The predictions of a step arrive oldest first, so the weight of a new one follows from their number.
+        # Predictions for one step arrive oldest first, so the new one has the index i = count and the weight exp(-m i).
         weight = (-self.temporal_ensemble * state["count"]).exp()
         total = state["sum"] + weight[..., None] * chunk
         weights = state["weight"] + weight

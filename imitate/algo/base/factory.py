@@ -104,8 +104,8 @@ def algo_factory(
         load_pretrained: load pretrained weights of encoders; false if a checkpoint contains the weights.
 
     Raises:
-        ConfigError: the configuration is for another algorithm, the class lacks a method of the contract or reads a key
-            that its section does not have, or the networks would not fit into memory.
+        ConfigError: the configuration is for another algorithm, the class lacks a required method or reads a key that
+            its section does not have, or the networks would not fit into memory.
     """
     if not isinstance(config, Config):
         config = load_config(dict(config))
@@ -126,10 +126,10 @@ def algo_factory(
 
 
 def algo_class_of(config: Config) -> tuple[type[Algo], dict[str, Any]]:
-    """Return the class of a configuration's algorithm, and its further arguments.
+    """Return the class of a configuration's algorithm, and further arguments of its constructor.
 
     Raises:
-        ConfigError: there is no such class, or it lacks a method of the contract.
+        ConfigError: the algorithm is unknown, or its class lacks a required method.
     """
     to_class = registry.find(config.algo_name).to_class
     try:
@@ -163,7 +163,7 @@ def check_algorithm(config: Config) -> None:
         key: USUAL_SHAPES.get(kind, (8,))
         for key, kind in config.observation.modalities_of_all().items()
     }
-    with suppress(RuntimeError, ValueError):  # the networks may be meant for other sizes
+    with suppress(RuntimeError, ValueError):  # the networks may refuse sizes other than their own
         algo_factory(config.algo_name, config, shapes, ac_dim=7, load_pretrained=False)
 
 
@@ -182,7 +182,7 @@ def _built(algo_class: type[Algo], kwargs: dict[str, Any], config: Config, *rest
 
 
 def _missing_key(algo_class: type[Algo] | None, config: Config, error: AttributeError) -> str:
-    """Describe a key that is read but is not in the section."""
+    """Return the message for a configuration key that an algorithm reads, but that its section does not define."""
     place = _path_of(config.algo, error.obj, "algo")
     base = None if algo_class is None else _bundled_base(algo_class)
     if algo_class is not None and base is not None:

@@ -1,9 +1,8 @@
 """Base of offline goal-conditioned RL: hindsight goals, networks, updates, acting, and the parts of losses.
 
-Goals are states of the data, drawn for each batch (:mod:`imitate.data.batches.goals`): those of the actor and those of
-the values have distributions of their own. Rewards are -1, and 0 in the state that is the goal, after which nothing
-follows. As in OGBench (arXiv:2410.20092), the losses of an update see the networks from before it, and the target
-networks follow at its end.
+Goals are states of the data, drawn for each batch (:mod:`imitate.data.batches.goals`); actor and values have separate
+goal distributions. The reward is -1 at each step, and 0 in the goal state, which ends the return. As in OGBench
+(arXiv:2410.20092), the losses of an update see the networks from before it, and the target networks follow at its end.
 """
 
 from __future__ import annotations
@@ -40,10 +39,17 @@ MAX_WEIGHT = 100.0
 
 
 class ActorGoalsConfig(Section):
-    """Goals of the actor; what is left to 1 is the probability of a later state of the demo."""
+    """Distribution of the actor's goals; with the remaining probability a goal is a later state of the same demo."""
 
-    current: float = Field(0.0, ge=0, le=1, description="probability of the sample's own state")
-    random: float = Field(0.0, ge=0, le=1, description="probability of a state of the whole data")
+    current: float = Field(
+        0.0, ge=0, le=1, description="probability that the goal is the sample's own state"
+    )
+    random: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="probability that the goal is a random state of any demonstration",
+    )
     geometric: bool = Field(
         False,
         description="draw later states with probabilities that decay with the distance as the discount does; "
@@ -52,15 +58,22 @@ class ActorGoalsConfig(Section):
 
     @property
     def shares(self) -> GoalShares:
-        """The distribution for the data."""
+        """The goal distribution in the form that datasets take."""
         return GoalShares(self.current, self.random, self.geometric)
 
 
 class ValueGoalsConfig(ActorGoalsConfig):
-    """Goals of the values; what is left to 1 is the probability of a later state of the demo."""
+    """Distribution of the values' goals; with the remaining probability a goal is a later state of the same demo."""
 
-    current: float = Field(0.2, ge=0, le=1, description="probability of the sample's own state")
-    random: float = Field(0.3, ge=0, le=1, description="probability of a state of the whole data")
+    current: float = Field(
+        0.2, ge=0, le=1, description="probability that the goal is the sample's own state"
+    )
+    random: float = Field(
+        0.3,
+        ge=0,
+        le=1,
+        description="probability that the goal is a random state of any demonstration",
+    )
     geometric: bool = Field(
         True,
         description="draw later states with probabilities that decay with the distance as the discount does; "
@@ -69,13 +82,13 @@ class ValueGoalsConfig(ActorGoalsConfig):
 
 
 class GoalActorConfig(Section):
-    """Actor: a Gaussian of unit variance, whose mean acts."""
+    """Actor: a Gaussian policy of unit variance; the executed action is its mean."""
 
     layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
 
 
 class GoalCriticConfig(Section):
-    """Values of states or actions on the way to a goal."""
+    """Value networks V(s, g) or Q(s, a, g) of states or actions for a goal."""
 
     layer_dims: LayerDims = Field(WIDTHS, description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each GELU")
@@ -108,7 +121,7 @@ class GoalConditionedConfig(AlgoSection):
         )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         train, name = config.train, config.algo_name
         problems = {
             f"train.goal_mode is '{train.goal_mode}', but {name} draws its goals from the data: set it to null": (
@@ -138,7 +151,8 @@ class ExtractionConfig(GoalConditionedConfig):
 
     actor_loss: Literal["ddpgbc", "awr"] = Field(
         "ddpgbc",
-        description="maximize values near the data's actions, or weight these by their advantages",
+        description="ddpgbc: maximize the critics' values and imitate the data's actions; awr: imitate them with "
+        "weights by advantage",
     )
     alpha: float = Field(
         0.3,
@@ -169,7 +183,7 @@ class GoalConditioned(Algo[GoalConfigT]):
         return cast(GoalActor, self.active_nets["actor"])
 
     def _create_value(self, *, of_actions: bool = False, size: int = 2) -> GoalValue:
-        """Create V(s, g), or Q(s, a, g), of so many members."""
+        """Create an ensemble of ``size`` networks V(s, g), or Q(s, a, g) with ``of_actions``."""
         section = self.config["critic"]
         return GoalValue(
             self._create_encoder(),
@@ -192,12 +206,13 @@ class GoalConditioned(Algo[GoalConfigT]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the sample's step, its goals, and the reward of its value's goal."""
+        """Select the sample's step and its goals, and compute the reward with respect to the goal of the values."""
         frames, now = self.frame_stack, self.frame_stack - 1
         weight, at_goal = batch.get("weight"), batch["at_goal"].float()
         goals = ("goal_obs", "value_goals", "low_goals", "high_targets")
         obs = {key: value[:, :frames] for key, value in batch["obs"].items()}
-        following = {  # the frames that were seen, and the next one
+        # the frames of the next step: those of the current step without the oldest, and the next observation
+        following = {
             key: torch.cat([obs[key][:, 1:], value[:, now:frames]], dim=1)
             for key, value in batch["next_obs"].items()
         }
@@ -252,7 +267,7 @@ class GoalConditioned(Algo[GoalConfigT]):
     def _imitation_loss(
         self, mean: Tensor, wanted: Tensor, weight: Tensor | None, advantage_weight: Tensor | None
     ) -> tuple[Tensor, Info]:
-        """Return minus the mean log-likelihood of ``wanted`` (B, A), weighted by (B,) if given, and what to log."""
+        """Return the mean negative log-likelihood of ``wanted`` (B, A), optionally with weights (B,), and info."""
         log_prob = gaussian_log_prob(wanted, mean, torch.ones_like(mean))
         each = log_prob if advantage_weight is None else advantage_weight * log_prob
         return masked_mean(-each, weight), {
@@ -261,7 +276,7 @@ class GoalConditioned(Algo[GoalConfigT]):
         }
 
     def _extraction_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Return the actor's loss between the critics and the data, of a section :class:`ExtractionConfig`.
+        """Return the actor's loss, which combines the critics' values with imitation of the data (``algo.actor_loss``).
 
         With m = clip(mean of pi) and the members Q_i of ``critic``, the value V of ``vf``::
 

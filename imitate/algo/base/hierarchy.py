@@ -36,22 +36,24 @@ from imitate.errors import DatasetError
 from imitate.functional.transfer import to_device
 
 LATENT_KEY = "latent_subgoal"
-"""Key of the actor's goal if subgoals are not decoded."""
+"""Key of the actor's goal if the goal is the planner's latent instead of a decoded subgoal."""
 
 
 class PriorCorrectionConfig(Section):
-    """Sampling of the actor's goals in training."""
+    """Choice of the latent that is the actor's goal in training: the posterior's, or the nearest prior sample."""
 
     enabled: bool = Field(
         False,
-        description="train the actor with the sample of the prior that is nearest to the "
-        "posterior's, since the prior is used in acting",
+        description="in training, replace the posterior's latent by the nearest of several samples of the prior, "
+        "because acting uses prior samples",
     )
-    num_samples: int = Field(100, ge=1, description="number of samples of the prior")
+    num_samples: int = Field(
+        100, ge=1, description="number of prior samples, of which the nearest is used"
+    )
 
 
 class LatentSubgoalConfig(Section):
-    """Subgoals that are not decoded."""
+    """Latents of the planner as goals of the actor, in place of decoded subgoals."""
 
     enabled: bool = Field(False, description="the actor sees the planner's latent as its goal")
     prior_correction: PriorCorrectionConfig = Field(PriorCorrectionConfig())
@@ -83,17 +85,17 @@ class HierarchyConfig(AlgoSection):
     @property
     @abstractmethod
     def goal_planner(self) -> GLConfig:
-        """Section of the part that predicts subgoals."""
+        """Section of the planner, which predicts subgoals."""
 
     @property
     def parts(self) -> dict[str, AlgoSection]:
-        """Sections of the parts by their keys."""
+        """Sections of planner, actor and other parts by their dotted keys."""
         return {"algo.planner": self.goal_planner, "algo.actor": self.actor}
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """The planner's subgoal, or all observations up to it.
+        """Request the planner's subgoal, or all observations up to the subgoal.
 
-        Images are read as the actor needs them, whose steps include the planner's.
+        Images are read for the actor's steps, which include those that the planner sees.
         """
         keys = tuple(config.observation.modality_of("subgoal"))
         horizon = self.goal_planner.subgoal_horizon
@@ -103,11 +105,11 @@ class HierarchyConfig(AlgoSection):
         )
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
-        """Return the steps for the auxiliaries of the parts."""
+        """Return the following steps that the auxiliaries of planner, actor and other parts need together."""
         return joint_following([part.following(config) for part in self.parts.values()])
 
     def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
-        """List auxiliaries that no part has, and those that a part cannot have."""
+        """List problems of ``auxiliary`` sections: of the hierarchy itself, which cannot have any, and of its parts."""
         problems = [
             text.replace("algo.", f"{path}.")
             for path, part in self.parts.items()
@@ -120,7 +122,7 @@ class HierarchyConfig(AlgoSection):
         return problems
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained or cannot act."""
+        """Return a message for each combination of settings with which the policy cannot be trained or cannot act."""
         problems = [text.replace("algo.", "algo.actor.") for text in self.actor.conflicts(config)]
         if not config.observation.modality_of("subgoal"):
             problems.append(
@@ -173,7 +175,7 @@ class SubgoalPlanner(Protocol):
     def latents_of(
         self, subgoals: Batch, obs: Batch, goal: Batch | None, prior_samples: int
     ) -> Tensor:
-        """Return latents (B, Z) that represent given subgoals; if N > 0, the nearest one of N samples of the prior."""
+        """Return latents (B, Z) of subgoals: the posterior's, or the nearest of ``prior_samples`` prior samples."""
 
 
 HierarchyT = TypeVar("HierarchyT", bound=HierarchyConfig, default=Any)
@@ -194,27 +196,27 @@ class Hierarchy(Algo[HierarchyT]):
 
     @property
     def planner(self) -> SubgoalPlanner:
-        """The part that predicts subgoals."""
+        """The planner, which predicts subgoals."""
         return cast(SubgoalPlanner, self.parts["planner"])
 
     @property
     def actor(self) -> Algo:
-        """The part that acts towards a subgoal."""
+        """The actor, which acts towards a subgoal."""
         return self.parts["actor"]
 
     @property
     def learners(self) -> tuple[Algo, ...]:
-        """The algorithms of all parts."""
+        """The algorithms of planner, actor and further parts."""
         return tuple(self.parts.values())
 
     @property
     def active_nets(self) -> nn.ModuleDict:
-        """The learners of all parts."""
+        """The networks in use of each part, by its name."""
         return nn.ModuleDict({name: part.active_nets for name, part in self.parts.items()})
 
     @cached_property
     def optimization(self) -> Optimization:
-        """Optimizers and schedules of the parts, named ``part/network``; the parts make the steps."""
+        """Optimizers and schedules of the parts, named ``part/network``; each part makes its own gradient steps."""
         joint = Optimization(self.nets, {}, self.device)
         for name, part in self.parts.items():
             joint.optimizers |= {f"{name}/{net}": o for net, o in part.optimizers.items()}
@@ -223,7 +225,7 @@ class Hierarchy(Algo[HierarchyT]):
 
     @abstractmethod
     def _create_parts(self) -> dict[str, Algo]:
-        """Create the parts beside the actor."""
+        """Create the planner and any further parts except the actor, by name."""
 
     def _create_networks(self) -> None:
         self.parts = self._create_parts()
@@ -238,7 +240,7 @@ class Hierarchy(Algo[HierarchyT]):
         obs_config: Observations,
         **more_shapes: tuple[int, ...],
     ) -> Algo:
-        """Create a part: the algorithm of this name with its sections of the configuration."""
+        """Create one part: the algorithm ``algo_name`` with its own sections of the configuration."""
         algo_class, kwargs = registry.find(algo_name).to_class(algo_config)
         part: Algo = algo_class(
             algo_config=algo_config,
@@ -292,7 +294,7 @@ class Hierarchy(Algo[HierarchyT]):
         return selected
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Update each part once; the actor's goals come from the planner after its update."""
+        """Update each part once, the actor last: in mode ``cascade`` its goals come from the updated planner."""
         infos = {}
         for name, part in self.parts.items():
             own = batch[name]
@@ -315,7 +317,7 @@ class Hierarchy(Algo[HierarchyT]):
         return self._goals_in_data(planned, self._subgoals_of_actor(batch))
 
     def _subgoals_of_actor(self, batch: Batch) -> Batch:
-        """Return the data's subgoals: the planner's, or random ones before it."""
+        """Return the data's subgoals for the actor: those of the planner, or at random steps before these."""
         if not self.config.actor_use_random_subgoals:
             return cast(Batch, batch["planner"]["subgoals"])
         every = batch["actor"]["subgoals"]
@@ -331,16 +333,16 @@ class Hierarchy(Algo[HierarchyT]):
         return {key: value[rows, step] for key, value in every.items()}
 
     def _goals_in_data(self, planned: Batch, subgoals: Batch) -> Batch:
-        """Return the actor's observations of the data's subgoals."""
+        """Convert subgoals of the data to the actor's goals; a subclass may encode them as latents."""
         return subgoals
 
     def on_epoch_end(self, epoch: int) -> None:
-        """Notify the parts."""
+        """Call this method of each part."""
         for part in self.parts.values():
             part.on_epoch_end(epoch)
 
     def set_progress(self, progress: float) -> None:
-        """Put the values of schedules into the section and those of the parts."""
+        """Put the current values of schedules into the sections of the hierarchy and of its parts."""
         super().set_progress(progress)
         for part in self.parts.values():
             part.set_progress(progress)
@@ -375,7 +377,7 @@ class Hierarchy(Algo[HierarchyT]):
         """Return the actor's goals {key: (B, ...)} for the planner's observations."""
 
     def initial_state(self, batch_size: int) -> PolicyState:
-        """Return the initial state of B policies."""
+        """Return the states of B policies at the start of an episode."""
         own = {
             "planner": self.parts["planner"].initial_state(batch_size),
             "actor": self.actor.initial_state(batch_size),
@@ -436,7 +438,7 @@ class Hierarchy(Algo[HierarchyT]):
         goal: dict[str, Tensor] | None,
         generator: torch.Generator | None,
     ) -> dict[str, Tensor]:
-        """Return the subgoals of this step; expired ones are replaced.
+        """Return the current subgoals; plan new ones in rows whose subgoal has expired.
 
         One of the caller's random numbers is used per step, even if no row plans, so that planning in some rows does
         not change the actor's random numbers in the others.
@@ -444,7 +446,7 @@ class Hierarchy(Algo[HierarchyT]):
         if not state["subgoal"]:
             return {}
         seed = torch.randint(2**62, (), generator=generator, device=self.device)
-        due = (state["step"] == 0).cpu()  # read from the device only once
+        due = (state["step"] == 0).cpu()  # one copy to the CPU for all following checks
         if not bool(due.any()):
             return cast(dict[str, Tensor], state["subgoal"])
         own = torch.Generator(self.device).manual_seed(int(seed))
@@ -457,7 +459,7 @@ class Hierarchy(Algo[HierarchyT]):
 
 
 def _joined(infos: Mapping[str, Info]) -> Info:
-    """Merge the parts' logged values under prefixed names; ``Loss`` is the sum of their losses."""
+    """Merge the logged values of the parts, prefixed by part name; ``Loss`` is the sum of the parts' losses."""
     info = {
         f"{name.title()}/{key}": value for name, own in infos.items() for key, value in own.items()
     }

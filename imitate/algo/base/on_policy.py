@@ -67,10 +67,10 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     _OF_STEPS: ClassVar = ("actions", "log_prob", "advantages", "returns", "values")
 
     takes_old: ClassVar = False
-    """True if it may learn from rollouts of earlier weights, see ``train.online.max_staleness``."""
+    """True if the algorithm may learn from rollouts of earlier weights, see ``train.online.max_staleness``."""
 
     reward_source: RewardSource | None = None
-    """Slot: rewards that replace the environment's."""
+    """Optional reward source, whose rewards replace the environment's."""
 
     @cached_property
     def kept(self) -> list[Batch]:
@@ -93,14 +93,14 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         self.nets = nn.ModuleDict({"policy": net})
 
     def _create_more(self) -> GroupEncoder | None:
-        """Create the encoder of what the value alone sees; None if it sees the policy's observations."""
+        """Create an encoder of the group ``critic``, which the value alone sees; None if that group is empty."""
         if not self.encoding.shapes("critic"):
             return None
         return GroupEncoder(self.encoding.of("critic"), frames=self.frame_stack)
 
     @cached_property
     def memory(self) -> RolloutMemory | None:
-        """Slot: the recurrent network's part in training, if ``algo.rnn`` is enabled; else None."""
+        """Cuts rollouts into sequences for the recurrent network; None unless ``algo.rnn`` is enabled."""
         rnn = self.config.rnn
         return RolloutMemory(rnn, self.global_config.train.seq_length) if rnn.enabled else None
 
@@ -120,7 +120,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     @property
     def entropy_rule(self) -> EntropyRule | None:
-        """Slot: rule of the weight of the entropy; None: it is ``entropy_weight``."""
+        """Rule that adapts the weight of the entropy; None if the weight is always ``entropy_weight``."""
         return cast(EntropyRule, self.nets[ENTROPY_RULE]) if ENTROPY_RULE in self.nets else None
 
     @property
@@ -132,15 +132,16 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     @property
     def expert_passes(self) -> int:
-        """Number of passes over a rollout, from the first, whose minibatches have demonstrations under ``expert``."""
+        """Number of first passes over a rollout whose minibatches contain demonstrations under ``expert``."""
         return 0 if self.reward_source is None else self.reward_source.passes
 
     @torch.no_grad()
     def rollout_rewards(self, rollout: Batch) -> Rewards:
         """Return the rewards (T, N) of a raw rollout, see :meth:`prepare_rollout`.
 
-        They are the environment's, with their weight, or the reward source's, plus the rewards of auxiliaries. With
-        named rewards they are (T, N, S + 1): the named ones and the rewards of auxiliaries.
+        The rewards are those of the environment times ``extrinsic``, or of the reward source, plus those of
+        auxiliaries. With S named rewards the result is (T, N, S + 1); the last column contains the rewards of
+        auxiliaries.
         """
         source, rewards = self.reward_source, cast(Rewards, rollout["rewards"])
         bonuses = np.zeros_like(rewards)
@@ -247,7 +248,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return batch
 
     def _normalize_values(self, returns: Tensor) -> None:
-        """Adapt the scale of the values to the returns (B,) or (B, V) of all ranks."""
+        """Update the PopArt statistics of the value head with the returns (B,) or (B, V) of all ranks."""
         each = returns.reshape(len(returns), -1).double()
         sums = [float(len(each)), *each.sum(0).tolist(), *each.square().sum(0).tolist()]
         total = self.ranks.table(sums).sum(0)
@@ -256,14 +257,14 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             cast(PopArt, self.net.value_head).observe(mean, square)
 
     def _mean_error(self, errors: Tensor) -> Tensor:
-        """Return the mean of the values' squared errors (B,), or (B, V), in the units in which the value learns."""
+        """Return the mean of squared value errors (B,) or (B, V); with PopArt, in units of normalized returns."""
         if self.config.popart is not None:
             errors = errors / cast(PopArt, self.net.value_head).std.square()
         return errors.mean()
 
     @property
     def prepares_each_pass(self) -> bool:
-        """True if a rollout is prepared again before each pass over it, by the policy and value of that time."""
+        """True if each pass over a rollout first computes advantages and returns anew, by the current networks."""
         return False
 
     def _advantages_of(
@@ -272,7 +273,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         """Return the generalized advantages of a rollout, and its returns, in the shape of its rewards.
 
         Args:
-            rollout: raw, see :meth:`prepare_rollout`.
+            rollout: raw rollout, see :meth:`prepare_rollout`.
             obs: its prepared observations (T N, ...).
             values: values of the states, in the shape of the rewards.
             next_values: values of the states after the steps.
@@ -296,14 +297,14 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return each, each + values
 
     def _trace(self, rollout: Batch) -> float | Rewards:
-        """Return lambda of the advantages, or that of each step (T, N)."""
+        """Return lambda of the generalized advantages: one number, or one for each step (T, N)."""
         return self.config.trace
 
     def _rollout_values(self, rollout: Batch, obs: Obs, end_obs: Obs) -> tuple[Tensor, Tensor]:
         """Return the values of all T N steps of a rollout, and of the observations after its ``end_rows``."""
         if self.memory is None:
             return self._values(obs), self._values(end_obs)
-        # one step from each of the stored states, and one more at the ends
+        # advance the recurrent network by one step from each stored state, and by a second step at the end rows
         stored = self.memory.stored(rollout, self.device)
         rows = torch.from_numpy(rollout["end_rows"]).to(self.device)
         _, after = self._one_step(select_rows(obs, rows), select_rows(stored, rows))
@@ -339,7 +340,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             return
         size = len(batch["log_prob"])
         shuffled = select_rows(batch, torch.randperm(size).to(self.device))
-        # a tiny last minibatch would make a noisy update
+        # minibatches of nearly equal size, because a tiny last one would make a noisy update
         parts = max(1, round(size / batch_size))
         edges = [size * part // parts for part in range(parts + 1)]
         for start, stop in zip(edges[:-1], edges[1:], strict=True):
@@ -358,7 +359,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     # ---- batches of a dataset ------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the stacked frames of each window's sample, and its step; with a memory all steps, as sequences.
+        """Select the sample's step of each window, with stacked frames; with ``algo.rnn``, all steps as sequences.
 
         Demonstrations for a reward source, which have no ``log_prob``, become transitions. A minibatch from a dataset
         also contains its own steps under ``expert``.
@@ -413,7 +414,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return info
 
     def _trust_region(self, batch: Batch) -> TrustRegion | None:
-        """Slot: limit of the change that an update on this minibatch makes, if ``trust_region`` is set; else None."""
+        """Return the limit on the policy change by an update on this minibatch; None unless ``trust_region`` is set."""
         limit = self.config.trust_region
         if limit is None:
             return None
@@ -458,7 +459,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         is_single = len(advantages) < 2 and self.ranks.world == 1
         if not self.config.normalize_advantages or is_single:
             return advantages
-        # only rank 0 validates
+        # validation, which has no gradients, runs on rank 0 alone and must not wait for other ranks
         ranks = self.ranks if torch.is_grad_enabled() else ALONE
         mean, std = ranks.mean_and_std(advantages)
         return (advantages - mean) / (std + 1e-8)
@@ -466,7 +467,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     def _with_entropy(self, loss: Tensor, policy: StochasticPolicy) -> tuple[Tensor, Tensor]:
         """Return ``loss - weight E[H]`` and the mean entropy; the weight is ``entropy_weight``, or the rule's.
 
-        Its gradient is computed only if it has a weight.
+        The gradient of the entropy is computed only if the weight is not 0.
         """
         rule = self.entropy_rule
         weight = self.config.entropy_weight if rule is None else rule.weight

@@ -20,12 +20,14 @@ from imitate.config.optimizer import Networks, networks
 class OnPolicyNetConfig(Section):
     """Networks of the policy and its value, which share the encoder."""
 
-    layer_dims: LayerDims = Field((64, 64), description="hidden layers of each network")
+    layer_dims: LayerDims = Field(
+        (64, 64), description="widths of the hidden layers of policy and value, each"
+    )
     activation: Literal["tanh", "relu"] = Field(
         "tanh", description="activation after each hidden layer"
     )
     init_std: float = Field(
-        1.0, gt=0, description="initial standard deviation, the same in all states"
+        1.0, gt=0, description="initial standard deviation of actions, the same in all states"
     )
     orthogonal_init: bool = Field(True, description="initialize weights orthogonally")
 
@@ -59,41 +61,44 @@ class OnPolicyConfig(AlgoSection):
         0.95,
         ge=0,
         le=1,
-        description="lambda of the advantages: 0 for one step, 1 for the whole return",
+        description="lambda of generalized advantage estimation: 0 uses one-step TD errors, 1 whole returns",
     )
     rollout_epochs: int = Field(1, ge=1, description="number of passes over each rollout")
-    value_weight: float = Field(0.5, ge=0, description="weight of the value's loss")
+    value_weight: float = Field(0.5, ge=0, description="weight of the value loss")
     popart: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="the value learns returns normalized by their mean and deviation, of which each rollout replaces "
-        "this fraction, such as 0.1; null: it learns the returns",
+        description="PopArt: the value learns returns normalized by running statistics, and each rollout replaces "
+        "this fraction of the statistics, such as 0.1; null: the value learns the returns themselves",
     )
-    entropy_weight: float = Field(0.0, ge=0, description="weight of the policy's entropy")
+    entropy_weight: float = Field(
+        0.0, ge=0, description="weight of the policy's entropy, which is rewarded"
+    )
     entropy: EntropyRuleConfig = Field(EntropyRuleConfig())
     trust_region: float | None = Field(
         None,
         gt=0,
-        description="largest squared distance of the policy after an update from that before, per number or choice of "
-        "an action, such as 0.01 (TRAC); null: no limit",
+        description="largest squared distance between the policies before and after an update, per number or choice "
+        "of an action, such as 0.01 (TRAC); null: no limit",
     )
     normalize_advantages: bool = Field(
         True,
-        description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
+        description="normalize the advantages of each minibatch to mean 0 and standard deviation 1",
     )
     extrinsic: float = Field(
         1.0,
         ge=0,
-        description="weight of the environment's reward; 0: only the rewards of auxiliaries",
+        description="weight of the environment's reward; 0: learn only from the rewards of auxiliaries",
     )
     rewards: RewardsConfig = Field(
-        RewardsConfig(), description="named rewards, which replace the environment's reward"
+        RewardsConfig(),
+        description="named rewards, whose weighted sum replaces the environment's reward",
     )
     reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         online = config.train.online
         problems = self.rnn.problems(config) + wants_online(config) + refusals(self, config)
         problems += extrinsic_problems(self)
@@ -135,7 +140,7 @@ class OnPolicyConfig(AlgoSection):
         return problems
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
-        """Return None: minibatches for auxiliaries have transitions."""
+        """Return None: auxiliaries need no following steps, because minibatches contain transitions."""
         return None
 
     def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
@@ -156,7 +161,7 @@ class OnPolicyConfig(AlgoSection):
 
 
 class PPOConfig(OnPolicyConfig):
-    """Section ``algo`` of algorithm ``ppo``; base class of the sections of algorithms with the same losses."""
+    """Options of algorithm ``ppo``, under ``algo``; base class of the sections of algorithms with the same losses."""
 
     tree_defaults = {
         "train": {
@@ -171,7 +176,7 @@ class PPOConfig(OnPolicyConfig):
     value_clip: float | None = Field(
         None,
         gt=0,
-        description="largest distance of clipped values from the values before the update; null: no clipping",
+        description="values are clipped to this distance from the values before the update; null: no clipping",
     )
     target_kl: float | None = Field(
         None,

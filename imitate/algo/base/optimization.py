@@ -55,7 +55,7 @@ class Optimization:
         averaged: name of the network whose steps update the average.
 
     Attributes:
-        watch: called with the name, the weights and the norm of the gradients of each step; None: nobody watches.
+        watch: called at each step with the network's name, its weights and its gradient norm; None: not called.
         optimizers: optimizers by network.
         schedulers: schedules by network, stepped after each optimizer step.
         share_gradients: averages gradients over the processes that train together; None if there is only one.
@@ -103,7 +103,7 @@ class Optimization:
         self._added.setdefault(name, []).append((other, loss))
 
     def drop_added(self) -> None:
-        """Forget added losses for which no step was made."""
+        """Discard losses of :meth:`add` that no step has used yet."""
         self._added.clear()
 
     def step(self, name: str, loss: Tensor) -> Tensor:
@@ -147,14 +147,14 @@ class Optimization:
         return norm
 
     def advance(self, name: str) -> None:
-        """Move on the schedule of a network, and the average, after a step of its optimizer."""
+        """Advance a network's learning-rate schedule, and the weight average, after a step of its optimizer."""
         self.schedulers[name].step()
         if self._average is not None and self._averaged == name:
             self._average.update(self._nets)
 
     @contextmanager
     def recording(self, rates: Sequence[Sequence[Tensor]]) -> Iterator[list[str]]:
-        """Let steps read learning rates from tensors; yield a list of the networks that :meth:`advance` is due for.
+        """Make steps read learning rates from tensors; yield a list to which each step adds its network's name.
 
         Args:
             rates: learning rates on the device by optimizer and group of weights.
@@ -171,7 +171,7 @@ class Optimization:
 
     @property
     def can_be_recorded(self) -> bool:
-        """True if each call of :meth:`step` does the same: one process, one part, and kernels that take tensors."""
+        """True if :meth:`step` fits a CUDA graph: one process, no accumulation, and kernels with rates as tensors."""
         alone = self.share_gradients is None and self._accumulate == 1 and self.watch is None
         return alone and all(map(is_plain, self.optimizers.values()))
 
@@ -202,7 +202,8 @@ class Optimization:
                         f"'{key}' of a schedule is {saved[key]!r}; wanted a whole number of at least 0"
                     )
                 own[key] = saved[key]
-            for key in ("base_lrs", "_last_lr"):  # torch would take any key in place of a method
+            # copy only these keys: torch would let a key of the file replace a method of the scheduler
+            for key in ("base_lrs", "_last_lr"):
                 own[key] = [float(rate) for rate in saved[key]]
             scheduler.load_state_dict(own)
 

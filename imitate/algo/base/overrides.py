@@ -1,6 +1,6 @@
-"""Checks of the contract's methods that a class overrides: none is missing, and their arguments are right.
+"""Checks of the methods of :class:`Algo` that a class overrides: none is missing, all take the right arguments.
 
-They are made once, when a class is defined and when an algorithm is built, so that a training does not fail later.
+The checks are made when a class is defined and when an algorithm is built, so that a training does not fail later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOOKS = {
     "_loss": "train_on_batch",
     "_act": "act",
 }
-"""Hooks without a default, and the methods that call them. A class has to define one of the two."""
+"""Pairs of a hook without a default and the method that calls it; a class must define at least one of the two."""
 
 
 def adapt(algo_class: Any) -> None:
@@ -76,7 +76,7 @@ def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
     """Refuse a class that does not fulfil the contract.
 
     Args:
-        algo_class: result of a function under ``register_algo_factory_func``.
+        algo_class: class that a function decorated with ``register_algo_factory_func`` returned.
         contract: the class ``Algo``.
         validates: true if losses are to be measured without an update.
 
@@ -84,7 +84,9 @@ def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
         ConfigError: the message has one line per problem.
     """
     if not inspect.isclass(algo_class) or not issubclass(algo_class, contract):
-        raise ConfigError(f"{algo_class!r}: wanted a subclass of imitate.Algo")
+        raise ConfigError(
+            f"the registered function returned {algo_class!r}: wanted a subclass of imitate.Algo"
+        )
     problems = [
         f"{algo_class.__name__}: has neither {hook}() nor {method}() of its own: write {hook}()"
         for hook, method in HOOKS.items()
@@ -107,10 +109,11 @@ def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
 
 
 def check_networks(algo: Any) -> None:
-    """Refuse an algorithm whose ``_create_networks`` filled no ``nets`` or gave something no place.
+    """Refuse an algorithm without ``nets``, or whose ``nets`` do not use a configured network or observation.
 
     Raises:
-        ConfigError: ``nets`` was not set, a network of the user has no place, or observations of critics have none.
+        ConfigError: ``nets`` was not set, a network of ``algo.networks`` is not used, or observations of the group
+            ``critic`` are not seen.
     """
     if not isinstance(getattr(algo, "nets", None), nn.ModuleDict):
         raise ConfigError(
@@ -121,7 +124,7 @@ def check_networks(algo: Any) -> None:
 
 
 def _check_critics(algo: Any) -> None:
-    """Raise ConfigError unless the observations of group ``critic`` are seen, and by nothing that acts."""
+    """Raise ConfigError unless some network sees the observations of group ``critic``, and no network that acts."""
     wanted = set(algo.encoding.shapes("critic"))
     acting = {name.partition(".")[0] for name in (algo.main_net, *algo.acting_nets)}
     seen = set()

@@ -4,11 +4,11 @@ A name ``module:function`` is called with the shapes of the observations and the
 module, a new one at each call:
 
     encoder   {key: (N, ...)} -> features (N, D), in each network that sees observations
-    actor     {key: (N, ...)} -> features (N, D), in place of encoder and hidden layers; the head of the algorithm stays
+    actor     {key: (N, ...)} -> features (N, D), in place of encoder and hidden layers; the algorithm adds its head
     critic    {key: (N, ...)}, actions (N, A) -> values (N,); the function is called for each member of the ensemble
 
 Observations are prepared: float, normalized, images (C, H, W). Names in a configuration are code that runs, so a name
-in a checkpoint or run folder passes the door of :mod:`imitate.system.trust` first.
+in a checkpoint or run folder is used only if :mod:`imitate.system.trust` allows it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class OwnNetworks:
-    """Maker of the networks that a section names.
+    """Builds the user's networks that ``algo.networks`` names.
 
     Args:
         names: section ``networks``, or None.
@@ -48,23 +48,23 @@ class OwnNetworks:
         self._unused = set(self._names)
 
     def has(self, role: str) -> bool:
-        """Return true if a network of the user takes this place."""
+        """Return true if ``algo.networks`` names a network for this role: 'encoder', 'actor' or 'critic'."""
         return role in self._names
 
     def encoder(self, role: str, shapes: Shapes) -> OwnEncoder:
-        """Make the encoder or the actor's layers for observations of these shapes."""
+        """Build the user's network for the role 'encoder' or 'actor', for observations of these shapes."""
         return OwnEncoder(self._made(role, shapes), shapes, f"algo.networks.{role}")
 
     def critics(self, size: int, shapes: Shapes) -> OwnCritics:
-        """Make an ensemble of critics."""
+        """Build ``size`` critics of the user as an ensemble."""
         return OwnCritics([self._made("critic", shapes) for _ in range(size)], shapes)
 
     def check_used(self, algo_name: str) -> None:
-        """Refuse a name that took no place. Raises ConfigError."""
+        """Raise ConfigError if ``algo.networks`` names a network that the algorithm did not use."""
         for role in sorted(self._unused):
             remedy = "leave it out" if role == "encoder" else "name an encoder"
             raise ConfigError(
-                f"algo.networks.{role}: {algo_name} has no place for it here: {remedy}"
+                f"algo.networks.{role}: {algo_name} cannot use this network here: {remedy}"
             )
 
     def _made(self, role: str, shapes: Shapes) -> nn.Module:
@@ -80,7 +80,7 @@ def own_object(key: str, name: str) -> Any:
     """Import the user's function ``module:function`` that a key of the configuration names.
 
     Raises:
-        ConfigError: it cannot be imported.
+        ConfigError: the function cannot be imported.
         EnvError: the name is not trusted.
     """
     from imitate.system.trust import Named, refuse, typed_object, unknown
@@ -101,7 +101,7 @@ class OwnEncoder(nn.Module):
     Args:
         net: the network.
         shapes: shape of one step of each observation.
-        key: key of the configuration that names it.
+        key: configuration key that names the network, for messages.
     """
 
     def __init__(self, net: nn.Module, shapes: Shapes, key: str) -> None:
@@ -124,7 +124,7 @@ class OwnEncoder(nn.Module):
 
 
 class OwnCritics(nn.Module):
-    """Networks of the user that estimate values of actions, with the calls of :class:`CriticEnsemble`."""
+    """Critics of the user as an ensemble that is called like :class:`CriticEnsemble`."""
 
     def __init__(self, members: list[nn.Module], shapes: Shapes) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class OwnCritics(nn.Module):
 
 
 def _rows(obs: Obs, shapes: Shapes) -> tuple[torch.Size, Obs]:
-    """Return the leading dimensions of observations, and these with a single leading dimension."""
+    """Return the leading dimensions of observations, and the observations with these flattened to one."""
     first, shape = next(iter(shapes.items()))
     leading = obs[first].shape[: obs[first].dim() - len(shape)]
     return leading, {key: obs[key].reshape(math.prod(leading), *shapes[key]) for key in shapes}

@@ -1,7 +1,7 @@
 """State of a policy between steps: remembered observations, planned actions, recurrent state.
 
-The state belongs to the caller. It is never changed in place, so that it may be kept, sent to another process, or used
-again later. Rows of different episodes may be joined and separated.
+The caller keeps the state. Policies never change it in place, so that it may be stored, sent to another process, or
+used again later. Rows of different episodes may be joined and separated.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from imitate.algo.base.execution import ChunkExecution
 InnerState = dict[str, Any]
 """An algorithm's own part of the state: a nested dict of tensors with leading dimension B.
 
-``chunk`` is the plan of an executed chunk, ``rnn`` a recurrent state, ``noise`` the exploration noise, ``base`` the
-state of a frozen policy.
+``chunk`` contains the planned actions of a chunk, ``rnn`` a recurrent state, ``noise`` the exploration noise, ``base``
+the state of a frozen policy.
 """
 
 
@@ -62,7 +62,7 @@ def where_state(mask: Tensor, new: StateT, old: StateT) -> StateT:
 
 
 def no_frames(encoding: Encoding, batch_size: int, device: torch.device) -> Observed:
-    """Return the empty memory of observations of B policies; an empty dict if no frames are stacked."""
+    """Return the frame memory of B policies before the first observation; an empty dict if no frames are stacked."""
     if encoding.frames == 1:
         return {}
     return {
@@ -93,9 +93,9 @@ def with_frame(obs: Mapping[str, Tensor], state: Observed) -> Observed:
 def remembered(
     obs: dict[str, Tensor], state: Observed, frames: int
 ) -> tuple[dict[str, Tensor], Observed]:
-    """Return observations (B, F, ...) with the remembered ones, and the memory to keep.
+    """Stack new observations (B, ...) on the remembered frames; return (B, F, ...) and the memory to keep.
 
-    It is empty if F = ``frames`` is 1.
+    If F = ``frames`` is 1, observations are returned unchanged with an empty memory.
     """
     if frames == 1:
         return obs, {}
@@ -106,7 +106,7 @@ def remembered(
 def no_plan(
     execution: ChunkExecution | None, batch_size: int, ac_dim: int, device: torch.device
 ) -> InnerState:
-    """Return the own state of B policies whose only memory is a plan; an empty dict for single actions."""
+    """Return the initial state of B policies that remember only planned actions; empty for single actions."""
     return (
         {} if execution is None else {"chunk": execution.initial_state(batch_size, ac_dim, device)}
     )
@@ -148,10 +148,10 @@ def rows_of(state: Mapping[str, Any]) -> int:
 
 
 class Acting(Protocol):
-    """Anything that acts with a state."""
+    """Interface of a policy that acts with an explicit state, such as an algorithm."""
 
     def initial_state(self, batch_size: int) -> PolicyState:
-        """Return the initial state of B policies."""
+        """Return the states of B policies at the start of an episode."""
 
     def act(
         self, obs: dict[str, Tensor], state: PolicyState, goal: dict[str, Tensor] | None = None
@@ -160,7 +160,7 @@ class Acting(Protocol):
 
 
 class OwnState:
-    """State that is kept between calls, for a policy that is called for one action after another."""
+    """Keeps the state of a policy between calls, for callers that ask for one action after another."""
 
     def __init__(self) -> None:
         self._state: PolicyState | None = None

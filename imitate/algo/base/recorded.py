@@ -21,9 +21,9 @@ from imitate.algo.base.optimization import Optimization
 from imitate.algo.base.overrides import checked_loss
 
 WARM_UP = 3
-"""Number of updates of each shape that are computed step by step, so that lazily made tensors and kernels exist."""
+"""Number of updates per batch shape before recording, in which tensors and kernels are created that exist later."""
 MOST_GRAPHS = 4
-"""Largest number of graphs; updates on batches of further shapes are computed step by step."""
+"""Largest number of recorded graphs; updates on batches of further shapes are computed without a graph."""
 
 Update = Callable[[Any, dict[str, Any]], dict[str, Tensor]]
 """Function of an algorithm and a prepared batch that makes an update and returns scalars to log."""
@@ -61,8 +61,9 @@ def detached(info: Mapping[str, Any]) -> dict[str, Tensor]:
 class RecordedUpdate:
     """Function that makes an update on a prepared batch, from a graph as soon as one is recorded for its shapes.
 
-    What changes between updates and is not a tensor on the device stays outside of the graph: learning rates are
-    written to the device before each repetition, schedules and the moving average of the weights follow it.
+    Values that change between updates and are not tensors on the device are updated outside of the graph: learning
+    rates are written to the device before each repetition; schedules and the moving average of the weights advance
+    after it.
 
     Args:
         update: makes one update by ``optimization.step`` and returns scalars to log. Each call with batches of one
@@ -102,7 +103,7 @@ class RecordedUpdate:
         return graph.info()
 
     def _step_by_step(self, algo: Any, batch: dict[str, Any], seen: int = 0) -> dict[str, Tensor]:
-        """Compute an update on the stream on which it is recorded later, as CUDA graphs require."""
+        """Compute an update without a graph, on the stream that is later used for recording, as CUDA graphs require."""
         if self.failure is not None:
             return self._update(algo, batch)
         if self._stream is None:
@@ -115,7 +116,7 @@ class RecordedUpdate:
         return info
 
     def _watched(self, algo: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Make an update, and find out whether it waits for the GPU, which a graph cannot."""
+        """Make an update; give up recording if the update waits for the GPU, which a CUDA graph cannot do."""
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -138,7 +139,7 @@ class RecordedUpdate:
         )
 
     def _recorded(self, algo: Any, batch: dict[str, Any]) -> _Graph | None:
-        """Record an update without computing it; return None if the algorithm does not allow it."""
+        """Record an update as a graph without computing it; return None if that fails."""
         drawn = _processor_draws()
         try:
             update = partial(self._update, algo)
@@ -216,10 +217,10 @@ def _record(
     inputs = [leaf.clone() for _, leaf in tensors_in(batch)]
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     graph = torch.cuda.CUDAGraph()
-    # cuBLAS then allocates its working memory anew, from the graph's own memory. torch.compile frees memory outside of
-    # the graph, and a graph that used it would read and write memory that may belong to others.
+    # Afterwards cuBLAS allocates its workspace anew, from the graph's memory pool. A workspace outside of the pool may
+    # be freed by torch.compile, and the graph would then use memory of other tensors.
     torch._C._cuda_clearCublasWorkspaces()
-    # calls of other threads, such as the one that pins memory, must not end the recording
+    # "thread_local": CUDA calls of other threads, such as the one that pins memory, do not abort the recording
     with (
         torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
         optimization.recording(rates.by_optimizer) as steps,
@@ -243,7 +244,7 @@ def _end_recording(stream: Any) -> None:
 
 
 def _processor_draws() -> tuple[Any, ...]:
-    """Return the states of this processor's generators, which must not change while a graph is recorded."""
+    """Return the states of the CPU's random number generators, which must not change while a graph is recorded."""
     own: Any = np.random.get_state()
     return random.getstate(), own[1].tobytes(), own[2], torch.get_rng_state().numpy().tobytes()
 
@@ -270,7 +271,7 @@ def with_tensors(tree: Mapping[str, Any], tensors: Iterator[Tensor]) -> dict[str
 
 
 def _shapes(batch: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what a graph depends on: path, shape and dtype of each tensor, and all values that are not tensors."""
+    """Return the key of a graph: path, shape and dtype of each tensor of a batch, and all values of other types."""
     others = [(k, v) for k, v in batch.items() if not isinstance(v, Tensor | Mapping)]
     return (
         *((path, tuple(value.shape), value.dtype) for path, value in tensors_in(batch)),

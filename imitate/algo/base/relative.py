@@ -23,7 +23,7 @@ from imitate.models.preprocess import Preprocess
 
 
 class Executing(Protocol):
-    """Part of an algorithm that observes and executes chunks."""
+    """Parts of an algorithm that these functions need: its encoding, preprocessing and execution of chunks."""
 
     encoding: Encoding
     preprocess: Preprocess
@@ -43,7 +43,7 @@ def no_memory(algo: Executing, batch_size: int) -> Observed:
 def recalled(
     algo: Executing, obs: dict[str, Tensor], state: PolicyState
 ) -> tuple[dict[str, Tensor], PolicyState, Observed]:
-    """Return observations (B, [F,] ...) with the earlier frames, the state rebased to them, and the memory to keep."""
+    """Return observations with earlier frames (B, [F,] ...), the state rebased to them, and the memory to keep."""
     state, reference = rebased(algo, obs, state)
     obs, frames = remembered(obs, state, algo.encoding.frames)
     return obs, state, {**frames, **reference}
@@ -78,7 +78,7 @@ def check_relative(config: Config, preprocess: Preprocess) -> None:
     """Refuse an algorithm that cannot learn or act with actions relative to an observation.
 
     Raises:
-        ConfigError: the message names the step and the reason.
+        ConfigError: the algorithm cannot do so; the message names the preprocessing step and the reason.
     """
     step = next((step for step in preprocess.steps if step.imitates), None)
     if step is None:
@@ -115,11 +115,11 @@ def check_deltas(algo: Any, preprocess: Preprocess) -> None:
     """Refuse an algorithm that cannot learn differences between the actions of a chunk.
 
     Args:
-        algo: algorithm that was built for the pipeline.
-        preprocess: the pipeline.
+        algo: algorithm that was built for the preprocessing pipeline.
+        preprocess: the preprocessing pipeline.
 
     Raises:
-        ConfigError: the message names the step and the remedy.
+        ConfigError: the algorithm cannot do so; the message names the preprocessing step and the remedy.
     """
     step = next((step for step in preprocess.steps if step.chains), None)
     if step is None:

@@ -24,19 +24,20 @@ from imitate.system.text import DURATION
 
 TARGET: Any = Field(
     "policy",
-    description="next action of the TD target: policy: the policy's; data: the one that was taken (SARSA)",
+    description="next action in the TD target. policy: an action of the current policy; data: the action that was "
+    "taken (SARSA)",
 )
 
 
 class CriticEnsembleConfig(Section):
-    """Ensemble of critics, whose lowest values are preferred."""
+    """Ensemble of critics, and how a TD target combines their values."""
 
     n: int = Field(2, ge=1, description="number of critics")
     weight: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="targets are weight * smallest + (1 - weight) * largest of the critics' values",
+        description="the critics' values are combined as weight * smallest + (1 - weight) * largest",
     )
     shared_encoder: bool = Field(
         True,
@@ -58,7 +59,8 @@ class CriticConfig(Section):
         None, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
     )
     value_bounds: tuple[float, float] | None = Field(
-        None, description="lowest and highest value, enforced by a tanh; null: no limits"
+        None,
+        description="lowest and highest value that critics can predict, enforced by a tanh; null: no limits",
     )
 
 
@@ -78,7 +80,7 @@ class ActorGaussianConfig(Section):
     init_last_fc_weight: float | None = Field(
         0.001,
         gt=0,
-        description="the last layer is initialized uniformly in +- this; null: torch's default",
+        description="initialize the last layer uniformly between minus and plus this number; null: torch's default",
     )
     init_std: float = Field(0.3, gt=0, description="initial standard deviation")
     min_std: float = Field(0.007, gt=0, description="smallest standard deviation")
@@ -99,7 +101,10 @@ class ActorGMMConfig(Section):
 class ActorNetConfig(Section):
     """Distribution of a stochastic actor."""
 
-    type: Literal["gaussian", "gmm"] = Field("gaussian", description="kind of distribution")
+    type: Literal["gaussian", "gmm"] = Field(
+        "gaussian",
+        description="distribution of the actor: a diagonal Gaussian, or a mixture of Gaussians (gmm)",
+    )
     common: ActorNetCommonConfig = Field(ActorNetCommonConfig())
     gaussian: ActorGaussianConfig = Field(ActorGaussianConfig())
     gmm: ActorGMMConfig = Field(ActorGMMConfig())
@@ -125,9 +130,13 @@ class DelayedActorConfig(ActorConfig):
         description="number of critic updates between two updates of the actor and the targets",
     )
     noise_std: float = Field(
-        0.2, ge=0, description="standard deviation of the noise of target actions, normalized units"
+        0.2,
+        ge=0,
+        description="standard deviation of the noise added to target actions, in normalized units",
     )
-    noise_clip: float = Field(0.5, ge=0, description="largest magnitude of that noise")
+    noise_clip: float = Field(
+        0.5, ge=0, description="largest magnitude of the noise of target actions"
+    )
 
 
 class StochasticActorConfig(ActorConfig):
@@ -141,11 +150,11 @@ class ActorCriticConfig(AlgoSection):
 
     needs_next_actions: ClassVar[bool] = False
     reward_free: ClassVar[bool] = False
-    """True if the algorithm computes its own rewards, so that demonstrations need none."""
+    """True if the algorithm computes its own rewards, so that demonstrations need no rewards."""
     value_per_reward: ClassVar[bool] = False
     """True if the algorithm learns a value of each named reward of ``rewards``."""
     values_chunks: ClassVar[bool] = False
-    """True if critics value chunks of ``n_step`` actions, all of which are executed."""
+    """True if critics estimate values of whole chunks of ``n_step`` actions, all of which are executed."""
     learns_rewards = True
 
     discount: float = Field(0.99, ge=0, lt=1, description="discount factor per step")
@@ -155,26 +164,30 @@ class ActorCriticConfig(AlgoSection):
         description="number of steps whose rewards are summed before the TD target bootstraps",
     )
     target_tau: float = Field(
-        0.005, gt=0, le=1, description="Polyak rate of the target networks per update"
+        0.005,
+        gt=0,
+        le=1,
+        description="Polyak rate of the target networks: share of the online weights that they take over per update",
     )
     infinite_horizon: bool = Field(
-        False, description="multiply a reward at a terminal by 1 / (1 - discount)"
+        False,
+        description="multiply the reward of a terminal step by 1 / (1 - discount), as if it were received for ever",
     )
     extrinsic: float = Field(
         1.0,
         ge=0,
-        description="weight of the environment's reward; 0: only the rewards of auxiliaries",
+        description="weight of the environment's reward; 0: learn only from the rewards of auxiliaries",
     )
     rewards: RewardsConfig = Field(
         RewardsConfig(),
-        description="named rewards, which replace the reward of the environment or of the file",
+        description="named rewards, whose weighted sum replaces the reward of the environment or of the data file",
     )
     reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Transitions, and images of the frames up to the sample's step; later images come with the transition.
+        """Request transitions, and images only up to the sample's step, as transitions contain the later ones.
 
-        With a memory (key ``rnn``), sequences of transitions.
+        With a recurrent encoder (section ``rnn``), request sequences of transitions.
         """
         needs = DataNeeds(
             transitions=Transitions(
@@ -200,7 +213,7 @@ class ActorCriticConfig(AlgoSection):
         return memory
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         train, problems = config.train, []
         if train.hdf5_load_next_obs is False:
             problems.append(
@@ -227,7 +240,7 @@ class ActorCriticConfig(AlgoSection):
         return problems + self._problems_of_repetition(config)
 
     def _problems_of_critics(self, config: BaseConfig) -> list[str]:
-        """List settings that do not go with critics that see more than the actor."""
+        """Return messages for settings that cannot be combined with observations that only the critics see."""
         keys, rnn = ", ".join(config.observation.modality_of("critic")), self._memory()
         found = {
             "algo.rnn.enabled is true, and actor and critics share that memory: set it to false, or choose ppo": (
@@ -244,7 +257,7 @@ class ActorCriticConfig(AlgoSection):
         ]
 
     def _problems_of_repetition(self, config: BaseConfig) -> list[str]:
-        """List settings that do not go with actions that last several steps."""
+        """Return messages for settings that cannot be combined with actions that are repeated for several steps."""
         if not config.train.online.repeats:
             return []
         found = {
@@ -262,7 +275,7 @@ class ActorCriticConfig(AlgoSection):
         ]
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
-        """Return the steps for auxiliaries, unless the transitions of the algorithm are enough."""
+        """Return the following steps that auxiliaries need; None if the algorithm's transitions suffice."""
         wanted = super().following(config)
         enough = wanted is None or (wanted.number == 1 and self.n_step == 1)
         return None if enough else wanted
@@ -289,7 +302,7 @@ class ActorCriticConfig(AlgoSection):
 
 
 def extrinsic_problems(section: Any) -> list[str]:
-    """List settings that do not go with a weight of the environment's reward."""
+    """Return a message if ``extrinsic``, the weight of the environment's reward, cannot have its value."""
     weight = section.extrinsic
     if weight == 1.0:
         return []
@@ -309,7 +322,7 @@ def extrinsic_problems(section: Any) -> list[str]:
 
 
 def needs_demonstrations(config: BaseConfig) -> list[str]:
-    """List conflicts of a training whose rewards depend on whether a step is a demonstration's."""
+    """Return messages for settings that do not suit rewards which tell demonstrations from the policy's steps."""
     online, section, problems = config.train.online, config.algo, []
     if not online.enabled or not 0 < online.demo_ratio < 1:
         problems.append(
@@ -329,7 +342,7 @@ def needs_demonstrations(config: BaseConfig) -> list[str]:
 
 
 def wants_online(config: BaseConfig) -> list[str]:
-    """Return the conflict if an online algorithm is trained offline, or an empty list."""
+    """Return a message if ``train.online`` is disabled, for an algorithm that only learns online; else nothing."""
     if config.train.online.enabled:
         return []
     return [f"train.online.enabled is false, but {config.algo_name} learns online: set it to true"]
@@ -339,7 +352,9 @@ class DistributionalConfig(Section):
     """Critics that predict a distribution of returns."""
 
     enabled: bool = Field(
-        False, description="predict distributions over atoms within critic.value_bounds"
+        False,
+        description="predict a distribution of returns over atoms within critic.value_bounds, instead of the mean "
+        "return",
     )
     num_atoms: int = Field(
         51, ge=2, description="number of atoms, from the lower to the upper bound"
@@ -347,16 +362,18 @@ class DistributionalConfig(Section):
 
 
 class BCQCriticConfig(CriticConfig):
-    """Critics, and the numbers of actions among which they choose."""
+    """Critics, and numbers of sampled actions from which the best is chosen."""
 
     ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(weight=0.75))
     num_action_samples: int = Field(
         10,
         ge=1,
-        description="number of next actions per transition; the target uses the best of them",
+        description="number of sampled next actions per transition; the target uses the largest of their values",
     )
     num_action_samples_rollout: int = Field(
-        100, ge=1, description="number of actions among which the policy chooses the best"
+        100,
+        ge=1,
+        description="number of sampled actions from which the acting policy chooses the best",
     )
     distributional: DistributionalConfig = Field(DistributionalConfig())
 
@@ -364,23 +381,29 @@ class BCQCriticConfig(CriticConfig):
 class ActionSamplerConfig(Section):
     """Model of the data's actions: a mixture if ``gmm`` is enabled, else a VAE."""
 
-    actor_layer_dims: LayerDims = Field((1024, 1024), description="gmm: hidden layers")
+    actor_layer_dims: LayerDims = Field(
+        (1024, 1024), description="widths of the hidden layers of the mixture model, used with gmm"
+    )
     gmm: GMMConfig = Field(GMMConfig())
     vae: VAEConfig = Field(VAEConfig(enabled=True))
     freeze_encoder_epoch: int = Field(
-        -1, ge=-1, description="vae: epoch from which its encoder is frozen; -1: never"
+        -1, ge=-1, description="epoch from which the encoder of the VAE is frozen; -1: never"
     )
 
 
 class PerturbationConfig(ActorConfig):
     """Actor that slightly improves the sampled actions."""
 
-    enabled: bool = Field(False, description="perturb sampled actions")
-    perturbation_scale: float = Field(0.05, gt=0, description="largest change of an action")
+    enabled: bool = Field(False, description="improve sampled actions by a learned perturbation")
+    perturbation_scale: float = Field(
+        0.05,
+        gt=0,
+        description="largest perturbation of each number of an action, in normalized units",
+    )
 
 
 class BCQConfig(ActorCriticConfig):
-    """Section ``algo`` of algorithm ``bcq``."""
+    """Options of algorithm ``bcq``, under ``algo``."""
 
     optim_params: Networks = networks(
         "BCQOptimParams", critic=1e-3, action_sampler=1e-3, actor=1e-3
@@ -390,7 +413,7 @@ class BCQConfig(ActorCriticConfig):
     actor: PerturbationConfig = Field(PerturbationConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         sampler, critic = self.action_sampler, self.critic
         if not (sampler.gmm.enabled or sampler.vae.enabled):
@@ -417,11 +440,11 @@ class ChunkCriticsConfig(ActorCriticConfig):
     n_step: int = Field(
         5,
         ge=1,
-        description="K: number of actions of a chunk, all of which are executed, and of the rewards of a TD target",
+        description="K: number of actions in a chunk. All K are executed, and a TD target sums K rewards",
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Transitions of K steps with their actions."""
+        """Request transitions of K steps with all K actions."""
         needs = super().data_needs(config)
         assert needs.transitions is not None
         return replace(needs, transitions=replace(needs.transitions, chunks=True))
@@ -431,7 +454,7 @@ class ChunkCriticsConfig(ActorCriticConfig):
 
 
 FLOW_WIDTHS = (512, 512, 512, 512)
-"""Widths as in the code of flow Q-learning's authors."""
+"""Widths of the hidden layers in the published code of flow Q-learning."""
 
 
 class FlowFieldConfig(Section):
@@ -442,15 +465,17 @@ class FlowFieldConfig(Section):
 
 
 class FlowChoiceConfig(FlowFieldConfig):
-    """Flow that clones the data, and the choice among its samples."""
+    """Flow that clones the data; acting takes the most valuable of several samples."""
 
     num_candidates: int = Field(
-        32, ge=1, description="N: number of samples of which the policy takes the best"
+        32,
+        ge=1,
+        description="N: number of samples of the flow, of which the policy takes the one with the largest value",
     )
 
 
 class FlowCriticConfig(CriticConfig):
-    """Critics with GELU, normalized after it."""
+    """Critics whose hidden layers have a GELU and then a layer normalization."""
 
     activation: ClassVar[Activation] = "gelu"
     layer_dims: LayerDims = Field(FLOW_WIDTHS, description="widths of the hidden layers")
@@ -458,6 +483,6 @@ class FlowCriticConfig(CriticConfig):
 
 
 class MeanCriticConfig(FlowCriticConfig):
-    """Critics whose mean is the value."""
+    """Ensemble of critics whose mean is used as the value (weight 0.5 for two critics)."""
 
     ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(weight=0.5))

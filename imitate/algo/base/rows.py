@@ -6,8 +6,8 @@ Learning with Action Chunking", NeurIPS 2025, arXiv:2507.07969):
 
     target(s_t, a_t ... a_t+K-1) = r_t + g r_t+1 + ... + g^(K-1) r_t+K-1 + g^K V(s_t+K)
 
-Chunks begin at any step of an episode. One that a timeout, or the newest step of an environment, cuts short has the
-weight 0. One that a terminal cuts short is learned from; in place of the actions after it, its last one is repeated.
+Chunks begin at any step of an episode. A chunk that is cut short by a timeout, or by the newest step of an environment,
+has the weight 0. A chunk that is cut short by a terminal is learned from; its last action is repeated up to K actions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK = 4096
 def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any]:
     """Select rows of every tensor, by their numbers, a mask, or a slice."""
     if isinstance(rows, Tensor) and rows.dtype == torch.bool:
-        # computed once for all tensors, because the CPU waits for the GPU here
+        # convert the mask to row numbers once for all tensors, because each conversion makes the CPU wait for the GPU
         rows = rows.nonzero()[:, 0]
     return {
         key: select_rows(value, rows) if isinstance(value, Mapping) else value[rows]
@@ -40,7 +40,7 @@ def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any
 
 
 def arrays_of(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a nested dict of tensors as one of arrays."""
+    """Convert a nested dict of tensors to a nested dict of numpy arrays."""
     return {
         key: arrays_of(value) if isinstance(value, Mapping) else value.cpu().numpy()
         for key, value in tree.items()
@@ -48,7 +48,7 @@ def arrays_of(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def join_rows(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate the rows of two batches, for the tensors of the first."""
+    """Concatenate the rows of two batches; keys that only the second batch has are dropped."""
     return {
         key: join_rows(value, second[key])
         if isinstance(value, Mapping)
@@ -108,7 +108,7 @@ def stacked_frames(
 
 
 def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
-    """Return a prepared batch with transitions.
+    """Return a prepared batch with transitions (``next_obs``, ``n_step_rewards``, ``discounts``).
 
     Missing transitions of one step are made from its rewards and terminals.
 
@@ -148,7 +148,7 @@ def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
 
 
 def with_chunk(selected: Batch) -> Batch:
-    """Add to a batch its flat chunks (B, K A) in place of ``chunk`` (B, K, A), and the weights ``valid`` (B,)."""
+    """Flatten ``chunk`` (B, K, A) of a batch to (B, K A), and add the weights ``valid`` (B,), 0 for cut chunks."""
     weight = selected["weight"]
     valid = selected["chunk_mask"].all(-1) | (selected["discounts"] == 0)
     valid = valid.to(selected["discounts"])

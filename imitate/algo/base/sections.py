@@ -21,8 +21,8 @@ UncertaintySamples = Annotated[
     int,
     Field(
         ge=0,
-        description="number of chunks, each from other noise, that are predicted in one call; their spread is the "
-        "uncertainty, the first is executed; 0: none",
+        description="number of chunks from different noise that are predicted per observation: their spread is the "
+        "uncertainty, and the first is executed; 0: no uncertainty",
     ),
 ]
 
@@ -55,7 +55,8 @@ class ChunkConfig(Section):
     latency: int = Field(
         0,
         ge=0,
-        description="control steps that pass during a prediction; so many of its first actions are skipped",
+        description="control steps that pass during a prediction; as many actions at the start of each new chunk are "
+        "skipped",
     )
 
     @property
@@ -69,13 +70,13 @@ class ChunkConfig(Section):
         return ChunkExecution(self.size, self.execute, self.temporal_ensemble, self.latency)
 
     def problems(self, path: str) -> list[str]:
-        """List problems of the execution; ``path`` is the dotted key of this section."""
+        """Return messages about settings of the execution; ``path`` is the dotted key of this section."""
         return execution_problems(
             self.size, self.execute, self.temporal_ensemble, self.latency, path
         )
 
     def prediction_problems(self, path: str, seq_length: int) -> list[str]:
-        """List problems of an algorithm that predicts only chunks."""
+        """Return messages about settings of an algorithm that always predicts chunks."""
         problems = self.problems(path)
         if not self.enabled:
             problems.append(
@@ -91,7 +92,7 @@ class ChunkConfig(Section):
 def execution_problems(
     size: int, execute: int, temporal_ensemble: float | None, latency: int, path: str
 ) -> list[str]:
-    """List problems of executing a chunk of ``size`` actions; ``path`` names the section."""
+    """Return messages about settings for executing chunks of ``size`` actions; ``path`` is the section's dotted key."""
     if execute + latency > size:
         return [
             f"{path}: {counted(execute, 'step')} of execution after {latency} of latency need more actions "
@@ -131,7 +132,7 @@ class GaussianConfig(Section):
         )
 
     def make_mixed_head(self, input_dim: int, num_choices: int, num_numbers: int) -> MixedHead:
-        """Create the head of a choice and the numbers that go with it, before whose tanh they are Gaussian."""
+        """Create a head for a discrete choice and continuous numbers, which are Gaussian before a tanh."""
         return MixedHead(
             input_dim,
             num_choices,
@@ -171,7 +172,7 @@ class GMMConfig(Section):
 class VAEDecoderConfig(Section):
     """Decoder of the VAE."""
 
-    is_conditioned: bool = Field(True, description="give the observation to the decoder")
+    is_conditioned: bool = Field(True, description="the decoder sees the observation")
     reconstruction_sum_across_elements: bool = Field(
         False, description="sum the squared error over action dimensions instead of averaging it"
     )
@@ -184,15 +185,20 @@ class VAEPriorConfig(Section):
     is_conditioned: bool = Field(False, description="the learned prior depends on the observation")
     use_gmm: bool = Field(False, description="use a mixture of Gaussians as prior")
     gmm_num_modes: int = Field(10, ge=1, description="number of modes of the mixture prior")
-    gmm_learn_weights: bool = Field(False, description="also learn the mixture's weights")
-    use_categorical: bool = Field(False, description="discrete latents by Gumbel-softmax")
+    gmm_learn_weights: bool = Field(
+        False, description="learn the weights of the mixture's modes; false: equal weights"
+    )
+    use_categorical: bool = Field(
+        False, description="use discrete latents, sampled by Gumbel-softmax"
+    )
     categorical_dim: int = Field(10, ge=2, description="number of classes of each discrete latent")
     categorical_gumbel_softmax_hard: bool = Field(
-        False, description="use straight-through one-hot samples"
+        False,
+        description="make Gumbel-softmax samples one-hot, with the gradient of the relaxed samples",
     )
     categorical_init_temp: float = Field(1.0, gt=0, description="initial temperature")
     categorical_temp_anneal_step: float = Field(
-        0.001, ge=0, description="decrease of the temperature per epoch"
+        0.001, ge=0, description="decrease of the Gumbel-softmax temperature per epoch"
     )
     categorical_min_temp: float = Field(0.3, gt=0, description="smallest temperature")
 
@@ -206,14 +212,24 @@ class VAEConfig(Section):
     """Conditional variational autoencoder."""
 
     enabled: bool = Field(False, description="conditional variational autoencoder over actions")
-    latent_dim: int = Field(14, ge=1, description="size of the latent (twice the action is usual)")
-    latent_clip: float | None = Field(None, description="clip prior samples to +- this")
+    latent_dim: int = Field(
+        14, ge=1, description="size of the latent; twice the size of an action is usual"
+    )
+    latent_clip: float | None = Field(
+        None, description="clip samples of the prior to plus or minus this number"
+    )
     kl_weight: float = Field(1.0, ge=0, description="weight of the KL term")
     decoder: VAEDecoderConfig = Field(VAEDecoderConfig())
     prior: VAEPriorConfig = Field(VAEPriorConfig())
-    encoder_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the encoder")
-    decoder_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the decoder")
-    prior_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the prior")
+    encoder_layer_dims: LayerDims = Field(
+        (300, 400), description="widths of the hidden layers of the encoder"
+    )
+    decoder_layer_dims: LayerDims = Field(
+        (300, 400), description="widths of the hidden layers of the decoder"
+    )
+    prior_layer_dims: LayerDims = Field(
+        (300, 400), description="widths of the hidden layers of the prior"
+    )
 
 
 class RNNConfig(Section):
@@ -229,7 +245,8 @@ class RNNConfig(Section):
     open_loop: bool = Field(False, description="use only the first observation of each horizon")
     kwargs: OpenSection = Field(
         OpenSection.model_validate({"bidirectional": False}),
-        description="further arguments of the network",
+        description="further arguments of the recurrent network in robomimic, which have no effect here; "
+        "bidirectional must be false",
     )
 
 
@@ -241,11 +258,13 @@ class TransformerConfig(Section):
     embed_dim: int = Field(512, ge=1, description="width")
     num_layers: int = Field(6, ge=1, description="number of blocks")
     num_heads: int = Field(8, ge=1, description="number of attention heads")
-    emb_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the inputs")
+    emb_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the embedded inputs")
     attn_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the attention")
-    block_output_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of each block")
+    block_output_dropout: float = Field(
+        0.1, ge=0, lt=1, description="dropout after each attention and MLP"
+    )
     sinusoidal_embedding: bool = Field(
-        False, description="use fixed embeddings of positions: sines and cosines"
+        False, description="use fixed embeddings of positions, made of sines and cosines"
     )
     activation: Literal["gelu", "geglu"] = Field(
         "gelu", description="activation of the blocks' hidden layer"
@@ -292,13 +311,13 @@ class TransformerConfig(Section):
 
 
 class MeanSubgoalConfig(Section):
-    """The planner without VAE."""
+    """Planner without a VAE, which predicts the mean subgoal."""
 
     planner_layer_dims: LayerDims = Field((300, 400), description="widths of the hidden layers")
 
 
 class GLConfig(AlgoSection):
-    """Section ``algo`` of algorithm ``gl``."""
+    """Options of algorithm ``gl``, under ``algo``."""
 
     acts = False
     tree_defaults = {
@@ -314,14 +333,14 @@ class GLConfig(AlgoSection):
     vae: VAEConfig = Field(VAEConfig(enabled=True, latent_dim=16))
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """The observation ``subgoal_horizon`` steps ahead, and images of the frames up to the sample's step."""
+        """Request the observation ``subgoal_horizon`` steps ahead, and images only up to the sample's step."""
         keys = tuple(config.observation.modality_of("subgoal"))
         return DataNeeds(
             subgoals=Subgoals(keys, self.subgoal_horizon), observed_steps=config.train.frame_stack
         )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         if config.observation.modality_of("subgoal"):
             return []
         return [

@@ -83,7 +83,9 @@ class ConditioningConfig(Section):
         None, ge=0, description="number of instructions; null: taken from the data"
     )
     bins: int = Field(101, ge=2, description="number of bins of the values")
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers of the value network")
+    layer_dims: LayerDims = Field(
+        (256, 256), description="widths of the hidden layers of the value network"
+    )
     warmup_updates: int = Field(
         500,
         ge=0,

@@ -28,13 +28,13 @@ from imitate.models.reconstruction import ObservationDecoder, joined_errors
 
 
 class DecoderConfig(SharingAuxiliaryConfig):
-    """Entry of type ``decoder``."""
+    """Options of an auxiliary of type ``decoder``."""
 
     model_config = {**Section.model_config}
 
     observations: tuple[str, ...] | None = Field(
         None,
-        description="observations that are reconstructed; null: all images, or all keys without images",
+        description="observations that are reconstructed; null: all images, or all observations if none is an image",
     )
     layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers")
 

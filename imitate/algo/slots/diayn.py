@@ -43,7 +43,7 @@ from imitate.system.text import PREVIOUS_ACTION, SKILL
 
 
 class DIAYNConfig(AuxiliaryConfig):
-    """Entry of type ``diayn``."""
+    """Options of an auxiliary of type ``diayn``."""
 
     model_config = {**Section.model_config}
 
@@ -59,7 +59,7 @@ class DIAYNConfig(AuxiliaryConfig):
         description="observations that the discriminator sees; null: all but the skill and the previous action",
     )
     layer_dims: tuple[PositiveInt, ...] = Field(
-        (64, 64), description="hidden layers of the discriminator"
+        (64, 64), description="widths of the hidden layers of the discriminator"
     )
     optimizer: OptimizerConfig = Field(adam(1e-3), description="optimizer of the discriminator")
 

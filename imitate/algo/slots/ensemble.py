@@ -39,13 +39,13 @@ FIRST_BOUNDS = (-10.0, 0.5)
 
 
 class EnsembleConfig(DynamicsConfig):
-    """Section of type ``ensemble``."""
+    """Options of a learned model of type ``ensemble``."""
 
     model_config = {**Section.model_config}
 
     members: int = Field(5, ge=1, description="M, number of networks in the ensemble")
     layer_dims: tuple[PositiveInt, ...] = Field(
-        (200, 200, 200), description="hidden layers of each network"
+        (200, 200, 200), description="widths of the hidden layers of each network"
     )
     distribution: Literal["deterministic", "gaussian"] = Field(
         "deterministic",

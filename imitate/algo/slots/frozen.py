@@ -116,7 +116,7 @@ class FrozenPolicy(nn.Module):
         self._hold(algo, description)
 
     def initial_state(self, batch_size: int) -> PolicyState:
-        """Return the initial state of B policies."""
+        """Return the states of B policies at the start of an episode."""
         return {"policy": {}} if self._algo is None else self._algo.initial_state(batch_size)
 
     @torch.no_grad()

@@ -41,12 +41,14 @@ CLIP = 5.0
 
 
 class ICMConfig(AuxiliaryConfig):
-    """Entry of type ``icm``."""
+    """Options of an auxiliary of type ``icm``."""
 
     model_config = {**Section.model_config}
 
     reward: float = Field(0.1, ge=0, description="weight of the bonus, whose mean is about 1")
-    layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers of each network")
+    layer_dims: tuple[PositiveInt, ...] = Field(
+        (256,), description="widths of the hidden layers of each network"
+    )
     num_features: PositiveInt | None = Field(
         64,
         description="number of features that are predicted; null: the whitened observation is predicted",

@@ -29,7 +29,7 @@ from imitate.models.mlp import MLP
 
 
 class InverseConfig(SharingAuxiliaryConfig):
-    """Entry of type ``inverse``."""
+    """Options of an auxiliary of type ``inverse``."""
 
     model_config = {**Section.model_config}
 
@@ -38,7 +38,7 @@ class InverseConfig(SharingAuxiliaryConfig):
 
     @property
     def num_steps(self) -> int:
-        """K, number of transitions in a row that the loss is computed from."""
+        """K: the loss is computed from this number of consecutive transitions."""
         return self.steps
 
 

@@ -27,7 +27,7 @@ from imitate.models.monet import SlotCore, SlotDecoder, drawn, slot_losses
 
 
 class MONetConfig(SharingAuxiliaryConfig):
-    """Entry of type ``monet``."""
+    """Options of an auxiliary of type ``monet``."""
 
     model_config = {**Section.model_config}
 

@@ -170,7 +170,7 @@ class InformationEstimator(nn.Module):
 
 
 class MutualInformationConfig(SharingAuxiliaryConfig):
-    """Entry of type ``mutual_information``."""
+    """Options of an auxiliary of type ``mutual_information``."""
 
     model_config = {**Section.model_config}
 
@@ -195,7 +195,7 @@ class MutualInformationConfig(SharingAuxiliaryConfig):
 
     @property
     def num_steps(self) -> int:
-        """K, number of transitions in a row that the loss is computed from."""
+        """K: the loss is computed from this number of consecutive transitions."""
         return self.steps
 
 

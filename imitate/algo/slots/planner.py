@@ -232,7 +232,7 @@ class PlannerConfig(Section):
 
 
 class RandomShootingConfig(PlannerConfig):
-    """Section of type ``random_shooting``."""
+    """Options of a planner of type ``random_shooting``."""
 
     model_config = {**Section.model_config}
 
@@ -262,7 +262,7 @@ class ElitesConfig(PlannerConfig):
 
 
 class CEMConfig(ElitesConfig):
-    """Section of type ``cem``."""
+    """Options of a planner of type ``cem``."""
 
     rate: float = Field(
         0.9, gt=0, le=1, description="fraction by which mean and variance move towards the elites'"
@@ -271,7 +271,7 @@ class CEMConfig(ElitesConfig):
 
 
 class MPPIConfig(ElitesConfig):
-    """Section of type ``mppi``."""
+    """Options of a planner of type ``mppi``."""
 
     inverse_temperature: float = Field(
         0.5,

@@ -42,7 +42,7 @@ REWARD, LATENT = "reward", "latent"
 
 
 class PredictiveConfig(SharingAuxiliaryConfig):
-    """Entry of type ``predictive``."""
+    """Options of an auxiliary of type ``predictive``."""
 
     model_config = {**Section.model_config}
 
@@ -54,16 +54,20 @@ class PredictiveConfig(SharingAuxiliaryConfig):
     )
     hidden_dim: int = Field(256, ge=1, description="size of the recurrent state")
     layer_dims: tuple[PositiveInt, ...] = Field(
-        (256,), description="hidden layers of the decoders of rewards and observations"
+        (256,),
+        description="widths of the hidden layers of the decoders of rewards and observations",
     )
     projection_dim: int = Field(128, ge=1, description="size of the compared latents")
     target_rate: float = Field(
-        0.01, gt=0, le=1, description="Polyak rate of the target encoder per update"
+        0.01,
+        gt=0,
+        le=1,
+        description="Polyak rate of the target encoder: share of the online weights that they take over per update",
     )
 
     @property
     def num_steps(self) -> int:
-        """K, number of transitions in a row that the loss is computed from."""
+        """K: the loss is computed from this number of consecutive transitions."""
         return self.steps
 
     @property

@@ -77,7 +77,7 @@ class PriorConfig(FrozenPolicyConfig):
         return -self.target_kld_per_dim * size
 
     def problems(self, config: BaseConfig) -> list[str]:
-        """List combinations that cannot be trained."""
+        """Return a message for each combination of settings that cannot be trained."""
         problems = []
         if config.algo["temperature"].target_entropy is not None:
             problems.append(

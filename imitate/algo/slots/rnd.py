@@ -38,13 +38,13 @@ CLIP = 5.0
 
 
 class RNDConfig(AuxiliaryConfig):
-    """Entry of type ``rnd``."""
+    """Options of an auxiliary of type ``rnd``."""
 
     model_config = {**Section.model_config}
 
     reward: float = Field(0.1, ge=0, description="weight of the bonus, whose mean is about 1")
     layer_dims: tuple[PositiveInt, ...] = Field(
-        (128, 128), description="hidden layers of both networks"
+        (128, 128), description="widths of the hidden layers of both networks"
     )
     num_features: int = Field(64, ge=1, description="number of random features to predict")
 

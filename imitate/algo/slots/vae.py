@@ -33,16 +33,18 @@ from imitate.models.vae import GaussianLatent
 
 
 class VAEAuxiliaryConfig(SharingAuxiliaryConfig):
-    """Entry of type ``vae``."""
+    """Options of an auxiliary of type ``vae``."""
 
     model_config = {**Section.model_config}
 
     observations: tuple[str, ...] | None = Field(
         None,
-        description="observations that are reconstructed; null: all images, or all keys without images",
+        description="observations that are reconstructed; null: all images, or all observations if none is an image",
     )
     latent_dim: int = Field(32, ge=1, description="Z, size of the latent")
-    layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers of the decoder")
+    layer_dims: tuple[PositiveInt, ...] = Field(
+        (256,), description="widths of the hidden layers of the decoder"
+    )
     beta: float = Field(
         1e-3, gt=0, description="weight of the divergence; its initial value if there is a target"
     )

@@ -29,13 +29,13 @@ from imitate.models.vq import ResidualVQ
 
 
 class VQAuxiliaryConfig(SharingAuxiliaryConfig):
-    """Entry of type ``vq``."""
+    """Options of an auxiliary of type ``vq``."""
 
     model_config = {**Section.model_config}
 
     observations: tuple[str, ...] | None = Field(
         None,
-        description="observations that are reconstructed; null: all images, or all keys without images",
+        description="observations that are reconstructed; null: all images, or all observations if none is an image",
     )
     latent_dim: int = Field(32, ge=1, description="size of a code")
     num_codes: int = Field(64, ge=2, description="number of codes of each layer")
@@ -46,7 +46,9 @@ class VQAuxiliaryConfig(SharingAuxiliaryConfig):
     commitment_weight: float = Field(
         0.25, ge=0, description="weight of the distance of latents from their codes"
     )
-    layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers of the decoder")
+    layer_dims: tuple[PositiveInt, ...] = Field(
+        (256,), description="widths of the hidden layers of the decoder"
+    )
 
 
 @register("vq", VQAuxiliaryConfig)

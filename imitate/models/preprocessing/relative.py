@@ -51,7 +51,7 @@ class RelativeActions(PreprocessStep):
         self._index: list[int] = []
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         (observation,) = self.references
         space = spec.space(observation, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:

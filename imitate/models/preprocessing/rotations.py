@@ -56,7 +56,7 @@ class Rotation6d(PreprocessStep):
         self.rotation_limit = math.pi if form in ("axis_angle", "euler") else 1.0
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         size = self._form.size
         total = sum(spec.actions.values())
         first = self._dims[0] if self._dims else -1
@@ -145,7 +145,7 @@ class RelativePose(Rotation6d):
         self._back = rotations.absolute_from_frame if in_hand else rotations.absolute_from_world
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         for key, size in zip(self.references, (3, self._observed_form.size), strict=True):
             shape = spec.space(key, self.name).shape
             if shape != (size,):
@@ -230,7 +230,7 @@ class ContinuousObservation(PreprocessStep):
         """Invert :meth:`there`, as far as the representation is unique."""
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         space = spec.space(self._key, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
             raise ConfigError(
@@ -288,7 +288,7 @@ class ObservedRotation6d(ContinuousObservation):
         self._form = form_of(form, "observed_rotation_6d: form")
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         bound = super().bind(spec)
         if len(self._dims) != self._form.size:
             raise ConfigError(

@@ -42,7 +42,7 @@ class Layout(PreprocessStep):
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         self._modalities = {key: space.modality for key, space in spec.obs.items()}
         return spec.with_obs(
             {
@@ -108,7 +108,7 @@ class Rotations(PreprocessStep):
         self.changes_actions = any(key.rotation for key in layout.keys.values())
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         return Spec(spec.obs, self._layout.learned_dims)
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
@@ -160,7 +160,7 @@ class Normalize(PreprocessStep):
         self.normalizes_obs = self.normalizes_actions = False
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         self._spaces = dict(spec.obs)
         self._ranges = _ranges({key: math.prod(self._shape(key)) for key in spec.obs})
         self._action_ranges = _ranges(spec.actions)
@@ -292,7 +292,7 @@ class Clip(PreprocessStep):
         self._keys: frozenset[str] = frozenset()
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         for key in self._chosen or ():
             space = spec.space(key, self.name)
             if space.modality != "low_dim" or space.is_token:

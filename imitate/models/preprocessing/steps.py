@@ -56,7 +56,7 @@ class BinaryActions(PreprocessStep):
         self._spec = Spec({}, {})
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         total = sum(spec.actions.values())
         if not self._dims or sorted(set(self._dims)) != sorted(
             dim for dim in self._dims if dim in range(total)
@@ -128,7 +128,7 @@ class Pad(PreprocessStep):
         self._real = self.dim
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         if self._key is None:
             self._set_real(sum(spec.actions.values()), "the action")
             missing = self.dim - self._real
@@ -207,7 +207,7 @@ class Resize(PreprocessStep):
         self._resized: frozenset[str] = frozenset()
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         images = [key for key, space in spec.obs.items() if space.modality in IMAGE_MODALITIES]
         for key in self._chosen or ():
             space = spec.space(key, self.name)
@@ -273,7 +273,7 @@ class Tokenize(PreprocessStep):
         """Return the tokens of a text, each at least 1 and below :attr:`vocabulary`."""
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the step's output."""
+        """Return the shapes of observations and actions after this step, from those before it."""
         space = spec.space(self._key, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
             raise ConfigError(
