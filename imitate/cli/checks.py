@@ -1,4 +1,4 @@
-"""``imitate check-env`` and ``imitate check-algo``: check an environment, or one with policy and trainer."""
+"""``imitate check-env`` checks an environment; ``imitate check-algo`` checks a configuration's training in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def of_environment(
     steps: Annotated[
         int,
         typer.Option(
-            "--steps", min=1, help="Number of random steps within which an episode should end."
+            "--steps",
+            min=1,
+            help="Number of random steps within which an episode should end; a warning is printed "
+            "if it does not.",
         ),
     ] = 1000,
     json_: AsJson = False,
@@ -110,7 +113,7 @@ def of_configuration(
             typer.echo(f"{MARKS[finding.verdict]}  {finding.name:<{WIDTH}}  {finding.words}")
 
     loaded = load_resolved(config, set_ or (), dataset, None)
-    trust_named(loaded)  # as in imitate train: the user names the configuration
+    trust_named(loaded)  # as in imitate train: a configuration that the user names is trusted
     findings = check_algo(loaded, say)
     if json_:
         typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))

@@ -19,9 +19,9 @@ def command(
         typer.Option(
             "--on",
             metavar="PLACE",
-            help="ray: the cluster of RAY_ADDRESS, or the one that `ray start` started on "
-            "this machine, or else a private one on this machine; ray:HOST:PORT; local: "
-            "this machine without Ray.",
+            help="ray: the cluster of RAY_ADDRESS, or the one that `ray start` started on this machine, or else a "
+            "private one on this machine; ray:HOST:PORT: the cluster at that address; local: this machine "
+            "without Ray.",
         ),
     ] = "ray",
     cpus: Annotated[float, typer.Option("--cpus", min=0.0, help="CPU cores per worker.")] = 1.0,
@@ -57,7 +57,7 @@ def command(
 
 
 def _found(on: str, cpus: float, gpus: float) -> dict[str, Any]:
-    """Return the back end, its nodes, the number of workers that fit, and the bytes moved to disk."""
+    """Return the back end's name, its nodes, the number of workers that fit, and the bytes moved to disk."""
     from imitate.crew import open_backend
     from imitate.crew.ray_cluster import node_facts
 

@@ -38,14 +38,14 @@ from imitate.system.text import counted
 
 
 class Quality(str, Enum):
-    """Kind of demonstrator."""
+    """Demonstrators that act: the expert alone, or several of different skill in turn."""
 
     expert = "expert"
     mixed = "mixed"
 
 
 class Rewards(str, Enum):
-    """Kind of rewards to record."""
+    """Rewards of the environment: sparse (1 on success) or dense (shaped)."""
 
     sparse = "sparse"
     dense = "dense"
@@ -71,7 +71,7 @@ _OF_A_PERSON = (
     "overwrite",
     "json_",
 )
-"""Options that are allowed with ``--teleop``; all others are for scripted experts."""
+"""Parameters whose options are allowed with ``--teleop``; all other options are for scripted experts."""
 _PERSONS_HORIZON = 1000
 _OF_AN_EXPERT = (
     "noise",
@@ -82,13 +82,13 @@ _OF_AN_EXPERT = (
     "rewards",
     "env_kwargs",
 )
-"""Options that are not allowed with ``--agent``."""
+"""Parameters whose options are not allowed with ``--agent``."""
 
 
 def command(
     ctx: typer.Context,
     out: Annotated[
-        Path, typer.Option("--out", help="HDF5 file to write; a folder with --shard-demos.")
+        Path, typer.Option("--out", help="HDF5 file to write, or with --shard-demos a folder.")
     ],
     env: Annotated[
         str | None,
@@ -96,7 +96,8 @@ def command(
             "--env",
             help=f"Task with a scripted expert: {', '.join(EXPERTS)}, metaworld:push-v3, "
             "gymnasium_robotics:FetchPush-v4, gym_aloha:gym_aloha/AlohaTransferCube-v0 (docs/environments.md); "
-            "with --teleop any environment; with --agent by default that of its training.",
+            "with --teleop any environment; with --agent by default the environment in which the policy was "
+            "trained.",
         ),
     ] = None,
     agent: Annotated[
@@ -104,11 +105,17 @@ def command(
         typer.Option(
             "--agent",
             "-a",
-            help="Checkpoint or run folder: record the policy's own episodes, failures too, without noise.",
+            help="Checkpoint or run folder of a policy. Its episodes, also failed ones, are recorded instead of an "
+            "expert's, without added noise.",
         ),
     ] = None,
     num: Annotated[
-        int, typer.Option("--num", min=1, help="Demonstrations, or the policy's episodes.")
+        int,
+        typer.Option(
+            "--num",
+            min=1,
+            help="Number of demonstrations to record, or with --agent of the policy's episodes.",
+        ),
     ] = 100,
     workers: Workers = None,
     on: On = LOCAL,
@@ -118,8 +125,8 @@ def command(
             "--shard-demos",
             min=1,
             metavar="N",
-            help="Write a folder of files with N demonstrations each, and an index.json at the end: imitate train "
-            "--dataset FOLDER.",
+            help="Write a folder of files with N demonstrations each, and at the end an index.json, so that the "
+            "folder can be used as one dataset.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -130,8 +137,8 @@ def command(
         Quality,
         typer.Option(
             "--quality",
-            help="mixed: demonstrators better, okay, worse and noise in turn, each with a "
-            "filter key; failed attempts are kept. Only for one arm.",
+            help="mixed: four demonstrators (better, okay, worse, noise) act in turn, and the demos of each get a "
+            "filter key of this name; failed attempts are kept. Only for robosuite tasks with one arm.",
         ),
     ] = Quality.expert,
     human_like: Annotated[
@@ -158,14 +165,16 @@ def command(
         typer.Option(
             "--env-kwargs",
             metavar="JSON",
-            help='Arguments of the environment, such as \'{"camera_names": ["corner2"]}\' for images of Meta-World.',
+            help='Arguments for making the environment, as JSON, such as \'{"camera_names": ["corner2"]}\' for images '
+            "of Meta-World.",
         ),
     ] = None,
     rewards: Annotated[
         Rewards,
         typer.Option(
             "--rewards",
-            help="Rewards of the environment. sparse: 1 where the task is solved; dense: shaped.",
+            help="Rewards to record. sparse: 1 in steps in which the task is solved, otherwise 0; dense: the "
+            "environment's shaped rewards.",
         ),
     ] = Rewards.sparse,
     signals: Annotated[
@@ -173,8 +182,8 @@ def command(
         typer.Option(
             "--signals",
             metavar="NAME",
-            help="Number of each step's info to record for algo.rewards, such as joint_speed or contact_force of "
-            "robosuite's tasks; repeatable.",
+            help="Name of a number in the step's info that is recorded for algo.rewards, such as joint_speed or "
+            "contact_force of robosuite's tasks; repeatable.",
         ),
     ] = None,
     horizon: Annotated[
@@ -182,8 +191,8 @@ def command(
         typer.Option(
             "--horizon",
             min=1,
-            help="Number of steps after which an attempt has failed. Default: the expert's; with --agent that of the "
-            f"policy's training; with --teleop {_PERSONS_HORIZON}.",
+            help="Number of steps after which an attempt counts as failed. Default: the expert's own limit; with "
+            f"--agent the horizon of the policy's training; with --teleop {_PERSONS_HORIZON}.",
         ),
     ] = None,
     hold: Annotated[
@@ -198,8 +207,8 @@ def command(
         typer.Option(
             "--teleop",
             metavar="DEVICE",
-            help="A person demonstrates in real time: keyboard, gamepad, spacemouse, or a "
-            "device as in imitate record.",
+            help="Device with which a person demonstrates in real time: keyboard, gamepad, spacemouse, or another "
+            "that imitate record takes.",
         ),
     ] = None,
     teleop_arg: TeleopArgs = None,
@@ -209,24 +218,26 @@ def command(
     append: Annotated[
         bool,
         typer.Option(
-            "--append", help="With --teleop: resume a file, or one that a crash left unfinished."
+            "--append",
+            help="With --teleop: add episodes to an existing file, also to one that a crash left "
+            "unfinished.",
         ),
     ] = False,
     json_: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Record demonstrations by a scripted expert in a simulator, or by a person, or a policy's own episodes.
+    """Record demonstrations of a scripted expert or a person in a simulator, or the episodes of a policy.
 
-    With --teleop a person demonstrates at a device, in the environment in real
-    time; it is imitate record OUT --robot sim --env ENV --teleop DEVICE.
+    With --teleop a person demonstrates at a device in the simulated environment, in real time, as with imitate record
+    OUT --robot sim --env ENV --teleop DEVICE.
 
     With --on ray the simulators run on a cluster (docs/cluster.md). A collection may be interrupted at any time;
     the same command with --resume continues it.
 
-    Exit code 1: the simulator died or hung twice over some episodes; they are named and not in the file.
+    Exit code 1: the simulator crashed or hung twice in some episodes; they are listed and are not in the file.
     """
     if env is None and (agent is None or teleop is not None):
-        raise UserError("--env is missing: name a task, or a policy by --agent")
+        raise UserError("--env is missing: name a task by --env, or a policy by --agent")
     if teleop is not None:
         _refuse(ctx, lambda name: name not in _OF_A_PERSON, "leave --teleop out")
         RecordingSession(
@@ -244,7 +255,9 @@ def command(
         ).run()
         return
     if teleop_arg or append or view:
-        raise UserError("--teleop-arg, --append and --view need --teleop: name a device")
+        raise UserError(
+            "--teleop-arg, --append and --view need --teleop: name a device by --teleop DEVICE"
+        )
     if agent is not None:
         _refuse(ctx, lambda name: name in _OF_AN_EXPERT, "leave --agent out")
         plan = _plan_of_policy(agent, env)
@@ -295,12 +308,12 @@ def command(
 
 
 def _plan_of_policy(agent: Path, env: str | None) -> Plan:
-    """Return the plan of a policy's own episodes, in an environment or in that of its training."""
+    """Return the plan for recording a policy's episodes in ``env``, or if it is None in the training environment."""
     from imitate.evaluate.job import subject_of  # imports torch
 
     subject = subject_of(agent)
     if env is None and not subject.env_meta:
-        raise UserError(f"{agent}: names no environment: name one by --env")
+        raise UserError(f"{agent}: the checkpoint names no environment: name one by --env")
     return Plan(
         env_meta=subject.env_meta if env is None else named_env(env, subject.env_meta),
         horizon=subject.horizon,
@@ -313,16 +326,18 @@ def _plan_of_policy(agent: Path, env: str | None) -> Plan:
 def _plan_of_expert(
     env: str, quality: Quality, human_like: bool, rewards: Rewards, env_kwargs: str | None
 ) -> Plan:
-    """Return the plan of a scripted expert's demonstrations."""
+    """Return the plan for recording a scripted expert's demonstrations."""
     expert = find_expert(env)
     if human_like and quality is Quality.mixed:
         raise UserError(
-            "--human-like changes the expert's motion, but --quality mixed has its own "
-            "demonstrators: leave one out"
+            "--human-like changes the expert's motion, but --quality mixed uses other demonstrators: leave one of "
+            "the two out"
         )
     if (human_like or quality is Quality.mixed) and not expert.acts_as_person:
         option = "--human-like" if human_like else "--quality mixed"
-        raise UserError(f"{option} is for robosuite's tasks, but {env} is not one: leave it out")
+        raise UserError(
+            f"{option} works only in robosuite's tasks, but --env is {env}: leave {option} out"
+        )
     return Plan(
         env_meta={
             **named_env(env),
@@ -341,7 +356,7 @@ def _env_kwargs(
     kwargs = dict(expert.env_kwargs)
     if rewards is Rewards.dense:
         if expert.dense_kwargs is None:
-            raise UserError(f"--rewards dense: {env} has no shaped rewards: leave it out")
+            raise UserError(f"--rewards dense: {env} has no shaped rewards: leave the option out")
         kwargs.update(expert.dense_kwargs)
     if given is None:
         return kwargs
@@ -355,7 +370,7 @@ def _env_kwargs(
 
 
 def _refuse(ctx: typer.Context, is_refused: Callable[[str], bool], otherwise: str) -> None:
-    """Refuse given options for scripted experts, which do not apply to a person or a policy."""
+    """Raise UserError if an option was given that applies only to scripted experts."""
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
         given = source is not None and source.name == "COMMANDLINE"
@@ -398,6 +413,6 @@ def _as_text(report: CollectionReport) -> str:
 
 
 def _per_minute(report: CollectionReport) -> float:
-    """Return the demonstrations per minute of this command, without those of an interrupted one."""
+    """Return the demonstrations recorded per minute, without those that were in the file when the command resumed."""
     recorded = report.demos - report.resumed
     return 60.0 * recorded / report.seconds if report.seconds else 0.0

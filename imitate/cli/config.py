@@ -20,7 +20,7 @@ from imitate.errors import ConfigError, nearest
 from imitate.system.plain_files import write_text
 
 app = typer.Typer(
-    help="Write a configuration for a file; show, explain and check configurations.",
+    help="Write a configuration for a demonstration file; show, explain and check configurations.",
     no_args_is_help=True,
 )
 
@@ -30,7 +30,9 @@ TOPIC_WIDTH = len("control rate")
 
 @app.command("list", epilog=examples("imitate config list", "imitate config list lift --json"))
 def list_(
-    part: Annotated[str, typer.Argument(help="Only names that contain this, such as lift.")] = "",
+    part: Annotated[
+        str, typer.Argument(help="List only names that contain this text, such as lift.")
+    ] = "",
     json_: AsJson = False,
 ) -> None:
     """List the configurations that come with the package."""
@@ -54,7 +56,9 @@ def list_(
     )
 )
 def init(
-    file: Annotated[Path, typer.Argument(help="HDF5 file, or a dataset of another format.")],
+    file: Annotated[
+        Path, typer.Argument(help="Demonstrations: an HDF5 file, or a dataset of another format.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="JSON file to write; by default it is printed."),
@@ -62,13 +66,18 @@ def init(
     algo: Annotated[
         str,
         typer.Option(
-            "--algo", help="A template: bc, bc_rnn_gmm, flow_policy, act ..., or bc/bc_rnn_gmm."
+            "--algo",
+            help="Template of the algorithm, such as bc, bc_rnn_gmm, flow_policy or act, also with its "
+            "folder: bc/bc_rnn_gmm.",
         ),
     ] = "flow_policy",
     images: Annotated[
         str,
         typer.Option(
-            "--images", metavar=NAMES, help="all, none, or keys: front_image,wrist_image."
+            "--images",
+            metavar=NAMES,
+            help="Images to observe: all, none, or observation keys such as "
+            "front_image,wrist_image.",
         ),
     ] = "all",
     image_size: Annotated[
@@ -81,13 +90,14 @@ def init(
         bool,
         typer.Option(
             "--skip-incomplete",
-            help="Train on the demos that have all images, if others lack some.",
+            help="If some demos lack an image, train only on the demos that have all.",
         ),
     ] = False,
     forecast: Annotated[
         bool,
         typer.Option(
-            "--forecast/--no-forecast", help="Run the first updates to estimate the duration."
+            "--forecast/--no-forecast",
+            help="Run the first updates to estimate how long training takes.",
         ),
     ] = True,
     measure: Annotated[
@@ -99,7 +109,9 @@ def init(
     for_: Annotated[
         str | None,
         typer.Option(
-            "--for", help="lerobot: keys with which LeRobot can take the policy back as its own."
+            "--for",
+            help="lerobot: write settings with which the trained policy can be converted to a LeRobot "
+            "policy.",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -177,11 +189,11 @@ def explain(
     file: Annotated[str, typer.Argument(help="JSON file of imitate or robomimic.")],
     set_: SetKeys = None,
     differing: Annotated[
-        bool, typer.Option("--differing", help="Only keys where robomimic differs.")
+        bool, typer.Option("--differing", help="Show only keys that robomimic treats differently.")
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Explain what each key means, and where robomimic differs."""
+    """Explain what each key of a configuration means, and how robomimic differs."""
     config = load_config(file, set_ or ())
     found = [
         one
@@ -227,9 +239,9 @@ def check(
 
 @app.command(epilog=examples("imitate config schema --out schemas"))
 def schema(
-    out: Annotated[Path, typer.Option(help="Folder for <algo_name>.json.")] = Path(
-        "configs/schema"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder in which <algo_name>.json is written for each algorithm.")
+    ] = Path("configs/schema"),
 ) -> None:
     """Write JSON schemas of all configurations, for editors."""
     try:
@@ -246,7 +258,9 @@ def schema(
 def keys(
     algo_name: Annotated[
         str | None,
-        typer.Argument(help="Show the algorithm's section; default: the shared sections."),
+        typer.Argument(
+            help="Algorithm whose section is shown; default: the sections that all algorithms share."
+        ),
     ] = None,
 ) -> None:
     """Print the table of all keys: type, default, meaning."""

@@ -25,8 +25,8 @@ def command(
         str,
         typer.Option(
             "--to",
-            help="robomimic-0.5 (also for 0.4), robomimic-0.3, lerobot (0.4 to 0.6), "
-            "lerobot-0.3, lerobot-plugin, or imitate.",
+            help="Toolkit and version that will read the checkpoint: robomimic-0.5 (also for 0.4), robomimic-0.3, "
+            "lerobot (0.4 to 0.6), lerobot-0.3, lerobot-plugin, or imitate.",
         ),
     ] = "robomimic-0.5",
     acting_only: Annotated[
@@ -41,9 +41,9 @@ def command(
 ) -> None:
     """Write a checkpoint in another toolkit's layout.
 
-    The new policy acts like this one, with one difference: robomimic and LeRobot do not clip actions to their
-    limits. If the other toolkit lacks a part, the error names it. Optimizers are not written: training resumes there
-    with the weights only.
+    The new policy acts like this one, with one difference: robomimic and LeRobot do not clip actions to their limits.
+    If the other toolkit lacks a feature of the policy, the error names it. Optimizers are not written: training resumes
+    there with the weights only.
 
     lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy), and with the
     package of plugins/lerobot_policy_imitate one that --to lerobot-plugin wrote (any policy).
@@ -67,7 +67,7 @@ def command(
         ckpt["rename"] = joined(ckpt.get("rename"), parse_rename(rename))
         policy_from_checkpoint(
             device="cpu", ckpt_dict=ckpt
-        )  # refuses names that the policy does not have
+        )  # raises UserError for names that the policy does not have
     algo_name = ckpt["algo_name"]
     if acting_only:
         ckpt = acting_checkpoint(ckpt, source)

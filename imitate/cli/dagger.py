@@ -70,14 +70,18 @@ def command(
         typer.Option(
             "--expert",
             metavar="WHO",
-            help="Source of the correct action: scripted, a checkpoint, or module:function "
-            "of an observation.",
+            help="Source of the correct actions: scripted (the task's expert), a checkpoint, or module:function, "
+            "which gets an observation and returns an action.",
         ),
     ] = "scripted",
     beta: Annotated[
         float,
         typer.Option(
-            "--beta", min=0.0, max=1.0, help="In round k the expert acts with probability beta^k."
+            "--beta",
+            min=0.0,
+            max=1.0,
+            help="In round k = 1, 2, ... the expert's action is executed with "
+            "probability beta^k at each labelled step, otherwise the policy's.",
         ),
     ] = 0.5,
     label_every: Annotated[
@@ -97,9 +101,9 @@ def command(
             metavar="QUANTILE",
             min=0.0,
             max=1.0,
-            help="Query the expert only where the policy's uncertainty is above this quantile of "
-            "the demonstrations' (0.9), and learn only from these steps; best with --label-every 4. Not with "
-            "--take-over.",
+            help="Query the expert only where the policy's uncertainty exceeds this quantile of its uncertainty on "
+            "the demonstrations, such as 0.9, and learn only from these steps; best with --label-every 4. Not "
+            "with --take-over.",
         ),
     ] = None,
     take_over: Annotated[
@@ -107,11 +111,10 @@ def command(
         typer.Option(
             "--take-over",
             metavar="WHO",
-            help="HG-DAgger: only steps in which somebody takes over are labelled. On a "
-            "robot (--env robot:NAME) name a teleoperation device, as for imitate run; "
-            "otherwise module:function, which gets an observation and the policy's "
-            "action and returns an action or None; or expert, which acts while the "
-            "policy errs.",
+            help="HG-DAgger: only steps in which a supervisor takes over are labelled. On a robot (--env robot:NAME) "
+            "name a teleoperation device, as for imitate run; otherwise module:function, which gets an "
+            "observation and the policy's action and returns an action, or None to let the policy act; or "
+            "expert: the scripted expert acts while the policy errs.",
         ),
     ] = None,
     take_over_arg: TakeOverArgs = None,
@@ -148,7 +151,7 @@ def command(
     meta = _environment(env, dataset, loaded)
     loaded = loaded.with_overrides(
         {"experiment.env_meta_update_dict": {}}
-    )  # meta already contains it
+    )  # meta already contains the environment of --env
     meta = _with_device(meta, take_over, take_over_arg or [])
     plan = DaggerPlan(
         rounds=rounds,
@@ -201,7 +204,7 @@ def command(
 def _check_take_over(
     take_over: str | None, label_every: int, ask_above: float | None, *, copies: bool
 ) -> None:
-    """Refuse options that contradict ``--take-over``."""
+    """Raise ConfigError for options that contradict ``--take-over``."""
     if take_over is not None and label_every > 1:
         raise ConfigError(
             "--label-every: with --take-over every expert-controlled step is labelled: leave "
@@ -209,7 +212,7 @@ def _check_take_over(
         )
     if take_over is not None and ask_above is not None:
         raise ConfigError(
-            "--ask-above: with --take-over whoever takes over decides when: leave one of them out"
+            "--ask-above: with --take-over the supervisor decides which steps are labelled: leave one of them out"
         )
     if take_over not in (None, "expert") and copies:
         raise ConfigError(
@@ -245,7 +248,9 @@ def _with_keys(config: Config, dataset: Path | None) -> Config:
 
 
 def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[str, Any]:
-    """Return env_args by the rule of all commands; if the environment is not the data's, it describes itself.
+    """Return the env_args of the environment in which the rounds are played.
+
+    They are those of the data; if ``env`` or the configuration changes them, those that the environment reports.
 
     Raises:
         EnvError: the environment cannot be made.
@@ -265,9 +270,12 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     if env is None and not update and dataset is not None:
         return own
     if env is None and "env_name" not in {**own, **update}:
-        raise ConfigError("--env: name the environment, or give demonstrations that name theirs")
+        raise ConfigError(
+            "--env: no environment is given: name it, or give demonstrations that contain their "
+            "environment"
+        )
     meta = laid_over(own, update) if env is None else named_env_of(config, env, own)
-    if is_robot(meta):  # a robot is connected once, when the rounds begin
+    if is_robot(meta):  # a robot is not opened here; it is connected once, when the rounds begin
         return at_rate(meta, rate)
     made = make_env(meta, obs_keys=config.all_obs_keys)
     try:
@@ -277,7 +285,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
 
 
 def _horizon(dataset: Path | None) -> int:
-    """Return the episode length if it is null in the configuration: the value that the demonstrations suggest."""
+    """Return the episode length in steps that suits the demonstrations, for a configuration in which it is null."""
     from imitate.config.experiment import DEFAULT_HORIZON
     from imitate.config.from_data import rollout_horizon
     from imitate.data import DatasetFile
@@ -296,7 +304,7 @@ def _supervisor(
     take_over: str | None,
     meta: dict[str, Any],
 ) -> SuperviseRound:
-    """Return the supervisor of each round."""
+    """Return a function that makes the supervisor of a round."""
     from imitate.train.interactive.supervision import (
         CorrectionsOf,
         LabelsOf,
@@ -308,12 +316,12 @@ def _supervisor(
     env_name = _task_of(meta)
     if (meta.get("env_kwargs") or {}).get(
         "take_over"
-    ) is not None:  # a robot's own supervisor, which reads the person's device
+    ) is not None:  # the robot itself reads the person's device
         return lambda number: TakesOver(lambda obs, wanted: None)
     if take_over is not None and take_over != "expert":
         hand = imported(take_over, "--take-over")
         return lambda number: TakesOver(hand)
-    named_expert(expert, env_name)  # refused now rather than in the first round
+    named_expert(expert, env_name)  # raises an error now rather than in the first round
     if take_over is not None:
         return CorrectionsOf(expert, env_name)
     return LabelsOf(expert, env_name, beta, label_every, ask_above)
@@ -325,7 +333,7 @@ def _with_device(
     """Add the device of ``--take-over`` to the env_args of a robot.
 
     Raises:
-        ConfigError: a device without a robot, or options without a device.
+        ConfigError: a device is given without a robot, or device options are given without a device.
     """
     from imitate.cli.robot.robots import options_of
     from imitate.deploy.robot.robot import TELEOPERATORS, Teleoperator, names_of
@@ -340,7 +348,8 @@ def _with_device(
     if not is_device:
         if words:
             raise ConfigError(
-                "--take-over-arg: is an option of a robot's device, but --take-over names none"
+                "--take-over-arg: sets an option of a teleoperation device, but --take-over names none: name one, or "
+                "leave --take-over-arg out"
             )
         return meta
     if not is_robot(meta):

@@ -32,15 +32,15 @@ def command(
         Path | None,
         typer.Option(
             "--dataset",
-            help="Demonstrations of the training; by default the file that the run names.",
+            help="Demonstrations on which the policy was trained; by default the file named in its configuration.",
         ),
     ] = None,
     recording: Annotated[
         Path | None,
         typer.Option(
             "--recording",
-            help="Recorded episodes in which the policy failed: of a robot `imitate run --record FILE`, in a simulator "
-            "`imitate collect --agent RUN --out FILE`.",
+            help="Recorded episodes in which the policy failed. `imitate run --record FILE` records them on a robot, "
+            "`imitate collect --agent RUN --out FILE` in a simulator.",
         ),
     ] = None,
     max_demos: Annotated[
@@ -87,8 +87,9 @@ def command(
         failed = None if recording is None else stack.enter_context(DatasetFile(recording))
         if data is None and failed is None:
             raise UserError(
-                f"{run}: its demonstrations are not found: name them by --dataset, or record episodes by "
-                f"`imitate collect --agent {shlex.quote(str(run))} --out failed.hdf5` and add --recording failed.hdf5"
+                f"{run}: the demonstrations of the training are not found: name them by --dataset, or record episodes "
+                f"by `imitate collect --agent {shlex.quote(str(run))} --out failed.hdf5` and add --recording "
+                "failed.hdf5"
             )
         report = diagnose(
             subject,
@@ -105,7 +106,7 @@ def command(
 
 
 def _with_paths(cause: Cause, run: Path, dataset: Path | None) -> Cause:
-    """Put the names of run and file into the command that a cause advises."""
+    """Fill the run's and the demonstrations' paths into the command that a cause advises."""
     advice = re.sub(r"\bRUN\b", lambda _: shlex.quote(str(run)), cause.advice)
     if dataset is not None:
         advice = re.sub(r"\bFILE\b", lambda _: shlex.quote(str(dataset)), advice)
@@ -131,5 +132,5 @@ def _lines(report: Diagnosis) -> list[str]:
 
 
 def _below(cause: Cause) -> float:
-    """Return a score rounded down, because 0.996 is not named."""
+    """Return a score rounded down, so that 0.996 is not shown as 1.00, from which a cause would be named."""
     return int(cause.score * 100) / 100

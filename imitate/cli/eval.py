@@ -38,7 +38,7 @@ ALL = "all"
 
 
 class Inference(str, Enum):
-    """How action chunks are executed while the next prediction is computed."""
+    """Behaviour of the robot while the next chunk is predicted, with ``--latency-ms``."""
 
     sync = "sync"
     asynchronous = "async"
@@ -48,7 +48,7 @@ class Inference(str, Enum):
 
 
 class Mode(str, Enum):
-    """How the episodes are played."""
+    """Distribution of the episodes: one policy per worker process, or one policy for many environments."""
 
     auto = "auto"
     processes = "processes"
@@ -61,14 +61,17 @@ def command(
         typer.Option(
             "--agent",
             "-a",
-            help="Checkpoint, run folder, or folder of runs (its newest); give two to compare them. Or, with one "
-            "--env: scripted, the task's expert; module:function, an expert of your own; random.",
+            help="Policy to evaluate: checkpoint, run folder, or folder of runs (the newest run is used); give two "
+            "to compare them. With one --env also: scripted (the task's expert), module:function (an expert of "
+            "your own), or random (random actions).",
         ),
     ],
     more: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[AGENT]...", help="Further checkpoints: --agent runs/*/checkpoints/best.pth"
+            metavar="[AGENT]...",
+            help="Further policies, so that the shell may expand a pattern: --agent "
+            "runs/*/checkpoints/best.pth",
         ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 50,
@@ -85,16 +88,17 @@ def command(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Episode i starts from seed + i.")] = 0,
     horizon: Annotated[
         int | None,
-        typer.Option("--horizon", min=1, help="Longest episode in steps; default: as in training."),
+        typer.Option(
+            "--horizon", min=1, help="Largest number of steps per episode; default: as in training."
+        ),
     ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(
             "--env",
-            help="One of the checkpoint's environments, or another: a gymnasium name "
-            "(module:Name-v0), a robosuite task, a robot (robot:NAME, robot:sim), a "
-            "JSON file of env_args; may be repeated. Default, and with 'all': those of "
-            "its training.",
+            help="Environment to evaluate in. One of the checkpoint's environments, or another: a gymnasium name "
+            "(module:Name-v0), a robosuite task, a robot (robot:NAME, robot:sim), a JSON file of env_args; may "
+            "be repeated. Default, and with 'all': all environments of the policy's training.",
         ),
     ] = None,
     lang: Lang = None,
@@ -103,8 +107,8 @@ def command(
         Mode,
         typer.Option(
             "--mode",
-            help="processes: each worker has a policy; vector: environments step together "
-            "and share batched policy calls.",
+            help="processes: each worker process has its own copy of the policy; vector: environments step together "
+            "and share batched policy calls; auto: vector on a GPU and for large policies, otherwise processes.",
         ),
     ] = Mode.auto,
     device: Annotated[
@@ -118,11 +122,12 @@ def command(
             "--epsilon",
             min=0.0,
             max=1.0,
-            help="Probability of a random action in place of the policy's; 1 shows what a random policy reaches.",
+            help="Probability with which a random action replaces the policy's; with 1 the policy is random.",
         ),
     ] = 0.0,
     video: Annotated[
-        Path | None, typer.Option("--video", help="Write a video to this .mp4 file.")
+        Path | None,
+        typer.Option("--video", help="Write a video of the first episodes to this .mp4 file."),
     ] = None,
     video_episodes: Annotated[
         int,
@@ -137,41 +142,46 @@ def command(
         bool,
         typer.Option(
             "--overlay",
-            help="Draw onto the video: the end-effector path of the planned actions, keypoints of a spatial softmax.",
+            help="With --video: draw the end-effector path of the planned actions and the keypoints of a spatial "
+            "softmax onto the frames.",
         ),
     ] = False,
     json_: Annotated[
         Path | None,
-        typer.Option("--json", help="Write all results, including the seed of each episode."),
+        typer.Option(
+            "--json",
+            help="Write all results to this JSON file, including the seed of each episode.",
+        ),
     ] = None,
     table_file: Annotated[
         Path | None,
         typer.Option(
             "--table",
             metavar="FILE",
-            help="Write each result at once, in the form of --json, so that --resume can continue.",
+            help="Write each result to this file as soon as it is known, in the form of --json, so that --resume can "
+            "continue.",
         ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Skip evaluations and episodes that an interrupted run wrote to --table.",
+            help="Skip the evaluations and episodes that an interrupted command already wrote to --table.",
         ),
     ] = False,
     fqe: Annotated[
         bool,
         typer.Option(
             "--fqe",
-            help="Play no episodes: rank the checkpoints (all of a run folder) by their "
-            "return as estimated from recorded rewards.",
+            help="Play no episodes: rank the checkpoints (in a run folder: all) by their return, as fitted Q "
+            "evaluation estimates it from recorded rewards.",
         ),
     ] = False,
     data: Annotated[
         Path | None,
         typer.Option(
             "--data",
-            help="With --fqe or --uncertainty: demonstrations; default: the training's own.",
+            help="With --fqe or --uncertainty: demonstrations to evaluate on; default: those of the training.",
         ),
     ] = None,
     discount: Annotated[
@@ -180,7 +190,7 @@ def command(
             "--discount",
             min=0.0,
             max=0.9999,
-            help="With --fqe: discount of the return; default: the training's own, or 0.99.",
+            help="With --fqe: discount of the return; default: the discount of the training, or 0.99 if it has none.",
         ),
     ] = None,
     uncertainty: Annotated[
@@ -206,16 +216,17 @@ def command(
         typer.Option(
             "--latency-ms",
             min=0.0,
-            help="Milliseconds that a prediction takes; meanwhile the simulation continues, "
-            "as on a robot.",
+            help="Simulate that a prediction takes this many milliseconds; meanwhile the simulation continues, as on "
+            "a robot.",
         ),
     ] = None,
     inference: Annotated[
         Inference,
         typer.Option(
             "--inference",
-            help="With --latency-ms. sync: the robot waits; async: chunks are joined; rtc, rtc-vjp: real-time "
-            "chunking; prefix: the same for policies trained with algo.prefix.max_delay.",
+            help="What happens during --latency-ms. sync: the robot waits; async: it executes the previous chunk, "
+            "and the next one is joined to it; rtc, rtc-vjp: async with real-time chunking; prefix: real-time "
+            "chunking of policies trained with algo.prefix.max_delay.",
         ),
     ] = Inference.sync,
     quiet: Quiet = False,
@@ -227,7 +238,7 @@ def command(
     measurement of many checkpoints may be interrupted at any time; the same
     command with --resume continues it.
 
-    An environment that reports no success has returns alone.
+    For an environment that reports no success, only the return is shown.
 
     With --fqe no simulator is needed: checkpoints are ranked by fitted Q
     evaluation on demonstrations with rewards. docs/offline_rl.md shows how reliable it is.
@@ -237,7 +248,9 @@ def command(
     agent, drawn = _made([*agent, *(more or ())], env)
     late = _lateness(latency_ms, inference)
     if fqe and uncertainty is not None:
-        raise ConfigError("--fqe and --uncertainty are two measurements: leave one of them out")
+        raise ConfigError(
+            "--fqe and --uncertainty cannot be measured by one command: leave one of them out"
+        )
     _refuse_mixture(
         offline="--fqe" if fqe else None if uncertainty is None else "--uncertainty",
         video=video,
@@ -331,7 +344,7 @@ def _tell(
     failures: Sequence[str],
     json_file: Path | None,
 ) -> None:
-    """Print the table with its notes; write the JSON file."""
+    """Print the table of results, warnings and notes, and write the JSON file if one is given."""
     from imitate.cli.eval_jobs import (
         compare,
         comparison_lines,
@@ -364,18 +377,24 @@ def _tell(
 
 
 def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None:
-    """Return the settings of ``--latency-ms`` and ``--inference``."""
+    """Return the simulated latency of ``--latency-ms`` and ``--inference``; None if it is not given."""
     from imitate.evaluate.settings import Lateness
 
     if latency_ms is None:
         if inference is not Inference.sync:
-            raise ConfigError(f"--inference {inference.value} needs --latency-ms: give the delay")
+            raise ConfigError(
+                f"--inference {inference.value} needs --latency-ms: add the milliseconds that a "
+                "prediction takes"
+            )
         return None
     return Lateness(latency_ms, inference.value)
 
 
 def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path], frozenset[Path]]:
-    """Return the agents, with checkpoints in a temporary folder in place of programs, and those that act at random."""
+    """Return the paths of the agents' checkpoints, and those of agents that act at random.
+
+    For an agent that is a program (``scripted``, ``module:function``, ``random``) a temporary checkpoint is written.
+    """
     from imitate.algo.slots.scripted import RANDOM, is_scripted
     from imitate.cli.eval_jobs import PROGRAMS
 
@@ -384,7 +403,7 @@ def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path]
         return list(agents), frozenset()
     if env is None or len(env) != 1:
         raise ConfigError(
-            "--agent: a policy that is a program needs one environment: name it with --env"
+            "--agent: scripted, random and module:function need exactly one environment: name it with --env"
         )
     from imitate.cli.eval_jobs import write_scripted
 
@@ -399,7 +418,7 @@ def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path]
 
 
 def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:
-    """Return the checkpoints; for a folder print which one is used."""
+    """Return the agents' checkpoint files; for each folder print which checkpoint is used."""
     from imitate.system.run_folder import find_checkpoint
 
     paths = [find_checkpoint(path) for path in agents]
@@ -421,7 +440,10 @@ def _refuse_mixture(
     resume: bool,
     on: str,
 ) -> None:
-    """Refuse options that contradict each other; ``offline`` is the option with which no episodes are played."""
+    """Raise ConfigError for options that contradict each other.
+
+    ``offline`` is ``--fqe`` or ``--uncertainty`` if one of them is given: no episodes are played then.
+    """
     check_place(on)
     if offline is not None:
         shown = {
@@ -434,9 +456,11 @@ def _refuse_mixture(
             instead = "write --json FILE" if "--table" in words else "leave one of them out"
             raise ConfigError(f"{words}, but {offline} plays none: {instead}")
     if offline != "--fqe" and discount is not None:
-        raise ConfigError("--discount needs --fqe: add it, or leave it out")
+        raise ConfigError("--discount needs --fqe: add --fqe, or leave --discount out")
     if offline is None and data is not None:
-        raise ConfigError("--data needs --fqe or --uncertainty: add one, or leave it out")
+        raise ConfigError(
+            "--data needs --fqe or --uncertainty: add one of them, or leave --data out"
+        )
     if resume and table is None:
         raise ConfigError("--resume continues a table: name it with --table FILE")
     if overlay and video is None:
@@ -446,7 +470,9 @@ def _refuse_mixture(
 def _environments(
     subject: EvaluatedPolicy, names: Sequence[str] | None, lang: str | None, rename: Rename
 ) -> list[dict[str, Any]]:
-    """Return the environments to evaluate in: the checkpoint's own, those named, or its first under a new name.
+    """Return the env_args of the environments to evaluate in.
+
+    ``names`` are environments of the checkpoint, or any others; None stands for all of the checkpoint.
 
     Raises:
         UserError: the policy has no observation with a name in ``rename``.
@@ -454,7 +480,7 @@ def _environments(
     from imitate.evaluate.environments import at_rate, named_env
     from imitate.policy.renaming import given_names, joined
 
-    # A typo is reported before the question whether the environment is trusted.
+    # A typo in --rename is reported before the user is asked to trust the environment.
     try:
         given_names(joined(subject.rename, rename), subject.obs_keys)
     except UserError as error:

@@ -40,7 +40,7 @@ def evaluated(
     resume: bool,
     quiet: bool,
 ) -> tuple[list[EvalResult], list[str]]:
-    """Run all evaluations whose result is not in the table; return the results in order, and the failures.
+    """Run all evaluations whose result is not in the table file.
 
     Raises:
         UserError: nothing could be evaluated because of a mistake in the input.
@@ -107,13 +107,13 @@ class Count:
 
 
 def write_scripted(name: str, env: str, path: Path) -> Path:
-    """Write the checkpoint of a policy that is a program; return its path.
+    """Write a checkpoint that acts by a program instead of a network; return the path.
 
     Args:
         name: ``scripted``, ``module:function``, which is trusted because the user typed it, or ``random``, whose
             actions the evaluation replaces by random ones.
-        env: the environment, as for ``--env``.
-        path: the file.
+        env: name of the environment, as for ``--env``.
+        path: checkpoint file to write.
 
     Raises:
         UserError: there is no such environment, expert or function.
@@ -150,7 +150,10 @@ UNKNOWN = "-"
 
 
 def table(results: Sequence[EvalResult]) -> list[str]:
-    """Return the table's lines, a row per checkpoint; a column is left out if it is unknown in all rows."""
+    """Return the lines of the table of results, one row per checkpoint and environment.
+
+    A column is left out if its value is unknown in all rows.
+    """
     columns: dict[str, list[str]] = {
         "checkpoint": [short_name(result.checkpoint) for result in results],
         "env": [result.env_name for result in results],
@@ -204,7 +207,7 @@ def _percents(low: float, high: float) -> str:
 
 
 def mean_lines(results: Sequence[EvalResult]) -> list[str]:
-    """Return each checkpoint's mean success over its environments, or mean return, if there are several."""
+    """Return a line per checkpoint with several environments: its mean success rate over them, or its mean return."""
     groups: dict[str | None, list[EvalResult]] = {}
     for result in results:
         groups.setdefault(result.checkpoint, []).append(result)
@@ -225,25 +228,26 @@ def _mean(results: Sequence[EvalResult]) -> str:
 
 
 class PairedResults(NamedTuple):
-    """PairedResults of two checkpoints on the same seeds of the same environments, over all episodes.
+    """Comparison of two checkpoints over all episodes with the same seeds in the same environments.
 
     Attributes:
         success: comparison of the success rates, or None if success is unknown.
-        returns: estimate of the difference of the returns, first minus second; None if they repeat the success.
+        returns: estimate of the difference of the returns, first minus second; None if the returns only repeat the
+            success.
     """
 
     success: PairedComparison | None
     returns: Estimate | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the comparison as plain values for JSON."""
         rates = None if self.success is None else self.success._asdict()
         returns = None if self.returns is None else self.returns._asdict()
         return {**(rates or {}), "return_difference": returns}
 
 
 def comparison_lines(comparison: PairedResults | None) -> list[str]:
-    """Return the lines of a comparison of two checkpoints on the same seeds."""
+    """Return the lines that show a comparison of two checkpoints; [] for None."""
     if comparison is None:
         return []
     c, returns = comparison
@@ -266,7 +270,7 @@ def comparison_lines(comparison: PairedResults | None) -> list[str]:
 
 
 def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedResults | None:
-    """Compare two checkpoints, if two were evaluated in the same environments and some episodes were played by both."""
+    """Compare two checkpoints that were evaluated in the same environments; return None for any other results."""
     half = len(results) // 2
     first, second = results[:half], results[half:]
     if len(paths) != 2 or [r.env_name for r in first] != [r.env_name for r in second]:
@@ -292,7 +296,7 @@ def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedResul
 
 
 def cpu_warning(results: Sequence[EvalResult]) -> str | None:
-    """Return a warning where compared episodes were played on several models of processors."""
+    """Return a warning if the compared episodes were played on several CPU models, otherwise None."""
     models = sorted({model for result in results for model in result.cpu_models})
     if len(models) < 2:
         return None
@@ -304,7 +308,7 @@ def cpu_warning(results: Sequence[EvalResult]) -> str | None:
 
 
 PROGRAMS = "imitate-program-"
-"""Beginning of the name of a temporary folder with checkpoints of programs, which `imitate eval --agent` names."""
+"""Prefix of the temporary folder for the checkpoints of programs such as `imitate eval --agent scripted`."""
 
 
 def short_name(checkpoint: str | None) -> str:

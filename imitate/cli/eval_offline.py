@@ -27,7 +27,7 @@ def rank(
     json_file: Path | None,
     quiet: bool,
 ) -> None:
-    """Rank checkpoints, including all of a run folder, and print the table."""
+    """Rank checkpoints by fitted Q evaluation, in a run folder all of them, and print the table."""
     from imitate.system.run_folder import to_json, write_text
     from imitate.system.text import ProgressBar
     from imitate.train.fqe import FQEPlan, evaluate_checkpoint, ranked
@@ -57,7 +57,9 @@ def rank(
 
 
 def checkpoints_of(agent: Path) -> list[Path]:
-    """Return a checkpoint, or all of a run (the newest of a name): of the epochs in order, or the best and the last.
+    """Return the checkpoints of an agent: the file itself, or all of a run folder or of the newest run in a folder.
+
+    They are in the order of their epochs; if a run kept none by epoch, they are best.pth, last.pth and the like.
 
     Raises:
         CheckpointError: the folder has no checkpoint.
@@ -77,7 +79,7 @@ def data_of(checkpoint: Path) -> Path:
     """Return the demonstrations that a checkpoint was trained on.
 
     Raises:
-        ConfigError: they are missing, or are several files.
+        ConfigError: the training data are missing, or are several files.
     """
     from imitate.policy.checkpoint import config_of, load_checkpoint
 
@@ -92,7 +94,7 @@ def data_of(checkpoint: Path) -> Path:
 
 
 def table(results: Sequence[FQEResult]) -> list[str]:
-    """Return the table's lines: a row per checkpoint, best first."""
+    """Return the lines of the table of estimated returns, one row per checkpoint, best first."""
     rows = [("checkpoint", "value", "interval", "behind the best")]
     for result in results:
         low, high = result.interval
@@ -139,7 +141,7 @@ def measure(
     device: str | None,
     json_file: Path | None,
 ) -> None:
-    """Print the AUROC of each checkpoint's uncertainty."""
+    """Print how well each checkpoint's uncertainty separates its own demonstrations from other ones, as an AUROC."""
     from imitate.evaluate.uncertainty import separation, uncertainties
     from imitate.policy.loading import policy_from_checkpoint
     from imitate.system.run_folder import to_json, write_text

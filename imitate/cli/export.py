@@ -31,8 +31,8 @@ def command(
         Path | None,
         typer.Option(
             "--dataset",
-            help="Demonstrations: when the bundle is loaded, it is tested on their "
-            "observations instead of random ones.",
+            help="Demonstrations whose observations, instead of random ones, are stored for the test that is run "
+            "when the bundle is loaded.",
         ),
     ] = None,
     json_: AsJson = False,

@@ -76,7 +76,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help.
+    """Return the end of a command's help: the example command lines.
 
     A line with only a backspace character prevents click from re-wrapping the lines after it.
     """
@@ -86,7 +86,7 @@ def examples(*lines: str) -> str:
 def complete(command: Any, name: str) -> None:
     """Add examples to a click command and its sub-commands, and a summary that lists show in full.
 
-    Docstrings write the backspace character that protects a table as two characters.
+    In docstrings the backspace character that protects a table is written as a backslash and the letter b.
 
     Args:
         command: the click command; changed.
@@ -102,6 +102,6 @@ def complete(command: Any, name: str) -> None:
 
 
 def _summary(text: str) -> str:
-    """Return the first sentence."""
+    """Return the first sentence of a help text."""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
     return paragraph.partition(". ")[0].rstrip(".") + "."

@@ -25,8 +25,8 @@ def command(
     path: Annotated[
         Path,
         typer.Argument(
-            help="Demonstration file, dataset folder, checkpoint, bundle, run folder or folder of runs (its newest); "
-            "or the URL of a file or of a folder of shards."
+            help="Demonstration file, dataset folder, checkpoint, bundle, run folder or folder of runs (the newest "
+            "run is described); or the URL of a demonstration file or of a folder of shards."
         ),
     ],
     json_: AsJson = False,
@@ -61,12 +61,12 @@ def _newest_run(path: Path) -> Path:
 
 
 def _kind(path: Path) -> str:
-    """Return the module that reports on a path."""
+    """Return the module of ``imitate.cli.reports`` that describes the kind of file at a path."""
     found = recognise(path)
     if path.is_dir() and found is not None and found.kind in _REPORTS:
         return _REPORTS[found.kind]
     if found is None and (path / "config.json").is_file():
-        return "run"  # the report describes the fault
+        return "run"  # the module's report describes what is wrong with the file
     if lerobot_policy(path) is not None:
         return "checkpoint"
     if path.is_file():
@@ -88,7 +88,7 @@ def _kind(path: Path) -> str:
 
 
 def _is_dataset(path: Path) -> bool:
-    """Return true for a dataset of another format, which is read through its conversion."""
+    """Return True for a dataset of another format, which is read by converting it."""
     from imitate.data.formats.cached import convertible_format
 
     return path.exists() and convertible_format(path) is not None

@@ -1,4 +1,4 @@
-"""The ``imitate`` command: its commands, each imported only when it is used.
+"""The ``imitate`` program, whose commands are imported only when they are used.
 
 Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 invalid input (one line with the remedy),
 130 interrupted, 129 if the terminal was closed.
@@ -41,7 +41,7 @@ _NEEDED = {
     "h5py": ("h5py", " (for files of demonstrations)"),
     "PIL": ("pillow", " (for images in files of demonstrations)"),
 }
-"""Packages by module name, with their purpose; a robot's computer may lack them."""
+"""Packages that a robot's computer may lack: module name, then package name and purpose."""
 _ARGS = "imitate.command_line"
 HUNG_UP = 129
 QUIT = 131
@@ -268,18 +268,18 @@ VERBS = {
 
 
 class _LazyVerb(TyperCommand):
-    """Placeholder in the list of commands; imports the real one when it is called."""
+    """Placeholder in the list of commands; imports the command's module when it is called."""
 
     def __init__(self, name: str, verb: Verb) -> None:
         super().__init__(name=name, help=verb.summary, short_help=verb.summary)
         self._name, self._verb = name, verb
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Make the context of the real command."""
+        """Import the command and return its click context."""
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
     def load(self) -> Any:
-        """Import the real command."""
+        """Import the command and return it."""
         target = getattr(import_module(f"imitate.cli.{self._verb.module}"), self._verb.attribute)
         return _command(target, self._name, self._verb.examples)
 
@@ -314,7 +314,7 @@ class _PlainOutput:
 
 
 def _as_of_dataset(name: str) -> str:
-    """Return the advice for a command of `imitate dataset` that was given without the word dataset; '' for another."""
+    """Return advice if ``name`` is a command of `imitate dataset`, typed without the word dataset; otherwise ''."""
     from imitate.cli.dataset.dataset import app as dataset
 
     names = {
@@ -325,10 +325,10 @@ def _as_of_dataset(name: str) -> str:
 
 
 class _Verbs(TyperGroup):
-    """The top level: finds commands by name, and turns a :class:`UserError` into one line and exit code 2."""
+    """The group of all commands; prints a :class:`UserError` as one line and exits with code 2."""
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Make the context, which keeps the command line."""
+        """Return a click context whose ``meta`` contains the command line."""
         line = list(args)
         try:
             context = super().make_context(info_name, args, parent=parent, **extra)
@@ -338,22 +338,22 @@ class _Verbs(TyperGroup):
         return context
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands, in the order of their use."""
+        """Return the names of the commands, in the order in which a project uses them."""
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of that name, not yet imported."""
+        """Return a placeholder for the command of that name, or None if there is none."""
         return _LazyVerb(cmd_name, VERBS[cmd_name]) if cmd_name in VERBS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command with which the arguments begin."""
+        """Return the command that the first argument names, and the other arguments."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             hint = of_another_name(args) or _as_of_dataset(args[0]) or nearest(args[0], VERBS)
             raise UserError(f"there is no command '{args[0]}'; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command; print known errors in one line and exit with their code."""
         try:
             with redirect_stdout(cast(TextIO, _PlainOutput(sys.stdout))):
                 with offering(_options_of(ctx.meta[_ARGS])):
@@ -364,7 +364,7 @@ class _Verbs(TyperGroup):
             _refuse(error, ctx.meta[_ARGS])
         except OSError as error:
             if isinstance(error, BrokenPipeError):
-                raise  # click ends quietly if the reader is gone
+                raise  # click ends quietly if the reader of a pipe has exited
             with suppress(OSError):
                 typer.echo(f"error: {_of_a_file(error)}", err=True)
             _drop_output()
@@ -385,13 +385,13 @@ class _Verbs(TyperGroup):
                 raise
             raise typer.Exit(code) from None
         except KeyboardInterrupt as error:
-            with suppress(OSError):  # the terminal may be gone
+            with suppress(OSError):  # the terminal may have been closed
                 typer.echo(" ".join(["interrupted", *map(str, error.args)]), err=True)
             raise typer.Exit(_code_of(error)) from None
 
 
 def _options_of(args: Sequence[str]) -> set[str]:
-    """Return the options of the command with which a command line begins."""
+    """Return the option names of the command that a command line calls."""
     command: Any = None
     for word in args:
         below = VERBS if command is None else getattr(command, "commands", {})
@@ -411,8 +411,8 @@ def _refuse(error: Any, args: Sequence[str]) -> NoReturn:
 
 
 def _told(error: Exception) -> int | None:
-    """Print a known failure in one line; return its exit code, or None if it is a fault of the program."""
-    robots = sys.modules.get("imitate.deploy.robot.robot")  # imported only if a robot is used
+    """Print an error that has a known cause in one line; return its exit code, or None for a fault of the program."""
+    robots = sys.modules.get("imitate.deploy.robot.robot")  # None if no robot is used
     if robots is not None and isinstance(error, robots.RobotError):
         typer.echo(f"error: {printable(str(error))}", err=True)
         return FAILED
@@ -434,14 +434,14 @@ def _told(error: Exception) -> int | None:
 
 
 def _kept(error: Exception) -> str:
-    """Write the traceback of an error to a file of its own; return its path."""
+    """Write the traceback of an error to a new temporary file; return the file's path."""
     with tempfile.NamedTemporaryFile("w", prefix="imitate-", suffix=".log", delete=False) as log:
         log.writelines(traceback.format_exception(error))
     return log.name
 
 
 def _of_a_file(error: OSError) -> str:
-    """Describe an error of the system on a file or on standard output, with the file's name if known."""
+    """Describe an OSError in reading or writing a file or standard output, with the file's name if known."""
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return printable(no_such(os.fsdecode(error.filename), "file or folder"))
     named = "a file, or the output" if error.filename is None else printable(str(error.filename))
@@ -462,7 +462,7 @@ def _drop_output() -> None:
 
 
 def _code_of(interrupt: KeyboardInterrupt) -> int:
-    """Return 128 plus the signal's number, as shells do."""
+    """Return the exit code for an interrupting signal: 128 plus its number, as shells do."""
     words = " ".join(map(str, interrupt.args))
     codes = {"SIGTERM": TERMINATED, "SIGQUIT": QUIT}
     for name, code in codes.items():
@@ -492,14 +492,16 @@ def _show_version(wanted: bool) -> None:
 def top(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Handle the options before the command."""
+    """Handle the options that are given before the command's name."""
 
 
 def main() -> None:
-    """Entry point of the console command."""
+    """Run the command line; entry point of the program ``imitate``."""
     _fill_descriptors()
     _keep_out_working_folder()
     hangup = getattr(signal, "SIGHUP", None)  # Windows has no such signal
@@ -514,17 +516,17 @@ def _fill_descriptors() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # open takes the lowest free number
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
         if getattr(sys, name) is None:
             mode = "r" if number == 0 else "w"
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _keep_out_working_folder() -> None:
-    """Let Python processes that this one starts import nothing from the working folder, unless this one does.
+    """Keep child Python processes from importing modules in the working folder, unless this process does so itself.
 
-    ``python -c`` puts that folder first: workers and the trainings of a sweep would run a ``signal.py`` in a downloaded
-    folder. Python 3.10 ignores the variable.
+    ``python -c`` puts the working folder first in sys.path: workers and the trainings of a sweep would import, for
+    example, a ``signal.py`` from a downloaded folder. Python 3.10 ignores PYTHONSAFEPATH.
     """
     with suppress(OSError):
         if any(

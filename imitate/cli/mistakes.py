@@ -1,4 +1,4 @@
-"""Mistakes in a command line: unknown options, missing and wrong values, each in a line, all of them together."""
+"""Describe all mistakes in a command line, one per line: unknown options, missing and wrong values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from imitate.errors import ConfigError, nearest
 from imitate.system.recognition import recognise
 
 UsageError: Any = typer.BadParameter.__mro__[1]
-"""The class of all mistakes that the parser finds."""
+"""click's base class of the errors that its parser raises."""
 _OF_FILES = ("--agent", "--checkpoint", "--config", "--dataset", "--file", "--input", "--path")
-"""Options of other toolkits for what is an argument here."""
+"""Options with which other toolkits name a file that is a positional argument here."""
 _NEAR = 0.75
-"""Likeness from which a name is taken for a misspelt option."""
+"""Smallest similarity, from 0 to 1, at which an unknown name counts as a misspelt option."""
 
 
 @dataclass
 class _Words:
-    """Words of a command line by their kind."""
+    """Words of a command line, sorted into known and unknown options."""
 
     known: list[str] = field(default_factory=list)
     unknown: list[tuple[str, str | None]] = field(default_factory=list)
@@ -66,7 +66,7 @@ def as_typed(line: str, args: Sequence[str]) -> str:
 
 
 def of_another_name(args: Sequence[str]) -> str:
-    """Return the advice for a command that other toolkits, or a run's reader, would type; '' for another word."""
+    """Return advice for a command name that users of other toolkits may type, such as ``enjoy``; otherwise ''."""
     word, path = args[0], next((one for one in args[1:] if not one.startswith("-")), "")
     found = recognise(path) if path else None
     if word == "report" and (found is None or found.kind != "run"):
@@ -81,7 +81,7 @@ def of_another_name(args: Sequence[str]) -> str:
 
 
 def _of_group(commands: Collection[str], path: str, words: list[str]) -> str:
-    """Describe the name of a command that a group does not have."""
+    """Describe a command name that does not exist in a group of commands."""
     given = words[0] if words else ""
     if given.startswith("-"):
         return (
@@ -91,7 +91,7 @@ def _of_group(commands: Collection[str], path: str, words: list[str]) -> str:
 
 
 def _path(context: Any) -> str:
-    """Return the name of a command with that of its group, such as 'dataset render'."""
+    """Return a command's name, preceded by the name of its group, such as 'dataset render'."""
     names = []
     while context.parent is not None:
         names.append(str(context.info_name))
@@ -104,7 +104,7 @@ def _length(context: Any) -> int:
 
 
 def _options(command: Any) -> dict[str, Any]:
-    """Return the options by each of their names."""
+    """Return the options of a command under each of their names."""
     found = [one for one in command.params if one.param_type_name == "option"]
     names = {name: one for one in found for name in (*one.opts, *one.secondary_opts)}
     return {**names, "--help": None, "-h": None}
@@ -137,7 +137,7 @@ def _sorted(command: Any, args: list[str]) -> _Words:
 
 
 def _instead(name: str, value: str | None, path: str, command: Any, args: Sequence[str]) -> str:
-    """Return what to type in place of an unknown option."""
+    """Return advice on what to type in place of an unknown option."""
     from imitate.config.loading import ready_for
 
     options = _options(command)
@@ -162,7 +162,7 @@ def _instead(name: str, value: str | None, path: str, command: Any, args: Sequen
 
 
 def _keys(word: str, args: Sequence[str]) -> list[str]:
-    """Return the keys of the configuration that are, or end with, a word; [] if there are many."""
+    """Return the configuration keys that equal a word or end with it; [] if too many match."""
     from imitate.config.config import keys_of
     from imitate.config.key_hints import keys_that_mean
     from imitate.config.loading import read_tree
@@ -176,7 +176,10 @@ def _keys(word: str, args: Sequence[str]) -> list[str]:
 
 
 def _of_values(context: Any, words: _Words, remedies: Sequence[str]) -> Iterator[str]:
-    """Describe missing and wrong values, and words too many; no option that a remedy already adds is missing."""
+    """Describe missing values, wrong values and extra words.
+
+    A missing option is not reported if one of the ``remedies`` already adds it.
+    """
     command = context.command
     tried = type(context)(command, info_name=context.info_name, parent=context.parent)
     try:
@@ -229,7 +232,7 @@ teleoperate teleop | record
 visualize visualise viz | dataset report, dataset playback
 learn fit | train
 """
-"""words that others type for a command | commands here"""
+"""command names that users of other toolkits type | commands to use instead"""
 _TABLE = """
 robomimic | --algo | train | --config {bc}/bc
 robomimic | --camera_height --camera_width --height --width | dataset render | --size {84}
@@ -333,9 +336,9 @@ ding | --platform | train | --on ray
 ding | --replay-path | eval | --video {episodes.mp4}
 ding | --seed | train | --set train.seed={0}
 """
-"""toolkit | its options | command here | words of that command, with the example of a value in braces, or = advice.
+"""toolkit | its options | command of imitate | options of that command, with an example value in braces, or = advice.
 
-Two values in braces are epochs and their steps, whose product is the value.
+Two values in braces are a number of epochs and the steps per epoch; their product is the other toolkit's value.
 """
 
 TOOLS = {
@@ -346,7 +349,7 @@ TOOLS = {
     "alf": "ALF",
     "ding": "DI-engine",
 }
-"""Toolkits by the end of the name of their page."""
+"""Names of the toolkits; the keys are the ends of their pages' names, such as ``docs/from_sb3.md``."""
 
 
 @dataclass(frozen=True)
@@ -355,9 +358,9 @@ class Row:
 
     Attributes:
         tool: the toolkit, a key of `TOOLS`.
-        flags: its options with one meaning.
-        command: the command here.
-        words: the words of that command, with the example of a value in braces; advice if they begin with ``=``.
+        flags: options of the toolkit that have the same meaning.
+        command: the command of imitate that replaces them.
+        words: options of that command, with an example value in braces; if they begin with ``=``, advice.
     """
 
     tool: str
@@ -372,16 +375,16 @@ class Row:
 
     @property
     def example(self) -> str:
-        """The command with the words, or the advice, as the pages show them."""
+        """The command line with the example values, or the advice, as shown on the toolkit's page."""
         return self.advice or f"`imitate {self.command} {self.with_value(None)}`"
 
     @property
     def advice(self) -> str:
-        """The advice if no words replace the options, else ''."""
+        """The advice, if no option of imitate replaces the toolkit's options; otherwise ''."""
         return self.words.removeprefix("= ") if self.words.startswith("=") else ""
 
     def with_value(self, value: str | None) -> str:
-        """Return the words with the given value in place of the example."""
+        """Return the options with the given value in place of the example value."""
         template = re.sub(r"\{(.*?)\}", "{}", self.words)
         values = re.findall(r"\{(.*?)\}", self.words)
         if value and len(values) == 1:
@@ -401,7 +404,7 @@ ROWS = tuple(_row(line) for line in _TABLE.strip().splitlines())
 
 
 def page_table(tool: str) -> str:
-    """Return the rows of a toolkit as a table for its page."""
+    """Return the options of a toolkit and their replacements as a Markdown table for its page."""
     head = [f"| {TOOLS[tool]} | imitate |", "|---|---|"]
     rows = [row for row in ROWS if row.tool == tool]
     return "\n".join(
@@ -413,7 +416,7 @@ def page_table(tool: str) -> str:
 def in_other_tools(
     flag: str, command: str, offered: Collection[str], value: str | None = None
 ) -> str:
-    """Return what to type in place of another toolkit's option; '' if none has it.
+    """Return what to type in place of another toolkit's option; '' if no known toolkit has it.
 
     Args:
         flag: the option, such as ``--n_rollouts``.

@@ -1,4 +1,4 @@
-"""Options of several commands, what ``--trust`` and ``--on`` do, and lists of several words."""
+"""Options that several commands share, such as ``--trust`` and ``--on``; lists given as several words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 FAILED = 1
-"""Exit code if something failed, was stopped, lost or found; the help of a command says which."""
+"""Exit code if something failed, was stopped, was lost or was found; each command's help explains its meaning."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 COMMANDS = frozenset(
@@ -46,7 +46,7 @@ COMMANDS = frozenset(
         "dataset actions",
     }
 )
-"""Commands that may make an environment or a network named in a file."""
+"""Commands that may load an environment or a network named in a file, and so take ``--trust``."""
 
 
 def with_trust(command: Any, path: str) -> Any:
@@ -68,7 +68,7 @@ def with_trust(command: Any, path: str) -> Any:
 
 @cache
 def _option() -> Any:
-    """Return click's option, taken from a command that has no other."""
+    """Return the click option ``--trust``, made by a dummy command."""
     holder = typer.Typer(add_completion=False)
 
     @holder.command()
@@ -81,8 +81,8 @@ def _option() -> Any:
                 expose_value=False,
                 is_eager=True,
                 callback=_trust,
-                help="Module, robot, device, function or path that a file may load; "
-                "repeatable. See docs/environments.md",
+                help="Allow files to load this module, robot, device, function or path; may be repeated. See "
+                "docs/environments.md.",
             ),
         ] = None,
     ) -> None: ...
@@ -100,7 +100,7 @@ def _trust(modules: list[str] | None) -> None:
 
 
 def _trust_env(ctx: Any, parameter: Any, given: Any) -> Any:
-    """Trust the modules of ``--env``: one name, or several if the option may be repeated."""
+    """Trust the modules that ``--env`` names, because the user typed them."""
     for env in [given] if isinstance(given, str) else given or ():
         if ":" in env:
             from imitate.system.trust import trust_env
@@ -114,10 +114,10 @@ NAMES = "NAME,..."
 
 
 def as_lists(command: Any, words: Sequence[str]) -> list[str]:
-    """Return a command line in which lists that were typed as several words are one: ``--cameras a b`` as ``a,b``.
+    """Join lists that were typed as several words: ``--cameras a b`` becomes ``--cameras a,b``.
 
-    A word after such an option, or after one that may be repeated, belongs to it if the command takes fewer
-    arguments, or if the option takes KEY=VALUE and the word is one.
+    A word after a list option, or after an option that may be repeated, becomes its value if the command takes fewer
+    arguments than there are words, or if the option takes KEY=VALUE and the word has this form.
 
     Args:
         command: click's command.
@@ -125,7 +125,9 @@ def as_lists(command: Any, words: Sequence[str]) -> list[str]:
     """
     options = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
     arguments = [one.nargs for one in command.params if one.param_type_name == "argument"]
-    groups: list[list[str]] = [[]]  # every group except the first begins with an option
+    groups: list[list[str]] = [
+        []
+    ]  # each group is an option and the words after it; the first has only words
     for word in words:
         if groups[-1][:1] != ["--"] and len(word) > 1 and word[0] == "-" and not word[1].isdigit():
             groups.append([])
@@ -154,7 +156,7 @@ def as_lists(command: Any, words: Sequence[str]) -> list[str]:
 
 
 def _own_words(group: Sequence[str], options: Mapping[str, Any]) -> int:
-    """Return the number of words at the begin of a group that are an option and its value."""
+    """Return how many words at the beginning of a group are the option and its value."""
     if not group or not group[0].startswith("-") or group[0] == "--":
         return int(group[:1] == ["--"])
     option = options.get(group[0].partition("=")[0])
@@ -167,7 +169,7 @@ def _is_list(option: Any) -> bool:
 
 
 def with_lists(command: Any) -> Any:
-    """Let a command, or a group's commands, take lists as several words; see :func:`as_lists`."""
+    """Make a command, or all commands of a group, accept lists as several words; see :func:`as_lists`."""
     for inner in getattr(command, "commands", {}).values():
         with_lists(inner)
     if not hasattr(command, "commands"):
@@ -196,13 +198,13 @@ StepTimeout = Annotated[
     typer.Option(
         "--step-timeout-s",
         min=0.001,
-        help="Seconds after which a call of the simulator in a worker process counts as hung (making it: five times "
-        "as long). The process is replaced and the call repeated once.",
+        help="Seconds after which a simulator in a worker process counts as hung: per call, and five times as long "
+        "for making the simulator. The worker is replaced and the call repeated once.",
     ),
 ]
 
 FilterKey = Annotated[
-    str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
+    str | None, typer.Option("--filter-key", help="Use only the demos of this filter key.")
 ]
 
 CONFIG = typer.Option(
@@ -215,7 +217,8 @@ Dataset = Annotated[
     typer.Option(
         "--dataset",
         "-d",
-        help="HDF5 file, folder of shards, LeRobot folder, or the URL of one, that replaces train.data.",
+        help="Demonstrations that replace train.data: an HDF5 file, a folder of shards, a LeRobot folder, or the URL "
+        "of one of these.",
     ),
 ]
 SetKeys = Annotated[
@@ -228,10 +231,13 @@ SetKeys = Annotated[
 ]
 OutputDir = Annotated[
     Path | None,
-    typer.Option("--output-dir", "-o", help="Folder of all runs (train.output_dir)."),
+    typer.Option(
+        "--output-dir", "-o", help="Folder in which the run's folder is made (train.output_dir)."
+    ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option("--epochs", min=1, help="Number of epochs (train.num_epochs).")
+    int | None,
+    typer.Option("--epochs", min=1, help="Number of epochs to train (train.num_epochs)."),
 ]
 TrainDevice = Annotated[
     str | None,
@@ -243,18 +249,21 @@ TrainDevice = Annotated[
 
 ROBOT = typer.Option(
     "--robot",
-    help="sim (the environment of --env, or else of the checkpoint or file, simulated in real time), an installed "
-    "robot, lerobot:TYPE, module:Class, or file.py:Class.",
+    help="Robot: sim (the environment of --env, or else of the checkpoint or demonstration file, simulated in real "
+    "time), the name of an installed driver, lerobot:TYPE, module:Class, or file.py:Class.",
 )
 RateHz = Annotated[
     float | None,
     typer.Option(
-        "--rate-hz", min=0.01, help="Control rate; default: the rate of the demonstrations."
+        "--rate-hz", min=0.01, help="Control rate in Hz; default: the rate of the demonstrations."
     ),
 ]
 AnyRate = Annotated[
     bool,
-    typer.Option("--any-rate", help="Allow a rate other than that of the data or the robot."),
+    typer.Option(
+        "--any-rate",
+        help="Allow a --rate-hz that differs from the rate of the demonstrations or of the robot.",
+    ),
 ]
 TeleopArgs = Annotated[
     list[str] | None,
@@ -284,7 +293,8 @@ RenameObs = Annotated[
     typer.Option(
         "--rename",
         metavar="NEW=OLD",
-        help="Observation NEW of the environment or robot is the policy's OLD, as in agent_pos=state; may be repeated.",
+        help="Give the observation that the environment or robot calls NEW to the policy as its observation OLD, as "
+        "in agent_pos=state; may be repeated.",
     ),
 ]
 
@@ -296,20 +306,20 @@ def tell_saved_names(path: Path, saved: Rename | None) -> None:
 
 
 ON_HELP = (
-    "Where workers run: local (processes of this machine), ray (the Ray cluster of RAY_ADDRESS or the one that runs "
-    "here, else a private one of this machine), ray:HOST:PORT."
+    "Where workers run: local (processes of this machine), ray (the Ray cluster of RAY_ADDRESS, or the one that runs "
+    "on this machine, or else a private one on this machine), or ray:HOST:PORT (the cluster at that address)."
 )
 On = Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)]
 
 
 @contextmanager
 def opened(on: str, *, gpus: float = 0.0, name: str) -> Iterator[Backend[Any] | None]:
-    """Open the back end of ``--on``; None stands for processes on this machine.
+    """Open the back end of ``--on`` and yield it, or None for processes on this machine.
 
     Args:
         on: value of the option.
         gpus: GPUs per worker on a cluster.
-        name: name of the workers.
+        name: name that the worker processes get.
     """
     from imitate.crew.places import open_backend
     from imitate.system.processes import LOCAL
@@ -329,7 +339,7 @@ def number_of_workers(
     Args:
         wanted: value of ``--workers``, or None if it was omitted.
         backend: back end on which they run, or None for processes on this machine.
-        items: largest number of workers that have work to do.
+        items: number of work items, an upper limit of useful workers.
         here: default for processes on this machine.
     """
     if wanted is not None:

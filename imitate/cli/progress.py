@@ -1,4 +1,4 @@
-"""Progress of a command: a bar if stderr is a terminal, otherwise a line every half minute."""
+"""Show the progress of a command: a bar if stderr is a terminal, otherwise a line every half minute."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from imitate.train.console import HEARTBEAT_S, duration
 
 
 class Progress:
-    """A bar, or lines such as ``eval: 12/50 episodes, 9 succeed, 1 min 40 s left``; a context manager.
+    """Context manager that shows a bar, or lines such as ``eval: 12/50 episodes, 9 succeed, about 1 min 40 s left``.
 
     Args:
-        total: amount of work, or None if unknown.
-        unit: what is counted, in the singular.
-        what: first words of the line.
+        total: amount of work in ``unit``, or None if unknown.
+        unit: singular name of the units of work, such as ``episode``.
+        what: name of the work, which begins each line, such as ``eval``.
         quiet: true to show nothing.
-        stream: stderr by default.
-        every_s: seconds between lines.
+        stream: stream to print to; stderr by default.
+        every_s: seconds between lines, if ``stream`` is no terminal.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """End the bar, or the lines."""
+        """Stop showing the bar or printing lines."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -71,11 +71,11 @@ class Progress:
             self._bar = None
 
     def advance(self, count: float = 1, words: str = "") -> None:
-        """Count more work as done; ``words`` describe the state."""
+        """Add ``count`` to the work done; ``words`` describe the state, such as ``9 succeed``."""
         self.reach(self._done + count, words=words)
 
     def reach(self, done: float, total: float | None = None, words: str = "") -> None:
-        """Set the work done, and ``total`` if it is now known."""
+        """Set the work done so far, and ``total`` if it has become known."""
         self._done, self._words = done, words
         self._total = self._total if total is None else total
         if self._bar is not None:
@@ -84,14 +84,14 @@ class Progress:
             self._bar.update(done - self._bar.n)
 
     def write(self, line: str) -> None:
-        """Print a permanent line on standard output."""
+        """Print a line that remains on standard output above the bar."""
         if self._bar is not None:
             self._bar.write(line)
         else:
             typer.echo(line)
 
     def line(self) -> str:
-        """Return the state as text."""
+        """Return the progress as a line of text."""
         of = "" if self._total is None else f"/{self._total:g}"
         parts = [f"{self._what}: {self._done:g}{of} {self._unit}s", self._words]
         passed = time.monotonic() - self._began

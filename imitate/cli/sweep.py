@@ -24,7 +24,7 @@ StatisticOption = Annotated[
     Statistic,
     typer.Option(
         "--statistic",
-        help="Statistic over the seeds; iqm is the interquartile mean, for 4 or more seeds.",
+        help="Statistic over the seeds to show; iqm is the interquartile mean, which needs 4 or more seeds.",
     ),
 ]
 
@@ -40,7 +40,10 @@ def sweep(
     config_option: Annotated[
         list[str] | None,
         typer.Option(
-            "--config", "-c", help="The same as CONFIG, for consistency with imitate train."
+            "--config",
+            "-c",
+            help="A further CONFIG; may be repeated. The option exists because imitate train has "
+            "it.",
         ),
     ] = None,
     grid: Annotated[
@@ -57,7 +60,9 @@ def sweep(
     output_dir: OutputDir = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Name of the sweep's folder; default: the experiment's name."),
+        typer.Option(
+            "--name", help="Name of the sweep's folder in OUTPUT_DIR; default: experiment.name."
+        ),
     ] = None,
     device: TrainDevice = None,
     epochs: Epochs = None,
@@ -73,7 +78,11 @@ def sweep(
     on: On = LOCAL,
     cpus: Annotated[
         int | None,
-        typer.Option("--cpus", min=1, help="Cores of each run; its threads are limited to them."),
+        typer.Option(
+            "--cpus",
+            min=1,
+            help="Number of CPU cores per run, which also limits the threads of the run.",
+        ),
     ] = None,
     gpus: Annotated[
         int,
@@ -86,27 +95,28 @@ def sweep(
         typer.Option(
             "--hang-minutes",
             min=0.0,
-            help="A run that writes nothing for this many minutes is ended and resumed; 0: "
-            "no limit.",
+            help="Minutes without output after which a run counts as hung and is ended and resumed; 0 disables this.",
         ),
     ] = 60.0,
     stop_early: Annotated[
         StopEarly | None,
         typer.Option(
             "--stop-early",
-            help="asha: asynchronous successive halving; only the best runs train to the end.",
+            help="Stop weak runs early; asha: asynchronous successive halving, in which only the best runs train to "
+            "the end.",
         ),
     ] = None,
     metric: Annotated[
         Metric,
-        typer.Option("--metric", help="With --stop-early: the measure by which runs are compared."),
+        typer.Option("--metric", help="With --stop-early: measure by which runs are compared."),
     ] = "success_rate",
     reduction: Annotated[
         int,
         typer.Option(
             "--reduction",
             min=2,
-            help="With --stop-early: one of this many runs is trained further.",
+            help="With --stop-early: of every N runs only the best one is trained further, for N times as many "
+            "epochs.",
         ),
     ] = 3,
     first_epochs: Annotated[
@@ -114,21 +124,21 @@ def sweep(
         typer.Option(
             "--first-epochs",
             min=1,
-            help="With --stop-early: number of epochs that every run trains.",
+            help="With --stop-early: number of epochs that every run trains before the first comparison.",
         ),
     ] = 1,
     statistic: StatisticOption = "mean",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the runs and their state.")
+        bool, typer.Option("--dry-run", help="List the runs and their state, but train nothing.")
     ] = False,
     quiet: Quiet = False,
     json_: AsJson = False,
 ) -> None:
     """Train once for each combination of values, in parallel processes.
 
-    Values to try are lists in the configuration where the key takes a single value ("seed": [1, 2, 3]), and --grid.
-    Several configurations, such as one for each algorithm, are compared in one sweep. The same command resumes it:
-    finished runs are kept, interrupted and failed ones are resumed.
+    The values to try are given by --grid, or by a list in the configuration where a key takes a single value ("seed":
+    [1, 2, 3]). Several configurations, such as one for each algorithm, are compared in one sweep. The same command
+    resumes it: finished runs are kept, interrupted and failed ones are resumed.
 
     Runs that differ only in train.seed are one setting with its mean and 95 % interval over seeds. With --stop-early
     asha all runs are trained for --first-epochs, the best third of them for three times as many, and so on.
@@ -190,7 +200,7 @@ def sweep(
 
 
 def _print_settings(result: SweepResult, statistic: Statistic) -> None:
-    """Print the table over seeds if there are several, and the paths of the saved table and plot."""
+    """Print the table over seeds if a setting has several seeds, and the paths of the saved tables and plots."""
     from imitate.train.sweep.results_table import caption, cells
 
     if any(setting.wanted > 1 for setting in result.settings):
@@ -201,7 +211,7 @@ def _print_settings(result: SweepResult, statistic: Statistic) -> None:
 
 
 class Over(str, Enum):
-    """The horizontal axis."""
+    """Quantity on the horizontal axis of the curves."""
 
     step = "step"
     epoch = "epoch"
@@ -209,7 +219,7 @@ class Over(str, Enum):
 
 
 class PanelName(str, Enum):
-    """A panel of the picture."""
+    """Quantity that a panel of the picture shows."""
 
     loss = "loss"
     success = "success"
@@ -218,14 +228,15 @@ class PanelName(str, Enum):
 
 def plot(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, or folders that hold runs.", metavar="RUN...")
+        list[Path],
+        typer.Argument(help="Run folders, or folders that contain run folders.", metavar="RUN..."),
     ],
     out: Annotated[
         list[Path] | None,
         typer.Option(
             "--out",
             "-o",
-            help="Image to write, .png, .pdf or .svg; may be repeated. Default: curves.png.",
+            help="Image file to write, .png, .pdf or .svg; may be repeated. Default: curves.png.",
         ),
     ] = None,
     over: Annotated[
@@ -236,21 +247,24 @@ def plot(
         list[PanelName] | None,
         typer.Option(
             "--show",
-            help="Panel to draw; may be repeated. Default: loss and success, for online RL "
-            "return and success. Losses of different scales are left out, or have a panel each.",
+            help="Panel to draw; may be repeated. Default: loss and success, or for online RL return and success. "
+            "Losses of different scales are not among the default panels; if the loss is named here, each scale "
+            "gets a panel.",
         ),
     ] = None,
     table_: Annotated[
         list[Path] | None,
         typer.Option(
-            "--table", help="File for the table, .csv, .md, .tex or .json; may be repeated."
+            "--table",
+            help="File to which the table of results is written, .csv, .md, .tex or .json; may be "
+            "repeated.",
         ),
     ] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(
             "--label",
-            help="Name to show for a line: lift_bc=BC; may be repeated.",
+            help="Text to show instead of the name of a line, as in lift_bc=BC; may be repeated.",
             metavar="NAME=TEXT",
         ),
     ] = None,
@@ -261,9 +275,10 @@ def plot(
 ) -> None:
     """Plot the curves of runs in one picture, and print a table of their final results.
 
-    Runs that differ only in train.seed are one setting: a line and a band, the mean and its 95 % interval over seeds
-    (Student's t; for iqm and median a percentile bootstrap). A setting of one run has the Wilson interval of its
-    episodes. A line has the name of its sweep or experiment, else the values in which it differs.
+    Runs that differ only in train.seed are one setting. Its line is the mean over seeds, its band the 95 % interval
+    (Student's t; for iqm and median a percentile bootstrap). For a setting of one run the band is the Wilson interval
+    of its episodes. A line is named after its sweep or experiment, or else after the values in which it differs from
+    the others.
     """
     from imitate.system.run_folder import to_json
     from imitate.train.sweep.curves import read_curves, renamed

@@ -22,7 +22,7 @@ from imitate.cli.options import (
 from imitate.errors import ConfigError
 
 TUNED = "_tuned"
-"""End of the name of a run that begins with a checkpoint and its configuration."""
+"""Suffix of the name of a run that starts from a checkpoint and the checkpoint's configuration."""
 
 
 def command(
@@ -40,9 +40,8 @@ def command(
         str | None,
         typer.Option(
             "--env",
-            help="Environment of the rollouts and of online RL, instead of the data's own: a "
-            "gymnasium name (module:Name-v0), a robosuite task, a robot (robot:NAME), "
-            "or a JSON file of env_args.",
+            help="Environment for rollouts and online RL, instead of the one named in the demonstrations: a "
+            "gymnasium name (module:Name-v0), a robosuite task, a robot (robot:NAME), or a JSON file of env_args.",
         ),
     ] = None,
     name: Annotated[
@@ -53,15 +52,16 @@ def command(
         typer.Option(
             "--init",
             metavar="CKPT",
-            help="Start from the weights and the normalization of this checkpoint, of "
-            "imitate, robomimic or LeRobot (experiment.ckpt_path). Without --config the "
-            "checkpoint's own configuration is used, and NAME_tuned is the name.",
+            help="Start from the weights and the normalization of this checkpoint, of imitate, robomimic or LeRobot "
+            "(experiment.ckpt_path). Without --config the checkpoint's own configuration is used, and the run's "
+            "name gets the suffix _tuned.",
         ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Resume RUN, or the newest run with the configuration's name."
+            "--resume",
+            help="Resume the run RUN, or without RUN the newest run with the name in the configuration.",
         ),
     ] = False,
     set_: SetKeys = None,
@@ -70,7 +70,9 @@ def command(
     until_epoch: Annotated[
         int | None,
         typer.Option(
-            "--until-epoch", min=1, help="Pause after this epoch; continue with --resume."
+            "--until-epoch",
+            min=1,
+            help="Stop after this epoch, so that --resume continues the run later.",
         ),
     ] = None,
     on: Annotated[
@@ -135,10 +137,10 @@ def command(
 
 
 def _own_config(path: Path, typed: list[str]) -> dict[str, Any]:
-    """Return a checkpoint's own configuration with a name of its own, which does not choose where a run is written.
+    """Return a checkpoint's configuration for a new run, with ``_tuned`` after the name and no output folder.
 
     Raises:
-        EnvError: it names a module or a cluster that the user does not trust.
+        EnvError: the configuration names a module or a cluster that the user does not trust.
     """
     from imitate.config import load_config
     from imitate.evaluate.environments import check_named

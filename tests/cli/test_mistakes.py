@@ -32,11 +32,11 @@ check-deploy ws://127.0.0.1:9 demos.hdf5 | was not reached
 check-env text.json | text.json
 check-env list.json | list.json
 collect --env Lft --out new.hdf5 | no scripted expert for 'Lft'; did you mean 'Lift'?
-collect --env Lift --out new.hdf5 --human-like --quality mixed | leave one out
+collect --env Lift --out new.hdf5 --human-like --quality mixed | leave one of the two out
 collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs {camera | --env-kwargs {camera: not JSON
 collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs [1] | --env-kwargs [1]: wanted a JSON object
-collect --env metaworld:push-v3 --out new.hdf5 --human-like | --human-like is for robosuite's tasks
-collect --env metaworld:push-v3 --out new.hdf5 --quality mixed | --quality mixed is for robosuite's tasks
+collect --env metaworld:push-v3 --out new.hdf5 --human-like | --human-like works only in robosuite's tasks
+collect --env metaworld:push-v3 --out new.hdf5 --quality mixed | --quality mixed works only in robosuite's tasks
 collect --env Lift --out new.hdf5 --teleop keyboard --workers 2 | --workers is for scripted experts
 collect --env Lift --out new.hdf5 --append | need --teleop
 compare good.pth | give two policies and --robot
@@ -56,14 +56,14 @@ config list nothing_like_it | nothing_like_it
 config schema --out text.txt | choose another --out
 config show robosuite/lift/bc --set train.batchsize=3 | did you mean 'batch_size'?
 convert-checkpoint none.pth new.pth --to imitate | none.pth
-eval --agent random | a policy that is a program needs one environment: name it with --env
+eval --agent random | module:function need exactly one environment: name it with --env
 convert-checkpoint policy.pth new.pth --acting-only | --acting-only writes imitate's own format: add --to imitate
 dagger --config bc/bc --out new --env Pendulum-v1 --expert nowhere.pth | 'nowhere.pth' is neither a file nor
 dagger --config bc/bc --out new --env Pendulum-v1 --expert numpy:nobody | 'numpy:nobody' is neither a file nor
 dagger --config bc/bc --out new --env Pendulum-v1 --expert no_such_module:hand | 'no_such_module:hand' is neither
 dagger --config bc/bc --out new --env Pendulum-v1 --expert : | --expert: ':' is neither a file nor module:function
 dagger --config bc/bc --out new --label-every 2 --take-over expert | --label-every: with --take-over
-dagger --config bc/bc --out new | --env: name the environment
+dagger --config bc/bc --out new | --env: no environment is given
 dagger --config bc/bc --out new --dataset real.hdf5 --expert math:sqrt | is 4, a real robot
 diagnose none.pth | none.pth
 diagnose policy.pth | name them by --dataset, or record episodes by `imitate collect --agent policy.pth --out
@@ -97,7 +97,7 @@ dataset doctor demos.hdf5 --fix --out new.hdf5 | nothing to repair
 dataset doctor text.txt | text.txt
 dataset doctor none.hdf5 | none.hdf5
 dataset download nobody/nothing_of_that_kind --out new | nobody/nothing_of_that_kind
-dataset embed mute.hdf5 --out new.npz | some demos have neither an attribute 'language' nor 'task_id'
+dataset embed mute.hdf5 --out new.npz | some demos have neither the attribute 'language' nor 'task_id'
 dataset filter demos.hdf5 a/b -o new.hdf5 | not contain '/'
 dataset filter demos.hdf5 none --min-length 99 -o new.hdf5 | no demo fulfils
 dataset finish demos.hdf5 | demos.hdf5
@@ -165,20 +165,20 @@ info many | many: holds runs of several names; give one of them: many/a, many/b
 info broken_run | config.json
 info odd_run | train in config.json or results.json
 info odd_results | best.epoch in config.json or results.json
-info foreign | its config.json names no algorithm, so this is not a run
+info foreign | config.json has no algo_name, so this is not a run folder
 record demos.hdf5 --teleop keyboard --robot nobody.py:Arm | choose another name, or add --append
 record new.hdf5 --robot sim --env Pendulum-v1 --teleop expert:Lift --teleop-arg mood=1 | the teleoperator 'expert:Lift'
 record new.hdf5 --robot sim --teleop keyboard | no environment given
 record new.hdf5 --robot OWN --steps 3 --teleop PUSHING --rate-hz 30 | the rate is 30 Hz, but the robot needs
 replay swing.hdf5 --robot sim --demo demo_9 | no demo 'demo_9'
 replay swing.hdf5 --robot sim --rate-hz 20 | the rate is 20 Hz
-run b.zip --robot sim --env Pendulum-v1 --async --join rtc | --join rtc: a bundle cannot be guided
+run b.zip --robot sim --env Pendulum-v1 --async --join rtc | --join rtc: a bundle does not support real-time chunking
 run b.zip --robot sim --env Pendulum-v1 --device cuda | bundles run on the CPU
 run good.pth --robot OWN | takes actions of 2 numbers, but the policy returns
 run good.pth --robot nobody.py:Arm | nobody.py: no such file
 run policy.pth --robot nobody.py:Arm --rate-hz 10 --record demos.hdf5 | demos.hdf5: exists already: choose another name
-run policy.pth --robot sim | give --rate-hz
-run policy.pth --robot sim --rate-hz 10 --dry-run --record new.hdf5 | --record writes the sent actions
+run policy.pth --robot sim | give it with --rate-hz
+run policy.pth --robot sim --rate-hz 10 --dry-run --record new.hdf5 | --record writes the actions that are sent
 run policy.pth --robot sim --rate-hz 10 --async --join prefix | not trained for planned actions
 run policy.pth --robot sim --rate-hz 10 --async --join rtcc | expected replace, blend, fade, rtc, rtc-vjp or prefix
 run policy.pth --robot sim --rate-hz 10 --limits none.json | --limits none.json: there is no such file
@@ -194,7 +194,7 @@ run none.pth --robot sim | none.pth: there is no such checkpoint
 run ws://127.0.0.1:9 --robot sim | was not reached
 run http://127.0.0.1:9 --robot sim | begins with ws:// or wss://
 serve policy.pth --host 0.0.0.0 | --token-file
-serve policy.pth --tls-key key.pem | --tls-key without --tls-cert
+serve policy.pth --tls-key key.pem | --tls-key needs --tls-cert
 serve policy.pth --token-file none.txt | --token-file none.txt: there is no such file
 sweep none.json | none.json
 plot nowhere -o new.png | nowhere: there is no such run

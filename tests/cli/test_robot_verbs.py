@@ -91,7 +91,7 @@ def test_a_policy_that_plans_takes_the_best_plan_found_in_its_time(call, tmp_pat
         r"decisions +\d+\.\d ms each here, by planning", call("info planner.pth").output
     )
     refused = call(f"run policy.pth {SIM} --plan-budget-ms 30", code=2).stderr
-    assert "the policy of policy.pth does not plan" in refused
+    assert "policy.pth contains a policy that does not plan" in refused
 
 
 def test_run_and_serve_under_other_names(checkpoint):
@@ -133,7 +133,7 @@ def test_a_policy_acts_in_the_precision_that_is_asked_for(checkpoint, monkeypatc
         assert dtypes == [torch.int8] * 4
         with pytest.raises(UserError, match="give --precision to imitate serve"):
             PolicyOpener(precision="int8").open("ws://127.0.0.1:9", stack)
-    with pytest.raises(UserError, match="a bundle has the precision of its export"):
+    with pytest.raises(UserError, match="the precision of a bundle was fixed when it was exported"):
         refuse_device(None, "int8")
 
 
@@ -214,7 +214,7 @@ def test_a_demonstration_of_a_robot_with_another_order_of_joints_is_not_replayed
         "replay two.hdf5",
         f"record two.hdf5 --append --episodes 2 --rate-hz 50 {PUSHING} action=[0,0]",
     )
-    told = "bring it to the beginning of a recorded episode"
+    told = "move the robot to the start of a recorded episode"
     for change, words in (
         (
             {"state": [0.6, -0.2], "names": ("lift", "yaw")},
@@ -326,7 +326,7 @@ def test_a_setting_of_safety_that_makes_no_sense_is_refused_before_anything_is_o
 def test_all_mistakes_of_a_run_are_told_together(call, checkpoint):
     line = "run none.pth --robot so101_follower --take-over mouse --dry-run --record a.hdf5"
     record, robot, device, policy = call(line, code=2).stderr.splitlines()
-    assert record.startswith("error: --record writes the sent actions, but --dry-run")
+    assert record.startswith("error: --record writes the actions that are sent, but --dry-run")
     assert robot.endswith("did you mean 'lerobot:so101_follower'?")
     assert "there is no teleoperator 'mouse'" in device
     assert policy == "error: none.pth: there is no such checkpoint"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def replay_line(replay: Replay) -> str:
-    """Describe a replay: its distance from the recording, and the success of both."""
+    """Describe a replay: how far the hand was from the recorded pose, and whether recording and replay succeeded."""
     observed = "" if replay.obs_error_m is None else f" (observations {_mm(replay.obs_error_m)} mm)"
     return (
         f"{counted(replay.steps, 'step')} played, hand at most {_mm(replay.hand_error_m)} mm off{observed}; "
@@ -33,7 +33,7 @@ def _mm(distance_m: float) -> str:
 
 
 class Kind(str, Enum):
-    """Meaning of the actions: targets in space, or changes."""
+    """Meaning of the actions: target poses of the gripper, or changes of its pose."""
 
     absolute = "absolute"
     delta = "delta"
@@ -48,7 +48,7 @@ class RotationName(str, Enum):
 
 
 class PosesFrom(str, Enum):
-    """Source of the gripper poses."""
+    """Source of the gripper poses from which actions are computed."""
 
     auto = "auto"
     poses = "poses"
@@ -56,7 +56,7 @@ class PosesFrom(str, Enum):
 
 
 def mount(app: typer.Typer) -> None:
-    """Add the command to ``imitate dataset``."""
+    """Add the command ``actions`` to ``imitate dataset``."""
     app.command("actions")(actions)
 
 
@@ -83,8 +83,8 @@ def actions(
         PosesFrom,
         typer.Option(
             "--source",
-            help="Take gripper poses from observations, or set the simulator to the states; "
-            "auto: observations if there are any.",
+            help="Source of the gripper poses. poses: observations; simulator: the simulator, set to the recorded "
+            "states; auto: observations if the file has them.",
         ),
     ] = PosesFrom.auto,
     key: Annotated[
@@ -114,7 +114,7 @@ def actions(
         str | None,
         typer.Option(
             "--scale",
-            help="METRES,RADIANS that a command of 1 means, if the file has no controller "
+            help="METRES,RADIANS: motion that an action of 1 commands, if the file does not describe its controller "
             "(default: 1,1).",
         ),
     ] = None,
@@ -123,7 +123,7 @@ def actions(
         typer.Option(
             "--check",
             min=0,
-            help="Number of demos to play with the new actions, to see whether they still succeed.",
+            help="Number of demos to replay in the simulator with the new actions, to check that they still succeed.",
         ),
     ] = 0,
     json_: AsJson = False,
@@ -155,7 +155,7 @@ def actions(
 def _pair(option: str, text: str) -> tuple[str, str]:
     first, comma, second = (part.strip() for part in text.partition(","))
     if not (first and comma and second) or "," in second:
-        raise UserError(f"{option} {text}: expected two values separated by a comma")
+        raise UserError(f"{option} {text}: expected two values separated by a comma, such as A,B")
     return first, second
 
 

@@ -55,7 +55,11 @@ def convert(
     ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option("--horizon", min=1, help="Steps after which an episode times out."),
+        typer.Option(
+            "--horizon",
+            min=1,
+            help="Number of steps after which episodes of the data count as timed out.",
+        ),
     ] = None,
     fps: Annotated[
         float | None,
@@ -64,7 +68,8 @@ def convert(
         ),
     ] = None,
     language: Annotated[
-        str | None, typer.Option("--language", help="Instruction, if the source has none.")
+        str | None,
+        typer.Option("--language", help="Language instruction to store, if the source has none."),
     ] = None,
     action_shift: Annotated[
         int | None,
@@ -77,7 +82,11 @@ def convert(
     ] = None,
     flip_images: Annotated[
         bool | None,
-        typer.Option("--flip-images/--keep-images", help="Rotate images that are upside down."),
+        typer.Option(
+            "--flip-images/--keep-images",
+            help="Rotate images by 180 degrees, or keep them as they are; "
+            "default: rotate if the source stores them upside down (LIBERO).",
+        ),
     ] = None,
     video: Annotated[
         str | None,
@@ -104,17 +113,19 @@ def convert(
         typer.Option(
             "--workers",
             min=1,
-            help="Number of processes that replay states of raw recordings; default: 1.",
+            help="Number of processes that render observations of raw recordings from their states; default: 1.",
         ),
     ] = None,
     action: Annotated[
         str | None,
-        typer.Option("--action", help="From LeRobot: the feature that contains the actions."),
+        typer.Option(
+            "--action", help="From LeRobot: name of the feature that contains the actions."
+        ),
     ] = None,
     skip_incomplete: Annotated[
         bool,
         typer.Option(
-            "--skip-incomplete", help="From LeRobot: leave out episodes of which files are missing."
+            "--skip-incomplete", help="From LeRobot: leave out episodes whose files are missing."
         ),
     ] = False,
     _formats: Annotated[
@@ -160,6 +171,6 @@ def convert(
 def _replay(
     source: OpenedDataset, options: Options, report: ConversionReport
 ) -> Iterator[NamedDemo]:
-    from imitate.collect.replay import replayed  # imported late: it needs a simulator
+    from imitate.collect.replay import replayed  # imported late: the module needs a simulator
 
     return replayed(source, options, report)

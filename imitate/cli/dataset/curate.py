@@ -28,24 +28,32 @@ from imitate.system.text import ProgressBar, counted
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]
 InPlace = Annotated[
-    bool, typer.Option("--in-place", help="Replace the file; the old one is kept as FILE.bak.")
+    bool,
+    typer.Option(
+        "--in-place",
+        help="Change FILE itself instead of writing --out; the old file is kept as FILE.bak.",
+    ),
 ]
 MasksInPlace = Annotated[
     bool,
     typer.Option(
-        "--in-place", help="Write into FILE itself; its demos are neither changed nor copied."
+        "--in-place",
+        help="Change FILE itself instead of writing --out; its demos are neither changed nor copied.",
     ),
 ]
 ReplaceMasks = Annotated[
     bool,
     typer.Option(
-        "--overwrite", help="Replace filter keys of the same name, and the file named by --out."
+        "--overwrite",
+        help="Replace existing filter keys of the same name, and an existing file --out.",
     ),
 ]
 Names = Annotated[
     str | None,
     typer.Option(
-        "--demos", metavar=NAMES, help="Names and ranges of demos, such as demo_3,demo_7-demo_9."
+        "--demos",
+        metavar=NAMES,
+        help="Use only these demos, given by names and ranges such as demo_3,demo_7-demo_9.",
     ),
 ]
 Without = Annotated[
@@ -56,39 +64,48 @@ Without = Annotated[
 ]
 First = Annotated[
     int | None,
-    typer.Option("--first", min=1, help="Keep at most this many of the remaining demos."),
+    typer.Option(
+        "--first", min=1, help="Use at most this many of the demos that the other options leave."
+    ),
 ]
 DrawSeed = Annotated[
     int | None,
-    typer.Option("--seed", min=0, help="Draw the demos of --first at random with this seed."),
+    typer.Option(
+        "--seed",
+        min=0,
+        help="Draw the demos of --first at random with this seed; default: take the first ones.",
+    ),
 ]
 Success = Annotated[
     bool | None,
     typer.Option(
         "--success/--failure",
-        help="Only successful demos, or only failed ones, by the attribute success or else "
-        "by rewards of 0 and 1.",
+        help="Use only successful demos, or only failed ones, according to the demo's attribute success or else to "
+        "rewards of 0 and 1.",
     ),
 ]
 MinLength = Annotated[
     int | None,
-    typer.Option("--min-length", min=0, help="Only demos of at least this number of steps."),
+    typer.Option("--min-length", min=0, help="Use only demos of at least this number of steps."),
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option("--max-length", min=0, help="Only demos of at most this number of steps."),
+    typer.Option("--max-length", min=0, help="Use only demos of at most this number of steps."),
 ]
 MinReturn = Annotated[
     float | None,
-    typer.Option("--min-return", help="Only demos whose rewards sum to at least this."),
+    typer.Option(
+        "--min-return", help="Use only demos whose sum of rewards is at least this value."
+    ),
 ]
 MaxReturn = Annotated[
-    float | None, typer.Option("--max-return", help="Only demos whose rewards sum to at most this.")
+    float | None,
+    typer.Option("--max-return", help="Use only demos whose sum of rewards is at most this value."),
 ]
 
 
 class ActionMode(str, Enum):
-    """How actions are rescaled."""
+    """Rescaling of the actions: to [-1, 1], or to mean 0 and standard deviation 1."""
 
     min_max = "min_max"
     gaussian = "gaussian"
@@ -112,13 +129,16 @@ def split(
     in_place: MasksInPlace = False,
     overwrite: ReplaceMasks = False,
     ratio: Annotated[
-        float, typer.Option("--ratio", help="Share of the demos for validation.")
+        float,
+        typer.Option(
+            "--ratio", help="Share of the demos that go into the filter key valid, from 0 to 1."
+        ),
     ] = 0.1,
     seed: Seed = 0,
     filter_key: FilterKey = None,
     success: Success = None,
 ) -> None:
-    """Write the filter keys train and valid.
+    """Split the demos at random into the filter keys train and valid.
 
     Existing filter keys with these names, such as a recorder's, are replaced only with --overwrite.
     """
@@ -146,7 +166,7 @@ def split(
 
 def filter_(
     file: File,
-    name: Annotated[str, typer.Argument(help="Name of the filter key.")],
+    name: Annotated[str, typer.Argument(help="Name of the filter key to write.")],
     out: Out = None,
     in_place: MasksInPlace = False,
     overwrite: ReplaceMasks = False,
@@ -161,7 +181,7 @@ def filter_(
     first: First = None,
     seed: DrawSeed = None,
 ) -> None:
-    """Write a filter key: the demos that fulfil all conditions."""
+    """Write a filter key with the demos that fulfil all conditions."""
     target = target_of(file, out, in_place, overwrite, keeps_old=False)
     selection = Selection(
         filter_key,
@@ -196,7 +216,7 @@ def subset(
     first: First = None,
     seed: DrawSeed = None,
 ) -> None:
-    """Keep the demos that fulfil all conditions."""
+    """Keep only the demos that fulfil all conditions, in a new file or in place."""
     target = target_of(file, out, in_place, overwrite)
     selection = Selection(
         filter_key,
@@ -220,7 +240,11 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
     overwrite: Overwrite = False,
     common_keys: Annotated[
-        bool, typer.Option("--common-keys", help="Leave out keys that some demos lack.")
+        bool,
+        typer.Option(
+            "--common-keys",
+            help="Leave out arrays that some demos lack, such as the images of a camera.",
+        ),
     ] = False,
     any_env: Annotated[
         bool,
@@ -271,7 +295,7 @@ def delete(
         ),
     ] = None,
 ) -> None:
-    """Leave out demos or keys."""
+    """Delete demos or arrays, in a new file or in place."""
     target = target_of(file, out, in_place, overwrite)
     with progress("delete") as on_demo:
         edits.delete(
@@ -282,7 +306,7 @@ def delete(
 
 def rename_key(
     file: File,
-    old: Annotated[str, typer.Argument(help="Array, such as obs/object.")],
+    old: Annotated[str, typer.Argument(help="Array to rename, such as obs/object.")],
     new: Annotated[str, typer.Argument(help="New name, such as obs/object_state.")],
     out: Out = None,
     in_place: InPlace = False,
@@ -348,7 +372,10 @@ def normalize_actions(
     ] = ActionMode.min_max,
     undo: Annotated[
         bool,
-        typer.Option("--undo", help="Restore the original actions as the robot received them."),
+        typer.Option(
+            "--undo",
+            help="Undo an earlier rescaling: restore the actions as the robot received them.",
+        ),
     ] = False,
 ) -> None:
     """Rescale the actions per dimension, for other programs; --undo restores them.

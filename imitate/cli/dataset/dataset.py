@@ -45,16 +45,26 @@ def download(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Names of files, such as robomimic/lift/ph/low_dim or 'robomimic/*/ph/*'."
+            help="Names from the catalogue, or patterns: robomimic/lift/ph/low_dim or 'robomimic/*/ph/*'."
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the catalogue and stop.")] = False,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder to write to; files keep their names.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for the downloaded files, which keep the folders and names of "
+            "the catalogue.",
+        ),
     ] = Path("datasets"),
     url: Annotated[
         str | None,
-        typer.Option("--url", help="Another server with the same paths, such as a mirror."),
+        typer.Option(
+            "--url",
+            help="Base URL of another server that has the files under the same paths, such as a "
+            "mirror.",
+        ),
     ] = None,
     overwrite: Overwrite = False,
     retries: Annotated[
@@ -79,8 +89,7 @@ def download(
         return
     if not names:
         raise UserError(
-            "no files named: name some (imitate dataset download robomimic/lift/ph/low_dim), "
-            "or see --list"
+            "no files are named: give names (imitate dataset download robomimic/lift/ph/low_dim), or see --list"
         )
     results = []
     for file in chosen(catalogue, names):
@@ -142,7 +151,9 @@ def _size(count: int) -> str:
 
 def shard(
     files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards, or its URL.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder to write the shards into, or its URL.")
+    ],
     per_shard: Annotated[
         int, typer.Option("--per-shard", min=1, help="Number of demos per shard.")
     ] = 1000,
@@ -162,7 +173,10 @@ def shard(
 
 
 def index(
-    folder: Annotated[Path, typer.Argument(help="Folder of HDF5 files.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder with HDF5 files of demonstrations, which become the shards."),
+    ],
     overwrite: Overwrite = False,
 ) -> None:
     """Write the index of a folder's HDF5 files, so that the folder can be used as one dataset."""
@@ -184,13 +198,14 @@ def embed(
     files: Annotated[
         list[Path], typer.Argument(help="Demonstrations whose instructions are embedded.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="Table to write, .npz.")],
+    out: Annotated[Path, typer.Option("--out", help="Table to write, an .npz file.")],
     encoder: Annotated[
         str,
-        typer.Option("--encoder", help="Text model: its name at Hugging Face, or a folder."),
+        typer.Option("--encoder", help="Text model: a name at Hugging Face, or a folder."),
     ] = "openai/clip-vit-large-patch14",
     text: Annotated[
-        list[str] | None, typer.Option("--text", help="One more instruction; may be repeated.")
+        list[str] | None,
+        typer.Option("--text", help="Further instruction to embed; may be repeated."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -200,10 +215,10 @@ def embed(
     Training, and acting with instructions in the table, then need no text model.
     Needs `pip install 'transformers>=4.40'`.
     """
-    from imitate.policy.language import TransformersText  # imported late: it imports torch
+    from imitate.policy.language import TransformersText  # late: the module imports torch
 
     if out.exists() and not overwrite:
-        raise UserError(f"{out}: exists; choose another --out, or --overwrite")
+        raise UserError(f"{out}: exists already: choose another --out, or add --overwrite")
     texts = sorted({*_instructions(files), *(text or ())})
     vectors = TransformersText(encoder).embed(texts)
     with replaced(out) as part, fresh(part) as file:
@@ -218,16 +233,16 @@ def _instructions(files: list[Path]) -> set[str]:
             of_demos = {instruction_of(file.attrs(demo)) for demo in file.demos()}
         if None in of_demos:
             raise DatasetError(
-                f"{path}: some demos have neither an attribute 'language' nor 'task_id'; "
-                "write it, or give the texts of train.data[].lang with --text and leave the "
-                "file out"
+                f"{path}: some demos have neither the attribute 'language' nor 'task_id': add one of them to these "
+                "demos, or leave the file out and give each instruction (the values of train.data[].lang) with "
+                "--text"
             )
         given_words |= {said for said in of_demos if said is not None}
     return given_words
 
 
 def recover(
-    file: Annotated[Path, typer.Argument(help="The file whose change was interrupted.")],
+    file: Annotated[Path, typer.Argument(help="File whose change in place was interrupted.")],
 ) -> None:
     """Undo an interrupted change of a file.
 
@@ -280,7 +295,7 @@ app.command()(index)
 
 
 class FrameSource(str, Enum):
-    """Source of the frames."""
+    """Source of the video's frames: recorded states, executed actions or recorded images."""
 
     states = "states"
     actions = "actions"
@@ -319,15 +334,21 @@ def playback(
         str | None,
         typer.Option(
             "--env",
-            help="Environment that replaces the file's: a gymnasium name (module:Name-v0), a "
-            "robosuite task, or a JSON file of env_args.",
+            help="Environment to open instead of the file's: a gymnasium name (module:Name-v0), a robosuite task, or "
+            "a JSON file of env_args.",
         ),
     ] = None,
     camera: Annotated[
         str | None,
-        typer.Option("--camera", help="Camera; default: agentview or the first observed one."),
+        typer.Option(
+            "--camera",
+            help="Camera to show; default: agentview, or else the first camera among the "
+            "observations.",
+        ),
     ] = None,
-    size: Annotated[int, typer.Option("--size", min=2, help="Side of a frame in pixels.")] = 256,
+    size: Annotated[
+        int, typer.Option("--size", min=2, help="Height and width of a frame in pixels.")
+    ] = 256,
     skip: Annotated[
         int, typer.Option("--skip", min=1, help="Draw one frame every this many steps.")
     ] = 2,

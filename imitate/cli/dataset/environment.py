@@ -22,7 +22,7 @@ def set_env(
         typer.Option(
             "--env",
             help="A gymnasium name (module:Name-v0), a robosuite task, a JSON file of env_args, or a demonstration "
-            "file, for its environment.",
+            "file, whose environment is used.",
         ),
     ],
     type_: Annotated[
@@ -35,21 +35,25 @@ def set_env(
     kwargs: Annotated[
         str | None,
         typer.Option(
-            "--kwargs", metavar="JSON", help="Arguments of the environment, a JSON object."
+            "--kwargs",
+            metavar="JSON",
+            help="Arguments for making the environment, as a JSON object.",
         ),
     ] = None,
     out: Out = None,
     in_place: Annotated[
         bool,
         typer.Option(
-            "--in-place", help="Write into FILE itself; its demos are neither changed nor copied."
+            "--in-place",
+            help="Change FILE itself instead of writing --out; its demos are neither changed nor "
+            "copied.",
         ),
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the environment of the demonstrations into the file, such as a simulation of a real robot.
 
-    Training rollouts, eval, dagger and playback then open it. The previous entry is printed.
+    Training rollouts, eval, dagger and playback then open this environment. The previous entry is printed.
 
     For example: imitate dataset set-env own.hdf5 --env myarm.envs:Reach-v0 --in-place
     """
@@ -75,7 +79,9 @@ def _object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"--kwargs: {text} is not JSON ({error})") from error
+        raise ConfigError(
+            f"--kwargs: {text} is not JSON ({error}): give an object such as '{{\"max_steps\": 200}}'"
+        ) from error
     if not isinstance(value, dict):
         raise ConfigError(
             f"--kwargs: {text}: expected a JSON object, such as '{{\"max_steps\": 200}}'"
@@ -89,10 +95,14 @@ def migrate_env(
     in_place: InPlace = False,
     overwrite: Overwrite = False,
     check: Annotated[
-        int, typer.Option("--check", min=0, help="Number of demos to replay, spread over the file.")
+        int,
+        typer.Option(
+            "--check", min=0, help="Number of demos to replay as a test, spread over the file."
+        ),
     ] = 3,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and print what would change; write nothing.")
+        bool,
+        typer.Option("--dry-run", help="Check the demos and print the changes, but write nothing."),
     ] = False,
     json_: AsJson = False,
 ) -> None:

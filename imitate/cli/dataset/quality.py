@@ -1,4 +1,4 @@
-"""``imitate dataset doctor`` and ``report``: find faults of a demonstration file, repair them, describe the file."""
+"""``imitate dataset doctor`` finds and repairs faults of a demonstration file; ``report`` describes the file."""
 
 from __future__ import annotations
 
@@ -27,11 +27,19 @@ _MAX_PLACES = 4
 
 def doctor(
     file: File,
-    fix: Annotated[bool, typer.Option("--fix", help="Write a repaired copy.")] = False,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix",
+            help="Repair the findings, in a copy (--out) or in the file itself (--in-place).",
+        ),
+    ] = False,
     only: Annotated[
         str | None,
         typer.Option(
-            "--only", metavar=NAMES, help="Repair only these findings, such as nan,duplicate."
+            "--only",
+            metavar=NAMES,
+            help="With --fix: repair only findings of these names, such as nan,duplicate.",
         ),
     ] = None,
     out: Out = None,
@@ -39,7 +47,7 @@ def doctor(
     overwrite: Overwrite = False,
     json_: AsJson = False,
 ) -> None:
-    """Examine a file. Exit codes: 0 no findings; 1 warnings; 2 wrong usage; 3 errors.
+    """Examine a demonstration file for faults. Exit codes: 0 no findings; 1 warnings; 2 wrong usage; 3 errors.
 
     With --fix, report and exit code describe the repaired copy.
     """
@@ -99,15 +107,22 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="HTML file to write; default: FILE_report.html beside the file."
+            "--out",
+            "-o",
+            help="HTML file to write; default: FILE_report.html in the file's folder.",
         ),
     ] = None,
     filter_key: FilterKey = None,
     max_demos: Annotated[
         int,
-        typer.Option("--max-demos", min=1, help="Largest number of demos whose values are read."),
+        typer.Option(
+            "--max-demos",
+            min=1,
+            help="Largest number of demos whose values are read; fewer demos make the "
+            "report faster.",
+        ),
     ] = 200,
-    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Write one HTML page with numbers, plots, thumbnails and the doctor's findings.

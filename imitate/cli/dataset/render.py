@@ -39,7 +39,7 @@ from imitate.system.text import counted
 
 
 class Segmentation(str, Enum):
-    """Unit that gets its own number in a segmentation image."""
+    """Unit that gets a number of its own in a segmentation image: object instance, object class or geom."""
 
     instance = "instance"
     class_ = "class"
@@ -47,7 +47,7 @@ class Segmentation(str, Enum):
 
 
 class RenderStorage(str, Enum):
-    """Storage of images in the file."""
+    """Compression of the images in the file."""
 
     raw = "raw"
     gzip = "gzip"
@@ -72,14 +72,18 @@ def render(
         ),
     ] = str(DEFAULT_SIZE),
     depth: Annotated[
-        bool, typer.Option("--depth", help="Also write <camera>_depth: (H, W, 1) float32, metres.")
+        bool,
+        typer.Option(
+            "--depth",
+            help="Also write depth images in metres as <camera>_depth, (H, W, 1) float32.",
+        ),
     ] = False,
     segmentation: Annotated[
         Segmentation | None,
         typer.Option(
             "--segmentation",
-            help="Also write <camera>_segmentation: (H, W, 1), object numbers, whose names "
-            "are in the demo's camera_info.",
+            help="Also write segmentation images as <camera>_segmentation, (H, W, 1): numbers of object instances, "
+            "classes or elements, whose names are in the demo's attribute camera_info.",
         ),
     ] = None,
     workers: Workers = None,
@@ -93,14 +97,23 @@ def render(
         ),
     ] = RenderStorage.raw,
     jpeg_quality: Annotated[
-        int, typer.Option("--jpeg-quality", min=1, max=100, help="Quality of --storage jpeg.")
+        int,
+        typer.Option(
+            "--jpeg-quality",
+            min=1,
+            max=100,
+            help="JPEG quality, from 1 to 100, with --storage jpeg.",
+        ),
     ] = 95,
     filter_key: FilterKey = None,
     demos: Names = None,
     first: First = None,
     keep_obs: Annotated[
         bool,
-        typer.Option("--keep-obs/--only-images", help="Copy the recorded observations."),
+        typer.Option(
+            "--keep-obs/--only-images",
+            help="Copy the recorded observations into the new file, or write only the images.",
+        ),
     ] = True,
     next_obs: Annotated[
         bool,
@@ -121,7 +134,7 @@ def render(
     All other data are copied unchanged. With --on ray the simulators run on a cluster
     (docs/cluster.md); only this process reads and writes files.
 
-    Exit code 1: some demos could not be drawn; they are named and not in the new file.
+    Exit code 1: some demos could not be rendered; they are listed and are not in the new file.
     """
     kind = segmentation.value if segmentation else None
     views = _cameras(names_of(cameras) or [], size, depth, kind)

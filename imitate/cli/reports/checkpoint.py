@@ -24,7 +24,7 @@ from imitate.system.text import counted
 
 _OF_TRAINING = ("experiment.", "train.max_grad_norm", "train.batch_size", "algo.optim_params.")
 DECISIONS = 5
-"""Number of decisions of a policy that plans whose time is measured."""
+"""Number of actions of a planning policy over which the planning time is measured."""
 REASONS = {
     "best.pth": "the best by success rate",
     "best_return.pth": "the best by return",
@@ -73,9 +73,9 @@ def describe(path: Path) -> Report:
 
 
 def _settings(defaults: Mapping[str, Any], ckpt: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return the settings that differ from the defaults, without those of encoders of modalities that are not observed.
+    """Yield the settings that differ from the defaults; settings of encoders that no observation uses are left out.
 
-    For an imported policy those of a training are left out too.
+    For a policy imported from another toolkit, settings of the training are left out too.
     """
     config = json_value(ckpt["config"], MAX_SETTINGS)
     groups = config["observation"]["modalities"].values()
@@ -93,7 +93,7 @@ def _settings(defaults: Mapping[str, Any], ckpt: Mapping[str, Any]) -> Iterator[
 def _differences(
     default: Mapping[str, Any], value: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Return the dotted keys whose value differs from the default; of a part that is switched off only its switch."""
+    """Yield the dotted keys and values that differ from the default; of a disabled section only ``enabled``."""
     off = prefix and value.get("enabled") is False
     for key, item in value.items():
         if off and key != "enabled":
@@ -163,7 +163,7 @@ def _seen_words(report: Report, key: str) -> str:
 
 
 def decision_ms(algo: Algo) -> float | None:
-    """Return the median time of a decision here, in milliseconds, of a policy that plans; None for others."""
+    """Return the median milliseconds that a planning policy needs for an action here; None for other policies."""
     if getattr(algo, "planner", None) is None:
         return None
     algo.set_eval()
@@ -183,7 +183,7 @@ def decision_ms(algo: Algo) -> float | None:
 
 
 def _decision(report: Report) -> list[tuple[str, str]]:
-    """Return the row about the time of a decision."""
+    """Return the row on the time per action of a planning policy; [] for other policies."""
     taken = report["decision_ms"]
     words = f"{taken or 0:.1f} ms each here, by planning (median of {DECISIONS})"
     return [] if taken is None else [("decisions", words)]
@@ -196,7 +196,7 @@ def _training_words(report: Report) -> str:
 
 
 def _origin(report: Report) -> list[tuple[str, str]]:
-    """Return rows about the software that wrote or read the checkpoint."""
+    """Return rows on the versions of the software that wrote the checkpoint, or that read an imported one."""
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())
     origin = report["provenance"].get("imported_from")
     if origin is not None:
@@ -209,7 +209,7 @@ def _origin(report: Report) -> list[tuple[str, str]]:
 
 
 def _reason(report: Report) -> str:
-    """Return the reason why a run kept the file, according to its name."""
+    """Return why a run kept the checkpoint, such as `` (the best by return)``, according to the file's name."""
     reason = REASONS.get(Path(report["path"]).name)
     return "" if reason is None else f" ({reason})"
 

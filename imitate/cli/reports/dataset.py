@@ -57,7 +57,10 @@ def describe(path: Path) -> Report:
 
 
 def _keys(file: DatasetFile, demos: Sequence[str]) -> list[Report]:
-    """List the arrays below a demo: shape of one step, dtype, rows if there is one for the whole demo, and demos."""
+    """List the arrays of the demos: shape of one step, dtype, and number of demos that have it.
+
+    Arrays with a single row per demo are marked by ``once``.
+    """
     found: dict[str, Counter[tuple[tuple[int, ...], str, bool]]] = {}
     for demo in demos:
         length = file.length(demo)
@@ -95,7 +98,7 @@ def _action_range(file: DatasetFile, demos: Sequence[str]) -> Report | None:
 
 
 def _successes(file: DatasetFile, demos: Sequence[str]) -> Report | None:
-    """Count the demos that solve their task; None if the file does not say it of all."""
+    """Count the demos that solve their task; return None if the success of some demos is unknown."""
     found = outcomes(file, demos)
     rate = rate_of(found.values()) if None not in found.values() else None
     if rate is None:
@@ -144,7 +147,7 @@ def _size(entry: Report) -> str:
 
 
 def _repeats_obs(entry: Report, entries: Sequence[Report]) -> bool:
-    """Return true if a next observation has the same shape as its observation, in as many demos."""
+    """Return True for a next observation with the shape, dtype and number of demos of its observation."""
     group, _, name = entry["key"].partition("/")
     return group == "next_obs" and {**entry, "key": f"obs/{name}"} in entries
 

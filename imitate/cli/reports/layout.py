@@ -12,18 +12,18 @@ SOLVED = {True: "solved", False: "not solved", None: "success unknown"}
 
 
 def in_one_line(text: str) -> str:
-    """Return a text of a file that cannot look like further lines of a report."""
+    """Replace line breaks in a text from a file, which could otherwise imitate lines of the report."""
     return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Return lines of labels and values."""
+    """Yield lines with a label and a value each."""
     for label, value in rows:
         yield in_one_line(f"{label:<14} {value}")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a table, with columns as wide as their widest cell."""
+    """Yield the lines of a table, with columns as wide as their widest cell."""
     lines = [[in_one_line(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
@@ -31,7 +31,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def environment_words(report: Report) -> str:
-    """Return rows on task, simulator with version, and robots."""
+    """Describe an environment by its task, the simulator with its version, and the robots."""
     if not report["env_name"]:
         return "not said"
     kind = {1: "robosuite", 2: "gymnasium", 3: "iGibson", 4: "real robot"}.get(report["env_type"])
@@ -43,7 +43,7 @@ def environment_words(report: Report) -> str:
 
 
 def success_words(success: Report | None) -> str:
-    """Return how many demos solve their task, and how that is known."""
+    """Describe how many demos solve their task, and whether this is known from rewards or from an attribute."""
     if success is None:
         return "not said"
     rate = percent(success["demos"] / success["of"])

@@ -67,7 +67,7 @@ def _shape(shape: Any, file: Path) -> list[int]:
     if shape is None:
         return []
     raise DatasetError(
-        f"{file}: a feature has the shape {str(shape)[:40]}: download the dataset again"
+        f"{file}: a feature has the shape {str(shape)[:40]}, which is not a list of sizes: download the dataset again"
     )
 
 

@@ -34,7 +34,7 @@ class _Run(BaseModel):
 
 
 class _Part(BaseModel, extra="allow"):
-    """A part of ``results.json``, whose other values are passed on unchanged."""
+    """Section of ``results.json``; entries that are not declared here are kept unchanged."""
 
 
 class _Kept(_Part):
@@ -74,7 +74,7 @@ def describe(path: Path) -> Report:
     config = _read_json(folder.config)
     if "algo_name" not in config:
         raise UserError(
-            f"{path}: its config.json names no algorithm, so this is not a run: name a run "
+            f"{path}: config.json has no algo_name, so this is not a run folder: name a run "
             "(<output_dir>/<name>/<time>), a dataset or a checkpoint"
         )
     try:
@@ -91,7 +91,7 @@ def describe(path: Path) -> Report:
     metrics = MetricsFile(folder.metrics)
     epochs = [record for record in metrics.read() if record.get("kind") == "epoch"]
     if results.epoch is not None and epochs and epochs[-1]["epoch"] > results.epoch:
-        # results.json is older than the metrics: the run was resumed since, and has not ended by itself
+        # results.json is older than the metrics: the run was resumed later and was interrupted before its end
         results = _Results()
     history = History(EarlyStoppingConfig())
     for record in metrics.records():
@@ -128,7 +128,10 @@ def describe(path: Path) -> Report:
 
 
 def _kept(folder: RunFolder, history: History, results: _Results) -> list[KeptCheckpoint]:
-    """Return epoch and reason of each checkpoint; for last.pth from the results, or from the file itself."""
+    """Return the checkpoints with their epochs and the reasons why they are kept.
+
+    The epoch of last.pth is read from the results, or else from the checkpoint.
+    """
     known = {entry.name: entry.epoch for entry in results.checkpoints}
     last = known.get(folder.last.name)
     if last is None and folder.last.is_file():
@@ -144,7 +147,9 @@ def _read_json(path: Path) -> Report:
         words = diagnosis(path) or f"{path}: cannot be read as JSON ({error})"
         raise UserError(words) from None
     if not isinstance(value, dict):
-        raise UserError(f"{path}: holds no JSON object, so this is not a run folder")
+        raise UserError(
+            f"{path}: contains no JSON object, so its folder is not a run folder: name another folder"
+        )
     return value
 
 
@@ -188,7 +193,7 @@ def lay_out(report: Report) -> Iterator[str]:
 def _curve(points: Sequence[Report]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return header and rows of the curve.
 
-    The last column is the success rate, or the return where no success is known; both are of evaluations.
+    The last column is the success rate of evaluations, or their mean return if the success rate is unknown.
     """
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "loss": ("loss", number),

@@ -23,7 +23,9 @@ def describe(path: str | Path) -> Report:
     """Describe a folder of shards: shards, demos, lengths, keys, masks, environment, actions and success."""
     shards = shards_at(path)
     if shards is None:
-        raise DatasetError(f"{path}: there is no index of shards")
+        raise DatasetError(
+            f"{path}: the folder has no index of shards: make it with `imitate dataset index`"
+        )
     index = shards.index
     lengths = list(index.lengths())
     success = [said for shard in index.shards for said in shard.success]

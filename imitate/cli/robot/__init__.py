@@ -1,1 +1,1 @@
-"""The commands that need a robot, a policy server or a bundle; ``run.py`` is the shortest to begin with."""
+"""The commands that use a robot, a policy server or a bundle."""

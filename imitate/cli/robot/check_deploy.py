@@ -54,18 +54,22 @@ def command(
         Path | None,
         typer.Option(
             "--training",
-            help="Training file to compare observations with, if the checkpoint has no statistics.",
+            help="Demonstrations of the training, with which observations are compared if the checkpoint has no "
+            "statistics.",
         ),
     ] = None,
     lang: Annotated[
-        str | None, typer.Option("--lang", help="Instruction; by default the one of each demo.")
+        str | None,
+        typer.Option(
+            "--lang", help="Language instruction for all demos; default: each demo's own."
+        ),
     ] = None,
     tolerance: Annotated[
         float,
         typer.Option(
             "--tolerance",
             min=0.0,
-            help="Largest allowed action error, as a multiple of the best constant action's error.",
+            help="Largest allowed action error, as a multiple of the error of the best constant action.",
         ),
     ] = 1.0,
     token_file: TokenFile = None,
@@ -74,7 +78,11 @@ def command(
     rename: RenameObs = None,
     timeout_s: Annotated[
         float,
-        typer.Option("--timeout-s", min=0.01, help="Longest time to wait for a server's answer."),
+        typer.Option(
+            "--timeout-s",
+            min=0.01,
+            help="Seconds to wait for a server's answer before the check fails.",
+        ),
     ] = 2.0,
     device: ActingDevice = None,
     precision: ActingPrecision = "fp32",
@@ -128,7 +136,7 @@ def command(
 
 
 def _schema(name: str, found: FoundPolicy) -> Schema:
-    """Observations and actions of a policy, as its server would report them."""
+    """Return the observations and actions of a policy, as ``imitate serve`` would report them."""
     actor = found.actor
     if found.checkpoint is not None and not hasattr(actor, "schema"):
         from imitate.deploy.server.served import schema_of
@@ -137,14 +145,14 @@ def _schema(name: str, found: FoundPolicy) -> Schema:
     schema: Schema | None = actor.schema
     if schema is None:
         raise UserError(
-            f"{name}: the server (openpi's protocol) does not report its observations and "
-            "actions, so nothing can be compared; expected a server of imitate serve"
+            f"{name}: the server (openpi's protocol) does not report its observations and actions, so nothing can be "
+            "compared: serve the policy by imitate serve, or name its checkpoint"
         )
     return schema
 
 
 def _action_keys(ckpt: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the arrays of a file that contain the policy's actions in the form in which it sends them."""
+    """Return the names of the arrays in a demonstration file with which the policy's actions are compared."""
     if ckpt is None or any(
         entry.get("rotation") for entry in ckpt["preprocess"]["actions"].values()
     ):

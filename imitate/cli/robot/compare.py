@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class JudgeName(str, Enum):
-    """Judge of the trials."""
+    """Judge who decides whether a trial succeeded."""
 
     auto = "auto"
     person = "person"
@@ -69,7 +69,9 @@ def command(
             help="Checkpoint, run folder, bundle, or address of a server: ws://HOST:PORT.",
         ),
     ] = None,
-    second: Annotated[str | None, typer.Argument(metavar="B", help="The other policy.")] = None,
+    second: Annotated[
+        str | None, typer.Argument(metavar="B", help="Second policy, in the same forms as A.")
+    ] = None,
     robot: Annotated[
         str | None,
         ROBOT,
@@ -80,15 +82,15 @@ def command(
         Path,
         typer.Option(
             "--out",
-            help="File with one line per trial. If it exists, its comparison is resumed.",
+            help="File to which each trial is written as a line. If it exists, the comparison in it is resumed.",
         ),
     ] = Path("comparison.jsonl"),
     judge: Annotated[
         JudgeName,
         typer.Option(
             "--judge",
-            help="auto: the robot if it measures success and prepares the scene, otherwise a "
-            "person by keys.",
+            help="Who decides whether a trial succeeded: the robot, or a person by keys; auto: the robot if it "
+            "measures success and resets the scene itself, otherwise a person.",
         ),
     ] = JudgeName.auto,
     max_pairs: Annotated[
@@ -110,7 +112,7 @@ def command(
         ),
     ] = 0.05,
     steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Longest trial, in control steps.")
+        int, typer.Option("--steps", min=1, help="Largest number of control steps per trial.")
     ] = 400,
     rate_hz: RateHz = None,
     any_rate: AnyRate = False,
@@ -130,13 +132,17 @@ def command(
     device: ActingDevice = None,
     precision: ActingPrecision = "fp32",
     report: Annotated[
-        bool, typer.Option("--report", help="Show the state of --out; this needs no robot.")
+        bool,
+        typer.Option(
+            "--report", help="Print the state of the comparison in --out; no robot is needed."
+        ),
     ] = False,
     reveal: Annotated[
         bool,
         typer.Option(
             "--reveal",
-            help="With --report: name the policies before the end; this is recorded in the file.",
+            help="With --report: show which policy is which before the comparison has ended. The file records that "
+            "it is no longer blind.",
         ),
     ] = False,
     json_: AsJson = False,
@@ -174,7 +180,7 @@ def command(
         "resize": resize,
         "join": join if asynchronous else None,
     }
-    if rename:  # files of earlier versions lack it
+    if rename:  # files of earlier versions lack this setting
         settings["rename"] = sorted(rename)
     if safety:
         settings["safety"] = sorted(safety)
@@ -216,7 +222,7 @@ def command(
             letter: {"name": name, "sha256": _identity(name, found[letter])}
             for letter, name in (("A", first), ("B", second))
         }
-        # This is done before the file is written, so that a refusal leaves no comparison behind.
+        # Both policies are checked before the file is written, so that an error leaves no file behind.
         made = _made_judge(settings["judge"], body)
         stack.callback(made.close)
         actors = {letter: source.acting(found[letter], rate, stack) for letter in found}
@@ -327,12 +333,12 @@ def _made_judge(name: str, body: Robot) -> Judge:
 
 
 def _limits(path: Path | None) -> Any:
-    """Return the content of the limits file, which :func:`imitate.cli.robot.robots.robot_of` has checked before."""
+    """Return the content of the file ``--limits``, already checked by :func:`imitate.cli.robot.robots.robot_of`."""
     return None if path is None else read_json(path.expanduser())
 
 
 def _identity(name: str, found: FoundPolicy) -> str:
-    """Return the SHA-256 of a checkpoint's file, or of a server's address, schema and weights if known."""
+    """Return a SHA-256 that identifies a policy: of its file, or of a server's address, schema and known weights."""
     if found.path is not None:
         return sha256_of(found.path)
     schema = found.actor.schema
@@ -344,7 +350,10 @@ def _identity(name: str, found: FoundPolicy) -> str:
 
 
 def is_open(outcome: ComparisonOutcome) -> bool:
-    """Return True if the report may name the policies: a robot judged, or the comparison has ended."""
+    """Return True if the report may name the policies.
+
+    This is so if a robot judges, if the comparison has ended, or after ``--reveal``.
+    """
     file = outcome.file
     return (
         file.settings["judge"] == "robot"
@@ -354,7 +363,7 @@ def is_open(outcome: ComparisonOutcome) -> bool:
 
 
 def sealed_lines(outcome: ComparisonOutcome) -> list[str]:
-    """State of a running comparison, without anything that distinguishes the policies."""
+    """Return lines on a running comparison, without anything that distinguishes the policies."""
     differed = outcome.wins + outcome.losses
     return [
         f"{outcome.file.path}: {outcome.pairs} complete pairs, of which {differed} differ; e-value "
@@ -364,7 +373,7 @@ def sealed_lines(outcome: ComparisonOutcome) -> list[str]:
 
 
 def comparison_lines(outcome: ComparisonOutcome) -> list[str]:
-    """Return the whole result, with the policies' names."""
+    """Return the lines of the whole result, with the policies' names."""
     width = max(len(_name(outcome, letter)) for letter in POLICIES)
     lines = [outcome.words, ""]
     for letter in POLICIES:
@@ -402,7 +411,7 @@ def _name(outcome: ComparisonOutcome, letter: str) -> str:
 
 
 def _notes(outcome: ComparisonOutcome) -> list[str]:
-    """Return notes, stops and repetitions, by policy."""
+    """Return lines with the person's notes, stopped trials and repeated trials of each policy."""
     file, lines = outcome.file, []
     for letter in POLICIES:
         for trial in file.trials:

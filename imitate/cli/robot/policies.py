@@ -1,4 +1,4 @@
-"""Policies of the command line: load checkpoints, run folders and bundles, and connect to servers."""
+"""Open the policies named on the command line: checkpoints, run folders, bundles and policy servers."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ PolicyName = Annotated[
     ),
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", help="File with the token of the server.")
+    Path | None,
+    typer.Option("--token-file", help="File with the token that the policy server requires."),
 ]
 TlsCa = Annotated[
     Path | None,
     typer.Option(
         "--tls-ca",
-        help="Certificate (PEM) of the authority that signed a wss:// server's certificate.",
+        help="PEM file with the certificate of the authority that signed a wss:// server's certificate; default: the "
+        "system's authorities.",
     ),
 ]
 ResizeImages = Annotated[
     bool,
     typer.Option(
         "--resize",
-        help="Resize camera images to the size in the demonstrations if they have the same "
-        "aspect ratio.",
+        help="Resize camera images to the image size of the demonstrations if both have the same aspect ratio.",
     ),
 ]
 UnlikeTraining = Annotated[
@@ -67,7 +68,7 @@ Timeout = Annotated[
     typer.Option(
         "--timeout-s",
         min=0.01,
-        help="Seconds to wait for a server's answer; default: 0.3, with --async 1.",
+        help="Seconds to wait for a policy server's answer; default: 0.3, or 1 with --async.",
     ),
 ]
 
@@ -78,7 +79,7 @@ JOINS = ("replace", "blend", "fade", "rtc", "rtc-vjp", "prefix")
 
 
 def _known_join(name: str) -> str:
-    """Refuse an unknown value of ``--join`` before anything is loaded."""
+    """Return the value of ``--join``; raise UserError if it is unknown."""
     if name not in JOINS:
         raise UserError(f"--join {name}: expected {', '.join(JOINS[:-1])} or {JOINS[-1]}")
     return name
@@ -89,8 +90,10 @@ Join = Annotated[
     typer.Option(
         "--join",
         callback=_known_join,
-        help="With --async: replace, blend or fade; rtc or rtc-vjp: real-time chunking of flow and diffusion "
-        "policies; prefix: the same for those trained with algo.prefix.max_delay.",
+        help="How the new chunk follows the old one with --async. replace: use it at once; blend: average both where "
+        "they overlap; fade: begin at the present action and approach the new chunk; rtc, rtc-vjp: real-time "
+        "chunking for flow and diffusion policies; prefix: real-time chunking for policies trained with "
+        "algo.prefix.max_delay.",
     ),
 ]
 
@@ -100,13 +103,13 @@ class FoundPolicy:
     """A policy named on the command line.
 
     Attributes:
-        actor: called at each control step, see :class:`imitate.deploy.robot.loop.LoopPolicy`.
-        env_args: the checkpoint's env_args if they name a simulated environment, otherwise empty.
-        execute: number of actions that it executes of a chunk.
+        actor: the policy that is called at each control step, see :class:`imitate.deploy.robot.loop.LoopPolicy`.
+        env_args: env_args in the checkpoint if its environment is simulated, otherwise empty.
+        execute: number of actions of a chunk that are executed.
         schema: observations and actions; None if a server does not report them.
         checkpoint: content of the checkpoint; None for a server or a bundle.
-        path: file of the checkpoint or the bundle; None for a server.
-        planner: the search of a policy that plans, with a budget of time; None without a budget.
+        path: path of the checkpoint or the bundle; None for a server.
+        planner: planner of a planning policy whose time is limited by ``--plan-budget-ms``; None without a limit.
     """
 
     actor: Any
@@ -119,7 +122,7 @@ class FoundPolicy:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of one step of each observation; empty if a server does not report them."""
+        """Shape of each observation at one step; empty if a server does not report its observations."""
         seen = {} if self.schema is None else self.schema.observations
         return {key: observed.shape for key, observed in seen.items()}
 
@@ -130,17 +133,16 @@ class PolicyOpener:
 
     Attributes:
         token_file: file with the token of a server.
-        tls_ca: certificates (PEM) of the authority that signed a server's certificate; None for those that the system
-            trusts.
-        timeout_s: longest time to wait for a server's answer; None means 0.3 if the control loop waits for it, else 1.
-        device: device of a checkpoint's networks.
+        tls_ca: PEM file of the authority that signed a server's certificate; None for the system's authorities.
+        timeout_s: seconds to wait for a server's answer; None means 0.3, or 1 with ``join``.
+        device: device on which a checkpoint's networks run.
         resize: true to resize images to the sizes in the demonstrations.
-        join: how chunks that are predicted in the background are joined, or None to predict in the foreground.
+        join: value of ``--join`` for predicting chunks in the background, or None to predict within the control step.
         rename: entries of ``--rename``.
         precision: precision of a checkpoint's large linear layers, see
             :func:`imitate.policy.loading.policy_from_checkpoint`.
-        skill: number of the skill of a policy that has several, or None to take it from the observations.
-        plan_budget_ms: time after which a policy that plans takes the best plan found, or None without a limit.
+        skill: number of the skill that a policy with several skills uses, or None to take it from the observations.
+        plan_budget_ms: milliseconds after which a planning policy takes the best plan found so far; None for no limit.
     """
 
     token_file: Path | None = None
@@ -155,7 +157,7 @@ class PolicyOpener:
     plan_budget_ms: float | None = None
 
     def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
-        """Open a policy, as :meth:`_opened` does, with the chosen skill."""
+        """Open the policy that ``text`` names, see :meth:`_opened`, and set its skill if one is chosen."""
         found = self._opened(text, stack)
         if self.skill is None:
             return found
@@ -188,8 +190,8 @@ class PolicyOpener:
             )
         if self.plan_budget_ms is not None and (is_served or is_bundle(text)):
             raise UserError(
-                f"--plan-budget-ms: {text} does not plan in this process: leave the option out, or name "
-                "the checkpoint of an algorithm that plans"
+                f"--plan-budget-ms: {text} is a server or a bundle, which cannot be limited: leave the option out, or "
+                "name the checkpoint of a policy that plans"
             )
         if text.startswith(("ws://", "wss://")):
             return self._served(text, stack)
@@ -225,13 +227,13 @@ class PolicyOpener:
         )
 
     def _planner(self, algo: Algo, path: Path) -> Planner | None:
-        """Return the search of an algorithm, limited to the budget; None without a budget."""
+        """Limit the planner of an algorithm to ``--plan-budget-ms`` and return it; None if no limit is given."""
         if self.plan_budget_ms is None:
             return None
         found: Planner | None = getattr(algo, "planner", None)
         if found is None:
             raise UserError(
-                f"--plan-budget-ms: the policy of {path} does not plan: leave the option out"
+                f"--plan-budget-ms: {path} contains a policy that does not plan: leave the option out"
             )
         found.budget_s = self.plan_budget_ms / 1000.0
         return found
@@ -272,7 +274,7 @@ class PolicyOpener:
         actor: Any = stack.enter_context(remote)
         if self.rename and remote.schema is not None:
             raise UserError(f"--rename: {url} is a server: give --rename to imitate serve")
-        if self.rename:  # openpi's server does not report its names
+        if self.rename:  # openpi's server does not report its observation names
             from imitate.policy.renaming import RenamedPolicy
 
             actor = RenamedPolicy(actor, parse_rename(self.rename))
@@ -282,13 +284,13 @@ class PolicyOpener:
         """Return the policy for the control loop; if :attr:`join` is set, it predicts in the background.
 
         Args:
-            found: from :meth:`open`.
-            rate_hz: control rate.
+            found: policy that :meth:`open` returned.
+            rate_hz: control rate in Hz.
             stack: exit stack that ends the background thread.
 
         Raises:
             UserError: background prediction is impossible: the server is too old, the policy is not trained for the
-                join ``prefix``, or a bundle cannot be guided.
+                join ``prefix``, or a bundle does not support real-time chunking.
         """
         if self.join is None:
             return found.actor
@@ -297,14 +299,14 @@ class PolicyOpener:
         schema = getattr(found.actor, "schema", None)
         if schema is not None and not schema.history:
             raise UserError(
-                "--async: the server does not predict chunks in the background, since its imitate is older than this "
-                "one: install the same version on both machines"
+                "--async: the server runs an older version of imitate, which cannot predict chunks in the "
+                "background: install the same version on both machines"
             )
         guidance = GUIDANCE.get(self.join)
         if guidance is not None and not getattr(found.actor, "can_be_guided", True):
             raise UserError(
-                f"--join {self.join}: a bundle cannot be guided: choose blend, fade or "
-                "replace, or name the checkpoint"
+                f"--join {self.join}: a bundle does not support real-time chunking: choose blend, fade or replace, or "
+                "name the checkpoint"
             )
         chosen: Any = self.join if guidance is None else "replace"
         acting = stack.enter_context(
@@ -327,7 +329,7 @@ class PolicyOpener:
 
 
 def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the env_args of a policy's own environment if it is a simulator, otherwise an empty dictionary."""
+    """Return the env_args if they describe a simulated environment, otherwise an empty dictionary."""
     return meta if meta.get("type") in (1, 2) else {}
 
 
@@ -337,21 +339,23 @@ def _trusting(path: Path | None) -> ssl.SSLContext | None:
         return None
     try:
         return ssl.create_default_context(cafile=path.expanduser())
-    except OSError as error:  # SSLError is an OSError
-        raise UserError(f"--tls-ca {path}: cannot be used: {error}") from error
+    except OSError as error:  # ssl.SSLError is a subclass of OSError
+        raise UserError(
+            f"--tls-ca {path}: cannot be used as certificates: {error}; give a PEM file"
+        ) from error
 
 
 def look_before_motion(
     found: FoundPolicy, body: Robot, unlike_training: bool
 ) -> Callable[[Mapping[str, Any]], str] | None:
-    """Compare the robot's actions and observations with the training, as far as the policy reports it.
+    """Compare the robot's action limits and first observation with the training data that the policy reports.
 
     Returns:
-        The same look at later observations, for :class:`imitate.deploy.robot.loop.ControlLoop`; None where nothing is
-        known, or everything is allowed.
+        Function that compares later observations too, for :class:`imitate.deploy.robot.loop.ControlLoop`; None if the
+        policy reports nothing, or with ``unlike_training``.
 
     Raises:
-        UserError: they differ, and ``unlike_training`` is false.
+        UserError: robot and training differ, and ``unlike_training`` is false.
     """
     if found.schema is None:
         return None
@@ -380,8 +384,8 @@ def look_before_motion(
     for finding in findings:
         if finding.level is Severity.problem and not unlike_training:
             raise UserError(
-                f"{finding.words}; the robot was not moved: correct it (see imitate "
-                "check-deploy), or allow it (--unlike-training)"
+                f"{finding.words}; the robot was not moved: correct the difference (see imitate check-deploy), or "
+                "allow it with --unlike-training"
             )
         word = "note" if finding.level is Severity.note else "warning"
         typer.echo(f"{word}: {finding.words}", err=True)
@@ -389,14 +393,14 @@ def look_before_motion(
 
 
 def look_before_replay(path: Path, body: Robot) -> None:
-    """Compare a robot with its recording: names, units, order and signs of its numbers, not its place.
+    """Compare a robot's observations with a recording: names, units, order and signs, but not the robot's pose.
 
     Args:
-        path: demonstrations that are sent to the robot again, or continued.
+        path: demonstrations that will be replayed on the robot, or to which episodes will be added.
         body: connected robot.
 
     Raises:
-        UserError: the robot is not the recorded one, or reads its numbers in another way.
+        UserError: the robot is not the recorded one, or observes in other units, another order or other signs.
     """
     from imitate.data import DatasetFile
     from imitate.data.file.features import names_in
@@ -420,20 +424,22 @@ def look_before_replay(path: Path, body: Robot) -> None:
         is_place = finding.kind == "units" and "instead of" not in finding.words
         if finding.level is Severity.problem and not is_place:
             raise UserError(
-                f"{finding.words}, compared with {path}; the robot was not moved: correct its class, or bring it to "
-                "the beginning of a recorded episode"
+                f"{finding.words}, compared with {path}; the robot was not moved: correct the robot's driver, or move "
+                "the robot to the start of a recorded episode"
             )
 
 
 def rate_of(policy: Any, given: float | None) -> float:
-    """Return the given control rate, or the rate of the policy's demonstrations.
+    """Return the given control rate in Hz, or if it is None the rate of the policy's demonstrations.
 
     Raises:
         UserError: neither is known.
     """
     rate: float | None = given or getattr(policy, "control_freq", None)
     if rate is None:
-        raise UserError("the policy does not know the rate of its demonstrations: give --rate-hz")
+        raise UserError(
+            "the policy does not contain the control rate of its demonstrations: give it with --rate-hz"
+        )
     return rate
 
 
@@ -441,15 +447,17 @@ def refuse_device(device: str | None, precision: Precision) -> None:
     """Raise UserError if a bundle is requested on a GPU or in another precision."""
     if precision != "fp32":
         raise UserError(
-            f"--precision {precision}: a bundle has the precision of its export; name the "
-            "checkpoint"
+            f"--precision {precision}: the precision of a bundle was fixed when it was exported: leave the option "
+            "out, or name the checkpoint"
         )
     if device not in (None, "cpu"):
-        raise UserError(f"--device {device}: bundles run on the CPU; give the checkpoint instead")
+        raise UserError(
+            f"--device {device}: bundles run on the CPU: leave the option out, or name the checkpoint"
+        )
 
 
 def read_token(path: Path | None) -> str | None:
-    """Read the token in a file, without the line end.
+    """Return the token in a file, without white space around it; None if there is no file.
 
     Raises:
         UserError: the file cannot be read or is empty.
@@ -463,20 +471,24 @@ def read_token(path: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file {path}: cannot be read: {error}") from error
     if not token or len(token.split()) != 1 or not token.isascii():
-        raise UserError(f"--token-file {path}: expected one word of ASCII characters")
+        raise UserError(
+            f"--token-file {path}: expected a file with one word of ASCII characters, the token"
+        )
     return token
 
 
 class SkilledPolicy:
-    """A policy whose observation ``skill`` is one skill, one-hot; its other attributes are forwarded.
+    """Policy that always gets the same skill, one-hot, as observation ``skill``.
+
+    All attributes that are not defined here are those of ``policy``.
 
     Args:
         policy: policy with the interface of :class:`imitate.RolloutPolicy`.
-        schema: its observations.
+        schema: observations and actions of ``policy``; None if unknown.
         skill: number of the skill, from 0.
 
     Attributes:
-        schema: the observations that remain to be given.
+        schema: observations and actions, without the observation ``skill``.
 
     Raises:
         UserError: the policy has no such skill.
@@ -486,11 +498,14 @@ class SkilledPolicy:
         known = {} if schema is None else schema.observations
         if schema is None or SKILL not in known:
             raise UserError(
-                f"--skill {skill}: the policy has no observation '{SKILL}': leave it out"
+                f"--skill {skill}: the policy has no observation '{SKILL}', so it has no skills to choose from: leave "
+                "the option out"
             )
         size = known[SKILL].shape[0]
         if not 0 <= skill < size:
-            raise UserError(f"--skill {skill}: the policy has skills 0 to {size - 1}")
+            raise UserError(
+                f"--skill {skill}: the policy has only the skills 0 to {size - 1}: choose one of them"
+            )
         rest = {key: seen for key, seen in known.items() if key != SKILL}
         self._policy, self._skill = policy, np.eye(size, dtype=np.float32)[skill]
         self.schema = replace(schema, observations=rest)
@@ -503,9 +518,9 @@ class SkilledPolicy:
         return {**ob, SKILL: self._skill}
 
     def __call__(self, ob: Mapping[str, Any], *rest: Any, **named: Any) -> Any:
-        """Return the action for an observation."""
+        """Return the policy's action for an observation without ``skill``."""
         return self._policy(self._with_skill(ob), *rest, **named)
 
     def predict_chunk(self, history: Sequence[Mapping[str, Any]], **rest: Any) -> Any:
-        """Predict the chunk for a history, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
+        """Predict the chunk for observations without ``skill``, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
         return self._policy.predict_chunk([self._with_skill(ob) for ob in history], **rest)

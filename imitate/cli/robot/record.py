@@ -38,15 +38,15 @@ class RecordingSession:
             :func:`imitate.cli.robot.robots.robot_of`.
         teleop: name of the device, with its options.
         episodes: number of episodes in the file at the end.
-        steps: length of the longest episode in control steps.
+        steps: largest number of control steps per episode.
         rate_hz: control rate, or None for the robot's own.
         safety: safety settings: when to hold and when to stop.
         lang: instruction that is stored with each episode.
-        keys: observations to record, or None for all.
-        append: true to resume a file, or one that a crash left unfinished.
+        keys: observation keys to record, or None for all.
+        append: true to add episodes to an existing file, also to one that a crash left unfinished.
         overwrite: true to replace a file.
         raw_images: true to store raw pixels.
-        pause_s: pause between episodes.
+        pause_s: seconds between episodes.
         as_json: true to print the summary as JSON, without progress.
     """
 
@@ -72,7 +72,7 @@ class RecordingSession:
     as_json: bool = False
 
     def run(self) -> None:
-        """Record episodes, and print the result.
+        """Record episodes and print how many were kept.
 
         Raises:
             UserError: the settings do not fit, or the file cannot be written.
@@ -109,7 +109,7 @@ class RecordingSession:
             rate = self.rate_hz or body.rate_hz
             if rate is None:
                 raise UserError(
-                    f"the robot '{self.robot}' works at any rate: choose one with --rate-hz"
+                    f"the robot '{self.robot}' has no control rate of its own: choose one with --rate-hz"
                 )
             hand = teleoperator_of(self.teleop, self.teleop_args, body)
             stack.callback(called, hand.close)
@@ -198,7 +198,7 @@ class RecordingSession:
 
 @dataclass
 class _Done:
-    """Outcome of a session, besides the kept episodes."""
+    """Late steps, discarded episodes and the error that stopped a session, if any."""
 
     late: int = 0
     discarded: int = 0
@@ -206,7 +206,10 @@ class _Done:
 
 
 def command(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="HDF5 file of demonstrations.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="HDF5 file to which the demonstrations are written."),
+    ],
     robot: Annotated[
         str,
         ROBOT,
@@ -216,8 +219,9 @@ def command(
         typer.Option(
             "--teleop",
             metavar="DEVICE",
-            help="keyboard, gamepad, spacemouse, lerobot:TYPE, expert:TASK (a scripted expert in sim), an installed "
-            "device, module:Class, or file.py:Class.",
+            help="Device with which the person moves the robot: keyboard, gamepad, spacemouse, lerobot:TYPE, "
+            "expert:TASK (with --robot sim a scripted expert), an installed device, module:Class, or "
+            "file.py:Class.",
         ),
     ],
     robot_arg: RobotArgs = None,
@@ -225,25 +229,31 @@ def command(
     env: RobotEnv = None,
     rate_hz: Annotated[
         float | None,
-        typer.Option("--rate-hz", min=0.01, help="Control rate; default: the robot's own."),
+        typer.Option("--rate-hz", min=0.01, help="Control rate in Hz; default: the robot's own."),
     ] = None,
     any_rate: AnyRate = False,
     episodes: Annotated[
         int,
-        typer.Option("--episodes", "-n", min=1, help="Number of episodes in the file at the end."),
+        typer.Option(
+            "--episodes",
+            "-n",
+            min=1,
+            help="Number of episodes that the file contains at the end, "
+            "including earlier ones with --append.",
+        ),
     ] = 10,
     steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Longest episode, in control steps.")
+        int, typer.Option("--steps", min=1, help="Largest number of control steps per episode.")
     ] = 1000,
     lang: Annotated[
-        str | None, typer.Option("--lang", help="Instruction to store with each episode.")
+        str | None, typer.Option("--lang", help="Language instruction to store with each episode.")
     ] = None,
     keys: Annotated[
         str | None,
         typer.Option(
             "--keys",
             metavar=NAMES,
-            help="Observations to record, separated by commas; default: all.",
+            help="Observation keys to record, separated by commas; default: all.",
         ),
     ] = None,
     limits: Limits = None,
@@ -252,23 +262,26 @@ def command(
     append: Annotated[
         bool,
         typer.Option(
-            "--append", help="Resume an existing file, or one that a crash left unfinished."
+            "--append",
+            help="Add episodes to an existing file, also to one that a crash left unfinished.",
         ),
     ] = False,
     raw_images: Annotated[
-        bool, typer.Option("--raw-images", help="Store raw pixels instead of JPEG.")
+        bool,
+        typer.Option(
+            "--raw-images", help="Store images as raw pixels, without loss, instead of JPEG."
+        ),
     ] = False,
     pause_s: Annotated[
-        float, typer.Option("--pause-s", min=0.0, help="Pause between episodes.")
+        float, typer.Option("--pause-s", min=0.0, help="Seconds to pause between episodes.")
     ] = 0.0,
     json_: AsJson = False,
 ) -> None:
     """Record demonstrations by teleoperation.
 
-    The device's keys end an episode: success and failure keep it with a verdict,
-    end keeps it without a verdict, discard and redo drop it, quit ends the
-    recording. Each kept episode is written to disk at once; after a crash resume with
-    --append.
+    The device's keys end an episode: success and failure keep the episode with this verdict, end keeps it without a
+    verdict, discard and redo delete it, quit ends the recording. Each kept episode is written to disk at once; after a
+    crash resume with --append.
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """

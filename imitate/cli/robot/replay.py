@@ -33,7 +33,7 @@ class RecordedActions:
     Args:
         actions: (T, A) recorded actions.
         rate_hz: rate at which they were recorded, or None if unknown.
-        names: names of the numbers of an action, where the file has them.
+        names: names of the dimensions of an action, if the file contains them.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RecordedActions:
         self.control_freq, self.number_names = rate_hz, {"actions": tuple(names)}
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Start again with the first action."""
+        """Let the next call return the first action again."""
         self._next = 0
 
     def __call__(self, ob: Mapping[str, Any]) -> NDArray[np.float64] | None:
@@ -64,11 +64,13 @@ def command(
     robot_arg: RobotArgs = None,
     env: RobotEnv = None,
     demo: Annotated[
-        str | None, typer.Option("--demo", help="Name of the demo; default: the first.")
+        str | None, typer.Option("--demo", help="Name of the demo to replay; default: the first.")
     ] = None,
     rate_hz: Annotated[
         float | None,
-        typer.Option("--rate-hz", min=0.01, help="Control rate; default: the rate in the file."),
+        typer.Option(
+            "--rate-hz", min=0.01, help="Control rate in Hz; default: the rate in the file."
+        ),
     ] = None,
     any_rate: AnyRate = False,
     limits: Limits = None,
@@ -101,14 +103,16 @@ def command(
         demos = data.demos()
         name = demos[0] if demo is None else demo
         if name not in demos:
-            raise UserError(f"{file}: there is no demo '{name}'; it has {demos[0]} to {demos[-1]}")
+            raise UserError(
+                f"{file}: there is no demo '{name}': choose one from {demos[0]} to {demos[-1]}"
+            )
         actions = data.read(name, "actions")
         recorded = data.control_freq
         own = data.env_meta
         features = features_of(data.file_attrs, str(file))
     rate = rate_hz or recorded
     if rate is None:
-        raise UserError(f"{file}: does not contain its control rate: give --rate-hz")
+        raise UserError(f"{file}: the file does not contain a control rate: give it with --rate-hz")
     policy = RecordedActions(actions, recorded, number_names(features).get("actions", ()))
     recording: Any = SimpleNamespace(action_dim=actions.shape[-1], observations={})
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Robots and devices of the command line: ``--robot``, ``--robot-arg``, ``--limits``; Ctrl-C while one is connected."""
+"""Make the robots and devices named on the command line, and release them at the end or after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ SIMULATED = "sim"
 
 RobotArgs = Annotated[
     list[str] | None,
-    typer.Option("--robot-arg", metavar="KEY=VALUE", help="Option of the robot's class."),
+    typer.Option(
+        "--robot-arg",
+        metavar="KEY=VALUE",
+        help="Argument for the robot's class, such as port=/dev/ttyUSB0; may be repeated.",
+    ),
 ]
 RobotEnv = Annotated[
     str | None, typer.Option("--env", help="Environment of --robot sim, such as Lift.")
@@ -39,13 +43,15 @@ Limits = Annotated[
     Path | None,
     typer.Option(
         "--limits",
-        help="JSON file with stricter limits, any of low, high, margin, step, speed, acceleration, jerk, "
-        "from_measured, answer.",
+        help="JSON file with stricter action limits: an object with any fields of imitate.deploy.ActionLimits (low, "
+        "high, margin, step, speed, acceleration, jerk, from_measured, answer).",
     ),
 ]
 AnyLimits = Annotated[
     bool,
-    typer.Option("--any-limits", help="Allow --limits that exceed the robot's own limits."),
+    typer.Option(
+        "--any-limits", help="Allow a file of --limits that exceeds the robot's own limits."
+    ),
 ]
 SafetyArgs = Annotated[
     list[str] | None,
@@ -59,13 +65,17 @@ SafetyArgs = Annotated[
 Slow = Annotated[
     float,
     typer.Option(
-        "--slow", min=0.01, max=1.0, help="Factor that scales step, speed and acceleration."
+        "--slow",
+        min=0.01,
+        max=1.0,
+        help="Factor up to 1 by which the limits of step, speed and acceleration are "
+        "multiplied, so that the robot moves more slowly.",
     ),
 ]
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """Parse ``key=value`` pairs; values are JSON if they can be read as such, otherwise text.
+    """Parse ``key=value`` pairs; values that are not valid JSON are kept as text.
 
     Raises:
         UserError: a pair has no ``=``.
@@ -99,11 +109,11 @@ def robot_of(
     Args:
         name: ``sim``, the name of an entry point, or ``module:Class``.
         words: values of ``--robot-arg``.
-        env: value of ``--env``, for ``sim``.
+        env: value of ``--env``, which only ``sim`` takes.
         own: env_args of the checkpoint, for ``sim``.
         seen: shape of each observation of the policy, which determines the cameras of ``sim``.
-        rate_hz: control rate, for ``sim``.
-        limits: JSON file of limits that replace those of the robot of the same name.
+        rate_hz: control rate of ``sim`` in Hz.
+        limits: JSON file of action limits, each of which replaces the robot's own limit of the same name.
         any_limits: allow limits that are looser than the robot's own.
         check: called before the robot is connected; raises UserError if the robot does not fit.
     """
@@ -126,7 +136,7 @@ def robot_of(
         defaults = {"rate_hz": rate_hz, "cameras": sizes_of(seen or {})}
         robot = _made(name, partial(SimulatedRobot, meta), {**defaults, **options})
     elif env is not None:
-        raise UserError("--env is only for --robot sim")
+        raise UserError("--env is only for --robot sim: leave --env out, or choose --robot sim")
     else:
         with _kept_handlers():
             robot = make_robot(name, **options)
@@ -142,7 +152,7 @@ def robot_of(
         for release in (partial(stop_robot, robot), partial(awaited, robot.close)):
             with contextlib.suppress(
                 Exception
-            ):  # a robot that is partly connected may raise any error
+            ):  # a robot that is only partly connected may raise any error here
                 release()
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
@@ -152,13 +162,13 @@ def robot_of(
 
 
 def _limited(own: ActionLimits, path: Path, any_limits: bool) -> ActionLimits:
-    """Return the limits of a file, after comparing them with the robot's own."""
+    """Return the robot's limits with those of a file in their place; raise UserError if they are looser."""
     limits = replace(own, **_limits_in(path))
     looser = [] if any_limits else limits.looser_than(own)
     if looser:
         raise UserError(
-            f"--limits {path}: looser than the robot's own limits: {'; '.join(looser)}: use "
-            "stricter ones, or allow any (--any-limits)"
+            f"--limits {path}: looser than the robot's own limits: {'; '.join(looser)}: give stricter limits, or "
+            "allow these with --any-limits"
         )
     return limits
 
@@ -174,7 +184,7 @@ def _limits_in(path: Path) -> dict[str, Any]:
         raise UserError(f"--limits {path}: cannot be read: {error}") from error
     known = [field.name for field in fields(ActionLimits)]
     if not isinstance(read, dict):
-        raise UserError(f"--limits {path}: expected an object with {', '.join(known)}")
+        raise UserError(f"--limits {path}: expected a JSON object with any of {', '.join(known)}")
     for name in read:
         if name not in known:
             raise UserError(f"--limits {path}: unknown '{name}'; {nearest(name, known)}")
@@ -182,12 +192,15 @@ def _limits_in(path: Path) -> dict[str, Any]:
 
 
 def recorded_name(name: str) -> str:
-    """Return the robot's name for a file; for ``lerobot:so101_follower`` the type, as in LeRobot's datasets."""
+    """Return the name of the robot that a file stores: ``so101_follower`` for ``lerobot:so101_follower``."""
     return name.removeprefix("lerobot:")
 
 
 def safety_of(name: str, words: Sequence[str] = ()) -> Safety:
-    """Return the safety settings of ``--robot`` and ``--safety``; repeated images of a still simulator are not a fault.
+    """Return the safety settings of ``--safety``.
+
+    In a simulator the checks for frozen images and poses are off by default, because nothing changes there while the
+    robot is still.
 
     Raises:
         UserError: a setting is unknown, or its value is invalid.
@@ -208,11 +221,13 @@ def safety_of(name: str, words: Sequence[str] = ()) -> Safety:
 
 
 def _made(name: str, maker: Callable[..., Made], options: Mapping[str, Any]) -> Made:
-    """Make an object of a class; raise UserError for unknown options."""
+    """Call ``maker`` with options; raise UserError if it does not take one of them."""
     try:
         return maker(**options)
     except TypeError as error:
-        raise UserError(f"'{name}' cannot be made: {error}") from error
+        raise UserError(
+            f"'{name}' cannot be made with these options: {error}; correct --robot-arg"
+        ) from error
 
 
 def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperator:
@@ -236,15 +251,15 @@ def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperat
 
 
 def _ending() -> list[signal.Signals]:
-    """Return the signals by which a person or a program ends a command; Windows has no SIGQUIT."""
+    """Return the signals with which a person or a program ends a command; SIGQUIT is left out on Windows."""
     names = ("SIGINT", "SIGTERM", "SIGQUIT")
     return [signal.Signals[name] for name in names if hasattr(signal, name)]
 
 
 def _kept_handlers() -> contextlib.AbstractContextManager[None]:
-    """Restore the handlers of these signals after the block.
+    """Restore the handlers of the signals of :func:`_ending` after the block.
 
-    Drivers such as ROS 1's take Ctrl-C for themselves, and the robot would move on.
+    Drivers such as ROS 1's replace the handler of Ctrl-C, and the robot would then continue to move.
     """
     return handled({number: signal.getsignal(number) for number in _ending()})
 
@@ -252,8 +267,8 @@ def _kept_handlers() -> contextlib.AbstractContextManager[None]:
 class Interrupts:
     """Signals that end a command.
 
-    A signal raises KeyboardInterrupt at once, wherever the program is. In a finalizer or a callback of a library such
-    as HDF5, Python drops the exception; therefore it is recorded, and :meth:`check` raises it again.
+    A signal raises KeyboardInterrupt at once. In a finalizer or a callback of a library such as HDF5, Python drops the
+    exception; therefore the signal is recorded, and :meth:`check` raises the exception again.
     """
 
     def __init__(self) -> None:
@@ -261,7 +276,7 @@ class Interrupts:
         self._handled: list[signal.Signals] = []
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal has arrived, and take signals back that a driver has taken over."""
+        """Raise KeyboardInterrupt if a signal has arrived, and restore handlers that a driver has replaced."""
         if self._pending is not None:
             raise KeyboardInterrupt(*self._pending)
         for number in self._handled:
@@ -281,9 +296,9 @@ class Interrupts:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Handle SIGINT, SIGTERM and SIGQUIT in a block if nobody else does.
+        """Handle SIGINT, SIGTERM and SIGQUIT in the block, unless other handlers than Python's defaults are set.
 
-        Without a handler, the last two would leave the last command active.
+        Without a handler, SIGTERM and SIGQUIT would end the program while the robot executes the last action.
         """
         usual = (signal.default_int_handler, signal.SIG_DFL)
         unhandled = [number for number in _ending() if signal.getsignal(number) in usual]
@@ -298,9 +313,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def released(robot: Robot) -> Iterator[Interrupts]:
-    """Stop and release a connected robot at the end of the block, even after Ctrl-C while it resets itself.
+    """Stop and release a connected robot at the end of the block, also if Ctrl-C arrives while the robot resets.
 
-    Yields the signals that arrive meanwhile.
+    Yields an :class:`Interrupts`, which records the signals that arrive in the block.
     """
     from imitate.deploy.robot.driver import awaited
     from imitate.deploy.robot.watchdog import stop_robot
@@ -312,7 +327,7 @@ def released(robot: Robot) -> Iterator[Interrupts]:
             yield interrupts
         except (
             RobotError
-        ) as error:  # an error of a device, or of a call to the robot between two episodes
+        ) as error:  # from a device, or from a call to the robot between two episodes
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(FAILED) from error
         except (UserError, typer.Exit):

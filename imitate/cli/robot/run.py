@@ -70,14 +70,16 @@ def command(
         typer.Option(
             "--steps",
             min=1,
-            help="Longest episode, in control steps; it ends earlier if the robot reports success.",
+            help="Largest number of control steps per episode, which ends earlier if the robot reports success.",
         ),
     ] = 400,
     lang: Lang = None,
     skill: Annotated[
         int | None,
         typer.Option(
-            "--skill", min=0, help="Number of the skill, for a policy that learned several."
+            "--skill",
+            min=0,
+            help="Number of the skill to use, from 0, for a policy that learned several.",
         ),
     ] = None,
     limits: Limits = None,
@@ -85,7 +87,11 @@ def command(
     slow: Slow = 1.0,
     safety: SafetyArgs = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Observe and predict, but send nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Read observations and predict actions, but send no action to the robot.",
+        ),
     ] = False,
     asynchronous: InBackground = False,
     join: Join = "blend",
@@ -102,7 +108,10 @@ def command(
     take_over_arg: TakeOverArgs = None,
     record: Annotated[
         Path | None,
-        typer.Option("--record", help="Write the episodes to this HDF5 file, with interventions."),
+        typer.Option(
+            "--record",
+            help="Write the episodes, with interventions of a person, to this HDF5 file.",
+        ),
     ] = None,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
@@ -116,8 +125,8 @@ def command(
         typer.Option(
             "--plan-budget-ms",
             min=0.0,
-            help="Time after which a policy that plans (mbrl, tdmpc2) takes the best plan found so far, in "
-            "milliseconds; how often that happened is printed.",
+            help="Milliseconds after which a policy that plans (mbrl, tdmpc2) takes the best plan found so far. The "
+            "number of such cut plans is printed.",
         ),
     ] = None,
     json_: AsJson = False,
@@ -217,7 +226,7 @@ def command(
 def _check_record(path: Path | None, *, dry_run: bool) -> None:
     if path is not None and dry_run:
         raise UserError(
-            "--record writes the sent actions, but --dry-run sends none: leave one of them out"
+            "--record writes the actions that are sent, but --dry-run sends none: leave one of the two options out"
         )
     if path is not None and path.exists():
         raise UserError(f"--record {path}: exists already: choose another name")
@@ -225,7 +234,7 @@ def _check_record(path: Path | None, *, dry_run: bool) -> None:
 
 @dataclass(frozen=True)
 class _Result:
-    """Outcome of an episode: its report, or the reason why it was stopped."""
+    """Outcome of an episode: the control loop's report, or the reason why the episode was stopped."""
 
     number: int
     success: bool | None
@@ -272,7 +281,7 @@ def _episode(
         # Success stays unknown, because after a failed reset the scene is still that of the previous episode.
         failure = str(error)
     except UserError:
-        # A server, for example, may refuse a request in mid-episode. The steps recorded before are kept.
+        # For example, a policy server may refuse a request during the episode. The steps recorded so far are kept.
         if recorder is not None:
             recorder.keep(None, language=lang)
         raise

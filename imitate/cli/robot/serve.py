@@ -27,22 +27,33 @@ def command(
     ],
     host: Annotated[
         str,
-        typer.Option("--host", help="Address to listen on; all except loopback need --token-file."),
+        typer.Option(
+            "--host",
+            help="Address to listen on; every address except loopback (127.0.0.1, ::1) needs "
+            "--token-file.",
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port; 0 chooses a free one.")
+        int,
+        typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 chooses a free one."),
     ] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option("--token-file", help="File with the token that clients must send."),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", help="Certificate (PEM), for wss://.")
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            help="PEM file with the server's certificate; clients then connect by wss://.",
+        ),
     ] = None,
     tls_key: Annotated[
         Path | None,
         typer.Option(
-            "--tls-key", help="Private key of --tls-cert, if the certificate's file lacks it."
+            "--tls-key",
+            help="File with the private key of --tls-cert, if the certificate's file does not contain "
+            "the key.",
         ),
     ] = None,
     max_sessions: Annotated[
@@ -60,15 +71,16 @@ def command(
     json_: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print address and schema as one line of JSON; a missing limit is null."
+            "--json",
+            help="Print the server's address and the policy's observations and actions (schema) as one "
+            "line of JSON.",
         ),
     ] = False,
 ) -> None:
     """Serve a policy over WebSocket.
 
-    Clients are imitate.deploy.RemotePolicy, `imitate run ws://HOST:PORT`, and
-    openpi's client. Each connection has its own state; observations that wait at the same time are answered by one
-    batched prediction.
+    Clients are imitate.deploy.RemotePolicy, `imitate run ws://HOST:PORT`, and openpi's client. Each connection has its
+    own policy state; observations that wait at the same time are answered by one batched prediction.
 
     Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 invalid input.
     """
@@ -114,7 +126,7 @@ def command(
 def served(
     path: Path, device: str | None, threads: int, rename: Sequence[str], precision: Precision
 ) -> tuple[Path, Served]:
-    """Return the checkpoint (or bundle) of a path, and its policy."""
+    """Return the path of the checkpoint or bundle that is served, and its policy."""
     from imitate.deploy.bundle.archive import is_bundle
 
     if is_bundle(path):
@@ -148,7 +160,7 @@ def served(
 def _tls(certificate: Path | None, key: Path | None) -> Any:
     if certificate is None:
         if key is not None:
-            raise UserError("--tls-key without --tls-cert: give both")
+            raise UserError("--tls-key needs --tls-cert: give both options, or neither")
         return None
     import ssl
 
@@ -156,5 +168,7 @@ def _tls(certificate: Path | None, key: Path | None) -> Any:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise UserError(f"--tls-cert {certificate}: cannot be used: {error}") from error
+        raise UserError(
+            f"--tls-cert {certificate}: cannot be used as a certificate with key: {error}; give PEM files"
+        ) from error
     return context
