@@ -1,6 +1,6 @@
 """Configuration: robomimic's JSON tree, typed, checked and frozen.
 
-The public names are imported on first use, because workers that only look for installed components need none of them.
+The public names are imported on first use, because a worker that only searches for installed components needs none.
 """
 
 from __future__ import annotations

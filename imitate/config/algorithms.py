@@ -1,4 +1,4 @@
-"""The write-once registry of algorithms, filled on first use, and the base of their sections ``algo``."""
+"""The registry of algorithms, filled on first use, and the base class of the algorithms' sections ``algo``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imitate.errors import ConfigError, nearest
 from imitate.system.extras import installed_points
 
 FUNCTION = r"^[^:\s]+:[A-Za-z_][\w.]*$"
-"""Pattern of the name of an object in a module, ``module:function``."""
+"""Pattern of ``module:function``, the name of an object in a module."""
 
 OwnNetwork = Annotated[str | None, Field(pattern=FUNCTION)]
 
@@ -32,24 +32,30 @@ class NetworksConfig(Section):
     """Networks of your own: ``module:function``, called with the shapes of observations and the size of an action."""
 
     encoder: OwnNetwork = Field(
-        None, description="Encoder of observations: {key: (N, ...)} to features (N, D)."
+        None,
+        description="Function that builds the encoder, which maps observations {key: (N, ...)} to features "
+        "(N, D).",
     )
     actor: OwnNetwork = Field(
-        None, description="Encoder and hidden layers of an actor beside critics."
+        None,
+        description="Function that builds the encoder and hidden layers of the actor in an actor-critic "
+        "algorithm.",
     )
     critic: OwnNetwork = Field(
-        None, description="A critic: {key: (N, ...)} and actions (N, A) to values (N,)."
+        None,
+        description="Function that builds a critic, which maps observations {key: (N, ...)} and actions (N, "
+        "A) to values (N,).",
     )
 
 
 class AlgoSection(Section):
-    """Section ``algo`` of an algorithm: its keys, and its conditions on data and on the rest of the configuration.
+    """Section ``algo`` of an algorithm: its keys, and what it requires of the data and of other sections.
 
     Attributes:
         tree_defaults: the algorithm's defaults for the shared sections, as a partial tree.
-        observations: type of the section ``observation``; None: one list of observations that all networks share.
+        observations: type of the section ``observation``; None if all networks share one list of observations.
         acts: true if the algorithm learns a policy, which can be evaluated.
-        learns_rewards: true if rewards of auxiliaries can be added to those that the algorithm learns from.
+        learns_rewards: true if the algorithm learns from rewards, to which auxiliaries can add intrinsic rewards.
     """
 
     tree_defaults: ClassVar[Mapping[str, Any]] = {}
@@ -82,7 +88,7 @@ class AlgoSection(Section):
         return DataNeeds()
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:
-        """Return the steps that the losses of auxiliaries are computed from, or None.
+        """Return the steps from which auxiliary losses are computed; None without auxiliaries.
 
         Args:
             config: the whole `Config`.
@@ -110,10 +116,10 @@ class AlgoSection(Section):
         return {}
 
     def values_from_horizon(self, steps: int) -> dict[str, Any]:
-        """Compute values for keys of this section that are null from the longest episode, of demos or environment.
+        """Compute values for keys of this section that are null from the length of the longest episode.
 
         Args:
-            steps: largest number of steps of an episode.
+            steps: largest number of steps of an episode, in the demos or of the environment.
 
         Returns:
             Value by key; keys without an entry stay null.
@@ -142,7 +148,7 @@ class OpenAlgorithm(AlgoSection, OpenSection):
 
 @dataclass(frozen=True)
 class AlgorithmEntry:
-    """Registered section and class of an algorithm."""
+    """Entry of the registry: the section and the class of an algorithm."""
 
     section: type[AlgoSection]
     """Type of the section ``algo``."""
@@ -151,7 +157,7 @@ class AlgorithmEntry:
 
 
 _FILES = {"cal_ql": "cql", "scripted": "slots.scripted"}
-"""Algorithms defined in another file: of an algorithm whose method they vary, or of a policy that learns nothing."""
+"""Modules of algorithms that are defined in a file with another name, by the algorithm's name."""
 
 _entries: dict[str, AlgorithmEntry] = {}
 
@@ -185,7 +191,7 @@ def register(
 
 
 def unregister(algo_name: str) -> None:
-    """Remove an entry, for example before a notebook defines the algorithm again.
+    """Remove an algorithm from the registry, for example before a notebook defines it again.
 
     Raises:
         ConfigError: no algorithm of this name is registered.
@@ -217,13 +223,13 @@ def find(algo_name: str) -> AlgorithmEntry:
 
 
 def subtree_type(algo_name: str, key: str) -> type[Section] | None:
-    """Type of the sections ``algo`` and ``observation``, if it depends on the algorithm; else None."""
+    """Return the type of the section ``algo`` or ``observation`` for an algorithm; None for any other section."""
     section = find(algo_name).section
     return {"algo": section, "observation": section.observations or ObservationConfig}.get(key)
 
 
 def available() -> list[str]:
-    """Names of all algorithms. Imports every module that may register one."""
+    """Names of all algorithms. The call imports every module that may register an algorithm."""
     names = {point.name for point in installed_points(ENTRY_POINTS)}
     package = find_spec(PACKAGE)
     for module in iter_modules(package.submodule_search_locations if package else []):
@@ -233,7 +239,7 @@ def available() -> list[str]:
 
 
 def _import(algo_name: str) -> str | None:
-    """Import the module that may register the algorithm: ours, or that of an entry point of this name."""
+    """Import the module that may register the algorithm: a module of this package, or an entry point with this name."""
     module = f"{PACKAGE}.{_FILES.get(algo_name, algo_name)}"
     if re.fullmatch(r"[A-Za-z]\w*", algo_name) and find_spec(module) is not None:
         import_module(module)

@@ -18,16 +18,19 @@ class AuxiliaryConfig(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field(min_length=1, description="Kind of auxiliary, such as 'rnd'.")
+    type: str = Field(
+        min_length=1, description="Type of the auxiliary loss or intrinsic reward, such as 'rnd'."
+    )
     loss: float = Field(1.0, ge=0, description="Weight of the auxiliary's loss.")
     reward: float = Field(
         0.0,
         ge=0,
-        description="Weight of the auxiliary's reward, which is added to the rewards; 0: none.",
+        description="Weight of the intrinsic reward, which is added to the rewards; 0 to add none.",
     )
     reward_on_demos: bool = Field(
         True,
-        description="Add the reward to steps of demonstrations too; false: only to replayed steps.",
+        description="Add the intrinsic reward to steps of demonstrations too; if false, only to steps of the "
+        "replay buffer.",
     )
     optimizer: OptimizerConfig = Field(
         adam(1e-4),
@@ -36,7 +39,7 @@ class AuxiliaryConfig(Section):
 
     @property
     def num_steps(self) -> int:
-        """K, number of transitions in a row that the loss is computed from."""
+        """Number K of successive transitions from which the loss is computed."""
         return 1
 
     @property
@@ -46,12 +49,12 @@ class AuxiliaryConfig(Section):
 
 
 class SharingAuxiliaryConfig(AuxiliaryConfig):
-    """Entry of a type that can learn from the features of one of the algorithm's networks, and train them."""
+    """Entry of an auxiliary loss that can use and train the encoder of one of the algorithm's networks."""
 
     encoder: str | None = Field(
         None,
-        description="Network whose encoder the loss uses and trains, such as 'policy', 'actor' or 'critic'; null: an "
-        "encoder of its own.",
+        description="Network whose encoder the loss uses and trains, such as 'policy', 'actor' or 'critic'; "
+        "null for a separate encoder.",
     )
 
 
@@ -76,7 +79,7 @@ AUXILIARIES: Kinds[Any, AuxiliaryConfig] = Kinds(
 
 
 class AuxiliariesConfig(Section):
-    """Auxiliaries by user-chosen names."""
+    """Auxiliary losses and intrinsic rewards, by names that the user chooses."""
 
     model_config = ConfigDict(extra="allow")
     entry_type = AUXILIARIES
@@ -85,7 +88,7 @@ class AuxiliariesConfig(Section):
 
     @property
     def following(self) -> FollowingSteps | None:
-        """Steps that the losses are computed from; None without auxiliaries."""
+        """Steps from which the auxiliary losses are computed; None without auxiliaries."""
         entries = self.values()
         if not entries:
             return None
@@ -95,7 +98,7 @@ class AuxiliariesConfig(Section):
 
 
 def joint_following(needs: Iterable[FollowingSteps | None]) -> FollowingSteps | None:
-    """Return steps that are enough for all of these needs."""
+    """Return the smallest needs that include all given ones."""
     known = [each for each in needs if each is not None]
     if not known:
         return None

@@ -20,10 +20,10 @@ from imitate.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 Axes = dict[str, list[Any]]
-"""Values to try by dotted key; ``a,b`` are keys that vary together, each value a list with one for each."""
+"""Lists of values to try, by dotted key. Under ``a,b``, two keys that vary together, each value is a list of two."""
 LOAD_NEXT_OBS = "hdf5_load_next_obs"
 CONFIG = "config"
-"""Axis of the configurations, where there are several."""
+"""Name of the axis over configurations, if several were given."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Combination:
     """One combination of values.
 
     Attributes:
-        name: its values as text; also the name of a folder.
+        name: the values as text, also used as the name of a folder.
         config: the configuration with these values.
-        keys: dotted keys of the values; an object counts as its leaves.
-        source: short name of the configuration, where there are several.
+        keys: dotted keys of the values; for an object, the dotted keys of the values in it.
+        source: short name of the configuration; None if only one was given.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Combination:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Values by dotted key, and the configuration's name as ``config`` where there are several."""
+        """Values by dotted key, and the configuration's short name as ``config`` if several were given."""
         tree = self.config.to_dict()
         source = {} if self.source is None else {CONFIG: self.source}
         return source | {key: _at(tree, key) for key in self.keys}
 
 
 def expand(source: Source, grid: Iterable[str] = ()) -> tuple[dict[str, Any], Axes]:
-    """Separate a configuration with alternatives into a tree without them and the alternatives.
+    """Separate a configuration with lists of alternatives into a tree without these keys, and the alternatives.
 
-    A list counts as alternatives if the key accepts each item but not the list itself: ``"seed": [1, 2, 3]``, or
-    ``"actor_layer_dims": [[256], [512, 512]]``.
+    A list is a list of alternatives if its key accepts each item but not the list itself, such as ``"seed": [1, 2, 3]``
+    or ``"actor_layer_dims": [[256], [512, 512]]``.
 
     Args:
         source: see :func:`imitate.config.load_config`.
@@ -62,7 +62,7 @@ def expand(source: Source, grid: Iterable[str] = ()) -> tuple[dict[str, Any], Ax
             together.
 
     Raises:
-        ConfigError: a key is unknown, or has no values to try.
+        ConfigError: a key is unknown, or its list of values to try is empty.
     """
     tree = read_tree(source)
     algos = tree.get("algo_name", "bc")
@@ -82,14 +82,14 @@ def expand(source: Source, grid: Iterable[str] = ()) -> tuple[dict[str, Any], Ax
 def expand_all(
     sources: Sequence[Source], grid: Iterable[str] = (), overrides: Iterable[str] = ()
 ) -> tuple[list[Combination], Axes]:
-    """Expand several configurations, each with its own alternatives and those of the grid, beside ``overrides``.
+    """Expand configurations into all combinations of their own alternatives and of the alternatives in ``grid``.
 
     Returns:
-        every combination, and the alternatives; where there are several configurations, their short names are the first
-        axis, ``config``.
+        every combination, and the alternatives; with several configurations, their short names are the first axis,
+        ``config``.
 
     Raises:
-        ConfigError: a key is unknown or has no values to try, or a combination cannot work.
+        ConfigError: a key is unknown, its list of values is empty, or a combination cannot work.
     """
     if len(sources) == 1:
         tree, axes = expand(sources[0], grid)
@@ -115,12 +115,13 @@ def combinations(
 ) -> list[Combination]:
     """Return each combination of values; the last axis changes fastest.
 
-    Where ``algo_name`` is another than the tree's, the tree's settings of its algorithm are left out.
+    If a combination changes ``algo_name``, the section ``algo`` of the tree, which is for another algorithm, is
+    dropped.
 
     Args:
-        tree, axes: see :func:`expand`.
-        alone: name of the combination where there is nothing to try.
-        overrides: ``"a.b=value"`` overrides for all, with which the values have to be valid.
+        tree, axes: results of :func:`expand`.
+        alone: name of the only combination if there is nothing to try.
+        overrides: ``"a.b=value"`` overrides that apply to all combinations.
 
     Raises:
         ConfigError: a combination cannot work; the message names it.
@@ -148,7 +149,7 @@ def combinations(
         names = ", ".join(sorted(changed))
         logger.warning("the settings of %s are left out for %s", own, names)
     if len({one.name for one in made}) < len(made):
-        raise ConfigError("the same value occurs twice in a list of values to try: remove one")
+        raise ConfigError("a value occurs twice in a list of values to try: remove one of them")
     return made
 
 
@@ -162,10 +163,11 @@ def _without_algorithm(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(text: str, path: str, values: object) -> list[Any]:
-    """Return the values of ``--grid``; of keys that vary together, a list for each.
+    """Return the checked values of an option ``--grid``.
 
     Raises:
-        ConfigError: they are not lists of the length that the keys need.
+        ConfigError: the value is not a list, or for keys that vary together, an item is not a list of one value per
+            key.
     """
     if not isinstance(values, list):
         raise ConfigError(f"--grid {text}: wanted a list of values, such as train.seed=[1,2,3]")
@@ -179,13 +181,13 @@ def _checked(text: str, path: str, values: object) -> list[Any]:
 
 
 def _chosen(path: str, value: Any) -> dict[str, Any]:
-    """Return the values by dotted key of one value of an axis."""
+    """Return the value of each key that one entry of an axis sets, by dotted key."""
     keys = [key.strip() for key in path.split(",")]
     return dict(zip(keys, value, strict=True)) if len(keys) > 1 else {path: value}
 
 
 def leaves_of(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys below which there is no further object, with their values."""
+    """Yield the dotted key and the value of each leaf of a tree."""
     for key, value in tree.items():
         here = f"{path}.{key}" if path else key
         if isinstance(value, dict) and value:
@@ -206,7 +208,7 @@ def _short_sources(sources: Sequence[Source]) -> list[str]:
         names = ["_".join(part.strip("/") for part in one[-count:]) for one in parts]
         if len(set(names)) == len(names):
             return [_word(name) for name in names]
-    raise ConfigError("the same configuration is named twice: remove one")
+    raise ConfigError("one configuration was given twice: remove one of them")
 
 
 def _at(tree: Any, path: str) -> Any:
@@ -231,7 +233,7 @@ def _lists(
 
 
 def _are_alternatives(section: type[Section], key: str, values: list[object]) -> bool:
-    """Return true if the key accepts each of the values, but not their list. ``data`` may be a path or a list."""
+    """Return true if the key accepts each value but not the whole list; false for ``data``, which may be a list."""
     if key == "data" or key not in section.model_fields or _takes(section, key, values):
         return False
     return all(_takes(section, key, value) for value in values)

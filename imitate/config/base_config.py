@@ -16,10 +16,12 @@ class MetaConfig(Section):
     """Filled in by a hyper-parameter sweep."""
 
     hp_base_config_file: str | None = Field(
-        None, description="The configuration the sweep started from."
+        None, description="Path of the configuration from which the sweep started."
     )
     hp_keys: tuple[str, ...] = Field((), description="Names of the swept keys.")
-    hp_values: tuple[Free, ...] = Field((), description="Their values in this run. Free-form.")
+    hp_values: tuple[Free, ...] = Field(
+        (), description="Values of the swept keys in this run. Free-form."
+    )
 
 
 class ClusterConfig(Section):
@@ -28,23 +30,23 @@ class ClusterConfig(Section):
     on: str = Field(
         "local",
         description=(
-            "local: processes on this machine; ray: the Ray cluster at RAY_ADDRESS or the one "
-            "running here, else a private one on this machine; ray:HOST:PORT: the cluster at this "
-            "address. The option --on sets this key."
+            "'local' runs workers as processes on this machine; 'ray' uses the Ray cluster at "
+            "RAY_ADDRESS or the one running on this machine, or else starts a private one; "
+            "'ray:HOST:PORT' uses the cluster at this address. The option --on sets this key."
         ),
     )
     cpus_per_worker: NonNegativeFloat = Field(
-        1.0, description="On Ray: CPU cores reserved for each worker."
+        1.0, description="CPU cores reserved for each worker, on Ray."
     )
     gpus_per_worker: NonNegativeFloat = Field(
-        0.0, description="On Ray: GPUs reserved for each worker; may be a fraction."
+        0.0, description="GPUs reserved for each worker, on Ray; may be a fraction."
     )
     start_timeout_s: PositiveFloat = Field(
         300.0,
-        description="On Ray: seconds to wait for a place for the workers before the run ends.",
+        description="Seconds to wait until a worker starts, on Ray; then the run ends with an error.",
     )
     spread: bool = Field(
-        True, description="On Ray: spread workers over the nodes; false: pack them on few nodes."
+        True, description="Spread workers over the nodes, on Ray; false packs them on few nodes."
     )
 
     @field_validator("on")
@@ -60,15 +62,17 @@ class ClusterConfig(Section):
 class BaseConfig(Section):
     """Sections of a whole configuration; `Config` adds the types that depend on the algorithm, and all checks.
 
-    It is the type of ``config`` in the methods of an algorithm's section: `Config` contains such a section, so that
-    section cannot import `Config`.
+    The methods of an algorithm's section have an argument ``config`` of this type, because they cannot import `Config`,
+    which itself contains the algorithm's section.
     """
 
     algo_name: str = Field(min_length=1, description="Name of the algorithm.")
     experiment: ExperimentConfig = Field(
-        ExperimentConfig(), description="Name, logging, saving, evaluation."
+        ExperimentConfig(), description="Name, logging, checkpoints and evaluation of the run."
     )
-    train: TrainConfig = Field(TrainConfig(), description="Data, batches, precision, device.")
+    train: TrainConfig = Field(
+        TrainConfig(), description="Training data, batches, precision and device."
+    )
     algo: Section = Field(Section(), description="Settings of the algorithm.")
     observation: Observations = Field(
         ObservationConfig(), description="Observations and their encoders."
@@ -83,5 +87,5 @@ class BaseConfig(Section):
 
     @property
     def all_obs_keys(self) -> tuple[str, ...]:
-        """All keys of the groups obs, goal, subgoal and critic, sorted and without duplicates."""
+        """All observation keys of the groups obs, goal, subgoal and critic, sorted and without duplicates."""
         return tuple(sorted(self.observation.modalities_of_all()))

@@ -1,4 +1,4 @@
-"""The whole configuration: robomimic's JSON tree, typed and frozen; single values set in it; its errors."""
+"""The whole configuration (robomimic's JSON tree, typed and frozen), overrides of single values, and error messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WANTED = {
     "too_short": "a list that is not empty",
     "tuple_type": "a list",
 }
-"""Description of the wanted value, in JSON's terms, for each of pydantic's kinds of errors."""
+"""Description of the wanted value in JSON's terms, by pydantic's type of error."""
 
 
 def problem_lines(error: ValidationError, root: type[Section], tree: dict[str, Any]) -> list[str]:
@@ -55,7 +55,7 @@ def problem_lines(error: ValidationError, root: type[Section], tree: dict[str, A
 
     Args:
         error: problems that pydantic found in ``tree``.
-        root: the type that checked ``tree``.
+        root: pydantic model that checked ``tree``.
         tree: the plain JSON tree.
     """
     plain: list[str] = []
@@ -79,7 +79,7 @@ def problem_lines(error: ValidationError, root: type[Section], tree: dict[str, A
 
 
 def _real_keys(loc: Sequence[int | str], tree: Any) -> Keys:
-    """Return ``loc`` without the names of union branches that pydantic inserts."""
+    """Return pydantic's location ``loc`` of an error without the inserted names of union branches."""
     keys: Keys = []
     node = tree
     for depth, key in enumerate(loc):
@@ -106,11 +106,11 @@ def _plain_problem(detail: ErrorDetails, keys: Keys, root: type[Section], tree: 
 
 
 DEEPEST = 2
-"""Dots in the path of a key that may belong into another section; deeper ones belong to a kind of component."""
+"""Largest number of dots in an unknown key that is also searched in other sections; deeper keys are of components."""
 
 
 def _instead(path: str, section: type[Section], tree: Any) -> str:
-    """Name the key that an unknown one probably means: by another toolkit's name, near it, or in another section."""
+    """Name the key that an unknown key probably means: a synonym from another toolkit, a similar or misplaced key."""
     last = path.rpartition(".")[2]
     near = nearest(last, section.model_fields)
     if last not in SYNONYMS and (near.startswith("did you") or path.count(".") > DEEPEST):
@@ -122,7 +122,7 @@ def _instead(path: str, section: type[Section], tree: Any) -> str:
 
 @cache
 def keys_of(algo_name: str | None) -> tuple[str, ...]:
-    """Return the dotted keys of all sections, those of the algorithm's only if it is known."""
+    """Return the dotted keys of all sections, including the section ``algo`` if the algorithm is known."""
     values = {} if algo_name is None else {"algo_name": algo_name}
     try:
         config = Config.model_validate(values)
@@ -138,7 +138,7 @@ def _wanted(detail: ErrorDetails) -> str:
 
 
 def _hint(detail: ErrorDetails, field: FieldInfo | None) -> str:
-    """Describe further values that the key allows, and its meaning."""
+    """Return the end of an error message: null if the key allows it, the nearest choice, and the key's description."""
     if field is None:
         return ""
     text = " or null" if type(None) in get_args(field.annotation) else ""
@@ -203,16 +203,18 @@ def _place(node: object, key: str, here: str, path: str) -> Any:
         if key.isdigit() and int(key) < len(node):
             return int(key)
         raise ConfigError(
-            f"{path}: {here} is a list of {len(node)}: wanted a place in it, from 0, got '{key}'"
+            f"{path}: {here} is a list of {len(node)} items: wanted an index below {len(node)}, got '{key}'"
         )
-    raise ConfigError(f"{path}: {here} is {node!r}, which has no key '{key}'")
+    raise ConfigError(
+        f"{path}: {here} is {node!r}, which is not an object with keys: remove '.{key}' from the path"
+    )
 
 
 def parse_override(text: str, root: type[Section], algo_name: str | None) -> tuple[str, Any]:
     """Parse ``a.b=value`` into path and value.
 
-    The value is parsed as JSON, or used as a plain string if that fails. If the key is a string, a number stays a
-    string.
+    The value is parsed as JSON, or used as a plain string if it is not JSON. If the key takes only strings, a number is
+    kept as a string.
     """
     path, equals, raw = text.partition("=")
     path = path.strip()
@@ -244,7 +246,7 @@ def _as_the_algorithm_wants(
     value: object, handler: Callable[[object], AlgoSection], info: ValidationInfo
 ) -> AlgoSection:
     name = info.data.get("algo_name")
-    if name is None:  # pydantic already reports the invalid name
+    if name is None:  # pydantic reports an invalid name
         return handler({})
     return find(name).section.model_validate(value)
 
@@ -289,7 +291,7 @@ class Config(BaseConfig):
         """Check a plain tree and make a configuration of it.
 
         Args:
-            tree: tree in the present form (see `imitate.config.loading`).
+            tree: tree in the current form, which `imitate.config.loading.migrate` returns.
             label: name of the file, written before each problem.
             folder: folder of the file, for relative paths of data.
 

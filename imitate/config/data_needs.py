@@ -8,16 +8,16 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Transitions:
-    """Rewards, next observations and discounts: each sample becomes a transition of one or several steps.
+    """Rewards, next observations and discounts, which make each sample a transition of one or several steps.
 
     Attributes:
         discount: factor per environment step, in [0, 1].
         n_step: number of steps whose rewards are summed before the TD target bootstraps; fewer at the end of a demo.
         next_actions: add the action that was taken in the next state.
         infinite_horizon: multiply the reward at a terminal by 1 / (1 - discount), as if it were received forever.
-        signals: array of a demo with each of the named rewards: "rewards", or "signals/NAME".
-        signal_discounts: discount of each of the named rewards, if there are any.
-        chunks: add the ``n_step`` actions of the transition.
+        signals: name of the demo array of each named reward, "rewards" or "signals/NAME"; empty if there are none.
+        signal_discounts: discount factor of each named reward.
+        chunks: add all ``n_step`` actions of the transition to the batch.
     """
 
     discount: float = 0.99
@@ -31,13 +31,13 @@ class Transitions:
 
 @dataclass(frozen=True)
 class Returns:
-    """Returns: the sum of rewards from each step of a window to the end of its demo.
+    """Returns, that is the discounted sums of rewards from each step of a window to the end of its demo.
 
     Attributes:
         discount: factor per environment step, in [0, 1].
-        continue_truncated: after a demo whose last step is not terminal, repeat the last reward forever; false: assume
-            0.
-        scaled: sum the rewards after the scaling of ``train.reward``; false: as stored in the file.
+        continue_truncated: if the last step of a demo is not terminal, assume that its reward is repeated forever;
+            if false, assume rewards of 0.
+        scaled: sum the rewards after the scaling of ``train.reward``; if false, as stored in the file.
     """
 
     discount: float
@@ -47,13 +47,13 @@ class Returns:
 
 @dataclass(frozen=True)
 class Subgoals:
-    """Later observations of the same demo; past its end, the observations of its last step.
+    """Subgoals: observations at a later step of the demo; past its end, the observations of its last step.
 
     Attributes:
         keys: observation keys.
         horizon: number of steps between the sample's step and the subgoal.
-        every: return all observations ``{key: (B, horizon, ...)}``, 1 to ``horizon`` steps ahead; false: only the last
-            one, ``{key: (B, ...)}``.
+        every: return the observations 1 to ``horizon`` steps ahead, ``{key: (B, horizon, ...)}``; if false, only those
+            of the last step, ``{key: (B, ...)}``.
     """
 
     keys: tuple[str, ...]
@@ -65,14 +65,14 @@ class Subgoals:
 class GoalShares:
     """Distribution of hindsight goals: states of the data that samples are given as goals.
 
-    A goal is the sample's own state, any state of the data, or a later state of the same demo; the latter has the rest
-    of the probability.
+    A goal is the sample's own state, any state of the data, or a later state of the same demo, with the probabilities
+    ``current``, ``random`` and ``1 - current - random``.
 
     Attributes:
         current: probability of the sample's own state.
-        random: probability of a state of the whole data.
-        geometric: number of steps to a later state is geometric with parameter 1 - discount, and the demo's last state
-            replaces states after it; false: uniform over the later states.
+        random: probability of any state of the data.
+        geometric: draw the number of steps to a later state from the geometric distribution with parameter
+            1 - discount, limited to the demo's last state; if false, draw uniformly from the later states.
     """
 
     current: float
@@ -82,14 +82,14 @@ class GoalShares:
 
 @dataclass(frozen=True)
 class HindsightGoals:
-    """Goals of values and of the policy, drawn anew for each batch: :mod:`imitate.data.batches.goals`.
+    """Hindsight goals for the value function and the policy, drawn for each batch by :mod:`imitate.data.batches.goals`.
 
     Attributes:
         keys: observation keys of a goal.
-        value: distribution of the goals of values.
-        actor: distribution of the goals of the policy.
+        value: distribution of the goals for the value function.
+        actor: distribution of the goals for the policy.
         discount: factor per environment step, in [0, 1).
-        subgoal_steps: number of steps to a subgoal of a hierarchy; None: no subgoals.
+        subgoal_steps: number of steps to a subgoal of a hierarchical policy; None for no subgoals.
     """
 
     keys: tuple[str, ...]
@@ -101,15 +101,14 @@ class HindsightGoals:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of the demo of a sample, and a later state of it.
+    """Outcome of each sample's demo, and optionally a later state of the demo.
 
-    Batches then have ``outcome`` (B, 3): number of steps from the sample's to the last of the demo, 1 if the demo
-    solves its task, 1 if a person or expert corrected the sample's action (step array ``interventions``); and with
-    ``lookahead`` ``later_obs`` {key: (B, ...)}.
+    Batches then have ``outcome`` (B, 3): the number of steps from the sample's step to the last step of the demo, 1 if
+    the demo solves its task, and 1 if a person or expert corrected the sample's action (step array ``interventions``).
+    With ``lookahead`` they also have ``later_obs`` {key: (B, ...)}.
 
     Attributes:
-        lookahead: number of steps to the later state, whose place the demo's last state takes after its end; None: no
-            later state.
+        lookahead: number of steps to the later state, at most to the demo's last state; None for no later state.
     """
 
     lookahead: int | None = None
@@ -120,7 +119,7 @@ class Sequences:
     """Sequences of replayed steps with the recurrent state that the policy had at their first step.
 
     Attributes:
-        length: steps of a sequence, without ``burn_in``.
+        length: number of steps of a sequence, without ``burn_in``.
         burn_in: number of earlier steps that update the recurrent state but are not learned from.
     """
 
@@ -130,14 +129,14 @@ class Sequences:
 
 @dataclass(frozen=True)
 class FollowingSteps:
-    """Transitions that follow each other from a sample's step on, for auxiliary losses and models.
+    """Successive transitions from a sample's step on, for auxiliary losses and models.
 
     Batches then have ``following``: ``obs`` {key: (B, K, ...)} after each of the K steps, ``actions`` (B, K, A),
-    ``mask`` (B, K) false where the episode has ended or the observation after the step is unknown, ``rewards`` (B, K),
+    ``mask`` (B, K) false if the episode has ended or the observation after the step is unknown, ``rewards`` (B, K),
     and ``ends`` (B, K) 1 at a terminal step of the episode, even if the observation after it is unknown, else 0.
 
     Attributes:
-        number: K, number of steps.
+        number: number of steps K.
         rewards: add the rewards.
         ends: add the ends.
     """
@@ -148,7 +147,7 @@ class FollowingSteps:
 
     @property
     def step_keys(self) -> tuple[str, ...]:
-        """Step arrays of a file that are read."""
+        """Names of the step arrays that are read from a file."""
         return (*["rewards"] * self.rewards, *["terminals"] * self.ends)
 
 
@@ -157,15 +156,15 @@ class DataNeeds:
     """Data that an algorithm learns from, in addition to the windows of observations and actions of every batch.
 
     Attributes:
-        transitions: next observations, rewards and terminals, loaded regardless of ``train``; None: not needed.
-        returns: ``returns (B, T)`` and the number of each step in its demo, ``step (B, T)``; None: not needed.
-        subgoals: later observations; None: not needed.
-        goals: hindsight goals and next observations; None: not needed.
-        outcome: outcomes of demos; None: not needed.
-        sequences: form of the samples of a replay buffer; None: single steps.
-        observed_steps: number of steps, from the first of a window, whose images are read (vectors are read for all
-            steps); None: all.
-        environment_rewards: true if the algorithm learns from the rewards of demos and environments; false: it makes
+        transitions: next observations, rewards and terminals, loaded regardless of ``train``; None if not needed.
+        returns: ``returns (B, T)`` and the index of each step in its demo, ``step (B, T)``; None if not needed.
+        subgoals: later observations; None if not needed.
+        goals: hindsight goals and next observations; None if not needed.
+        outcome: outcomes of demos; None if not needed.
+        sequences: sequences that a replay buffer returns as samples; None for single steps.
+        observed_steps: number of first steps of a window whose images are read (vectors are read for all steps); None
+            for all steps.
+        environment_rewards: true if the algorithm learns from the rewards of demos and environments; false if it makes
             its own rewards, so that demos need none.
     """
 
@@ -184,7 +183,7 @@ class ReturnStatistics(Protocol):
 
     Attributes:
         best: highest return of a whole demo.
-        largest: largest magnitude of the return from any step on.
+        largest: largest absolute value of the return from any step to the end of its demo.
     """
 
     best: float
@@ -192,7 +191,7 @@ class ReturnStatistics(Protocol):
 
 
 class TrainingSet(Protocol):
-    """The part of :class:`imitate.data.SequenceDataset` that an algorithm's section reads values from."""
+    """Interface of the training data from which an algorithm's section computes values of keys that are null."""
 
     @property
     def return_statistics(self) -> ReturnStatistics:
@@ -204,7 +203,7 @@ class TrainingSet(Protocol):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Instructions, in the order of ``task_id``."""
+        """Language instructions, in the order of ``task_id``."""
 
     def __len__(self) -> int:
         """Number of samples."""

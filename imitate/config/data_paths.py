@@ -32,11 +32,11 @@ def located_data(config: Config) -> tuple[DatasetConfig, ...]:
 
     A relative path is searched in the working directory, then in the folder of the JSON file. Datasets of other
     formats, which may be folders, keep their paths: :class:`imitate.data.DatasetFile` converts them when it opens them.
-    The path of an index of shards means its folder, and a range such as ``{000..127}`` is expanded to that many
-    entries. URLs are not changed.
+    The path of an index of shards is replaced by the path of its folder, and a range such as ``{000..127}`` is expanded
+    to one entry per number. URLs are not changed.
 
     Raises:
-        ConfigError: no data are given, or a file is in neither folder (:class:`MissingFileError`).
+        ConfigError: no data are given, or a file is in neither folder (then :class:`MissingFileError`).
     """
     if not config.train.data:
         raise ConfigError(
@@ -50,9 +50,9 @@ def located_data(config: Config) -> tuple[DatasetConfig, ...]:
 
 
 def expanded(path: str) -> list[str]:
-    """Expand a path with a range of numbers, such as ``shard_{000..127}.hdf5``, to a list.
+    """Expand a path with a range of numbers, such as ``shard_{000..127}.hdf5``, to the list of its paths.
 
-    Other paths are returned alone.
+    A path without a range is returned as a list of one.
     """
     match = _RANGE.search(path)
     if match is None:
@@ -77,7 +77,7 @@ def expanded(path: str) -> list[str]:
 def url_of(path: str | Path) -> str | None:
     """Return the URL of a path, or None if the path is on this machine. A slash lost in a ``Path`` is restored.
 
-    The URL of an index of shards becomes that of its folder.
+    For the URL of an index of shards, the URL of its folder is returned.
     """
     match = _URL.fullmatch(str(path))
     if match is None:
@@ -96,7 +96,7 @@ def _located(path: str, key: str, folder: Path | None) -> str:
 
 
 def located_file(config: Config, key: str) -> Path:
-    """Return the absolute path of another file that is named under ``key``, searched in the same folders."""
+    """Return the absolute path of the file named by the dotted key ``key``, searched in the same folders as data."""
     section, _, name = key.partition(".")
     return _locate(str(config[section][name]), key, config.folder)
 

@@ -1,4 +1,4 @@
-"""The section ``experiment``: logging, saving, evaluation."""
+"""The section ``experiment``: logging, checkpoints and evaluation of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoggingConfig(Section):
     """Outputs of the logger. ``metrics.jsonl`` is always written."""
 
     terminal_output_to_txt: bool = Field(
-        True, description="Copy the terminal's output to a text file in the run."
+        True, description="Copy the terminal's output to a text file in the run folder."
     )
     log_tb: bool = Field(True, description="Write TensorBoard files.")
     log_wandb: bool = Field(False, description="Log to Weights & Biases (needs the extra 'wandb').")
@@ -40,7 +40,9 @@ class LoggingConfig(Section):
     @model_validator(mode="after")
     def _debug_has_a_place(self) -> Self:
         if self.debug and not self.log_tb:
-            raise ValueError("debug is written to TensorBoard alone: set log_tb to true")
+            raise ValueError(
+                "debug writes only to TensorBoard: set log_tb to true, or debug to false"
+            )
         return self
 
 
@@ -49,10 +51,10 @@ class SaveConfig(Section):
 
     enabled: bool = Field(True, description="Write checkpoints.")
     every_n_seconds: PositiveFloat | None = Field(
-        None, description="Seconds between two checkpoints; null: not by time."
+        None, description="Seconds between two checkpoints; null to save none by time."
     )
     every_n_epochs: PositiveInt | None = Field(
-        50, description="Epochs between two checkpoints; null: not by epochs."
+        50, description="Epochs between two checkpoints; null to save none by epochs."
     )
     epochs: tuple[PositiveInt, ...] = Field(
         (), description="List of epochs after which a checkpoint is saved."
@@ -65,11 +67,12 @@ class SaveConfig(Section):
     )
     on_best_rollout_success_rate: bool = Field(
         True,
-        description="Save when the success rate of the rollouts is the highest so far; the return, "
-        "if success is unknown.",
+        description="Save when the success rate of the rollouts (the mean return, if success is unknown) is "
+        "the highest so far.",
     )
     keep_last: PositiveInt | None = Field(
-        None, description="Number of the newest periodic checkpoints that are kept; null: all."
+        None,
+        description="Number of the newest periodic checkpoints that are kept; null to keep all.",
     )
 
 
@@ -81,52 +84,58 @@ class RolloutConfig(Section):
     horizon: PositiveInt | None = Field(
         DEFAULT_HORIZON,
         description=(
-            "Longest episode, in environment steps; null: twice the 95 % quantile of the lengths of "
-            "the training demos, but at least the longest length."
+            "Number of environment steps after which an episode ends; null for twice the 95 % "
+            "quantile of the lengths of the training demos, but at least the length of the longest "
+            "one."
         ),
     )
     rate: PositiveInt = Field(50, description="Epochs between two evaluations.")
     warmstart: NonNegativeInt = Field(0, description="Epochs before the first evaluation.")
-    terminate_on_success: bool = Field(True, description="End an episode at success.")
+    terminate_on_success: bool = Field(True, description="End an episode as soon as it succeeds.")
     num_workers: NonNegativeInt | None = Field(
         None,
-        description="Worker processes for the episodes; 0: in the training process; null: one "
-        "per CPU core.",
+        description="Number of worker processes for the episodes; 0 to run them in the training process; "
+        "null for one per CPU core.",
     )
     step_timeout_s: PositiveFloat = Field(
         60.0,
         description=(
-            "With workers: if a step, reset or rendering takes longer, its process counts as hung and "
-            "is replaced, and the episode is repeated. Creating an environment may take five times as long."
+            "Seconds that a step, reset or rendering may take in a worker. If it takes longer, the "
+            "worker counts as hung and is replaced, and the episode is repeated. Creating an "
+            "environment may take five times as long."
         ),
     )
     background: bool = Field(
         True, description="Evaluate in a separate process while training continues."
     )
     seed: NonNegativeInt = Field(
-        100000, description="Episode i of an evaluation starts from seed + i."
+        100000,
+        description="Seed of the first episode; episode i of an evaluation has the seed plus i.",
     )
     give_up_after: PositiveInt | None = Field(
         None,
-        description="Stop an evaluation if its first episodes, as many as this number, all failed; null: never.",
+        description="Stop an evaluation if this number of first episodes have all failed; null to run all episodes.",
     )
 
 
 class EarlyStoppingConfig(Section):
     """Conditions that end training before ``train.num_epochs``."""
 
-    enabled: bool = Field(False, description="Let training end early.")
+    enabled: bool = Field(
+        False, description="End the training early if one of the conditions is met."
+    )
     metric: Literal["success_rate", "valid_loss"] = Field(
         "success_rate",
-        description="Metric that decides when training ends; the return, without a target, if success is unknown.",
+        description="Metric that decides when training ends. If success is unknown, the mean return is used "
+        "in place of success_rate, and target is ignored.",
     )
     patience: PositiveInt = Field(
-        10, description="Stop after this number of measurements without improvement."
+        10, description="Stop after this number of measurements of the metric without improvement."
     )
     target: float | None = Field(
         None,
-        description="Stop as soon as the metric is at least (success_rate) or at most "
-        "(valid_loss) this; null: no target.",
+        description="Stop as soon as the success_rate is at least this value, or the valid_loss at most; "
+        "null for no target.",
     )
 
 
@@ -140,7 +149,7 @@ with warnings.catch_warnings():
         name: str = Field(
             "test",
             min_length=1,
-            description="Name of the experiment; the run's folder is in a folder of this name.",
+            description="Name of the experiment, also of the folder that contains its run folders.",
         )
         validate: bool = Field(
             False,
@@ -150,24 +159,24 @@ with warnings.catch_warnings():
         logging: LoggingConfig = Field(LoggingConfig(), description="Outputs of the logger.")
         save: SaveConfig = Field(SaveConfig(), description="Checkpoints that are kept.")
         epoch_every_n_steps: PositiveInt | None = Field(
-            100, description="Gradient steps in an epoch; null: one pass over the data."
+            100, description="Gradient steps in an epoch; null for one pass over the data."
         )
         validation_epoch_every_n_steps: PositiveInt | None = Field(
             10,
-            description="Number of batches per validation; null: one pass over the validation data.",
+            description="Number of batches per validation; null for one pass over the validation data.",
         )
         env: str | None = Field(
             None,
-            description="Environment name that replaces the one stored in the data; null: the "
-            "stored one.",
+            description="Name of the environment for evaluation; null for the name stored in the data.",
         )
         additional_envs: tuple[str, ...] | None = Field(
-            None, description="More environment names to evaluate on."
+            None, description="Names of further environments in which the policy is evaluated."
         )
         render: bool = Field(False, description="Show the rollouts on the screen.")
         render_video: bool = Field(True, description="Write videos of the rollouts.")
         keep_all_videos: bool = Field(
-            False, description="Keep every video, not only those of saved checkpoints."
+            False,
+            description="Keep the videos of every evaluation; if false, only those of saved checkpoints.",
         )
         video_skip: PositiveInt = Field(
             5, description="Environment steps between two video frames."
@@ -178,18 +187,20 @@ with warnings.catch_warnings():
         )
         env_meta_update_dict: OpenSection = Field(
             OpenSection(),
-            description="Values that replace those of the environment's metadata in the data. Free-form.",
+            description="Values that replace values of the env_args stored in the data. Free-form.",
         )
         ckpt_path: str | None = Field(
             None,
-            description="Checkpoint (ours, robomimic's, or a policy folder of LeRobot) whose weights and normalization "
-            "the training starts from; null: fresh weights.",
+            description="Checkpoint (of imitate or robomimic, or a policy folder of LeRobot) from whose weights "
+            "and normalization the training starts; null to start from random weights.",
         )
-        ckpt_optimizers: bool = Field(False, description="Also load the state of its optimizers.")
+        ckpt_optimizers: bool = Field(
+            False, description="Also load the state of the optimizers from ckpt_path."
+        )
         ckpt_parts: tuple[str, ...] | None = Field(
             None,
-            description="Networks of ckpt_path, or parts of them by dotted names (policy.encoder), whose weights are "
-            "loaded; all else, normalization included, begins anew. null: everything is loaded.",
+            description="Names of the networks of ckpt_path, or of parts such as policy.encoder, whose weights "
+            "are loaded; all other weights and the normalization are new. null loads everything.",
         )
 
         @field_validator("name")
@@ -197,6 +208,7 @@ with warnings.catch_warnings():
         def _stays_below(cls, name: str) -> str:
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise ValueError(
-                    "leads out of train.output_dir: give a name without '..' or a first '/'"
+                    "would put the run outside of train.output_dir: give a name without '..' that does not "
+                    "begin with '/'"
                 )
             return name

@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 HORIZON_PER_DEMO = 2.0
-"""Factor between the length of demonstrations and the evaluation horizon: a policy hesitates, misses and tries again.
+"""Evaluation horizon divided by the length of a long demonstration: a policy is slower, because it hesitates and
+retries.
 """
 LONG_DEMO = 0.95
-"""Quantile of the lengths that represents a long demonstration; the few longer ones may be accidents."""
+"""Quantile of the lengths that represents a long demonstration; longer ones may be accidents."""
 PASSES = 20
 """Approximate number of passes over the samples if the number of epochs is null."""
 LEAST_UPDATES = 1000
-"""Smallest number of updates if the number of epochs is null, however few the samples."""
+"""Smallest number of updates if the number of epochs is null and there are few samples."""
 SMALL_ACTIONS = 0.5
-"""If all actions are within +- this, they are small compared with the noise and output range of the networks."""
+"""Actions whose absolute values are all below this are small compared with the networks' noise and output range."""
 
 
 def rollout_horizon(lengths: Sequence[int]) -> int:
@@ -51,7 +52,7 @@ UNBOUNDED_ACTIONS = (
     "actions leave [-1, 1]: imitate config init scales them "
     "(train.action_config.actions.normalization=min_max)"
 )
-"""Note on data whose actions the configuration of a training has to scale."""
+"""Advice for data whose actions must be scaled by the configuration of a training."""
 
 
 def action_normalization(low: ArrayLike, high: ArrayLike) -> Literal["min_max"] | None:
@@ -62,7 +63,7 @@ def action_normalization(low: ArrayLike, high: ArrayLike) -> Literal["min_max"] 
         high: (A,) highest action, likewise.
 
     Returns:
-        ``min_max`` if actions leave [-1, 1] or are all small; else None, since they are in the networks' range already.
+        ``min_max`` if some actions are outside of [-1, 1] or all actions are small; else None, for actions as stored.
     """
     largest = max(float(np.abs(low).max()), float(np.abs(high).max()))
     return None if SMALL_ACTIONS <= largest <= 1.0 else "min_max"

@@ -1,4 +1,4 @@
-"""Keys of a configuration that a word of another toolkit, or a key in the wrong section, probably means."""
+"""Suggestions for an unknown key: the key here for another toolkit's name, or the same key in the right section."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "wandb": ("logging.log_wandb",),
     "weight_decay": ("regularization.L2",),
 }
-"""Ends of keys here, by the names of robomimic, LeRobot, Stable-Baselines3, d3rlpy, ALF and DI-engine."""
+"""Last parts of dotted keys, by the names that robomimic, LeRobot, Stable-Baselines3, d3rlpy, ALF and DI-engine use."""
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
@@ -60,9 +60,10 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
 
 
 def keys_that_mean(word: str, keys: Iterable[str]) -> list[str]:
-    """Return the keys that a word means: itself, those with its synonym, or else those that end with it.
+    """Return the keys that a word means: the key itself, else the keys that end with its synonym, else with the word.
 
-    Of more than three with its synonym the shortest are left; of other ends none.
+    If more than three keys end with the synonym, the three shortest are returned; if more than three end with the word,
+    none.
     """
     keys = tuple(keys)
     word = word.replace("/", ".")
@@ -71,7 +72,7 @@ def keys_that_mean(word: str, keys: Iterable[str]) -> list[str]:
     last = word.rpartition(".")[2]
     for end in SYNONYMS.get(last, ()):
         found = [key for key in keys if f".{key}".endswith(f".{end}")]
-        if found:  # prefer optimizers of the algorithm's networks to those of auxiliaries
+        if found:  # prefer the optimizers of networks to the optimizers of auxiliary losses
             found = [key for key in found if ".optimizer." not in key] or found
             return sorted(found, key=len)[:MOST_KEYS]
     found = [key for key in keys if f".{key}".endswith(f".{last}")]

@@ -1,4 +1,4 @@
-"""Kinds of a component, chosen in a configuration by the key ``type``; each kind has its own section."""
+"""Implementations (kinds) of a component: the key ``type`` selects one, and each kind has its own section."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Kind = TypeVar("Kind", bound=type[Any])
 
 
 class Kinds(SectionChoice, Generic[T, SectionT]):
-    """Classes of a component and their sections, by name.
+    """Implementations (kinds) of a component: the class and the section of each, by name.
 
     ``Annotated[SectionT, KINDS]`` is the type of a key whose value is checked by the section of its kind.
 
-    A kind is searched by name: among the registered kinds, as the module ``<package>.<name>``, and as an entry point of
-    another package in ``group``.
+    A kind is searched by name among the registered kinds, then as the module ``<package>.<name>``, then among the entry
+    points of other packages in ``group``.
 
     Args:
         key: dotted key of the component, for messages.
-        package: package that contains our own kinds.
+        package: package with the kinds of imitate.
         group: group of entry points of other packages.
         section: base class of the sections; its default of ``type`` is used if a section names no type.
-        own: names of our own kinds, for messages.
+        own: names of the kinds of imitate, for messages.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
         self._kinds: dict[str, tuple[type[T], type[SectionT]]] = {}
 
     def register(self, name: str, section: type[SectionT]) -> Callable[[Kind], Kind]:
-        """Register the class of a kind; registering a name twice raises ConfigError."""
+        """Return a decorator that registers a class under ``name``; it raises ConfigError if the name is taken."""
 
         def decorator(kind: Kind) -> Kind:
             if name in self._kinds:
@@ -59,7 +59,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
         return decorator
 
     def find(self, name: str) -> tuple[type[T], type[SectionT]]:
-        """Return the class and section of a kind. Raises ConfigError with the nearest name if it is unknown."""
+        """Return the class and section of a kind. For an unknown kind, raise ConfigError with the nearest name."""
         if name not in self._kinds:
             module = f"{self._package}.{name}"
             if re.fullmatch(r"[A-Za-z]\w*", name) and find_spec(module) is not None:
@@ -87,7 +87,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
             )
 
     def section_of(self, tree: object) -> type[SectionT]:
-        """Return the section of the kind named by these values; the base class if they name none, or an unknown one."""
+        """Return the type of the section for these values; the base class if ``type`` is missing or unknown."""
         try:
             return self._named(tree) or self._section
         except ConfigError:
@@ -101,7 +101,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
     def __get_pydantic_core_schema__(
         self, source: type[SectionT], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Make pydantic check a value with the section of its kind."""
+        """Return the pydantic schema that checks a value with the section of its kind."""
         return no_info_wrap_validator_function(self._validated, handler(source))
 
     def _validated(self, value: object, handler: Callable[[object], SectionT]) -> SectionT:

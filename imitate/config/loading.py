@@ -55,7 +55,7 @@ STRAY_KEYS = {
     "algo.optim_params.*.num_train_batches": "written by robomimic's training script, means nothing",
     "algo.optim_params.*.num_epochs": "written by robomimic's training script, means nothing",
 }
-"""Keys of robomimic's files that are not used here; they are dropped with a warning. ``*`` matches any one key."""
+"""Keys of robomimic's files that imitate does not use; they are dropped with a warning. ``*`` matches any one key."""
 
 FLAT_ENCODER_KEYS = {
     "visual_core",
@@ -73,11 +73,11 @@ CORE_KEYS = ("feature_dimension", "pool_class", "pool_kwargs")
 
 
 def migrate(tree: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
-    """Convert a tree to the present form.
+    """Convert a tree of robomimic or of an older version of imitate to the current form.
 
     Args:
-        tree: a private copy, which is changed.
-        quiet: drop meaningless keys without a warning.
+        tree: the tree, which is changed in place.
+        quiet: drop unused keys without a warning.
     """
     tree.pop("$schema", None)
     for pattern, reason in STRAY_KEYS.items():
@@ -103,7 +103,9 @@ def _update_observation(observation: object) -> None:
     if not isinstance(observation, dict):
         return
     if "modalities" not in observation and "encoder" not in observation:
-        for child in observation.values():  # hierarchical algorithms are nested one level deeper
+        for (
+            child
+        ) in observation.values():  # hierarchical algorithms have their sections one level deeper
             _update_observation(child)
         return
     for group in _objects_in(observation.get("modalities")):
@@ -123,7 +125,7 @@ def _objects_in(node: object) -> list[dict[str, Any]]:
 
 def _move_into_core_kwargs(encoder: dict[str, Any]) -> None:
     moved = {key: encoder.pop(key) for key in CORE_KEYS if key in encoder}
-    if moved and encoder.get("core_class"):  # these keys had no effect without a core
+    if moved and encoder.get("core_class"):  # without a core, these keys had no effect
         encoder["core_kwargs"] = {**moved, **(encoder.get("core_kwargs") or {})}
 
 
@@ -152,7 +154,7 @@ def _encoder_from_flat_keys(old: dict[str, Any]) -> dict[str, Any]:
 
 
 MOST_NEAR = 3
-"""Largest number of similar names in the message about a configuration that is not found."""
+"""Largest number of suggested names in the error message for a configuration that does not exist."""
 Source = str | os.PathLike[str] | Mapping[str, Any] | Config
 
 
@@ -198,7 +200,7 @@ def _is_good(tree: dict[str, Any]) -> bool:
 
 
 def _blamed(problem: str, label: str, laid: Mapping[str, str]) -> str:
-    """Write the source before a problem: the override of its key, found by dotted key in ``laid``, else the file."""
+    """Put the origin before a problem: the override ``laid[key]`` if the key was overridden, else the file."""
     key = problem.partition(" ")[0].rstrip(":,")
     for path, text in reversed(list(laid.items())):
         if f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}."):
@@ -207,11 +209,11 @@ def _blamed(problem: str, label: str, laid: Mapping[str, str]) -> str:
 
 
 def read_tree(source: Source, *, quiet: bool = False) -> dict[str, Any]:
-    """Read a tree and rename its old keys, without checks. ``quiet`` drops keys without a warning."""
+    """Read a tree and rename its old keys, without checks. With ``quiet``, dropped keys cause no warning."""
     tree, _, folder = _read(source)
     data = (tree.get("train") or {}).get("data")
     if folder is not None and isinstance(data, str) and not Path(data).expanduser().is_absolute():
-        # resolve a path relative to the JSON file, as load_config does
+        # find data relative to the JSON file, as load_config does
         beside = folder / data
         if beside.exists() and not Path(data).exists():
             tree["train"]["data"] = str(beside)
@@ -236,7 +238,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
                 raise ConfigError(known)
             what = "is a folder" if path.is_dir() else "there is no such file"
             raise ConfigError(
-                f"{path}: {what}, nor a bundled configuration of that name; {_near(path)}"
+                f"{path}: {what}, and no bundled configuration has this name; {_near(path)}"
             )
         path = found
     try:
@@ -251,7 +253,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
 
 
 def ready_for(algorithm: str | None) -> str:
-    """Return an algorithm's ready configuration, of its own tasks rather than robosuite's; '' if none has it."""
+    """Return the name of a bundled configuration of an algorithm, rather not for robosuite; '' if there is none."""
     found = [name for name in names() if algorithm in name.split("/")]
     wanted = (f"{algorithm}/{algorithm}", f"{algorithm}/{algorithm}_pendulum")
     own = [name for name in found if name.startswith(f"{algorithm}/")]
@@ -259,7 +261,7 @@ def ready_for(algorithm: str | None) -> str:
 
 
 def _near(path: Path) -> str:
-    """Name the nearest file in the same folder and the nearest bundled names, or the command that lists these."""
+    """Suggest the most similar file in the folder and bundled names, or else the command that lists bundled names."""
     beside = [] if path.is_dir() else sorted(path.parent.glob("*.json"))
     files = get_close_matches(path.name, [one.name for one in beside], n=1)
     bundled_names = names()
@@ -296,6 +298,8 @@ def _parse(text: str, label: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{label}: {json_fault(error)}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"{label}: wanted a JSON object {{...}}, got a {type(tree).__name__}")
+        raise ConfigError(
+            f"{label}: the JSON text must be an object {{...}}, but is a {type(tree).__name__}"
+        )
     check_depth(tree, label)
     return tree

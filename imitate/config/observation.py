@@ -33,10 +33,19 @@ class ModalityGroup(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    low_dim: ObsKeys = Field((), description="Vectors; auto: all vectors in the data.")
-    rgb: ObsKeys = Field((), description="Colour images, uint8, (H, W, 3); auto: all in the data.")
-    depth: ObsKeys = Field((), description="Depth images, (H, W, 1); auto: all in the data.")
-    scan: ObsKeys = Field((), description="Laser scans, (L, C); auto: all in the data.")
+    low_dim: ObsKeys = Field(
+        (), description="Keys of vectors (D,); 'auto' for all vectors in the data."
+    )
+    rgb: ObsKeys = Field(
+        (), description="Keys of colour images (H, W, 3), uint8; 'auto' for all in the data."
+    )
+    depth: ObsKeys = Field(
+        (), description="Keys of depth images (H, W, 1); 'auto' for all in the data."
+    )
+    scan: ObsKeys = Field(
+        (),
+        description="Keys of laser scans (L, C): L distances and C channels; 'auto' for all in the data.",
+    )
 
     __pydantic_extra__: dict[str, tuple[str, ...]] = Field(init=False)
 
@@ -47,13 +56,15 @@ class ModalityGroup(Section):
             for key in keys:
                 if key in home and key != AUTO:
                     raise ValueError(
-                        f"observation '{key}' is listed under '{home[key]}' and under "
-                        f"'{modality}': keep one"
+                        f"observation '{key}' is listed under '{home[key]}' and under '{modality}': remove it "
+                        "from one of them"
                     )
                 home[key] = modality
         masks = (self.__pydantic_extra__ or {}).get(MASK, ())
         if len(masks) > 1:
-            raise ValueError(f"mask lists {', '.join(masks)}: an action has one mask, keep one")
+            raise ValueError(
+                f"mask lists {', '.join(masks)}, but an action has one mask: keep one of these keys"
+            )
         return self
 
 
@@ -62,18 +73,20 @@ ROBOT_STATE = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "obje
 
 
 class ModalitiesConfig(Section):
-    """Observations of each group."""
+    """Observation keys of each group, by modality."""
 
     obs: ModalityGroup = Field(
         ModalityGroup(low_dim=ROBOT_STATE), description="Observations of the policy."
     )
     goal: ModalityGroup = Field(ModalityGroup(), description="Observations of the goal.")
     subgoal: ModalityGroup = Field(
-        ModalityGroup(), description="Observations that a planner predicts."
+        ModalityGroup(),
+        description="Observations that the planner of a hierarchical policy predicts.",
     )
     critic: ModalityGroup = Field(
         ModalityGroup(),
-        description="Observations that critics see in training, beside those of obs; a policy that acts needs none.",
+        description="Observations that critics get in training in addition to obs; the policy does not need "
+        "them to act.",
     )
 
     @model_validator(mode="after")
@@ -82,8 +95,8 @@ class ModalitiesConfig(Section):
         twice = [key for keys in self.critic.values() for key in keys if key in seen]
         if twice:
             raise ValueError(
-                f"observation '{twice[0]}' is listed in 'obs' and in 'critic', but critics see those of 'obs' too: "
-                "keep it in 'obs'"
+                f"observation '{twice[0]}' is listed in 'obs' and in 'critic', but critics also get all "
+                "of 'obs': remove it from 'critic'"
             )
         return self
 
@@ -96,8 +109,8 @@ class ModalitiesConfig(Section):
                     other, wanted = home.setdefault(key, (group, modality))
                     if wanted != modality and key != AUTO:
                         raise ValueError(
-                            f"observation '{key}' is '{wanted}' in '{other}' but '{modality}' "
-                            f"in '{group}': keep one"
+                            f"observation '{key}' is '{wanted}' in '{other}' but '{modality}' in '{group}': list it "
+                            "under one modality"
                         )
         return self
 
@@ -111,18 +124,21 @@ class EncoderConfig(Section):
     """Encoder network of one modality or one observation."""
 
     core_class: str | None = Field(
-        None, description="Name of the network; null: no network, the values are used directly."
+        None,
+        description="Class name of the encoder network; null to use the values without a network.",
     )
     core_kwargs: OpenSection = Field(
         OpenSection(), description="Arguments of the network. Free-form."
     )
-    share: bool = Field(False, description="Share one network among all keys of equal shape.")
+    share: bool = Field(
+        False, description="Share one network among all observations of equal shape."
+    )
     feature_activation: Literal["relu"] | None = Field(
         "relu",
-        description="Activation after the network; null: none, as in robomimic's transformers.",
+        description="Activation after the network; null for no activation, as in robomimic's transformers.",
     )
     obs_randomizer_class: str | tuple[str, ...] | None = Field(
-        None, description="Name of the augmentation, or a list of names."
+        None, description="Class name of the image augmentation, or a list of names."
     )
     obs_randomizer_kwargs: OpenSection | tuple[OpenSection, ...] = Field(
         OpenSection(),
@@ -130,7 +146,7 @@ class EncoderConfig(Section):
     )
 
     def wants_unit_range(self) -> bool:
-        """Return true if values must be in [0, 1]."""
+        """Return true if the network or an augmentation needs images in [0, 1]."""
         names = self.obs_randomizer_class or ()
         trunk = self.core_kwargs.get("backbone_kwargs")
         trunk = trunk if isinstance(trunk, Section) else OpenSection()
@@ -154,9 +170,9 @@ class EncoderConfig(Section):
 
 
 class EncodersConfig(Section):
-    """One encoder per modality. Modalities other than these four may be added.
+    """Encoder of each modality. Modalities other than these four may be added.
 
-    An entry under the name of an observation replaces the encoder of its modality.
+    An entry under the key of an observation replaces the encoder of its modality.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -196,7 +212,7 @@ class Observations(Section):
         return next((k for k, kind in self.modality_of("obs").items() if kind == MASK), None)
 
     def unit_range_keys(self) -> set[str]:
-        """Return the images that networks must see in [0, 1].
+        """Return the keys of the images that the networks need in [0, 1].
 
         Colour jitter and networks pretrained on ImageNet need this range.
         """
@@ -208,7 +224,7 @@ class Observations(Section):
 
 
 class PartedObservations(Observations):
-    """Observations of an algorithm that consists of several algorithms: one entry for each of these."""
+    """Observations of a hierarchical algorithm: one entry for each of the algorithms of which it consists."""
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
@@ -217,7 +233,8 @@ class PartedObservations(Observations):
             for key, modality in part.modalities_of_all().items():
                 if home.setdefault(key, modality) != modality:
                     raise ValueError(
-                        f"observation '{key}' is '{home[key]}' in one part but '{modality}' in another: keep one"
+                        f"observation '{key}' is '{home[key]}' for one part of the policy but '{modality}' for "
+                        "another: list it under one modality"
                     )
         return self
 
@@ -231,10 +248,10 @@ class ObservationConfig(Observations):
             _auto_is_an_object, json_schema_input_type=ModalitiesConfig | Literal["auto"]
         ),
     ] = Field(ModalitiesConfig(), description="Observation keys by group and modality.")
-    encoder: EncodersConfig = Field(EncodersConfig(), description="Networks by modality.")
+    encoder: EncodersConfig = Field(EncodersConfig(), description="Encoder networks by modality.")
 
     def unit_range_keys(self) -> set[str]:
-        """Return the images that networks must see in [0, 1]."""
+        """Return the keys of the images that the networks need in [0, 1]."""
         sections = {
             key: self.encoder.get(key) or self.encoder.get(modality)
             for group in self.modalities

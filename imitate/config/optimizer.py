@@ -31,13 +31,13 @@ class LearningRateConfig(Section):
         0.1,
         ge=0,
         description=(
-            "multistep: factor of the rate at each epoch of epoch_schedule; linear: fraction of the "
-            "initial rate that is reached at the end of the decay."
+            "For multistep, factor by which the rate is multiplied at each epoch of epoch_schedule; "
+            "for linear, final rate as a fraction of the initial one."
         ),
     )
     epoch_schedule: tuple[NonNegativeInt, ...] = Field(
         (),
-        description="Epochs at which the rate decays; for linear exactly one, the epoch at which the decay ends.",
+        description="Epochs at which the rate decays; for linear exactly one epoch, at which the decay ends.",
     )
     scheduler_type: Literal["multistep", "linear", "cosine"] = Field(
         "multistep", description="Shape of the decay; cosine runs over the whole training."
@@ -47,19 +47,18 @@ class LearningRateConfig(Section):
     )
     num_cycles: PositiveFloat = Field(
         0.5,
-        description="cosine: number of waves during training; with 0.5 the rate falls once, to 0.",
+        description="For cosine, number of periods during the training; with 0.5 the rate decreases once, to 0.",
     )
     step_every_batch: bool = Field(
-        True, description="Change the rate after every batch; false: after every epoch."
+        True, description="Change the rate after every batch; if false, after every epoch."
     )
 
     @model_validator(mode="after")
     def _linear_has_one_end(self) -> Self:
         if self.scheduler_type == "linear" and len(self.epoch_schedule) != 1:
             raise ValueError(
-                f"scheduler_type 'linear' wants exactly one epoch in epoch_schedule (the end of "
-                "the decay), "
-                f"got {list(self.epoch_schedule)}; e.g. epoch_schedule [100]"
+                "scheduler_type 'linear' needs exactly one epoch in epoch_schedule (the end of the "
+                f"decay), got {list(self.epoch_schedule)}: set it to e.g. [100]"
             )
         return self
 
@@ -76,7 +75,7 @@ class OptimizerConfig(Section):
     optimizer_type: Literal["adam", "adamw"] = Field("adam", description="Name of the optimizer.")
     betas: tuple[Decay, Decay] = Field(
         (0.9, 0.999),
-        description="Decay rates of Adam's averages: for gradients, and for their squares.",
+        description="Decay rates of Adam's moving averages of the gradients and of their squares.",
     )
     learning_rate: LearningRateConfig = Field(
         LearningRateConfig(), description="Learning rate and its schedule."
@@ -100,28 +99,32 @@ class OptimizerConfigs(Section):
 
 
 class StagedOptimizerConfig(OptimizerConfig):
-    """An optimizer that may begin late or end early."""
+    """Optimizer of a network that is trained only from one epoch to another."""
 
     start_epoch: int = Field(
-        -1, ge=-1, description="first epoch in which the network is trained; -1: the first"
+        -1,
+        ge=-1,
+        description="First epoch in which the network is trained; -1 for the first epoch of the training.",
     )
     end_epoch: int = Field(
-        -1, ge=-1, description="epoch before which training of the network stops; -1: never"
+        -1,
+        ge=-1,
+        description="First epoch in which the network is no longer trained; -1 to train it to the end.",
     )
 
 
 def staged(rate: float) -> StagedOptimizerConfig:
-    """Return the section of Adam with this learning rate, in all epochs."""
+    """Return the settings of Adam with learning rate ``rate``, for a network that is trained in all epochs."""
     return StagedOptimizerConfig.model_validate({"learning_rate": {"initial": rate}})
 
 
 def adam(rate: float) -> OptimizerConfig:
-    """Return the section of Adam with this learning rate."""
+    """Return the settings of Adam with learning rate ``rate``."""
     return OptimizerConfig.model_validate({"learning_rate": {"initial": rate}})
 
 
 def adamw(rate: float, weight_decay: float, **schedule: Any) -> OptimizerConfig:
-    """Return the section of AdamW with this learning rate, weight decay, and other keys of ``learning_rate``."""
+    """Return the settings of AdamW; ``schedule`` has further keys of the section ``learning_rate``."""
     return OptimizerConfig.model_validate(
         {
             "optimizer_type": "adamw",
@@ -132,12 +135,15 @@ def adamw(rate: float, weight_decay: float, **schedule: Any) -> OptimizerConfig:
 
 
 class Networks(Section):
-    """Section ``optim_params`` of an algorithm: one optimizer per network. `networks` makes its types."""
+    """Base class of the sections ``optim_params`` with one optimizer per network; :func:`networks` makes subclasses."""
 
     recipe: ClassVar[tuple[Any, ...]] = ()
 
     def __reduce__(self) -> tuple[Callable[..., Networks], tuple[Any, ...]]:
-        return _unpickled, (self.recipe, self.given())  # pickle finds no type that a function made
+        return _unpickled, (
+            self.recipe,
+            self.given(),
+        )  # pickle cannot find classes created at run time
 
     if TYPE_CHECKING:
 
@@ -150,14 +156,14 @@ def networks(
     /,
     **defaults: float | OptimizerConfig,
 ) -> Any:
-    """Declare the section of an algorithm's optimizers.
+    """Declare the section ``optim_params`` of an algorithm.
 
     For example ``optim_params: Networks = networks("TD3OptimParams", critic=1e-3, actor=1e-3)``.
 
     Args:
-        name: name of the section's type, under which the JSON schema defines it.
-        words: the section's description in the JSON schema.
-        defaults: optimizer by network; a number is the learning rate of a `StagedOptimizerConfig`.
+        name: class name of the section, also used in the JSON schema.
+        words: description of the section in the JSON schema.
+        defaults: default optimizer of each network; a number is the learning rate of a `StagedOptimizerConfig`.
 
     Returns:
         The declaration of the field.
@@ -184,7 +190,7 @@ def _unpickled(recipe: tuple[Any, ...], values: dict[str, Any]) -> Networks:
 
 
 class _OfNetworks(SectionChoice):
-    """Type of a field that is annotated with the base class `Networks`."""
+    """Metadata that gives a field annotated with the base class `Networks` its actual section type."""
 
     def __init__(self, section: type[Networks]) -> None:
         self._section = section

@@ -9,13 +9,13 @@ from imitate.config.config import Config
 from imitate.errors import ConfigError
 
 THEIR_OUTPUT = re.compile(r"\.\./\w+_trained_models")
-"""Default ``train.output_dir`` of robomimic, such as ``../bc_trained_models``: beside its own package."""
+"""Pattern of robomimic's default ``train.output_dir``, such as ``../bc_trained_models``, beside robomimic's package."""
 
 
 def trainable_template(config: Config) -> tuple[Config, list[str]]:
-    """Return robomimic's template as it can be trained, and a line for each value that is changed.
+    """Change the values of a robomimic template with which it cannot be trained; describe each change in a line.
 
-    A template is recognized by its ``train.output_dir``. Other configurations are returned as they are.
+    A template is recognized by its ``train.output_dir``. Other configurations are returned unchanged.
     """
     if not THEIR_OUTPUT.fullmatch(config.train.output_dir):
         return config, []

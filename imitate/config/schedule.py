@@ -1,9 +1,10 @@
-"""Numbers of a section that change with the progress of a training, such as ``{"schedule": [[0, 1.0], [0.5, 0.1]]}``.
+"""Schedules: numbers that change with the progress of the training, such as ``{"schedule": [[0, 1.0], [0.5, 0.1]]}``.
 
-Any number with a fraction of the section ``algo`` may be given so. The section then contains no value under the key:
-reading it raises an error, because what is read before a training would not change in it. Each algorithm has its
-own copy of its section (:class:`Schedules`), in which :meth:`Schedules.set` puts the values of the present progress.
-A value that is read where it is used therefore follows the schedule, and one that is read once is refused.
+Any key of the section ``algo`` that takes floats may have a schedule. The section then has no value for this key, and
+reading the key raises an error, because a value read before the training would not follow the schedule. Each algorithm
+has its own copy of the section (:class:`Schedules`), into which :meth:`Schedules.set` writes the values for the current
+progress. So a value that is read at each update follows its schedule, and reading a scheduled value in advance is an
+error.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from pydantic.fields import FieldInfo
 from imitate.errors import ConfigError
 
 KEY = "schedule"
-"""The only key of the object that replaces a number."""
+"""The only key of the JSON object that stands in place of a scheduled number."""
 STORE = "$schedules"
-"""Entry of a section's ``__dict__`` for its :class:`Scheduled` keys; absent without any."""
+"""Key in a section's ``__dict__`` for its :class:`Scheduled` keys; absent if the section has no schedule."""
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
 
@@ -32,13 +33,13 @@ class Schedule:
     """A piecewise linear function of the progress in [0, 1].
 
     Attributes:
-        points: pairs of progress, in order, and value. Two points at the same progress make a step.
+        points: pairs of progress and value, in rising order of progress. Two points at the same progress make a step.
     """
 
     points: tuple[tuple[float, float], ...]
 
     def at(self, progress: float) -> float:
-        """Return the value: that of the first point before it, that of the last one after it."""
+        """Return the value at a progress; before the first point, its value, after the last point, its value."""
         before = self.points[0]
         for point in self.points:
             if progress < point[0]:
@@ -48,7 +49,7 @@ class Schedule:
         return before[1]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the schedule as in JSON."""
+        """Return the schedule in the form of the JSON file."""
         return {KEY: [list(point) for point in self.points]}
 
 
@@ -57,7 +58,7 @@ class Scheduled(dict[str, Schedule]):
 
     Attributes:
         path: dotted key of the section.
-        in_use: true in the copy of an algorithm, whose ``to_dict`` has the present values.
+        in_use: true in an algorithm's copy of the section, whose ``to_dict`` has the current values.
     """
 
     path: str = ""
@@ -70,7 +71,7 @@ def is_schedule(value: object) -> bool:
 
 
 def takes_fractions(annotation: Any) -> bool:
-    """Return true if a field of this type can be a number with a fraction."""
+    """Return true if a field with this annotation accepts floats."""
     return annotation is float or any(takes_fractions(arg) for arg in _alternatives(annotation))
 
 
@@ -87,7 +88,7 @@ def is_plain(field: FieldInfo) -> bool:
 
 
 def parsed(value: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of ``{"schedule": [[progress, value], ...]}``. Raises ValueError if it is none."""
+    """Parse ``{"schedule": [[progress, value], ...]}``; raise ValueError if it is malformed."""
     points = value[KEY]
     wanted = "wanted pairs [progress, value], such as [[0, 1.0], [0.5, 0.1]]"
     if not isinstance(points, list | tuple) or not points:
@@ -99,7 +100,7 @@ def parsed(value: Mapping[str, Any]) -> Schedule:
     times = [point[0] for point in points]
     if times != sorted(times) or not 0 <= times[0] <= times[-1] <= 1:
         raise ValueError(
-            f"wanted fractions of the training from 0 to 1, in rising order, got {times}"
+            f"the progress of the points must be from 0 to 1 and in rising order, got {times}"
         )
     return Schedule(tuple((float(time), float(number)) for time, number in points))
 
@@ -114,7 +115,7 @@ class ScheduledKey(NamedTuple):
 
 
 def places(section: BaseModel, path: str) -> Iterator[ScheduledKey]:
-    """Yield all scheduled keys of a section, whose dotted key is ``path``, and of the sections in it."""
+    """Yield all scheduled keys of the section with the dotted key ``path``, and of its nested sections."""
     store = section.__dict__.get(STORE) or {}
     for key, schedule in store.items():
         yield ScheduledKey(section, key, f"{path}.{key}", schedule)
@@ -143,7 +144,7 @@ def unread(section: BaseModel, key: str) -> ConfigError | None:
 
 
 def misplaced(config: BaseModel) -> list[str]:
-    """List the schedules of a whole configuration at keys that no training reads again."""
+    """List problems: schedules at keys whose values do not change during a training."""
     problems = []
     for place in places(config, ""):
         if ".optim_params." in place.path or ".optimizer." in place.path:
@@ -163,7 +164,7 @@ def has_schedule(section: BaseModel, key: str) -> bool:
 
 
 def schedule_of(section: BaseModel, key: str) -> Schedule:
-    """Return the schedule of a key; a constant number is one of a single point."""
+    """Return the schedule of a key; for a constant number, a schedule with a single point."""
     store: Mapping[str, Schedule] = section.__dict__.get(STORE) or {}
     return store.get(key) or Schedule(((0.0, float(getattr(section, key))),))
 
@@ -184,7 +185,7 @@ class Schedules:
 
     @classmethod
     def of(cls, section: SectionT) -> tuple[Schedules, SectionT]:
-        """Return the schedules of a section, and a copy of it without their values; without any, the section itself."""
+        """Return the schedules of a section, and a copy without the scheduled values (or the section if none exist)."""
         schedules = cls()
         if not any(True for _ in places(section, "algo")):
             return schedules, section
@@ -196,14 +197,14 @@ class Schedules:
         return schedules, copied
 
     def set(self, progress: float) -> None:
-        """Put the values of ``progress`` into the section."""
+        """Write the values for ``progress``, in [0, 1], into the section."""
         self.progress = progress
         for place in self._places:
             place.section.__dict__[place.key] = place.schedule.at(progress)
 
     @contextmanager
     def unread(self) -> Iterator[None]:
-        """Remove the scheduled values while an object is made that would keep a copy of them."""
+        """Remove the scheduled values during the body, so that an object made there cannot keep a copy of them."""
         for place in self._places:
             place.section.__dict__.pop(place.key)
         try:
@@ -212,9 +213,9 @@ class Schedules:
             self.set(self.progress)
 
     def state_dict(self) -> dict[str, float]:
-        """Return the progress for a checkpoint; nothing without schedules."""
+        """Return the progress for a checkpoint; an empty dict without schedules."""
         return {"progress": self.progress} if self else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put the values of a checkpoint's progress into the section."""
+        """Write the values for a checkpoint's progress into the section."""
         self.set(float(state.get("progress", 0.0)))

@@ -63,7 +63,7 @@ _LIMITS = ("type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def _allow_schedules(node: Any, found: dict[str, Any], seen: set[str]) -> None:
-    """Let numbers with a fraction be a schedule, in an object and in those that it contains, but not in optimizers."""
+    """Allow a schedule for each float in a schema and its nested schemas, except in optimizers."""
     if isinstance(node, list):
         for item in node:
             _allow_schedules(item, found, seen)
@@ -85,7 +85,7 @@ def _allow_schedules(node: Any, found: dict[str, Any], seen: set[str]) -> None:
 
 
 def _without_noise(node: Any) -> Any:
-    """Remove generated titles, and defaults of whole objects, which repeat the defaults of their keys."""
+    """Remove generated titles, and defaults of whole objects, which only repeat the defaults of their keys."""
     if isinstance(node, list):
         return [_without_noise(item) for item in node]
     if not isinstance(node, dict):
@@ -99,7 +99,7 @@ def _without_noise(node: Any) -> Any:
 
 
 class Key(NamedTuple):
-    """One row of the table of keys."""
+    """One row of the table of keys: dotted path, type, default and meaning of a key."""
 
     path: str
     kind: str
@@ -111,7 +111,7 @@ def keys(section: type[Section] | Section, prefix: str) -> Iterator[Key]:
     """Yield every key of a section and of its subsections, in order.
 
     Args:
-        section: a type; or an instance, whose values are used as defaults, including the keys of its entries.
+        section: class of the section, or an instance, whose values are then shown as defaults.
         prefix: dotted key of the section itself.
     """
     if isinstance(section, Section):
@@ -130,7 +130,7 @@ def _keys(
         )
         inner = field.annotation
         if isinstance(default, Section) and type(default) is not OpenSection:
-            # The value may have a subclass of the declared type, such as the section of its kind.
+            # The value may be of a subclass of the declared type, for example the section of a kind.
             inner = type(default)
         wanted = kind(inner) + _range(field.metadata)
         meaning = field.description or ""
@@ -149,7 +149,7 @@ def _keys(
 
 
 def _value(values: Section, name: str) -> Any:
-    """Return the value of a key, or its schedule as in JSON."""
+    """Return the value of a key, or its schedule in the form of the JSON file."""
     return values.plain(name) if name not in values.__dict__ else values[name]
 
 
@@ -181,7 +181,7 @@ def kind(annotation: Any) -> str:
 
 
 def _range(metadata: Iterable[object]) -> str:
-    """Describe limits, for example `` > 0``; other metadata are left out."""
+    """Describe the limits in a field's metadata, for example `` > 0``; ignore other metadata."""
     signs = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
     limits = [(sign, getattr(m, name, None)) for m in metadata for name, sign in signs]
     return "".join(f" {sign} {limit}" for sign, limit in limits if limit is not None)
@@ -211,13 +211,13 @@ def table(section: type[Section], prefix: str) -> str:
 
 
 Applies = Callable[[Any, Config], bool]
-"""Function of a key's value and the configuration that is true if a difference matters for the file."""
+"""Function of a key's value and the configuration; returns true if a difference from robomimic matters for the file."""
 
 
 class Difference(NamedTuple):
-    """Difference from robomimic under some keys, and the condition under which it matters.
+    """Difference from robomimic in the meaning of some keys, and the condition under which it matters.
 
-    ``*`` matches any characters.
+    In ``pattern``, ``*`` matches any characters.
     """
 
     pattern: str
@@ -363,7 +363,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         "the count of updates is not saved, so that resuming overwrites the average; saved here",
     ),
 )
-"""Keys that behave differently in robomimic. Keys of a part that is switched off are not reported."""
+"""Keys with another effect in robomimic. Keys of a section with ``enabled`` false are not reported."""
 
 
 class Explanation(NamedTuple):
@@ -420,7 +420,7 @@ def _difference(path: str, value: object, config: Config) -> str:
 
 
 def _is_off(path: str, config: Config) -> bool:
-    """Return true if the key belongs to a part that is not enabled, or to the encoder of an unused modality."""
+    """Return true if the key is in a section with ``enabled`` false, or in the encoder of an unused modality."""
     node: object = config
     names = path.split(".")
     for name in names[:-1]:

@@ -33,11 +33,11 @@ SCALARS = (str, int, float, bool, type(None))
 
 
 class MissingKeyError(ConfigError, AttributeError):
-    """Error: a key of a free-form section is read, but has neither a value nor a default."""
+    """Error for reading a key of a free-form section that has neither a value nor a default."""
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two trees: mappings are merged key by key; lists and scalars of ``above`` replace those of ``below``."""
+    """Merge two trees: mappings are merged key by key; lists and scalars of ``above`` take precedence."""
     out = dict(below)
     for key, value in above.items():
         old = out.get(key)
@@ -51,10 +51,10 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 class Section(BaseModel):
     """One object of the JSON tree.
 
-    Unknown keys are refused and values are never coerced (``"10"`` is not an integer); lists become
-    tuples. A partial object is merged with the field's own default, so that a nested section may have other defaults
-    than its class. Values are read as ``section.key`` or ``section["key"]``;
-    ``in``, ``keys``, ``values``, ``items`` and ``get`` work as for a dict.
+    Unknown keys are refused and values are never coerced (``"10"`` is not an integer); lists become tuples. An object
+    with only some keys is merged with the default of its field, so the defaults of a nested section may differ from
+    those of its class. Values are read as ``section.key`` or ``section["key"]``; ``in``, ``keys``, ``values``,
+    ``items`` and ``get`` work as for a dict.
     """
 
     model_config = ConfigDict(
@@ -62,7 +62,7 @@ class Section(BaseModel):
     )
 
     entry_type: ClassVar[type[Section] | SectionChoice | None] = None
-    """Type of entries with user-chosen names, if the section allows them."""
+    """Type of entries with user-chosen names; None if the section allows none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -83,7 +83,7 @@ class Section(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _with_schedules(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Check the section with the values of each point of its schedules; it then has those of the first."""
+        """Check the section with the values of each point of its schedules; keep the values of the first point."""
         if isinstance(data, Section):
             if isinstance(data, cls):
                 return handler(data)
@@ -105,7 +105,7 @@ class Section(BaseModel):
     if not TYPE_CHECKING:  # otherwise mypy would accept every attribute name
 
         def __getattr__(self, key: str) -> Any:
-            """Raise the error for a scheduled key that is read too early, or the usual one."""
+            """Raise ConfigError for a scheduled key that is read too early, or else AttributeError."""
             error = unread(self, key) if STORE in self.__dict__ else None
             if error is not None:
                 raise error
@@ -138,7 +138,7 @@ class Section(BaseModel):
         return tuple(self[key] for key in self)
 
     def items(self) -> tuple[tuple[str, Any], ...]:
-        """Pairs of key and value."""
+        """Pairs of key and value of all keys."""
         return tuple((key, self[key]) for key in self)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -152,11 +152,11 @@ class Section(BaseModel):
         return {key: self.plain(key) for key in self if key in self.model_fields_set}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a new copy as plain dicts, lists and scalars, as in JSON."""
+        """Return a copy in plain dicts, lists and scalars, as in the JSON file."""
         return {key: self.plain(key) for key in self}
 
     def plain(self, key: str) -> Any:
-        """Return the value of a key as in JSON; an algorithm's own section has the present values of schedules."""
+        """Return the value of a key as in the JSON file; in an algorithm's copy, the current value of its schedule."""
         store: Scheduled | None = self.__dict__.get(STORE)
         if store is None or store.in_use or key not in store:
             return _plain(self[key])
@@ -164,10 +164,10 @@ class Section(BaseModel):
 
 
 def _schedules_in(section: type[Section], data: Mapping[str, Any]) -> Scheduled:
-    """Return the schedules among the values of a section by key.
+    """Return the schedules in the values of a section, by key.
 
     Raises:
-        ValidationError: a schedule is malformed, or its key cannot have one.
+        ValidationError: a schedule is malformed, or the key cannot have a schedule.
     """
     found, problems = Scheduled(), list[InitErrorDetails]()
     for key, value in data.items():
@@ -208,9 +208,12 @@ def _freeze(value: object) -> object:
     if isinstance(value, list | tuple):
         return tuple(_freeze(v) for v in value)
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        raise ValueError("wanted a finite number")
+        raise ValueError("must be finite, not NaN or infinity")
     if not isinstance(value, (*SCALARS, Section)):
-        raise ValueError(f"wanted a JSON value, not a {type(value).__name__}")
+        raise ValueError(
+            "must be a JSON value (a number, text, list, object, true, false or null), not a "
+            f"{type(value).__name__}"
+        )
     return value
 
 
@@ -228,7 +231,7 @@ class OpenSection(Section):
     if not TYPE_CHECKING:  # otherwise mypy would accept every attribute name
 
         def __getattr__(self, key: str) -> Any:
-            """Return the value of a key; the error message for a missing one names the remedies."""
+            """Return the value of a key; for a missing key, raise MissingKeyError with the remedies."""
             try:
                 return super().__getattr__(key)
             except AttributeError:
@@ -246,11 +249,11 @@ class OpenSection(Section):
 
 
 class SectionChoice(ABC):
-    """Metadata of a field, or ``entry_type``, if a value inside the section determines its type."""
+    """Chooses the type of a nested section by a value inside it; used as field metadata or as ``entry_type``."""
 
     @abstractmethod
     def section_of(self, tree: object) -> type[Section]:
-        """Return the type of the section with these values; the common base class if they do not determine it."""
+        """Return the type of the section for these values; the base class if the values do not determine the type."""
 
 
 def child_type(section: type[Section], key: str, tree: object = None) -> type[Section] | None:
@@ -259,7 +262,7 @@ def child_type(section: type[Section], key: str, tree: object = None) -> type[Se
     Args:
         section: type of the section that contains the key.
         key: name of a field, or of an entry.
-        tree: the values there; None: unknown.
+        tree: the values of the section under ``key``; None if unknown.
     """
     field = section.model_fields.get(key)
     if field is None:

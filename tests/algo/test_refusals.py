@@ -92,7 +92,7 @@ REFUSED = [
     ("hbc", "observation.planner.modalities.subgoal.low_dim=[]", "lists nothing to predict"),
     (
         *("hbc", f'{ACTOR}.obs.low_dim=[] {ACTOR}.obs.rgb=["s"]'),
-        "'s' is 'low_dim' in one part but 'rgb' in another",
+        "'s' is 'low_dim' for one part of the policy but 'rgb' for another",
     ),
     ("hbc", "train.seq_length=1", r"algo\.actor\.rnn\.horizon"),
     ("hbc", "algo.mode=both", r"algo\.mode"),

@@ -102,7 +102,7 @@ def test_several_configurations_are_the_first_axis(tmp_path):
     assert axes["config"] == ["a_lift", "b_lift"] and made[4].values["config"] == "b_lift"
     with pytest.raises(ConfigError, match="act: seed=1,hidden_dims=4: algo.hidden_dims: unknown"):
         expand_all([{"algo_name": "act"}, paths[1]], ["train.seed=[1]", "algo.hidden_dims=[4]"])
-    with pytest.raises(ConfigError, match="named twice"):
+    with pytest.raises(ConfigError, match="given twice"):
         expand_all([paths[0], paths[0]])
 
 

@@ -45,7 +45,7 @@ def test_a_key_that_stands_twice_is_refused():
 def test_a_file_that_is_no_object(tmp_path):
     path = tmp_path / "list.json"
     path.write_text("[1]")
-    assert problem(path) == f"{path}: wanted a JSON object {{...}}, got a list"
+    assert problem(path) == f"{path}: the JSON text must be an object {{...}}, but is a list"
 
 
 def test_a_file_that_is_no_text(tmp_path):
@@ -56,10 +56,10 @@ def test_a_file_that_is_no_text(tmp_path):
 
 def test_a_file_that_does_not_exist_and_a_folder(tmp_path):
     assert problem("robosuite/lift/bx.json") == (
-        "robosuite/lift/bx.json: there is no such file, nor a bundled configuration of that name; "
+        "robosuite/lift/bx.json: there is no such file, and no bundled configuration has this name; "
         "did you mean 'robosuite/lift/bc'?"
     )
-    assert problem(tmp_path).startswith(f"{tmp_path}: is a folder, nor a bundled configuration")
+    assert problem(tmp_path).startswith(f"{tmp_path}: is a folder, and no bundled configuration")
 
 
 def test_a_misspelt_file_is_answered_with_the_file_beside_it(tmp_path, monkeypatch):
@@ -158,10 +158,10 @@ train.action_keys="actions" | train.action_keys: got "actions", wanted a list
 train.action_keys=["a", 1] | train.action_keys.1: got 1, wanted a text
 train.precision="fp23" | got "fp23", wanted 'fp32', 'bf16' or 'auto', did you mean 'fp32'?
 train.hdf5_cache_mode="none" | got "none", wanted 'auto', 'all' or 'low_dim' or null
-train.device="gpu" | train.device: got "gpu", wanted another text or null (cpu, cuda,
+train.device="gpu" | train.device: got "gpu", wanted another text or null (Device of
 train.data=3 | train.data: got 3, wanted a list or null (Demonstrations: a path or URL, or
 train.data=[3] | train.data.0: got 3, wanted an object {...}
-train.data=[{}] | train.data.0.path: is missing (HDF5 file or folder of shards,
+train.data=[{}] | train.data.0.path: is missing (HDF5 file, folder of shards,
 train.data=[{"path": "a", "filterkey": "b"}] | data.0.filterkey: unknown key, did you mean 'filter_key'?
 train.action_config={"a": {"normalisation": 0}} | normalisation: unknown key, did you mean 'normalization'?
 observation={"encoder": {"touch": {"core_clas": 0}}} | touch.core_clas: unknown key, did you mean 'core_class'?
@@ -188,7 +188,7 @@ def test_a_bad_value_is_told_in_one_line(row):
 def test_a_missing_name_and_a_value_that_json_cannot_hold():
     assert "algo_name: is missing (Name of the algorithm)" in problem({})
     tree = {**TOY, "algo": {"widths": {"kwargs": {"a": {1}}}}}
-    assert "a JSON value, not a set" in problem(tree)
+    assert "false or null), not a set" in problem(tree)
 
 
 def test_a_long_value_is_cut_short():

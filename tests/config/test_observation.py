@@ -59,16 +59,16 @@ def test_randomizers_may_be_one_or_a_list():
         (
             {"modalities": {"obs": {"rgb": ["object"]}}},
             "observation.modalities.obs: observation 'object' is listed under 'low_dim' "
-            "and under 'rgb': keep one",
+            "and under 'rgb': remove it from one of them",
         ),
         (
             {"modalities": {"obs": {"low_dim": ["a", "a"]}}},
-            "observation 'a' is listed under 'low_dim' and under 'low_dim': keep one",
+            "observation 'a' is listed under 'low_dim' and under 'low_dim': remove it from one of them",
         ),
         (
             {"modalities": {"goal": {"rgb": ["object"]}}},
             "observation.modalities: observation 'object' is 'low_dim' in 'obs' but 'rgb' in "
-            "'goal': keep one",
+            "'goal': list it under one modality",
         ),
         (
             {"encoder": {"rgb": {"obs_randomizer_kwargs": [{}]}}},

@@ -87,9 +87,12 @@ def test_objects_that_are_laid_over_stay_as_they_are():
         ("trian.seed=3", "trian: unknown key, did you mean 'train'?"),
         ("algo.widths.hiden=3", "algo.widths.hiden: unknown key, did you mean 'hidden'?"),
         ("train.batch_size=many", 'train.batch_size: got "many", wanted an integer'),
-        ("train.seed.x=1", "train.seed.x: train.seed is 1, which has no key 'x'"),
-        ("train.data.1.weight=1", "1.weight: train.data is a list of 1: wanted a place in it"),
-        ("train.data.x=1", "wanted a place in it, from 0, got 'x'"),
+        ("train.seed.x=1", "train.seed.x: train.seed is 1, which is not an object with keys"),
+        (
+            "train.data.1.weight=1",
+            "1.weight: train.data is a list of 1 items: wanted an index below 1",
+        ),
+        ("train.data.x=1", "wanted an index below 1, got 'x'"),
     ],
 )
 def test_what_cannot_be_set_is_told(override, words):

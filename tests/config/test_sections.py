@@ -158,8 +158,8 @@ def test_a_linear_decay_has_one_end(epochs):
     with pytest.raises(ConfigError) as error:
         learning_rate(scheduler_type="linear", epoch_schedule=epochs)
     assert str(error.value) == (
-        "algo.optimizer.learning_rate: scheduler_type 'linear' wants exactly one epoch in "
-        f"epoch_schedule (the end of the decay), got {epochs}; e.g. epoch_schedule [100]"
+        "algo.optimizer.learning_rate: scheduler_type 'linear' needs exactly one epoch in "
+        f"epoch_schedule (the end of the decay), got {epochs}: set it to e.g. [100]"
     )
     assert learning_rate(scheduler_type="linear", epoch_schedule=[100]).epoch_schedule == (100,)
 
@@ -288,7 +288,7 @@ def test_contradictory_normalizations_are_refused(other, word):
         train(hdf5_normalize_obs=True, obs_normalization=other)
     assert str(error.value) == (
         "train: hdf5_normalize_obs true means obs_normalization 'mean_std', "
-        f"but obs_normalization is {word}: remove one"
+        f"but obs_normalization is {word}: remove one of the two keys"
     )
 
 

@@ -89,7 +89,7 @@ def test_only_tensorboard_gets_them(tmp_path):
 def test_debug_needs_tensorboard():
     tree = tiny_config("bc").to_dict()
     tree["experiment"]["logging"] |= {"debug": True, "log_tb": False}
-    with pytest.raises(ConfigError, match="debug is written to TensorBoard alone"):
+    with pytest.raises(ConfigError, match="debug writes only to TensorBoard"):
         load_config(tree)
 
 

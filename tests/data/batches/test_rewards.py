@@ -79,7 +79,7 @@ def test_nothing_to_divide_by_is_said():
     ):
         with pytest.raises(DatasetError, match=words):
             fitted(np.array(rewards, np.float32), normalization=normalization)
-    with pytest.raises(ConfigError, match=r"clip \[1.0, -1.0\] wants the lower limit first"):
+    with pytest.raises(ConfigError, match=r"clip \[1.0, -1.0\]: give the lower limit first"):
         load_config({"algo_name": "iql", "train": {"reward": {"clip": [1.0, -1.0]}}})
 
 
@@ -260,7 +260,7 @@ def test_weights_of_the_file(tmp_path):
     ("section", "error", "words"),
     [
         ({"kind": "key", "key": "progress"}, DatasetError, "not all 0; found values from -1 to 3"),
-        ({"kind": "key"}, ConfigError, "set both or none"),
+        ({"kind": "key"}, ConfigError, "set both or neither"),
         ({"kind": "key", "key": "progres"}, DatasetError, "progres"),
         ({"kind": "interventions"}, DatasetError, "0 everywhere"),
     ],
