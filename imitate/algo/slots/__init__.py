@@ -1,1 +1,1 @@
-"""Optional parts of algorithms, which a section of the configuration enables."""
+"""Slots: optional parts of algorithms, each of which a section of the configuration enables."""

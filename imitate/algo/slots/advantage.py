@@ -51,20 +51,24 @@ from imitate.system.instructions import LANGUAGE_KEY
 NETWORK = "advantage"
 """Name of the slot's network."""
 RATE = 0.01
-"""Share of the newest batch in the moving thresholds."""
+"""Rate at which the moving thresholds take over the quantiles of the newest batch."""
 
 
 class ConditioningConfig(Section):
-    """Section ``algo.advantage``."""
+    """Options of ``algo.advantage``: a policy that is conditioned on whether actions are better than usual."""
 
-    enabled: bool = Field(False, description="clone under the condition that a step is good")
+    enabled: bool = Field(
+        False,
+        description="condition the policy on whether an action is better than usual, and act under the condition that "
+        "it is",
+    )
     positive: float = Field(
         0.3, gt=0, lt=1, description="share of each task's steps that count as good"
     )
     lookahead: int | None = Field(
         10,
         ge=1,
-        description="N: an advantage is the change of value over N steps; null: to the episode's end",
+        description="N: an advantage is the change of value over N steps; null: until the end of the episode",
     )
     dropout: float = Field(
         0.3, ge=0, lt=1, description="probability that a sample is learned without the condition"
@@ -72,17 +76,20 @@ class ConditioningConfig(Section):
     guidance: float = Field(
         1.0,
         ge=0,
-        description="w, only for flow_policy: above 1 the condition has more effect than it had in training",
+        description="w: guidance above 1 makes the condition stronger than in training; only for flow_policy",
     )
     max_steps: int | None = Field(
         None,
         ge=1,
-        description="M: number of steps that cost as much as a failure; null: length of the longest demo",
+        description="M: number of steps that lower the value as much as a failure does; null: length of the longest "
+        "demo",
     )
     num_tasks: int | None = Field(
-        None, ge=0, description="number of instructions; null: taken from the data"
+        None,
+        ge=0,
+        description="number of instructions, each of which has its own threshold; null: as in the data",
     )
-    bins: int = Field(101, ge=2, description="number of bins of the values")
+    bins: int = Field(101, ge=2, description="number of bins of the distribution of values")
     layer_dims: LayerDims = Field(
         (256, 256), description="widths of the hidden layers of the value network"
     )
@@ -97,11 +104,11 @@ class ConditioningConfig(Section):
 
     @property
     def outcome(self) -> Outcome | None:
-        """The data that the slot needs."""
+        """Request the outcome of each sample's episode, if the slot is enabled."""
         return Outcome(self.lookahead) if self.enabled else None
 
     def problems(self, section: Any, config: BaseConfig) -> list[str]:
-        """List settings of the section ``algo`` that do not go with this one."""
+        """Return messages for settings of ``algo`` that cannot be combined with ``algo.advantage``."""
         if not self.enabled:
             return []
         memory, window = section.get("rnn", None), section.get("transformer", {})
@@ -124,26 +131,27 @@ class ConditioningConfig(Section):
 
 
 class CloningSection(AlgoSection):
-    """Section ``algo`` of an algorithm that clones actions, and has the slot."""
+    """Base class of the sections of algorithms that clone actions and support ``algo.advantage``."""
 
     advantage: ConditioningConfig = Field(ConditioningConfig())
 
     def values_from_data(self, dataset: TrainingSet) -> dict[str, Any]:
-        """The number of tasks, if it is null."""
+        """Compute ``advantage.num_tasks`` from the data, if it is null."""
         unknown = self.advantage.enabled and self.advantage.num_tasks is None
         return {"advantage.num_tasks": len(dataset.tasks)} if unknown else {}
 
     def values_from_horizon(self, steps: int) -> dict[str, Any]:
-        """The steps that are as bad as a failure, if they are null."""
+        """Set ``advantage.max_steps`` to the length of the longest demo, if it is null."""
         unknown = self.advantage.enabled and self.advantage.max_steps is None
         return {"advantage.max_steps": steps} if unknown else {}
 
 
 def outcome_value(outcome: Tensor, max_steps: int) -> Tensor:
-    """Return the value (B,) of the rest of episodes.
+    """Return the value targets G (B,) in [-1, 0], from the outcome of each sample's episode.
 
     Args:
-        outcome: (B, 3) steps to the episode's last, 1 if the episode succeeds, 1 if the action is a correction.
+        outcome: (B, 3): number of steps until the episode's last step; 1 if the episode succeeds, else 0; 1 if the
+            action is a correction, else 0.
         max_steps: M.
     """
     left, solved = outcome[:, 0], outcome[:, 1] > 0
@@ -177,7 +185,7 @@ class Thresholds(nn.Module):
         self.register_buffer("seen", torch.zeros(number))
 
     def follow(self, advantages: Tensor, task: Tensor) -> None:
-        """Move to the quantiles of a batch's advantages (B,) of the tasks (B,); the first batches count alike."""
+        """Move each task's threshold towards the quantile of its advantages (B,) in a batch; ``task`` is (B,)."""
         own = task == torch.arange(len(self.values), device=task.device).unsqueeze(-1)
         found = torch.where(own, advantages, float("nan")).nanquantile(self._quantile, dim=1)
         present = own.any(1)
@@ -213,7 +221,7 @@ class Advantage(nn.Module):
 
     @property
     def max_steps(self) -> int:
-        """M; 1 if the algorithm is built without data, only for inspection."""
+        """M of the value targets; 1 if the algorithm is built without data, only for inspection."""
         return self.config.max_steps or 1
 
     def logits(self, obs: Obs, goal: Obs | None) -> Tensor:
@@ -250,7 +258,7 @@ class Advantage(nn.Module):
 
 
 def advantage_of(config: Any, encoding: Encoding) -> dict[str, nn.Module]:
-    """Return the slot's network by its name, or {} if an algorithm's section does not enable it."""
+    """Return a dict with the slot's network by its name; empty if the algorithm's section does not enable the slot."""
     return {NETWORK: Advantage(config.advantage, encoding)} if encoding.is_conditioned else {}
 
 
@@ -301,7 +309,8 @@ def conditioned(
         if learn:
             slot.updates += 1
             slot.thresholds.follow(advantages, task)
-            if algo.optimization.share_weights is not None:  # advantages differ between ranks
+            # ranks see different advantages, so all take the thresholds of rank 0
+            if algo.optimization.share_weights is not None:
                 algo.optimization.share_weights(slot.thresholds)
         condition = slot.conditions(advantages, task, outcome)
     if learn:
@@ -320,7 +329,7 @@ def conditioned(
 
 
 def without_condition(obs: Obs, shapes: dict[str, tuple[int, ...]]) -> Obs:
-    """Return observations {key: (*B, ...)} of these shapes with the condition left out."""
+    """Add a condition of zeros, which means no condition, to observations {key: (*B, ...)} of these shapes."""
     key = next(iter(shapes))
     leading = obs[key].shape[: obs[key].dim() - len(shapes[key])]
     return {**obs, CONDITION_KEY: obs[key].new_zeros(*leading, 2)}

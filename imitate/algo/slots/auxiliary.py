@@ -64,14 +64,14 @@ register = AUXILIARIES.register
 
 
 class Features:
-    """Function from observations to features: an encoder, the auxiliary's own or that of another network.
+    """Function from observations to features: the auxiliary's own encoder, or the encoder of another network.
 
-    It is not a module, so that the auxiliary neither saves the weights of a shared encoder again nor gives them to its
-    own optimizer.
+    This class is not a module, so that an auxiliary does not save the weights of a shared encoder a second time, nor
+    gives them to its own optimizer.
 
     Args:
         encoder: the encoder.
-        frames: F of the observations. An encoder of single frames sees the newest.
+        frames: F, number of stacked frames in observations. An encoder of single frames sees the newest frame.
     """
 
     def __init__(self, encoder: GroupEncoder, frames: int) -> None:
@@ -118,11 +118,11 @@ class AuxiliaryContext:
 
     @property
     def frames(self) -> int:
-        """F; if F > 1, observations in batches are (B, F, ...), the newest last."""
+        """F, number of stacked frames. If F > 1, observations in batches are (B, F, ...), the newest frame last."""
         return self.encoding.frames
 
     def chosen_shapes(self, keys: Iterable[str] | None = None) -> Shapes:
-        """Return the shapes of these observations; by default of all images; without images, of all observations.
+        """Return the shapes of observations ``keys``; by default of all images, or without images of all observations.
 
         Raises:
             ConfigError: an observation is unknown.
@@ -138,7 +138,7 @@ class AuxiliaryContext:
         return {key: shapes[key] for key in chosen}
 
     def encoder(self, keys: Iterable[str] | None = None) -> GroupEncoder:
-        """Create an encoder of observations, without goals; of all observations or of these keys."""
+        """Create an encoder of the observations ``keys``, by default all, without goals."""
         return self.encoding.encoder(goals=False, keys=keys)
 
     def shared(self, name: str) -> GroupEncoder:
@@ -168,15 +168,15 @@ def _encoders_of(net: nn.Module) -> list[GroupEncoder]:
     whole = [each for each in net.modules() if isinstance(each, GroupEncoder)]
     if whole:
         return whole
-    # a network of tokens has separate encoders for observation and goal, in this order
+    # a network that reads tokens has one ObservationEncoder for observations and one for goals, in this order
     parts = [each for each in net.modules() if isinstance(each, ObservationEncoder)]
     return [GroupEncoder(parts[0])] if parts else []
 
 
 class RelativeErrors(nn.Module):
-    """Bonuses from the errors of a model that learns: errors relative to their moving mean, at most 5.
+    """Reward bonuses from prediction errors of a model: errors divided by their moving mean, at most 5.
 
-    So a bonus keeps its size while the errors of a model become thousands of times smaller.
+    Bonuses keep their size while the model learns and its errors become thousands of times smaller.
     """
 
     RATE = 0.01
@@ -203,7 +203,7 @@ class RelativeErrors(nn.Module):
 
 
 class Auxiliary(nn.Module, ABC):
-    """Network beside an algorithm's own networks.
+    """Base class of auxiliaries: a network with a loss, a reward, or both, beside an algorithm's own networks.
 
     Args:
         config: section of the auxiliary.
@@ -214,7 +214,7 @@ class Auxiliary(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.followed: list[nn.Module] = []
-        """Parts that are learned without gradients, equal in all processes that train together."""
+        """Modules whose values are learned without gradients, and are kept equal in all processes of a training."""
 
     @property
     def owner(self) -> str | None:
@@ -222,7 +222,7 @@ class Auxiliary(nn.Module, ABC):
         return cast("str | None", self.config.get("encoder", None))
 
     def features_of(self, context: AuxiliaryContext) -> Features:
-        """Return the encoder that the section names: a new one, ``own_encoder``, or that of a network."""
+        """Return the features of a new encoder, ``own_encoder``, or of the network named by the option ``encoder``."""
         if self.owner is not None:
             return Features(context.shared(self.owner), context.frames)
         self.own_encoder = context.encoder()
@@ -233,7 +233,7 @@ class Auxiliary(nn.Module, ABC):
         """Return the mean loss, and scalars to log.
 
         Args:
-            batch: see :mod:`imitate.algo.slots.auxiliary`. Transitions imagined by a model are not included; they are
+            batch: see :mod:`imitate.algo.slots.auxiliary`. It contains no transitions imagined by a model, which are
                 passed only to :meth:`reward`.
         """
 
@@ -242,16 +242,16 @@ class Auxiliary(nn.Module, ABC):
         return None
 
     def follow(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
-        """Update statistics or targets, after the algorithm's own step."""
+        """Update running statistics or target networks, after the algorithm's gradient step. By default, do nothing."""
 
 
 def newest_frame(obs: Obs, frames: int) -> Obs:
-    """Return the newest of the frames of observations (*B, [F,] ...), whose batch has one dimension."""
+    """Return the newest frame of observations (B, [F,] ...): (B, ...) by key."""
     return {key: value[:, -1] for key, value in obs.items()} if frames > 1 else obs
 
 
 def window_of(batch: Batch, steps: int) -> dict[str, Any]:
-    """Return the ``window`` of a batch with this number of steps, made from its transitions if it has none."""
+    """Return the first ``steps`` steps of a batch's ``window``; without a window, make one from its transitions."""
     window = batch.get("window")
     if window is None:
         after = batch["next_obs"]
@@ -266,7 +266,7 @@ def window_of(batch: Batch, steps: int) -> dict[str, Any]:
 def built(
     config: Any, encoding: Encoding, ac_dim: int, nets: nn.ModuleDict
 ) -> dict[str, Auxiliary]:
-    """Create the auxiliaries of an algorithm's section, by the names of their networks; none without a section."""
+    """Create the auxiliaries of the section ``auxiliary``, by network name; an empty dict without a section."""
     wanted = config.get("auxiliary", None) or {}
     context = AuxiliaryContext(encoding, ac_dim, config.get("num_choices", None) or 0, nets)
     return {
@@ -293,7 +293,8 @@ def experience_of(batch: Batch, frames: int) -> dict[str, Any]:
     for key, value in batch["obs"].items():
         seen, steps = value[:, :frames], following["mask"].shape[1]
         later = following["obs"].get(key)
-        if later is None:  # an instruction is the same in all steps
+        # an instruction is the same at all steps, so it is not stored for the following ones
+        if later is None:
             later = seen[:, -1:].expand(-1, steps, *seen.shape[2:])
         whole = torch.cat([seen, later], dim=1)
         obs[key] = whole.unfold(1, frames, 1).movedim(-1, 2) if frames > 1 else whole

@@ -1,4 +1,4 @@
-"""Decoder: an auxiliary loss for which the features of an observation must contain what it shows.
+"""Decoder: an auxiliary loss for reconstructing observations from their features.
 
 Regularized autoencoders beside a policy: Yarats, Zhang, Kostrikov, Amos, Pineau, Fergus, "Improving Sample Efficiency
 in Model-Free Reinforcement Learning from Images", AAAI 2021 (arXiv:1910.01741). With features phi and decoders d_k:

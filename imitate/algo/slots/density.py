@@ -1,6 +1,7 @@
-"""Distribution over actions of a policy, in the units of another algorithm.
+"""Action distribution of a policy, converted to the normalized actions of another algorithm.
 
-For actions x of the policy that are ``offset + scale x`` of the other algorithm, Gaussians and mixtures stay such.
+An action x of the policy is the action ``offset + scale x`` of the other algorithm, so that a Gaussian remains a
+Gaussian, and a mixture a mixture.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from imitate.models.preprocess import Preprocess
 
 
 def without_density(algo: Algo, around: Preprocess) -> str | None:
-    """Return why a policy has no density of single actions in the units of ``around``, or None if it has one."""
+    """Return the reason why a policy has no density of single actions in units of ``around``, or None if it has one."""
     name, net = algo.global_config.algo_name, algo.nets[algo.main_net]
     take = "take one of bc with algo.gaussian.enabled or algo.gmm.enabled"
     head = getattr(net, "head", None)
@@ -97,14 +98,14 @@ def last_frames(frames: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
 
 
 def _units(own: Preprocess, around: Preprocess) -> tuple[Tensor, Tensor]:
-    """Return offset and scale (A,) with which actions of a policy become those of the outer algorithm."""
+    """Return offset and scale (A,) that convert a policy's normalized actions to those of the outer algorithm."""
     ends = torch.stack([torch.zeros_like(own.action_offset), torch.ones_like(own.action_offset)])
     low, high = around.normalize_actions(own.unnormalize_actions(ends))
     return low, high - low
 
 
 def _in_units(policy: ActionDistribution, offset: Tensor, scale: Tensor) -> ActionDistribution:
-    """Return the distribution of ``offset + scale a``; choices and bounded actions are in the same units anyway."""
+    """Return the distribution of ``offset + scale a``; distributions of choices and bounded actions stay unchanged."""
     if isinstance(policy, Gaussian):
         return Gaussian(offset + scale * policy.mean, scale.abs() * policy.stds)
     if isinstance(policy, GaussianMixture):
@@ -114,10 +115,10 @@ def _in_units(policy: ActionDistribution, offset: Tensor, scale: Tensor) -> Acti
 
 
 def moments_of(policy: ActionDistribution) -> tuple[Tensor, Tensor]:
-    """Return the mean and variance (B, A) of a distribution of actions; of choices the probabilities, and 0.
+    """Return mean and variance (B, A) of a distribution over actions; for choices, the probabilities and 0.
 
     Raises:
-        CheckpointError: its moments are not known, since it is bounded by a tanh.
+        CheckpointError: mean and variance are not known, because actions are bounded by a tanh.
     """
     if isinstance(policy, Categorical):
         return policy.probabilities, torch.zeros_like(policy.logits)

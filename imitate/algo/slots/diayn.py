@@ -52,11 +52,11 @@ class DIAYNConfig(AuxiliaryConfig):
     )
     skill: str = Field(SKILL, description="observation that contains the skill")
     continuous: bool = Field(
-        False, description="skills are points on the unit sphere instead of one-hot"
+        False, description="skills are points on the unit sphere; false: skills are one-hot vectors"
     )
     observations: tuple[str, ...] | None = Field(
         None,
-        description="observations that the discriminator sees; null: all but the skill and the previous action",
+        description="observations that the discriminator sees; null: all except the skill and the previous action",
     )
     layer_dims: tuple[PositiveInt, ...] = Field(
         (64, 64), description="widths of the hidden layers of the discriminator"
@@ -92,7 +92,7 @@ class DIAYN(Auxiliary):
         if self.config.continuous:
             along: Tensor = (nn.functional.normalize(scores, dim=-1) * skill).sum(-1)
             return along
-        # the largest number is the skill's, also in normalized observations
+        # the index of the largest number is the skill, even if the one-hot vector was normalized
         return -nn.functional.cross_entropy(scores, skill.argmax(-1), reduction="none")
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -103,7 +103,7 @@ class DIAYN(Auxiliary):
         return loss, {"Loss": loss}
 
     def follow(self, batch: Batch) -> None:
-        """Forget the latest batch."""
+        """Discard the log-probabilities that :meth:`loss` kept for the latest batch."""
         self._latest = None
 
     @torch.no_grad()

@@ -29,17 +29,17 @@ Batch = Mapping[str, Any]
 
 
 class DynamicsConfig(Section):
-    """Section ``algo.dynamics``; each type adds its own keys."""
+    """Options of ``algo.dynamics``, a learned model of the environment; each type of model adds its own options."""
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field("ensemble", min_length=1, description="kind of model")
+    type: str = Field("ensemble", min_length=1, description="type of the model, such as 'ensemble'")
     optimizer: OptimizerConfig = Field(
         adamw(1e-3, weight_decay=1e-4), description="optimizer of the model"
     )
 
     def problems(self, config: BaseConfig) -> list[str]:
-        """List settings of the whole configuration that cannot be combined with a model of vectors."""
+        """Return messages for settings that cannot be combined with a model which predicts vectors."""
         train, observation, problems = config.train, config.observation, []
         if train.frame_stack > 1:
             problems.append(
@@ -66,7 +66,8 @@ class PredictedStep(NamedTuple):
         states: (..., D) the next states.
         rewards: (...) rewards of the actions.
         ends: (...) probabilities, in [0, 1], that the next state is terminal.
-        std: (...) norm of the predicted standard deviation of change and reward, standardized; None: not predicted.
+        std: (...) norm of the predicted standard deviations of state change and reward, in standardized units; None:
+            not predicted.
     """
 
     states: Tensor
@@ -128,7 +129,7 @@ class Dynamics(nn.Module, ABC):
         """
 
     def follow(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
-        """Update statistics; called before the loss of the same batch."""
+        """Update the running statistics of a batch; called before the loss of that batch."""
 
     def state_of(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Return the state (B, D) of observations {key: (B, ...)}."""

@@ -33,7 +33,7 @@ from imitate.models.critics import EnsembleLinear
 from imitate.models.moments import RowMoments
 
 FIRST_END_LOGIT = -5.0
-"""Logit of an end before training: a probability of 0.7 %."""
+"""Initial logit of an episode end: a probability of 0.7 %."""
 FIRST_BOUNDS = (-10.0, 0.5)
 """Initial bounds of log variances."""
 
@@ -49,10 +49,11 @@ class EnsembleConfig(DynamicsConfig):
     )
     distribution: Literal["deterministic", "gaussian"] = Field(
         "deterministic",
-        description="kind of predictions: the mean, or a sample of a diagonal Gaussian",
+        description="deterministic: members predict the mean; gaussian: members predict a diagonal Gaussian, from "
+        "which predictions are sampled",
     )
     ends: bool = Field(
-        True, description="predict terminals; false: assume that no step is terminal"
+        True, description="predict terminal steps; false: assume that no step is terminal"
     )
 
 

@@ -30,32 +30,35 @@ from imitate.config import Section
 NETWORK = "entropy_rule"
 """Name of the rule among the networks."""
 FIRST, INITIAL, FREE, BELOW, ABOVE = -4, -2, -1, 0, 1
-"""Stages; until the initial one, the first two minibatches are measured."""
+"""Stages of the rule ``stages``. Before ``INITIAL``, the entropies of the first two minibatches are measured."""
 FAST, SLOW, VERY_SLOW = math.log(2.0), 0.01, 0.001
-"""Rates at which the logarithm of alpha changes."""
+"""Changes of the logarithm of alpha per update: largest, smallest, and in the initial stage."""
 
 
 class EntropyRuleConfig(Section):
-    """Rule of the weight of the policy's entropy."""
+    """Rule that adapts the weight of the policy's entropy."""
 
     rule: Literal["fixed", "sgd", "stages"] = Field(
         "fixed",
-        description="fixed: entropy_weight; sgd: it rises while the entropy is below its target, and falls above it; "
-        "stages: it stays until the entropy has fallen to the target, and then keeps it there",
+        description="weight of the entropy. fixed: always entropy_weight; sgd: rises while the entropy is below its "
+        "target and falls while it is above; stages: stays nearly constant until the entropy has fallen to the "
+        "target, then keeps the entropy there",
     )
-    initial: float = Field(0.1, gt=0, description="initial weight")
-    minimum: float = Field(1e-4, gt=0, description="smallest weight")
+    initial: float = Field(0.1, gt=0, description="initial weight of the entropy")
+    minimum: float = Field(1e-4, gt=0, description="smallest weight of the entropy")
     target: float | None = Field(
         None,
         description="target entropy in nats; null: -(numbers of an action), or half of log(choices)",
     )
     rate: float = Field(
-        0.01, gt=0, description="sgd: change of the logarithm per nat from the target"
+        0.01,
+        gt=0,
+        description="for sgd: change of the logarithm of the weight per update and per nat of distance from the target",
     )
 
 
 class EntropyRule(nn.Module):
-    """Weight of the entropy and what its rule remembers, all of which is saved.
+    """Weight of the entropy and the state of its rule, which checkpoints contain.
 
     Args:
         config: section ``algo.entropy``.
@@ -80,19 +83,20 @@ class EntropyRule(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Alpha, ()."""
+        """Alpha, the weight of the entropy, a scalar tensor."""
         return self.log_weight.exp()
 
     @torch.no_grad()
     def follow(self, entropy: Tensor) -> None:
-        """Change alpha after an update on a minibatch of this mean entropy ()."""
+        """Adapt alpha after an update, given the mean entropy () of the minibatch."""
         above, rate = entropy - self.target, self.config.rate
         change = -rate * above if self.config.rule == "sgd" else self._of_stages(entropy)
         self.log_weight.add_(change).clamp_(min=math.log(self.config.minimum))
 
     def _of_stages(self, entropy: Tensor) -> Tensor:
-        """Return the change of log alpha, and move on the stages."""
-        seen = self.stage - FIRST  # entropies so far; means are over the last two at most
+        """Return the change of log alpha by the rule ``stages``, and advance the stage."""
+        # number of entropies so far; the following means are over at most the last two
+        seen = self.stage - FIRST
         before = self.recent.sum() / seen.clamp(1, 2)
         self.recent.copy_(torch.stack([self.recent[1], entropy]))
         mean = self.recent.sum() / (seen + 1).clamp(max=2)

@@ -31,11 +31,14 @@ class ActionNoiseConfig(Section):
         1.0,
         gt=0,
         le=1,
-        description="damping of an Ornstein-Uhlenbeck process: the fraction 1 - damping of the "
-        "noise is kept from step to step; 1: independent steps",
+        description="damping of an Ornstein-Uhlenbeck process: each step keeps the fraction 1 - damping of the "
+        "previous noise; 1: noise is independent between steps",
     )
     random_share: float = Field(
-        0.0, ge=0, le=1, description="probability of a uniformly random action instead"
+        0.0,
+        ge=0,
+        le=1,
+        description="probability with which the action is replaced by a uniformly random one",
     )
 
 
@@ -45,7 +48,7 @@ class OptimismConfig(Section):
     shift: float = Field(
         6.86,
         ge=0,
-        description="length of the shift in standard deviations: the paper's sqrt(2 delta)",
+        description="length of the shift, in standard deviations of the policy: the paper's sqrt(2 delta)",
     )
     beta: float = Field(
         4.66,
@@ -71,7 +74,7 @@ def optimistic(policy: Gaussian, upper: Callable[[Tensor], Tensor], shift: float
 
 
 class ActionNoise:
-    """Noise process of a deterministic actor; its last value is stored in the policy's state under ``noise``.
+    """Noise process of a deterministic actor; the latest noise is part of the policy's state, under ``noise``.
 
     ``noise <- (1 - damping) noise + std * normal`` (Uhlenbeck & Ornstein 1930; as in DDPG, arXiv:1509.02971).
     """
@@ -80,7 +83,7 @@ class ActionNoise:
         self.config = config
 
     def initial_state(self, batch_size: int, ac_dim: int, device: torch.device) -> InnerState:
-        """Return no noise, zeros (B, A), for the start of an episode."""
+        """Return the noise before the first step of an episode: zeros (B, A)."""
         return {"noise": torch.zeros(batch_size, ac_dim, device=device)}
 
     def add_to(

@@ -1,8 +1,8 @@
-"""Frozen policy as a slot of an algorithm: its weights do not change, unless the algorithm trains them.
+"""Frozen policy as a slot of an algorithm, whose weights do not change unless the algorithm trains them.
 
-It is one of the algorithm's networks and contains its weights and a description of them. So a checkpoint of the
-algorithm is complete without the file of the policy, and processes that act receive the policy together with the
-weights.
+The frozen policy is one of the algorithm's networks and contains its weights and a description of its networks. So a
+checkpoint of the algorithm is complete without the file of the policy, and processes that act receive the policy
+together with the other weights.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from imitate.system.plain_files import json_value
 
 
 class FrozenPolicyConfig(Section):
-    """Settings of the frozen policy."""
+    """The frozen policy, and where its weights come from."""
 
     checkpoint: str | None = Field(
         None,
-        description="checkpoint or run folder of any algorithm, ours or robomimic's, whose observations are "
-        "among those of this configuration; 'scripted', the task's expert; module:function, a function from an "
-        "observation to an action; null: it is part of experiment.ckpt_path",
+        description="the frozen policy: a checkpoint or run folder of imitate or robomimic, whose observations are "
+        "among those of this configuration; 'scripted' for the task's expert; 'module:function' for a function from "
+        "an observation to an action; null: taken from experiment.ckpt_path",
     )
 
 
 class FrozenPolicy(nn.Module):
-    """Any policy, built from its checkpoint. An empty one returns actions of 0, or the noise that it is given.
+    """Policy of any algorithm, loaded from a checkpoint. Before loading, it returns zero actions, or its noise.
 
     Args:
         ac_dim: action dimensions of the outer algorithm.
-        checkpoint: its checkpoint; None if it is part of ``experiment.ckpt_path``.
-        key: section of the configuration that names it.
-        needs_density: true to refuse a policy without :meth:`distribution`.
+        checkpoint: checkpoint of the policy; None if the policy is part of ``experiment.ckpt_path``.
+        key: section of the configuration that names the policy, for messages.
+        needs_density: refuse a policy without :meth:`distribution`.
         steered: number of actions that are used of each chunk, if the outer algorithm chooses the noise from which the
             policy makes it (:meth:`from_noise`); 0 if the policy draws its own noise.
         trained: true if the outer algorithm trains the weights, by gradients through :meth:`denoising_steps`.
@@ -72,7 +72,7 @@ class FrozenPolicy(nn.Module):
         self.checkpoint, self.key = checkpoint, key
         self._ac_dim, self._needs_density, self._steered = ac_dim, needs_density, steered
         self._algo: Algo | None = None
-        # text as bytes, so that it is stored and sent like weights
+        # the description is JSON text, stored as bytes so that it is saved and sent like weights
         self.register_buffer("description", torch.zeros(0, dtype=torch.uint8))
 
     def adopt(self, ckpt: Mapping[str, Any], around: Preprocess) -> None:
@@ -177,12 +177,12 @@ class FrozenPolicy(nn.Module):
     def denoising_steps(
         self, obs: Mapping[str, Tensor], around: Preprocess, frames: int
     ) -> list[DenoisingStep]:
-        """Return the steps from noise to a prediction, functions of (B, T, A); one without effect if it is empty.
+        """Return the steps from noise to a prediction, functions of (B, T, A); without a policy, one identity function.
 
         Args:
             obs: (B, ...), or (B, F, ...) with F = ``frames`` > 1, oldest first.
             around: as for :meth:`act`.
-            frames: F. If the policy sees more, the oldest is repeated.
+            frames: F. If the policy sees more frames, the oldest frame is repeated.
         """
         if self._algo is None:
             return [lambda noisy: noisy]
@@ -208,7 +208,7 @@ class FrozenPolicy(nn.Module):
     def from_noise(
         self, obs: Mapping[str, Tensor], noise: Tensor, around: Preprocess, frames: int
     ) -> Tensor:
-        """Return the chunks (B, ``steered``, A) that the policy makes from noise (B, S, A).
+        """Return the chunks (B, ``steered``, A) that the policy predicts from noise (B, S, A).
 
         Each of the S noise vectors is for an equal part of the prediction. Other arguments are as for
         :meth:`denoising_steps`.
@@ -224,7 +224,7 @@ class FrozenPolicy(nn.Module):
     def cut_within(self, state: PolicyState) -> PolicyState:
         """Discard the planned actions in both states: the outer algorithm's and the frozen policy's.
 
-        They are under ``policy`` and ``base`` of ``state``.
+        ``state`` contains them under ``policy`` and, in that, ``base``.
         """
         policy = state["policy"]
         return {**state, "policy": {**policy, "base": self.cut_plan(policy["base"])}}
@@ -247,18 +247,19 @@ class FrozenPolicy(nn.Module):
         return action
 
     def train(self, mode: bool = True) -> Self:
-        """Ignore the mode: the policy always stays in evaluation mode."""
+        """Ignore ``mode``, because the frozen policy always stays in evaluation mode."""
         return super().train(False)
 
     # ---- construction -----------------------------------------------------------------------------------------------
 
     def _built(self, description: Tensor, stored: int) -> Algo:
-        """Build the described algorithm with fresh weights, no more numbers than ``stored``."""
+        """Build the described algorithm with random weights; refuse networks much larger than ``stored`` numbers."""
         described = json_value(bytes(description.cpu().numpy()))
         shapes = {key: tuple(shape) for key, shape in described["shapes"].items()}
         device = self.description.device
         limit = AllocationLimit(stored, int(described.get(OMITTED, 0)))
-        # The fresh weights are replaced afterwards, so the caller's random number generator is left unchanged.
+        # The random initial weights are replaced afterwards, so drawing them must not change the caller's random
+        # numbers.
         with torch.random.fork_rng(devices=[]), limit:
             algo = algo_factory(
                 described["algo_name"],
@@ -297,7 +298,7 @@ class FrozenPolicy(nn.Module):
 
 
 def frozen_policy_of(algo: Algo) -> FrozenPolicy | None:
-    """Return the frozen policy among an algorithm's networks, or None."""
+    """Return the frozen policy among an algorithm's networks, or None if it has none."""
     return next((net for net in algo.nets.modules() if isinstance(net, FrozenPolicy)), None)
 
 
@@ -310,7 +311,7 @@ def _seen(algo: Algo, obs: Mapping[str, Tensor], around: Preprocess) -> dict[str
 
 
 def _problem(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> str | None:
-    """Return the reason why a policy cannot act inside this algorithm, or None."""
+    """Return the reason why a policy cannot act inside the outer algorithm, or None if it can."""
     name, shapes = ckpt["algo_name"], algo.obs_shapes
     if algo.goal_shapes or not algo.algo_config.acts:
         return f"a policy of {name} cannot be used, because it needs goals or does not act"
@@ -335,7 +336,7 @@ def _problem(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> str | N
 
 
 def _stacked(obs: Mapping[str, Tensor], frames: int) -> dict[str, Tensor]:
-    """Return observations (B, F, ...), from those without axis of frames if F = ``frames`` is 1."""
+    """Return observations (B, F, ...); if F = ``frames`` is 1, add the axis of frames."""
     return {key: value if frames > 1 else value.unsqueeze(1) for key, value in obs.items()}
 
 
@@ -345,7 +346,7 @@ def _along(noise: Tensor, steps: int) -> Tensor:
 
 
 def _not_steerable(algo: Algo, steered: int) -> str | None:
-    """Return the reason why a policy makes no chunks of this many actions from given noise, or None."""
+    """Return the reason why a policy cannot predict chunks of ``steered`` actions from given noise, or None."""
     name = algo.global_config.algo_name
     if not isinstance(algo, ChunkPolicy) or not algo.num_denoising_steps:
         return f"a policy of {name} makes no actions from noise: take one of flow_policy or diffusion_policy"

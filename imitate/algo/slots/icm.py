@@ -45,18 +45,26 @@ class ICMConfig(AuxiliaryConfig):
 
     model_config = {**Section.model_config}
 
-    reward: float = Field(0.1, ge=0, description="weight of the bonus, whose mean is about 1")
+    reward: float = Field(
+        0.1, ge=0, description="weight of the reward bonus, whose mean is about 1"
+    )
     layer_dims: tuple[PositiveInt, ...] = Field(
         (256,), description="widths of the hidden layers of each network"
     )
     num_features: PositiveInt | None = Field(
         64,
-        description="number of features that are predicted; null: the whitened observation is predicted",
+        description="number of learned features that the forward model predicts; null: it predicts the whitened "
+        "observation",
     )
     forward_share: float = Field(
-        0.2, gt=0, le=1, description="share of the forward model in the loss"
+        0.2,
+        gt=0,
+        le=1,
+        description="share of the forward error in the loss; the rest is the inverse error",
     )
-    optimizer: OptimizerConfig = Field(adam(1e-3), description="optimizer of all three networks")
+    optimizer: OptimizerConfig = Field(
+        adam(1e-3), description="optimizer of features, forward model and inverse model"
+    )
 
 
 @register("icm", ICMConfig)

@@ -34,15 +34,19 @@ class ImaginationConfig(Section):
         0.5,
         ge=0,
         lt=1,
-        description="fraction of imagined transitions in the losses; 0.95 in the paper",
+        description="fraction of imagined transitions in each batch of the losses; 0.95 in the paper",
     )
-    horizon: int = Field(1, ge=1, description="largest number of steps from a replayed state")
+    horizon: int = Field(
+        1,
+        ge=1,
+        description="largest number of steps for which the policy acts in the model from a replayed state",
+    )
     start_updates: int = Field(
         1000, ge=0, description="number of updates of the model before its transitions are used"
     )
 
     def problems(self, config: Any) -> list[str]:
-        """List settings that cannot be combined with a model."""
+        """Return messages for settings that cannot be combined with imagined transitions."""
         section, problems = config.algo, []
         if section.n_step > 1:
             problems.append(
@@ -95,7 +99,7 @@ def imagined(
         steps.append((states, actions, outcome.rewards, outcome.states, ends))
         states = outcome.states
     states, actions, rewards, following, ends = (torch.stack(x) for x in zip(*steps, strict=True))
-    # no step after the first end counts
+    # last step of each trajectory that counts: its first end, or the end of the horizon
     over = torch.cat([ends[:-1], torch.ones_like(ends[:1])]).int().argmax(0)
     at = torch.minimum(torch.randint(config.horizon, (count,), device=rows.device), over)
     return {

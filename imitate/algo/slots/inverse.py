@@ -34,7 +34,7 @@ class InverseConfig(SharingAuxiliaryConfig):
     model_config = {**Section.model_config}
 
     layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers")
-    steps: int = Field(1, ge=1, description="steps between the two observations")
+    steps: int = Field(1, ge=1, description="k: number of steps between the two observations")
 
     @property
     def num_steps(self) -> int:
@@ -44,7 +44,7 @@ class InverseConfig(SharingAuxiliaryConfig):
 
 @register("inverse", InverseConfig)
 class Inverse(Auxiliary):
-    """Network that predicts the action from the features before it and after it."""
+    """Network that predicts an action from the features of the observations before and after it."""
 
     def __init__(self, config: InverseConfig, context: AuxiliaryContext) -> None:
         super().__init__(config, context)

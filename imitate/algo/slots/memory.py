@@ -18,7 +18,7 @@ stored state. Both states are first updated over ``algo.rnn.burn_in`` steps, wit
 Prepared batches, of B sequences of up to L steps that are learned from, within one episode each:
 
     before      {key: (B, U, ...)} observations before the sequence, of which the first ``burn_in`` (B,) count
-    memory      {name: (B, layers, H)} recurrent state before the first of them
+    memory {name: (B, layers, H)} recurrent state before the first of these steps
     obs         {key: (B, L + n, ...)} observations of the sequence and after it
     actions, rewards, discounts      (B, L, ...) as in :mod:`imitate.algo.base.actor_critic`
     ahead       (B, L) number of steps to the observation from which a step's value is bootstrapped
@@ -66,7 +66,7 @@ from imitate.models.rnn import RNN, RNNState
 from imitate.system.text import counted
 
 STORED = "memory/"
-"""Prefix of the recurrent states among a step's extras."""
+"""Prefix of the keys under which a step's extras contain recurrent states."""
 
 
 class MemoryConfig(Section):
@@ -82,7 +82,7 @@ class MemoryConfig(Section):
         return RNN(input_dim, self.hidden_dim, self.num_layers, self.rnn_type)
 
     def problems(self, config: BaseConfig) -> list[str]:
-        """List settings of the shared sections that cannot be combined with a memory."""
+        """Return messages for settings that cannot be combined with a recurrent network."""
         train, problems = config.train, []
         if not self.enabled:
             return []
@@ -99,27 +99,27 @@ class MemoryConfig(Section):
 
 
 class ReplayedMemoryConfig(MemoryConfig):
-    """Memory that is trained on sequences of a replay buffer, or on windows of demonstrations."""
+    """Recurrent network that is trained on sequences of a replay buffer, or on windows of demonstrations."""
 
     burn_in: int = Field(
         8,
         ge=0,
-        description="number of steps before a sequence that only update its recurrent state, "
-        "which was stored with older weights; they are not learned from. Offline: the first "
-        "steps of a window that begins inside a demonstration",
+        description="number of steps before each sequence that only update the recurrent state, because the stored "
+        "state was computed by older weights; losses leave these steps out. Offline: the first steps of a window that "
+        "begins inside a demonstration",
     )
 
     def data_needs(self, needs: DataNeeds, config: BaseConfig) -> DataNeeds:
-        """Extend the data needs of an algorithm by those of this memory: sequences, or windows with numbered steps."""
+        """Add sequences, or windows with numbered steps, to the data that an algorithm requests."""
         if not self.enabled:
             return needs
         if config.train.online.enabled:
             return replace(needs, sequences=Sequences(config.train.seq_length, self.burn_in))
-        # returns contain the step numbers, which show where a demonstration begins
+        # requested because batches with returns also contain step numbers, which show where a demonstration begins
         return replace(needs, returns=Returns(discount=1.0), observed_steps=None)
 
     def problems(self, config: BaseConfig) -> list[str]:
-        """List settings that cannot be combined with this memory."""
+        """Return messages for settings that cannot be combined with a recurrent network on sequences."""
         problems = super().problems(config)
         if not self.enabled:
             return []
@@ -158,7 +158,7 @@ class ReplayedMemoryConfig(MemoryConfig):
 
 
 class RecurrentMemory:
-    """Recurrent network after an encoder: construction, state and steps.
+    """State and steps of a policy with a recurrent network after its encoder.
 
     Args:
         config: section ``algo.rnn``.
@@ -208,7 +208,7 @@ def one_step(
 
 
 def to_stored(state: RNNState) -> RNNState:
-    """Rename a state's parts for the extras of a step."""
+    """Return a recurrent state with the keys that it has in the extras of a step."""
     return {STORED + name: value for name, value in state.items()}
 
 
@@ -226,7 +226,7 @@ ACTOR = "known_to_actor"
 
 
 class RecurrentEncoder(nn.Module):
-    """Encoder and recurrent network."""
+    """Encoder followed by a recurrent network."""
 
     def __init__(self, encoder: GroupEncoder, rnn: RNN) -> None:
         super().__init__()
@@ -306,8 +306,8 @@ class ReplayedMemory(RecurrentMemory):
         ends = batch.get("terminals", batch.get("dones"))
         if ends is None or "rewards" not in batch or self._n_step > 1:
             raise DatasetError(
-                "an algorithm with algo.rnn learns from windows with rewards and ends, and from algo.n_step 1: make "
-                "the dataset with these, or set train.online.enabled to true"
+                "an algorithm with algo.rnn learns from windows with rewards and ends and needs algo.n_step 1: set it "
+                "to 1 and make the dataset by build_datasets(config), or set train.online.enabled to true"
             )
         rewards, ends = batch["rewards"][:, :-1], ends[:, :-1]
         real = batch.get("pad_mask", torch.ones_like(batch["rewards"])) > 0
@@ -346,8 +346,8 @@ class ReplayedMemory(RecurrentMemory):
             kept: observations that are kept beside the features, such as a mask of actions.
 
         Returns:
-            a batch as in :mod:`imitate.algo.base.actor_critic`, with ``target_obs``: the target critics' features at
-            the steps, and ``first``: true for the first step of each sequence.
+            a batch as in :mod:`imitate.algo.base.actor_critic`, with ``target_obs``, the target critics' features at
+            the steps, and ``first``, true for the first step of each sequence.
         """
         features = online.over(batch)
         with torch.no_grad():
@@ -410,7 +410,7 @@ class RolloutMemory(RecurrentMemory):
         }
 
     def of_windows(self, count: int, steps: int, rnn: RNN) -> Batch:
-        """Return ``place`` and ``memory`` of ``count`` windows of ``steps`` steps, each with an empty memory."""
+        """Return ``place`` and an initial ``memory`` for ``count`` windows of ``steps`` steps."""
         memory = rnn.initial_state(count * steps)
         device = memory["h"].device
         return {"place": torch.arange(steps, device=device).repeat(count), "memory": memory}
@@ -425,7 +425,7 @@ class RolloutMemory(RecurrentMemory):
         """
         place, inputs = batch["place"], encoder(batch["obs"])
         sequence = (place == 0).cumsum(0) - 1
-        # read from the device only once
+        # one copy to the CPU for both numbers
         last, longest = torch.stack((sequence[-1], place.max())).tolist()
         windows = inputs.new_zeros(last + 1, longest + 1, inputs.shape[-1])
         windows = windows.index_put((sequence, place), inputs)

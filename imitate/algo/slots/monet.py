@@ -1,4 +1,4 @@
-"""MONet: an auxiliary loss for which the slots of an encoder of images show one object each.
+"""MONet: an auxiliary loss that makes each slot of an image encoder represent one object.
 
 Burgess et al., "MONet: Unsupervised Scene Decomposition and Representation", 2019 (arXiv:1901.11390); equations in
 :mod:`imitate.models.monet`. The encoder's images have the core ``SlotCore``; here are its decoder and loss:
@@ -31,18 +31,25 @@ class MONetConfig(SharingAuxiliaryConfig):
 
     model_config = {**Section.model_config}
 
-    beta: float = Field(0.5, ge=0, description="weight of the divergence of the slots")
-    gamma: float = Field(0.5, ge=0, description="weight of the divergence of decoded masks")
+    beta: float = Field(
+        0.5, ge=0, description="beta: weight of the KL divergence of the slots from the prior"
+    )
+    gamma: float = Field(
+        0.5,
+        ge=0,
+        description="gamma: weight of the KL divergence between the encoder's masks and the decoded masks",
+    )
     sigmas: tuple[float, float] = Field(
         (0.09, 0.11),
-        description="standard deviation of pixels in the first slot, and in all other slots, for images of 0 to 1",
+        description="standard deviation of pixels in the first slot and in the other slots, for images with values "
+        "from 0 to 1",
     )
-    channels: int = Field(32, ge=1, description="channels of the decoder")
+    channels: int = Field(32, ge=1, description="number of channels of the decoder's layers")
 
 
 @register("monet", MONetConfig)
 class MONetAuxiliary(Auxiliary):
-    """Decoders of the slots of all images that an encoder sees by a ``SlotCore``."""
+    """Decoders of the slots of all images whose encoder is a ``SlotCore``."""
 
     def __init__(self, config: MONetConfig, context: AuxiliaryContext) -> None:
         super().__init__(config, context)

@@ -44,7 +44,7 @@ LOG_VAR = (-10.0, 5.0)
 
 
 class ConditionalGaussian(nn.Module):
-    """Network that gives a diagonal Gaussian of y (B, D) for inputs (B, C)."""
+    """Network that predicts a diagonal Gaussian over y (B, D) from inputs (B, C)."""
 
     def __init__(self, input_dim: int, size: int, layer_dims: Sequence[int]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class InformationEstimator(nn.Module):
         x_dim: X.
         y_dim: Y.
         condition_dim: C; 0: no condition.
-        estimator: kind of bound.
+        estimator: bound of the mutual information: 'dv', 'kld', 'jsd' or 'ml'.
         layer_dims: hidden layers of the networks.
         average_rate: rate of the moving average of ``dv``.
     """
@@ -152,7 +152,7 @@ class InformationEstimator(nn.Module):
         return values.clamp(max=HIGHEST)
 
     def independent(self, y: Tensor, condition: Tensor | None) -> Tensor:
-        """Return samples of y that do not depend on x, given the condition."""
+        """Return samples of y that are independent of x given the condition."""
         if self.prior is None:
             return y.roll(1, 0)
         assert condition is not None
@@ -174,15 +174,20 @@ class MutualInformationConfig(SharingAuxiliaryConfig):
 
     model_config = {**Section.model_config}
 
-    estimator: Estimator = Field("jsd", description="kind of bound")
+    estimator: Estimator = Field(
+        "jsd", description="estimator: a lower bound of the mutual information"
+    )
     given_observation: bool = Field(
         False,
-        description="count only the information of the action that the observation does not have",
+        description="maximize only the information that the action adds to the observation",
     )
-    steps: int = Field(1, ge=1, description="K, steps between the two observations")
+    steps: int = Field(1, ge=1, description="K: number of steps between the two observations")
     layer_dims: tuple[PositiveInt, ...] = Field((256, 256), description="hidden layers")
     average_rate: float = Field(
-        0.01, gt=0, le=1, description="rate of the moving average in the gradient of 'dv'"
+        0.01,
+        gt=0,
+        le=1,
+        description="rate of the moving average that the estimator 'dv' uses in its gradient",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Rewards and ends of a model's predictions: known functions in their place, and a penalty where the model is unsure.
+"""Corrections of a learned model: known functions for rewards and ends, and a reward penalty where the model is unsure.
 
 Yu, Thomas, Yu, Ermon, Zou, Levine, Finn, Ma, "MOPO: Model-based Offline Policy Optimization", NeurIPS 2020
 (arXiv:2005.13239): rewards are lowered by a weight times the uncertainty of the step, so that neither plans nor
@@ -32,28 +32,35 @@ OwnFunction = Annotated[str | None, Field(pattern=r"^[^:\s]+:[A-Za-z_][\w.]*$")]
 class UncertaintyConfig(Section):
     """Penalty of rewards where the model is unsure."""
 
-    weight: float = Field(0.0, ge=0, description="weight of the uncertainty; 0: no penalty")
+    weight: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the uncertainty that is subtracted from predicted rewards; 0: no penalty",
+    )
     kind: Literal["disagreement", "std"] = Field(
-        "disagreement", description="uncertainty: the members' disagreement, or their predicted std"
+        "disagreement",
+        description="measure of the model's uncertainty: the disagreement of its members, or the standard deviation "
+        "that they predict",
     )
 
 
 class OutcomesConfig(AlgoSection):
-    """Section of an algorithm with a learned model in the slot ``dynamics``."""
+    """Options of an algorithm with a learned model (``dynamics``): known rewards, known ends, uncertainty penalty."""
 
     uncertainty: UncertaintyConfig = Field(UncertaintyConfig())
     reward: OwnFunction = Field(
         None,
-        description="known reward, 'module:function' of observations {key: (N, ...)}, actions (N, A) and next "
-        "observations, in the units of the data, that returns (N,); null: the model's",
+        description="known reward: 'module:function' of observations {key: (N, ...)}, actions (N, A) and next "
+        "observations, in the units of the data, that returns (N,); null: the model predicts rewards",
     )
     ends: OwnFunction = Field(
         None,
-        description="known ends, a function of the same arguments that returns (N,) true or false; null: the model's",
+        description="known episode ends: 'module:function' with the arguments of reward, that returns (N,) true or "
+        "false; null: the model predicts ends",
     )
 
     def problems_of_outcomes(self, model: Any, config: BaseConfig) -> list[str]:
-        """List settings that do not go with the section ``dynamics``, with its absence, or with scaled rewards."""
+        """Return messages for settings that need a model or suit no model, or whose rewards are scaled."""
         unsure, scaling = self.uncertainty, config.train.reward
         found = {
             f"train.reward.scale is {scaling.scale:g} and shift {scaling.shift:g}, but algo.reward is in the units of "
@@ -81,15 +88,16 @@ class OutcomesConfig(AlgoSection):
 
 
 class Outcomes:
-    """Correction of a model's predictions.
+    """Correction of the rewards and ends that a model predicts.
 
     Args:
         config: section of the algorithm.
         model: the model.
-        preprocess: function that returns the algorithm's preprocessing, by which known functions get the data's units.
+        preprocess: function that returns the algorithm's preprocessing, used to convert states and actions to the units
+            of the data for the user's functions.
 
     Raises:
-        EnvError: a name is not trusted.
+        EnvError: the configuration names a function that is not trusted.
     """
 
     def __init__(
@@ -101,7 +109,7 @@ class Outcomes:
         self._ends = own_object("algo.ends", config.ends) if config.ends else None
 
     def __call__(self, states: Tensor, actions: Tensor, predicted: PredictedStep) -> PredictedStep:
-        """Return the outcome of actions (M, N, A) in states (M, N, D), from each member's prediction."""
+        """Return the corrected predictions for actions (M, N, A) in states (M, N, D)."""
         rewards, ends = predicted.rewards, predicted.ends
         if self._reward is not None or self._ends is not None:
             known = self._inputs(states, actions, predicted.states)
@@ -114,7 +122,7 @@ class Outcomes:
         return predicted._replace(rewards=rewards, ends=ends)
 
     def _uncertainty(self, predicted: PredictedStep) -> Tensor:
-        """Return the uncertainty (N,)."""
+        """Return the uncertainty (N,) of the predictions by the M members."""
         if self._unsure.kind == "std":
             if predicted.std is None:
                 raise ConfigError(
@@ -150,7 +158,7 @@ class Outcomes:
 def outcomes_of(
     config: Any, model: Dynamics, preprocess: Callable[[], Preprocess]
 ) -> Outcomes | None:
-    """Create the correction of a configuration section, or return None if the section requests none."""
+    """Create the correction that an algorithm's section requests; None if it requests none."""
     if not isinstance(config, OutcomesConfig):
         return None
     wanted = config.reward or config.ends or config.uncertainty.weight > 0

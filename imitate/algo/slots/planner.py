@@ -41,9 +41,9 @@ Score = Callable[[Tensor], Tensor]
 """Function that scores plans: ``(B, P, H, A) -> (B, P)``."""
 
 MIDDLE = 0.0
-"""Middle of the limits of an action."""
+"""Middle between the limits of an action, which are -1 and 1."""
 INITIAL_STD = 1.0
-"""Half the distance between the limits."""
+"""Initial standard deviation of samples: half the distance between the limits of an action."""
 WORST = -1e30
 """Score of a plan whose predicted return is not finite."""
 
@@ -53,7 +53,7 @@ class Search(NamedTuple):
 
     Attributes:
         mean: (B, H, A) weighted mean of the last elites.
-        std: (B, H, A) their weighted standard deviation.
+        std: (B, H, A) weighted standard deviation of the last elites.
         elites: (B, E, H, A) the last elites.
         weights: (B, E) weights of the last elites, which sum to 1.
     """
@@ -90,7 +90,7 @@ def random_shooting(
         population: number of plans, P.
         generator: source of randomness.
         device: device on which the plans are drawn.
-        proposals: (B, P', H, A) plans that are candidates too, of the P in all; None: none.
+        proposals: (B, P', H, A) plans that are among the P candidates; None: no proposals.
 
     Returns:
         (B, H, A) best plans.
@@ -133,8 +133,8 @@ def cem(
         rate: step size of a refit, in (0, 1].
         min_std: smallest standard deviation.
         generator: source of randomness.
-        proposals: (B, P', H, A) plans that are candidates in each iteration, of the P in all; None: none.
-        enough: called between iterations; None: make all.
+        proposals: (B, P', H, A) plans that are among the P candidates of each iteration; None: no proposals.
+        enough: called between iterations; the search ends if it returns true. None: all iterations are made.
 
     Returns:
         (B, H, A) mean of the last Gaussian.
@@ -179,8 +179,8 @@ def mppi(
         inverse_temperature: sharpness of the weights; with 0 all elites count the same.
         std_limits: smallest and largest standard deviation.
         generator: source of randomness.
-        proposals: (B, P', H, A) plans that are candidates in each iteration, of the P in all; None: none.
-        enough: called between iterations; None: make all.
+        proposals: (B, P', H, A) plans that are among the P candidates of each iteration; None: no proposals.
+        enough: called between iterations; the search ends if it returns true. None: all iterations are made.
     """
     for number in range(iterations):
         if number and enough is not None and enough():
@@ -223,12 +223,16 @@ Plan = dict[str, Tensor]
 
 
 class PlannerConfig(Section):
-    """Section ``algo.planner``; each type adds its own keys."""
+    """Options of ``algo.planner``; each type of planner adds its own options."""
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field("cem", min_length=1, description="kind of search")
-    horizon: int = Field(25, ge=1, description="H, number of planned steps")
+    type: str = Field(
+        "cem",
+        min_length=1,
+        description="type of the planner, such as 'cem', 'mppi' or 'random_shooting'",
+    )
+    horizon: int = Field(25, ge=1, description="H: number of planned steps")
 
 
 class RandomShootingConfig(PlannerConfig):
@@ -236,11 +240,13 @@ class RandomShootingConfig(PlannerConfig):
 
     model_config = {**Section.model_config}
 
-    population: int = Field(5000, ge=1, description="number of plans drawn")
+    population: int = Field(
+        5000, ge=1, description="number of plans that are drawn, of which the best is taken"
+    )
 
 
 class ElitesConfig(PlannerConfig):
-    """Common keys of planners with elites."""
+    """Common options of planners that fit a Gaussian to the best plans, the elites."""
 
     model_config = {**Section.model_config}
 
@@ -256,7 +262,7 @@ class ElitesConfig(PlannerConfig):
     def _enough(self) -> Self:
         if self.elites > self.population:
             raise ValueError(
-                f"elites {self.elites} is above population {self.population}; wanted at most as many"
+                f"elites {self.elites} is above population {self.population}: lower elites or raise population"
             )
         return self
 
@@ -265,9 +271,12 @@ class CEMConfig(ElitesConfig):
     """Options of a planner of type ``cem``."""
 
     rate: float = Field(
-        0.9, gt=0, le=1, description="fraction by which mean and variance move towards the elites'"
+        0.9,
+        gt=0,
+        le=1,
+        description="fraction by which mean and variance of the Gaussian move towards those of the elites",
     )
-    min_std: float = Field(0.003, ge=0, description="smallest standard deviation")
+    min_std: float = Field(0.003, ge=0, description="smallest standard deviation of the Gaussian")
 
 
 class MPPIConfig(ElitesConfig):
@@ -276,10 +285,10 @@ class MPPIConfig(ElitesConfig):
     inverse_temperature: float = Field(
         0.5,
         ge=0,
-        description="inverse temperature: elites have the weight exp(this * score); 0: equal weights",
+        description="elites have the weight exp(inverse_temperature * score); 0: equal weights",
     )
     std_limits: tuple[float, float] = Field(
-        (0.05, 2.0), description="smallest and largest standard deviation"
+        (0.05, 2.0), description="smallest and largest standard deviation of the Gaussian"
     )
 
 
@@ -293,7 +302,7 @@ class Planner(ABC):
     Attributes:
         budget_s: seconds after which a search makes no further iteration; None: no limit.
         searches: number of searches with a budget.
-        cut: number of those that the budget ended.
+        cut: number of searches that the budget ended.
     """
 
     def __init__(self, config: Any, ac_dim: int) -> None:
@@ -303,7 +312,7 @@ class Planner(ABC):
         self.searches = self.cut = 0
 
     def _limit(self) -> Enough | None:
-        """Begin the time of a search; return the function that ends it."""
+        """Start the clock of a search; return a function that is true as soon as the time budget is used up."""
         if self.budget_s is None:
             return None
         end = clock.now() + self.budget_s
@@ -339,9 +348,9 @@ class Planner(ABC):
             plan: result of :meth:`initial_plan` or of the last call.
             explore: add the exploration noise of a rollout.
             generator: source of randomness.
-            proposals: (B, P', H, A) plans of a policy, which are candidates in each iteration; None: none.
+            proposals: (B, P', H, A) plans of a policy, which are candidates in each iteration; None: no proposals.
             near: share in [0, 1], a scalar, with which mean and standard deviation of the proposals replace those of
-                the first samples; None: 0. Types that do not begin with a Gaussian ignore it.
+                the first samples; None: 0. Planners without a Gaussian ignore this share.
         """
 
     def _start(
@@ -370,7 +379,7 @@ class RandomShooting(Planner):
     """Best of many uniformly drawn plans; nothing is kept between steps."""
 
     def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
-        """Return zeros (B,), one per search."""
+        """Return a placeholder, zeros (B,), because this planner keeps no plan."""
         return {"searches": torch.zeros(batch_size, device=device)}
 
     def plan(

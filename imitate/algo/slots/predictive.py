@@ -38,7 +38,7 @@ from imitate.models.reconstruction import ObservationDecoder
 from imitate.models.rnn import RNN
 
 REWARD, LATENT = "reward", "latent"
-"""Targets that are not observations."""
+"""Names of prediction targets that are not observations."""
 
 
 class PredictiveConfig(SharingAuxiliaryConfig):
@@ -46,18 +46,18 @@ class PredictiveConfig(SharingAuxiliaryConfig):
 
     model_config = {**Section.model_config}
 
-    steps: int = Field(5, ge=1, description="K, number of steps that are predicted")
+    steps: int = Field(5, ge=1, description="K: number of steps that are predicted")
     targets: tuple[str, ...] = Field(
         (LATENT,),
         min_length=1,
-        description="what is predicted: 'latent' features, 'reward', or names of observations",
+        description="targets of the prediction: 'latent' for features, 'reward', or names of observations",
     )
     hidden_dim: int = Field(256, ge=1, description="size of the recurrent state")
     layer_dims: tuple[PositiveInt, ...] = Field(
         (256,),
         description="widths of the hidden layers of the decoders of rewards and observations",
     )
-    projection_dim: int = Field(128, ge=1, description="size of the compared latents")
+    projection_dim: int = Field(128, ge=1, description="size of the latents that the loss compares")
     target_rate: float = Field(
         0.01,
         gt=0,
@@ -78,7 +78,7 @@ class PredictiveConfig(SharingAuxiliaryConfig):
 
 @register("predictive", PredictiveConfig)
 class Predictive(Auxiliary):
-    """Recurrent network that predicts what follows actions."""
+    """Recurrent network that predicts rewards, observations or features after each of K actions."""
 
     def __init__(self, config: PredictiveConfig, context: AuxiliaryContext) -> None:
         super().__init__(config, context)
@@ -145,7 +145,7 @@ class Predictive(Auxiliary):
         return masked_mean(cosine_loss(predicted, wanted), window["mask"])
 
     def follow(self, batch: Batch) -> None:
-        """Move the target encoder and its projection."""
+        """Move the target encoder and its projection towards the online ones."""
         if hasattr(self, "predictor"):
             target = nn.ModuleList([self.target_encoder, self.target_projection])
             online = nn.ModuleList([self.features.encoder, self.projection])

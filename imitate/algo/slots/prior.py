@@ -46,30 +46,33 @@ class PriorConfig(FrozenPolicyConfig):
 
     type: Literal["checkpoint", "uniform", "same_action"] = Field(
         "checkpoint",
-        description="a frozen policy with a density (bc with gaussian or gmm, sac, ppo), every action alike, or the "
-        f"previous action, for which the environment has the observation {PREVIOUS_ACTION}",
+        description="the prior. checkpoint: a frozen policy with a density (bc with gaussian or gmm, sac, ppo); "
+        "uniform: all actions are equally likely; same_action: the previous action is likely, which must be the "
+        f"observation {PREVIOUS_ACTION}",
     )
     target_kld_per_dim: float = Field(
         3.0,
         gt=0,
-        description="divergence from the prior, in nats per action dimension, that the tuned temperature aims at; "
-        "replaces temperature.target_entropy",
+        description="target divergence from the prior, in nats per action dimension, to which the temperature is "
+        "tuned; replaces temperature.target_entropy",
     )
     min_std: float = Field(
         0.05,
         gt=0,
-        description="checkpoint: smallest standard deviation of the prior, whose actions are within -1 and 1",
+        description="smallest standard deviation of a prior of type checkpoint, whose actions are within -1 and 1",
     )
     floor: float = Field(
         -10.0,
         lt=0,
-        description="checkpoint: smallest log-density of the prior, per action dimension",
+        description="smallest log-density of a prior of type checkpoint, per action dimension",
     )
 
     @model_validator(mode="after")
     def _only_a_checkpoint_has_a_file(self) -> Self:
         if self.checkpoint is not None and self.type != "checkpoint":
-            raise ValueError(f"type '{self.type}' reads no checkpoint: leave checkpoint out")
+            raise ValueError(
+                f"type '{self.type}' reads no checkpoint: leave checkpoint out, or set type to 'checkpoint'"
+            )
         return self
 
     def target(self, size: int) -> float:
@@ -107,7 +110,7 @@ class PriorConfig(FrozenPolicyConfig):
 
 
 class Prior(nn.Module):
-    """Log-densities of a prior. It is one of the algorithm's networks, so that checkpoints contain it.
+    """Log-densities of a prior, which is one of the algorithm's networks, so that checkpoints contain it.
 
     Args:
         config: section ``algo.prior``.
@@ -132,7 +135,7 @@ class Prior(nn.Module):
             around: the algorithm's preprocessing.
         """
         if self.config.type == "same_action":
-            # the action, then 1, or zeros at an episode's start
+            # the previous action followed by 1; at the start of an episode all zeros
             before = around.unnormalize_obs(PREVIOUS_ACTION, obs[PREVIOUS_ACTION])
             before = before[:, -1] if before.dim() == 3 else before
             return same_action_log_prob(
@@ -156,7 +159,7 @@ class Prior(nn.Module):
 
 
 def widened(policy: ActionDistribution, min_std: float) -> ActionDistribution:
-    """Return a Gaussian or mixture whose standard deviations are at least ``min_std``; others are not changed."""
+    """Return a Gaussian or mixture with standard deviations of at least ``min_std``; keep other distributions."""
     if isinstance(policy, TanhDistribution):
         base = widened(policy.base, min_std)
         assert isinstance(base, Gaussian | GaussianMixture)

@@ -1,9 +1,9 @@
-"""Slot of an algorithm: rewards that are computed from transitions and replace the environment's.
+"""Slot of an algorithm: a source that computes rewards from transitions, in place of the environment's rewards.
 
-A section names its source in ``reward_source``. So imitation without rewards consists of a section and a source, beside
-an algorithm that learns from rewards: ``sqil`` and ``dac`` use ``sac``, ``gail`` and ``airl`` use ``ppo``. Algorithms
-with critics compute rewards when they sample a batch, algorithms that learn from rollouts once per rollout. Rewards are
-not stored any longer, so they are never outdated.
+An algorithm's section names its source in ``reward_source``. So an algorithm that imitates without rewards consists of
+a section, a source and an algorithm that learns from rewards: ``sqil`` and ``dac`` use ``sac``, ``gail`` and ``airl``
+use ``ppo``. Algorithms with critics compute rewards when they sample a batch, algorithms that learn from rollouts once
+per rollout. Computed rewards are not stored longer, so they are never outdated.
 
 Batches that a source sees are prepared transitions:
 
@@ -43,16 +43,16 @@ class RewardSource(ABC):
     needs_log_prob: ClassVar[bool] = False
     """True if batches must have ``policy_log_prob``."""
     net: nn.Module | None = None
-    """The network that is trained, or None."""
+    """Network that is trained by :meth:`loss`; None if the rewards are not learned."""
 
     def __init__(self, config: Any, make_encoder: MakeEncoder, ac_dim: int) -> None:
         self.config = config
 
     @property
     def passes(self) -> int:
-        """Number of passes over each rollout, from the first, in which the source learns.
+        """Number of first passes over each rollout in which the source learns.
 
-        It learns from demonstrations and the rollout.
+        The source learns from demonstrations and the rollout's steps.
         """
         return 0
 
@@ -66,6 +66,6 @@ class RewardSource(ABC):
 
 
 def reward_source_of(config: Any, make_encoder: MakeEncoder, ac_dim: int) -> RewardSource | None:
-    """Create the reward source of the section, or return None if the environment's rewards are used."""
+    """Create the reward source that the section names; None if the environment's rewards are used."""
     source: type[RewardSource] | None = getattr(config, "reward_source", None)
     return None if source is None else source(config, make_encoder, ac_dim)

@@ -17,8 +17,8 @@ bonuses), which stay right when a multiplier moves:
     value       Q = sum_k v_k Q_k + Q_added, v_k the weight of s_k in r                 -> RewardWeights.total
     pessimism   of several critics, the least Q_k where v_k > 0, the greatest where not -> RewardWeights.pessimistic
 
-Other algorithms learn one value of r, with the multipliers of now. Departures: the divisor, which keeps the values'
-scale while multipliers grow; a multiplier is the softplus of what is learned, so that it is positive without a
+Other algorithms learn one value of r, computed with the current multipliers. Departures: the divisor, which keeps the
+values' scale while multipliers grow; a multiplier is the softplus of what is learned, so that it is positive without a
 projection; it follows the mean per step in place of the expected return.
 """
 
@@ -51,12 +51,18 @@ class NamedReward(Section):
     source: str = Field(
         "reward",
         pattern=rf"^(reward|{PART}[0-9]+|{INFO}.+)$",
-        description="'reward', the environment's; 'reward:0', 'reward:1', ..., a number of a reward vector; or "
-        "'info:KEY', a number in the info of each step",
+        description="source of the reward. 'reward': the environment's reward; 'reward:0', 'reward:1', ...: one "
+        "number of a reward vector; 'info:KEY': a number in the info of each step",
     )
-    weight: float = Field(1.0, description="weight in the reward that is maximized")
-    at_least: float | None = Field(None, description="lower bound of its mean per step")
-    at_most: float | None = Field(None, description="upper bound of its mean per step")
+    weight: float = Field(
+        1.0, description="weight of this reward in the weighted sum that is maximized"
+    )
+    at_least: float | None = Field(
+        None, description="lower bound of the mean of this reward per step; null: no bound"
+    )
+    at_most: float | None = Field(
+        None, description="upper bound of the mean of this reward per step; null: no bound"
+    )
     discount: float | None = Field(
         None, ge=0, lt=1, description="discount per step of this reward; null: algo.discount"
     )
@@ -69,12 +75,14 @@ class NamedReward(Section):
     @model_validator(mode="after")
     def _one_bound(self) -> NamedReward:
         if self.at_least is not None and self.at_most is not None:
-            raise ValueError("give at_least or at_most, or two names with the same source")
+            raise ValueError(
+                "at_least and at_most are both given: keep one of them, or use two names with the same source"
+            )
         return self
 
 
 class RewardsConfig(Section):
-    """Named rewards by user-chosen names."""
+    """Named rewards, under names that the user chooses."""
 
     model_config = ConfigDict(extra="allow")
     entry_type: ClassVar[type[Section] | None] = NamedReward
@@ -83,9 +91,9 @@ class RewardsConfig(Section):
 
 
 class RewardWeightsConfig(Section):
-    """How multipliers of constraints are learned."""
+    """Learning of the multipliers of constraints, the bounds of named rewards."""
 
-    initial: float = Field(1.0, gt=0, description="first value of each multiplier")
+    initial: float = Field(1.0, gt=0, description="initial value of each multiplier")
     memory_steps: float = Field(
         200.0, ge=1, description="time constant of the moving means, in steps of all environments"
     )
@@ -101,9 +109,10 @@ class RewardWeights(nn.Module):
 
     Attributes:
         names: names of the rewards.
-        discounts: (S,) their own discounts, None for that of the algorithm.
-        mean: (S,) moving means per step.
-        fixed: (S,) their weights without multipliers; saved in checkpoints. A schedule of a weight goes before it.
+        discounts: (S,) discount of each reward; None for the algorithm's discount.
+        mean: (S,) moving mean of each reward per step.
+        fixed: (S,) weights of the rewards without multipliers, saved in checkpoints. A weight with a schedule is taken
+            from the schedule instead.
     """
 
     mean: Tensor
@@ -160,7 +169,7 @@ class RewardWeights(nn.Module):
         return signals @ self.weights()
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the weighted sum (*B,) of values (*B, S + 1) of the named rewards and of what is added to them."""
+        """Return the weighted sum (*B,) of values (*B, S + 1): of the named rewards, and of additions, weight 1."""
         return values[..., :-1] @ self.weights() + values[..., -1]
 
     def total_distance(self, distances: Tensor) -> Tensor:
@@ -168,16 +177,16 @@ class RewardWeights(nn.Module):
         return distances[..., :-1] @ self.weights().abs() + distances[..., -1]
 
     def signs(self) -> Tensor:
-        """Return (S + 1,) 1 for each value that raises the total, -1 for each that lowers it."""
+        """Return (S + 1,): 1 for each value with a positive weight in the total, -1 for each with a negative weight."""
         weights = self.weights()
         return torch.where(torch.cat([weights, weights.new_ones(1)]) < 0, -1.0, 1.0)
 
     def pessimistic(self, values: Tensor, weight: float = 1.0) -> Tensor:
-        """Return the worst values (*B, S + 1) of an ensemble's (E, *B, S + 1).
+        """Return the worst values (*B, S + 1) over the members of an ensemble (E, *B, S + 1).
 
         Args:
             values: values of each member.
-            weight: weight of the worst value; the best one has the rest.
+            weight: weight of the worst value; the best value has the weight 1 - ``weight``.
         """
         signs = self.signs()
         signed = values * signs
@@ -187,25 +196,26 @@ class RewardWeights(nn.Module):
         return worst * signs
 
     def observe(self, signals: NDArray[np.float32], ranks: Ranks = ALONE) -> None:
-        """Move the means with the named rewards (n, S) of n collected steps of each rank, so that they stay equal."""
+        """Update the moving means with named rewards (n, S) of n steps on each rank; means stay equal on all ranks."""
         sums = ranks.table([len(signals), *signals.sum(0, dtype=np.float64)]).sum(0)
         count = int(sums[0])
         if not count:
             return
         before, memory = float(self.steps), float(self.config.memory_steps)
         self.steps += count
-        # The first steps have equal weights: a moving mean from 0 would seem to keep all upper bounds.
+        # The first steps have equal weights, because a moving mean that starts at 0 would at first seem to keep all
+        # upper bounds.
         is_young = before + count <= memory
         kept = before / (before + count) if is_young else (1.0 - 1.0 / memory) ** count
         now = torch.as_tensor(sums[1:] / count, dtype=torch.float32, device=self.mean.device)
         self.mean.lerp_(now, 1.0 - kept)
 
     def breaks(self) -> Tensor:
-        """Return (C,) by how much each mean breaks its bound; negative where it keeps it."""
+        """Return (C,): by how much each mean exceeds its bound; negative where the bound is kept."""
         return self._signs * (self.mean[self._rows] - self._bounds)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the multipliers' loss, and scalars to log."""
+        """Return the loss that trains the multipliers, and scalars to log."""
         info = {
             f"Rewards/{name}": mean
             for name, mean in zip(self.names, self.mean.clone(), strict=True)
@@ -230,29 +240,30 @@ def set_reward_weights(nets: nn.ModuleDict, weights: Sequence[float] | Tensor) -
     """Set the weights (S,) of an algorithm's named rewards, without the multipliers of constraints.
 
     Raises:
-        ConfigError: the algorithm has no named rewards, or another number of them.
+        ConfigError: the algorithm has no named rewards, or their number is not the number of weights.
     """
     found, new = reward_weights_in(nets), torch.as_tensor(weights, dtype=torch.float32)
     names = () if found is None else found.names
     if found is None or new.shape != found.fixed.shape:
         raise ConfigError(
-            f"algo.rewards has {len(names)} names ({', '.join(names)}), but the weights have shape {tuple(new.shape)}"
+            f"algo.rewards has {len(names)} names ({', '.join(names)}), but the weights have shape "
+            f"{tuple(new.shape)}: give one weight per name"
         )
     found.fixed.copy_(new)
 
 
 def added(values: Tensor, more: Tensor) -> Tensor:
-    """Add (*B,) to the last of values (*B, S + 1), which belongs to no named reward."""
+    """Add ``more`` (*B,), such as an entropy, to the last of values (*B, S + 1), which is for additions."""
     return torch.cat([values[..., :-1], values[..., -1:] + more.unsqueeze(-1)], dim=-1)
 
 
 def num_values(config: Any) -> int:
-    """Return S + 1 for a section whose algorithm learns a value of each named reward; 0 for a single value."""
+    """Return the number of values S + 1 if the algorithm learns one value per named reward, else 0."""
     return len(config.rewards) + 1 if config.rewards and config.value_per_reward else 0
 
 
 def refusals(config: Any, whole: BaseConfig) -> list[str]:
-    """List settings of a configuration that do not fit the named rewards of its section ``config``."""
+    """Return messages for settings that cannot be combined with the named rewards of the section ``config``."""
     if not config.rewards:
         return []
     online, reward, rnn = whole.train.online, whole.train.reward, config.get("rnn", None)
@@ -290,10 +301,10 @@ def refusals(config: Any, whole: BaseConfig) -> list[str]:
 
 
 def sources_of(config: Any) -> tuple[str, ...]:
-    """Return the sources of the named rewards of an algorithm's section; empty without any."""
+    """Return the sources of the named rewards of an algorithm's section; an empty tuple if it names no rewards."""
     return tuple(reward.source for _, reward in (config.get("rewards", None) or {}).items())
 
 
 def array_of(source: str) -> str:
-    """Return the name of the array of a demo that contains the numbers of a source."""
+    """Return the name of the array in a demo that contains the rewards of a source."""
     return "rewards" if source == "reward" else SIGNALS + source.removeprefix(INFO)

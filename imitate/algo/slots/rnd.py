@@ -42,9 +42,12 @@ class RNDConfig(AuxiliaryConfig):
 
     model_config = {**Section.model_config}
 
-    reward: float = Field(0.1, ge=0, description="weight of the bonus, whose mean is about 1")
+    reward: float = Field(
+        0.1, ge=0, description="weight of the reward bonus, whose mean is about 1"
+    )
     layer_dims: tuple[PositiveInt, ...] = Field(
-        (128, 128), description="widths of the hidden layers of both networks"
+        (128, 128),
+        description="widths of the hidden layers of the random network and of its predictor",
     )
     num_features: int = Field(64, ge=1, description="number of random features to predict")
 

@@ -1,12 +1,13 @@
 """A policy that is a program: a task's scripted expert, or a function of the user.
 
-It is an algorithm that learns nothing, so that what takes a checkpoint takes it too: an evaluation, the frozen policy
-of ``residual`` or ``ppo_bc``. It acts on raw vectors, in the environment's units, and explores with no noise.
+The policy is an algorithm that learns nothing, so that it can be used in place of a checkpoint: in evaluations, or as
+the frozen policy of ``residual`` or ``ppo_bc``. It acts on raw vectors, in the environment's units, and adds no
+exploration noise.
 
     algo.task     a task with a scripted expert, such as ``Lift``
     algo.expert   ``module:function``, called with an observation {key: (D,)}; it returns an action (A,)
 
-With neither, actions are zeros.
+Without these two options, actions are zeros.
 """
 
 from __future__ import annotations
@@ -37,21 +38,25 @@ SCRIPTED, RANDOM = "scripted", "random"
 Expert = Callable[[dict[str, NDArray[Any]]], Any]
 
 MOST_EPISODES = 4096
-"""Number of episodes whose experts are remembered; an expert that is forgotten begins anew."""
+"""Largest number of episodes whose experts are kept; an older episode gets a new expert."""
 
 
 class ScriptedConfig(AlgoSection):
-    """Section ``algo`` of a policy that is a program."""
+    """Options of algorithm ``scripted``, a policy that is a program; without any option, actions are zeros."""
 
-    task: str | None = Field(None, description="task whose scripted expert acts")
+    task: str | None = Field(
+        None, description="name of the environment whose scripted expert acts, such as Lift"
+    )
     expert: str | None = Field(
-        None, pattern=FUNCTION, description="function of the user that acts, module:function"
+        None,
+        pattern=FUNCTION,
+        description="'module:function': a function of the user, from an observation to an action",
     )
 
 
 @register("scripted", ScriptedConfig)
 class Scripted(Algo[ScriptedConfig]):
-    """A scripted expert, or a function, as a policy. The state of an episode is the number of its expert."""
+    """A scripted expert or a user's function as a policy, whose state is the number of the episode's expert."""
 
     def _create_networks(self) -> None:
         self.nets = nn.ModuleDict({"policy": nn.Identity()})
@@ -107,7 +112,7 @@ class Scripted(Algo[ScriptedConfig]):
             ) from error
         except UserError:
             raise
-        except Exception as error:  # the user's function may raise any error
+        except Exception as error:  # a function of the user may raise any error
             raise ConfigError(
                 f"the expert failed{_place(error)}: {type(error).__name__}: {error}"
             ) from error
@@ -119,25 +124,25 @@ class Scripted(Algo[ScriptedConfig]):
 
 
 class _NotSeenError(KeyError):
-    """Error: an expert reads an observation that the policy does not see."""
+    """Raised if an expert reads an observation that the policy does not see."""
 
 
 class _Seen(dict[str, NDArray[Any]]):
-    """Observations of an expert; a missing key raises an error that the expert's own dictionaries do not raise."""
+    """Observations for an expert; unlike other dicts, raises ``_NotSeenError`` for a missing key."""
 
     def __missing__(self, key: str) -> NDArray[Any]:
         raise _NotSeenError(key)
 
 
 def _place(error: Exception) -> str:
-    """Return the file and line of the expert at which an error occurred; '' for a function without Python code."""
+    """Return `` at FILE, line N`` of an error in the expert's code; '' for a function without Python code."""
     frames = extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     return f" at {own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:
-    """Return the function that makes the expert of an episode."""
+    """Return a function that creates a new expert for each episode."""
     if config.task is None and config.expert is None:
         return lambda: lambda obs: np.zeros(ac_dim)
     if config.expert is not None:
@@ -158,7 +163,7 @@ def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:
 
 
 def is_scripted(name: str) -> bool:
-    """Return true for ``scripted``, ``random`` and ``module:function``, unless there is a file of that name."""
+    """Return true for ``scripted``, ``random`` and ``module:function``, unless a file with that name exists."""
     named = name in (SCRIPTED, RANDOM) or re.match(FUNCTION, name) is not None
     return named and not Path(name).exists()
 
@@ -170,12 +175,12 @@ def scripted_algo(
     ac_dim: int,
     horizon: int | None = None,
 ) -> Algo:
-    """Build the policy.
+    """Build the scripted policy of a name.
 
     Args:
         name: ``scripted``, ``module:function``, or ``random``.
         task: name of the environment, whose scripted expert acts.
-        shapes: shapes of the observations; vectors are used.
+        shapes: shapes of the observations, of which the policy sees the vectors.
         ac_dim: size of an action.
         horizon: longest episode in steps.
 

@@ -29,13 +29,13 @@ from imitate.models.heads import Gaussian
 from imitate.system.ranks import Ranks
 
 MOST = 100
-"""Largest number of times that a step is shortened."""
+"""Largest number of times that one optimizer step is shortened."""
 OF_VALUE = ("value", "value_head", "more")
-"""Parts of policy and value that only the value has."""
+"""Submodules of :class:`PolicyAndValue` that only the value uses."""
 
 
 def distance(before: StochasticPolicy, after: StochasticPolicy) -> Tensor:
-    """Return the mean () of the squared distances between two policies in the same states; at least 0."""
+    """Return the squared distance between two policies, a mean () over the states of a minibatch."""
     if isinstance(before, Categorical) and isinstance(after, Categorical):
         changes = (after.logits - before.logits).square()
         allowed = before.probabilities > 0
@@ -48,7 +48,7 @@ def distance(before: StochasticPolicy, after: StochasticPolicy) -> Tensor:
 
 
 class TrustRegion:
-    """The weights and the policy before an update, to which the update is compared.
+    """Weights and policy before an update, and a limit on the distance of the policy after it.
 
     Args:
         net: the network that is updated.
@@ -79,7 +79,7 @@ class TrustRegion:
 
     @torch.no_grad()
     def shrink(self) -> tuple[float, int]:
-        """Shorten the step until the policy is near enough; return the distance before, and how often it was."""
+        """Shorten the step until its distance is within the limit; return the first distance and the number of cuts."""
         first = found = self._distance()
         number = 0
         while found > self._most and number < MOST:

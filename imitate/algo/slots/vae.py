@@ -6,8 +6,8 @@ Kingma, Welling, "Auto-Encoding Variational Bayes", ICLR 2014 (arXiv:1312.6114),
     loss    mean over keys of (d_k(z) - o_k)^2 + beta KL(q(z | phi(o)) || N(0, 1)), z ~ q           -> VAEAuxiliary.loss
     beta    log beta <- log beta + rate (KL / Z - target), Z latent dimensions, with a target     -> VAEAuxiliary.follow
 
-The automatic beta holds the divergence per dimension at a target (as in the library ALF, ``target_kld_per_dim``):
-a divergence above it makes beta grow.
+The automatic beta keeps the divergence per dimension near a target (as in the library ALF, ``target_kld_per_dim``):
+beta grows while the divergence is above the target.
 """
 
 from __future__ import annotations
@@ -41,24 +41,28 @@ class VAEAuxiliaryConfig(SharingAuxiliaryConfig):
         None,
         description="observations that are reconstructed; null: all images, or all observations if none is an image",
     )
-    latent_dim: int = Field(32, ge=1, description="Z, size of the latent")
+    latent_dim: int = Field(32, ge=1, description="Z: size of the latent")
     layer_dims: tuple[PositiveInt, ...] = Field(
         (256,), description="widths of the hidden layers of the decoder"
     )
     beta: float = Field(
-        1e-3, gt=0, description="weight of the divergence; its initial value if there is a target"
+        1e-3,
+        gt=0,
+        description="beta: weight of the KL divergence; the initial weight if target_kld_per_dim is set",
     )
     target_kld_per_dim: float | None = Field(
         None,
         gt=0,
-        description="divergence per latent dimension that beta holds; null: beta is fixed",
+        description="KL divergence per latent dimension, in nats, to which beta is tuned; null: beta is fixed",
     )
-    beta_rate: float = Field(1e-3, gt=0, description="rate of log beta per update")
+    beta_rate: float = Field(
+        1e-3, gt=0, description="step size of the logarithm of beta per update"
+    )
 
 
 @register("vae", VAEAuxiliaryConfig)
 class VAEAuxiliary(Auxiliary):
-    """Posterior and decoder behind an encoder."""
+    """Posterior and decoder of a VAE on the features of an encoder."""
 
     log_beta: Tensor
     divergence: Tensor
@@ -88,7 +92,7 @@ class VAEAuxiliary(Auxiliary):
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
-        """Move beta by the divergence of the latest loss."""
+        """Adapt beta to the divergence of the latest loss."""
         target = self.config.target_kld_per_dim
         if target is not None:
             excess = self.divergence / self.config.latent_dim - target

@@ -41,7 +41,7 @@ class VQAuxiliaryConfig(SharingAuxiliaryConfig):
     num_codes: int = Field(64, ge=2, description="number of codes of each layer")
     num_layers: int = Field(2, ge=1, description="number of layers of codes")
     decay: float = Field(
-        0.95, gt=0, lt=1, description="decay of the averages that define the codes"
+        0.95, gt=0, lt=1, description="decay of the moving averages that define the codes"
     )
     commitment_weight: float = Field(
         0.25, ge=0, description="weight of the distance of latents from their codes"
@@ -53,7 +53,7 @@ class VQAuxiliaryConfig(SharingAuxiliaryConfig):
 
 @register("vq", VQAuxiliaryConfig)
 class VQAuxiliary(Auxiliary):
-    """Quantizer and decoder behind an encoder."""
+    """Vector quantizer and decoder on the features of an encoder."""
 
     def __init__(self, config: VQAuxiliaryConfig, context: AuxiliaryContext) -> None:
         super().__init__(config, context)
