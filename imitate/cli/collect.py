@@ -272,8 +272,9 @@ def command(
         hold_steps=hold,
         signals=tuple(signals or ()),
     )
+    unit, noun = ("demo", "demonstration") if agent is None else ("episode", "episode")
     recorded = 0
-    with Progress(num, "demo", f"collect {plan.env_meta['env_name']}", quiet=quiet) as bar:
+    with Progress(num, unit, f"collect {plan.env_meta['env_name']}", quiet=quiet) as bar:
 
         def advance(report: CollectionReport) -> None:
             nonlocal recorded
@@ -299,10 +300,10 @@ def command(
         except KeyboardInterrupt:
             bar.close()
             typer.echo(
-                f"stopped after {recorded} of {num} demonstrations; the same command with --resume continues {out}"
+                f"stopped after {recorded} of {num} {noun}s; the same command with --resume continues {out}"
             )
             raise typer.Exit(INTERRUPTED) from None
-    typer.echo(_as_json(report) if json_ else _as_text(report))
+    typer.echo(_as_json(report) if json_ else _as_text(report, noun))
     if report.lost:
         raise typer.Exit(FAILED)
 
@@ -391,17 +392,17 @@ def _as_json(report: CollectionReport) -> str:
     )
 
 
-def _as_text(report: CollectionReport) -> str:
+def _as_text(report: CollectionReport, noun: str) -> str:
     levels = ", ".join(f"{level} {count}" for level, count in report.quality.items())
     rate = report.success_rate
     solved, tries = f"{report.solved} solve the task", f"{report.solved}/{report.attempts}"
     lines = [
-        f"{report.path}: {counted(report.demos, 'demonstration')} ({levels}), "
+        f"{report.path}: {counted(report.demos, noun)} ({levels}), "
         f"{'success unknown' if rate is None else solved}",
         *([] if rate is None else [f"  attempts solved  {tries} ({100 * rate:.1f} %)"]),
-        f"  steps            {report.steps}, {report.mean_steps:.1f} a demonstration",
+        f"  steps            {report.steps}, {report.mean_steps:.1f} per {noun}",
         f"  size             {report.size_mb:.1f} MB",
-        f"  time             {report.seconds:.0f} s, {_per_minute(report):.0f} demonstrations/min",
+        f"  time             {report.seconds:.0f} s, {_per_minute(report):.0f} {noun}s/min",
     ]
     if report.files > 1:
         lines.insert(1, f"  files            {report.files}")

@@ -60,7 +60,8 @@ def test_a_task_of_metaworld_by_two_workers(call):
 def test_the_rate_counts_what_was_recorded_now():
     report = CollectionReport("demos", demos=40, resumed=30, seconds=60.0)
     assert json.loads(_as_json(report))["demos_per_min"] == 10.0
-    assert "60 s, 10 demonstrations/min" in _as_text(report)
+    assert "60 s, 10 demonstrations/min" in _as_text(report, "demonstration")
+    assert "demos: 40 episodes ()" in _as_text(report, "episode")
 
 
 @pytest.mark.slow("collection, training and evaluation in Meta-World")
