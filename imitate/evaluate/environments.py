@@ -230,11 +230,11 @@ def check_named(config: Config, typed: Iterable[str] = ()) -> None:
     """Check the environments and the cluster of a configuration from a file, such as a checkpoint, before training.
 
     Args:
-        config: the configuration, with those changes.
-        typed: changes of it by the user, as ``key=value``; the environments, functions and cluster in them are trusted.
+        config: the configuration, in which the user's changes are already made.
+        typed: the user's changes, as ``key=value``; the environments, functions and cluster that they name are trusted.
 
     Raises:
-        EnvError: it names a module or cluster that the user does not trust.
+        EnvError: the configuration names a module or cluster that the user does not trust.
     """
     _trust_typed(config, typed)
     for named in _named(config):
@@ -462,8 +462,8 @@ def opponent_of(policy: str, space: ActionSpace) -> Opponent:
     size = loaded.algo.preprocess.actions.sent_dim
     if size != space.dim:
         raise EnvError(
-            f"env_kwargs['opponents']: the policy of {policy} gives actions of {size} numbers, its agents take "
-            f"{space.dim}"
+            f"env_kwargs['opponents']: the policy of {policy} gives actions of {size} numbers, but its agents take "
+            f"{space.dim}: name a policy of this environment"
         )
     return PolicyOpponent(loaded)
 
@@ -475,7 +475,7 @@ class PolicyOpponent:
         self._policy = policy
 
     def start_episode(self) -> None:
-        """Reset the state of the policy."""
+        """Begin an episode: reset the state of the policy."""
         self._policy.start_episode()
 
     def __call__(self, obs: Obs) -> Array:
@@ -493,7 +493,7 @@ class RandomOpponent:
         self.start_episode()
 
     def start_episode(self) -> None:
-        """Restart the sequence of random numbers."""
+        """Begin an episode: restart the sequence of random numbers."""
         self._rng = np.random.default_rng(0)
 
     def __call__(self, obs: Obs) -> Array:

@@ -97,7 +97,7 @@ class EpisodeRunner:
     def _try_to_play(
         self, plan: EpisodePlan, index: int, on_frames: OnFrames | None
     ) -> EpisodeResult:
-        # Simulators raise any exception; only this episode has failed.
+        # A simulator may raise any exception; it then fails this episode only.
         try:
             with seeded(plan.seed_of(index)):
                 return self._play(plan, index, on_frames)
@@ -149,7 +149,7 @@ class EpisodeRunner:
                 )
             recorder.add(env, length, last=over)
         if success:
-            policy.check(obs)  # a broken simulator may report success
+            policy.check(obs)  # a broken simulator may report success with NaN observations
         result = self._result(plan, index, recorder, success, total, length, at_end)
         return replace(result, rewards=sums.totals())
 
@@ -177,7 +177,7 @@ class EpisodeRunner:
             )
             recorder.add(env, play.length, last=play.over)
         if play.success:
-            for obs in play.last:  # a broken simulator may report success
+            for obs in play.last:  # a broken simulator may report success with NaN observations
                 policy.check(obs)
         result = self._result(
             plan, index, recorder, play.success, play.total, play.length, play.at_end
@@ -227,7 +227,7 @@ class EpisodeRunner:
             except Exception as error:
                 if not render:
                     raise
-                # There is no OpenGL library: results matter more than the picture.
+                # OpenGL is probably missing: continue without pictures, because the results matter more.
                 self._render_error = (
                     str(error) if isinstance(error, UserError) else error_words(error)
                 )
@@ -338,9 +338,9 @@ class AgentPlay:
     """One agent's part of an episode.
 
     Attributes:
-        success: true if it succeeded at any of its steps, None if that is unknown.
-        at_end: true if it succeeded at its last step, None if that is unknown.
-        present: true while it has not left the episode.
+        success: true if the agent succeeded at any of its steps, None if that is unknown.
+        at_end: true if the agent succeeded at its last step, None if that is unknown.
+        present: true until the agent leaves the episode.
     """
 
     total: float = 0.0
@@ -356,7 +356,7 @@ class TeamPlay:
     Attributes:
         agents: the agents' plays by name.
         length: steps until the last agent left.
-        over: true if all left, or all succeeded, before the horizon.
+        over: true if all agents left, or all succeeded, before the horizon.
         last: observation of each agent at its end.
     """
 
@@ -461,7 +461,7 @@ def check_fit(policy: RolloutPolicy, env: Any, obs: Mapping[str, Any]) -> None:
     """Check that the policy's observations and actions match the environment's.
 
     Raises:
-        EnvError: they differ; both sizes are named.
+        EnvError: observations or actions differ; the message names both sizes.
     """
     rate = getattr(env, "rate_hz", None)
     if rate is not None:

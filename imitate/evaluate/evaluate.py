@@ -173,9 +173,8 @@ def _play_here(
                 continue
             results[index] = runner.play(plan, index, job.on_frames)
             tell(results[index])
-    except (
-        RobotError
-    ) as error:  # earlier episodes count; a person must check the robot before it moves again
+    # A person must check the robot before it moves again; episodes played so far count.
+    except RobotError as error:
         results[index] = failed_episode(plan, index, str(error))
     finally:
         runner.close()

@@ -29,9 +29,9 @@ from imitate.system.processes import STEP_TIMEOUT_S, available_cores
 from imitate.system.run_folder import find_checkpoint, to_json
 from imitate.system.trust import check_trusted
 
-# Number of weights from which batched calls are faster than a policy in each process.
+# Policies with at least this many weights act faster by one batched call than by a copy in each process.
 LARGE_POLICY = 50_000_000
-# Number of weights from which (image encoders) a GPU, if there is one, is faster than the CPU's cores.
+# Policies with at least this many weights (image encoders) act faster on a GPU, if there is one, than on the CPU.
 GPU_POLICY = 5_000_000
 
 OnEpisode = Callable[[EpisodeResult], None]
@@ -255,13 +255,14 @@ class EvalJob:
             "horizon": settings.horizon,
             "seed": settings.seed,
             "mode": self.mode,
-            # stochastic policies draw for all environments of a lockstep at once
+            # In lockstep, a stochastic policy draws for all environments at once, so their number changes the result.
             "num_envs": settings.workers if self.mode == "vector" else None,
             "terminate_on_success": settings.terminate_on_success,
             "give_up_after": settings.give_up_after,
             "late": None if settings.late is None else vars(settings.late),
         }
-        if settings.rename:  # entries of earlier versions lack it
+        # Entries of earlier versions lack this key, so it is added only if needed.
+        if settings.rename:
             same["rename"] = dict(settings.rename)
         if settings.precision != "fp32":
             same["precision"] = settings.precision
@@ -326,7 +327,7 @@ def _check(
     if not description:
         raise EnvError(f"{subject.path}: the checkpoint names no environment; give one with --env")
     if is_real(description) and not is_robot(description):
-        check_description(description)  # refused before worker processes start
+        check_description(description)  # raises an error before worker processes start
 
 
 def _check_robot(name: str, settings: EvalSettings) -> None:

@@ -128,9 +128,8 @@ class _Lockstep:
                 continue
             obs, rewards, terminated, truncated, info = venv.step(actions)
             self.policy.observe(rewards)
-            self.tell(
-                ""
-            )  # reports only that the worker is alive; the environment detects copies that hang
+            # A sign of life of this worker; ``venv`` itself detects hanging copies of the environment.
+            self.tell("")
             for i, slot in enumerate(self.slots):
                 slot.sums.add(rewards[i], _info_of(info, i) if self.plan.named else {})
             success = _successes(info, len(self.slots))

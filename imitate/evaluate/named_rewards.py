@@ -102,7 +102,7 @@ class RewardMeans:
         return f"{text}, {bound}: {'kept' if self.meets else 'NOT KEPT'}{sure}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; null is an interval that is unknown."""
+        """Return plain values for JSON; an unknown interval is null."""
         own = {
             "per_step": self.per_step.value,
             "per_step_95": None if self.per_step.low is None else list(self.per_step[1:3]),
@@ -132,7 +132,7 @@ def reward_means(
         if not totals or len(totals) < len(sums) or not all(map(math.isfinite, totals)):
             continue
         ratio, length = sum(totals) / sum(lengths), sum(lengths) / len(lengths)
-        # linearized: the deviations of a ratio of means are those of total - ratio * steps
+        # Linearization: the error of a ratio of means is the mean of (total - ratio * steps) / length.
         around = [
             ratio + (total - ratio * steps) / length
             for total, steps in zip(totals, lengths, strict=True)

@@ -35,15 +35,15 @@ from imitate.system.run_folder import to_json, write_text
 from imitate.system.statistics import Estimate, Rate, d4rl_score, estimate, rate_of
 
 LONG_DEMO = 0.6
-"""Demonstrations longer than this share of the horizon count as long as it."""
+"""Demonstrations longer than this share of the horizon count as about as long as the horizon."""
 HOPELESS = 4
 """Number of lost episodes without a played one after which the evaluation ends."""
 
 GUARD = 'a script that trains or evaluates must do so under `if __name__ == "__main__":`: its processes import it'
 ENDING = ".episodes"
-"""Suffix added to the table's name."""
+"""Suffix of the file of episodes, added to the name of the table."""
 SAME = "settings"
-"""Key of an entry with everything that its result depends on."""
+"""Key, in an entry of the table, of everything that the result depends on."""
 _LONGEST_LINE = 2**20
 _MOST_BYTES, _MOST_VALUES = 2**28, 2**24
 """Largest table of evaluations, of about a million episodes."""
@@ -56,7 +56,7 @@ class EpisodeResult:
     Attributes:
         success: true if the task was solved at any step, None if the environment does not report it.
         success_at_end: true if the task was solved at the last step, or None.
-        error: reason why it could not be played; it then counts as failed.
+        error: reason why the episode could not be played; it then counts as failed.
         first_error: reason why the first try failed; all else describes the second try.
         cpu: model of the processor that played it, or None if unknown.
         agents: return and success of each agent if there are several; the episode's return is then their sum, and it
@@ -427,7 +427,7 @@ class EpisodeLog:
         file, self._file = self._file, None
         if file is None:
             return
-        with file:  # the lock is kept until the file is removed
+        with file:  # close it, which releases the lock, only after it is removed
             if remove or not os.fstat(file.fileno()).st_size:
                 self.path.unlink(missing_ok=True)
 
@@ -479,7 +479,7 @@ def episode_from_dict(entry: Mapping[str, Any]) -> EpisodeResult:
     """Return the episode from its :meth:`EpisodeResult.to_dict`."""
     names = {field.name for field in fields(EpisodeResult)}
     own = {key: value for key, value in entry.items() if key in names}
-    if own["episode_return"] is None:  # JSON has no infinite numbers or NaN
+    if own["episode_return"] is None:  # JSON has no NaN, so null was written
         own["episode_return"] = math.nan
     return EpisodeResult(**own)
 

@@ -29,9 +29,9 @@ class Lateness:
         sync     the robot executes its chunk, then waits for the next one
         async    the next chunk is predicted while the present one is executed; both are blended where they overlap
         rtc      as async, and the new chunk is guided towards the old one (real-time chunking, identity guidance)
-        rtc-vjp  the same with the true vector-Jacobian product
+        rtc-vjp  as rtc, with the true vector-Jacobian product
         prefix   as async, and the new chunk is given the actions that are executed meanwhile (training-time real-time
-                 chunking), by a policy that is trained so
+                 chunking), by a policy that is trained for this mode
 
     Attributes:
         latency_ms: time of a prediction, at least 0.

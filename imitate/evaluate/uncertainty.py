@@ -18,20 +18,20 @@ from imitate.system.instructions import TASK_ATTRS, instruction_of
 from imitate.system.statistics import Estimate, auroc
 
 MEASURES = ("uncertainty", "entropy")
-"""Extras of a policy's action that are uncertainties, (B,)."""
+"""Names of a policy's extras that are uncertainties, (B,)."""
 Series = Sequence[NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
 class Separation:
-    """Separation of two kinds of steps by an uncertainty.
+    """Measure of how well an uncertainty separates usual demos, like those of the training, from other demos.
 
     Attributes:
         measure: name of the uncertainty.
-        auroc: probability that a step of the other demos is more uncertain than a usual one, with its interval over
-            demos.
+        auroc: probability that a step of the other demos is more uncertain than a step of the usual ones, with its
+            interval over demos.
         usual, other: number of demos of both kinds.
-        usual_steps, other_steps: number of their steps.
+        usual_steps, other_steps: number of steps of both kinds of demos.
         usual_above, other_above: fractions of the steps above the 95 % quantile of the checkpoint's calibration; None
             without one.
     """
@@ -60,13 +60,18 @@ def uncertainties(
         DatasetError: the file lacks one of the policy's observations.
     """
     if policy.goal_keys:
-        raise UserError("the policy has goals, which demonstrations of single steps do not have")
+        raise UserError(
+            f"the policy takes goals ({', '.join(policy.goal_keys)}), which demonstration files do not contain: "
+            "choose a policy without goals"
+        )
     found: dict[str, list[NDArray[np.float64]]] = {}
     with DatasetFile(path) as file:
         for demo in file.demos(filter_key):
             missing = [key for key in policy.obs_keys if not file.has(demo, f"obs/{key}")]
             if missing:
-                raise DatasetError(f"{path}: {demo} lacks the observation '{missing[0]}'")
+                raise DatasetError(
+                    f"{path}: {demo} lacks the observation '{missing[0]}' of the policy: choose a file that has it"
+                )
             obs = {key: file.read(demo, f"obs/{key}") for key in policy.obs_keys}
             policy.start_episode(instruction_of(file.attrs(demo, TASK_ATTRS), None))
             steps: dict[str, list[float]] = {}

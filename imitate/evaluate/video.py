@@ -134,7 +134,7 @@ Values = NDArray[np.float64]
 
 
 class Overlay:
-    """Drawer for one policy.
+    """Draws the planned actions and the keypoints of one policy.
 
     Args:
         policy: policy that has just acted on the drawn observation.
@@ -210,7 +210,7 @@ def _colour(share: float) -> tuple[int, int, int, int]:
 def draw_curves(
     drawing: ImageDraw.ImageDraw, actions: Values, low: NDArray[Any], high: NDArray[Any]
 ) -> None:
-    """Draw each number of the actions (K, A) over time, between its limits, in a box in the upper left corner."""
+    """Draw each dimension of the actions (K, A) over time, between its limits, in a box in the upper left corner."""
     left = top = MARGIN
     drawing.rectangle((left, top, left + INSET, top + INSET), fill=(0, 0, 0, 140))
     low = np.where(np.isfinite(low), low, actions.min(axis=0))
@@ -218,7 +218,7 @@ def draw_curves(
     heights = (actions - low) / np.maximum(high - low, 1e-9)
     times = np.linspace(0.0, 1.0, max(len(actions), 2))
     for number, curve in enumerate(heights.T):
-        curve = np.resize(curve, len(times))  # a single action is drawn as a horizontal line
+        curve = np.resize(curve, len(times))  # repeats a single action: a horizontal line
         points = np.stack([left + times * INSET, top + (1 - curve) * INSET], axis=1)
         hue = colorsys.hsv_to_rgb(number / heights.shape[1], 0.7, 1.0)
         colour = tuple(round(255 * value) for value in hue)

@@ -31,7 +31,7 @@ class Task(Protocol):
     """Task for a worker; picklable."""
 
     def play(self, runner: EpisodeRunner, reports: Reports) -> Any:
-        """Run the task with the runner of the process."""
+        """Run the task with ``runner``, which keeps the policy and the environment of this process."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TrialTask:
     trial: EnvTrial
 
     def play(self, runner: EpisodeRunner, reports: Reports) -> None:
-        """Try the environment."""
+        """Try the environment; raise EnvError if it cannot be used."""
         self.trial.play(reports)
 
 
@@ -158,7 +158,7 @@ class RunningJob:
             self._tell(episode)
 
     def reported(self) -> RunningJob:
-        """Mark it as finished, and return it."""
+        """Mark the job as reported, and return it."""
         self.is_reported, self.wall_s = True, timed(self._start)
         return self
 
@@ -188,7 +188,7 @@ def failure(loss: Lost, died: str) -> UserError | EvaluationError:
 
 
 EvaluationCancelledError = CancelledError
-"""The run ended before the evaluation did."""
+"""Raised in an evaluation that is cancelled, because the training ended first."""
 
 
 class EpisodePool:
@@ -254,7 +254,7 @@ class EpisodePool:
         """
         running = [RunningJob(number, job, on_episode) for number, job in enumerate(jobs)]
         for job in running:
-            if job.is_over:  # all of it was played before
+            if job.is_over:  # an earlier evaluation has played all of its episodes
                 yield job.reported()
         left = [job for job in running if not job.is_reported]
         if not left:
@@ -268,7 +268,7 @@ class EpisodePool:
         with closing(results):
             for done in results:
                 job = running[done.item.number]
-                if job.is_reported:  # it was cancelled meanwhile
+                if job.is_reported:  # the job was already reported, so late results are ignored
                     continue
                 job.note(done.item.index, done.result)
                 if job.is_over:

@@ -52,7 +52,7 @@ _PATIENCE_S = 5.0
 
 
 class Feed(Protocol):
-    """Sequence of batches; the k-th depends only on the configuration's seed, the data and k.
+    """Endless sequence of batches; batch k depends only on the configuration's seed, the data and k.
 
     Attributes:
         present: dataset to which the sample numbers of the latest batch refer.
@@ -171,7 +171,7 @@ class _Coming:
     def _prepare(self) -> None:
         try:
             self._result.set_result(self._data.window(self.turn.shards, self._stopped))
-        except BaseException as error:  # dataset() raises it again
+        except BaseException as error:  # dataset() raises the error again
             self._result.set_exception(error)
 
     def dataset(self) -> SequenceDataset:
@@ -270,7 +270,7 @@ class DatasetBatches:
         self._loader: Iterator[Any] | None = None
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
-        """Yield nothing."""
+        """Yield nothing: a dataset has no batches before the first step."""
         yield from ()
 
     def batches(self, state: TrainState) -> Iterator[Batch]:
@@ -285,14 +285,14 @@ class DatasetBatches:
         state.step += 1
 
     def learned(self, info: Info) -> None:
-        """Ignore the result."""
+        """Do nothing: batches of a dataset do not depend on results of updates."""
 
     def metrics(self) -> dict[str, float]:
-        """Return an empty dictionary."""
+        """Return an empty dictionary: an epoch of a dataset has no further numbers."""
         return {}
 
     def counts(self) -> dict[str, int]:
-        """Return an empty dictionary."""
+        """Return an empty dictionary: there are no counters besides epochs and steps."""
         return {}
 
     def begin_stage(self) -> None:
@@ -325,7 +325,7 @@ class DatasetBatches:
         return {}
 
     def load_state_dict(self, train_state: Mapping[str, Any]) -> None:
-        """Restart the batches at the restored step."""
+        """Drop the loader, so that the next batch is the one of the restored step."""
         self._loader = None
 
     def close(self) -> None:

@@ -23,8 +23,8 @@ from imitate.system.plain_files import link
 from imitate.system.run_folder import RunFolder
 from imitate.train.resume import resuming
 
-# Largest share of the time for saving: last.pth is written at the end of each epoch unless this share would be
-# exceeded.
+# Largest share of the training time spent on saving: last.pth is written at the end of each epoch unless this share
+# would be exceeded.
 SAVING_SHARE = 0.05
 
 
@@ -53,7 +53,7 @@ class Checkpoints:
         """Write last.pth, unless it holds this step already.
 
         Raises:
-            TrainingError: it could not be written; the previous file is intact.
+            TrainingError: the file could not be written; the previous one is intact.
         """
         if step == self._saved_step:
             return

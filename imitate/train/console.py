@@ -38,11 +38,11 @@ class Console:
 
     @property
     def interactive(self) -> bool:
-        """True if a bar can be drawn."""
+        """True if the output is a terminal that can show a bar."""
         return not self.quiet and self.stream.isatty()
 
     def say(self, text: str, *, always: bool = False) -> None:
-        """Write one line; `always` even when quiet."""
+        """Write one line; with `always` also if the console is quiet."""
         if self.log is not None:
             with appended(self.log) as handle:
                 handle.write(text + "\n")
@@ -64,7 +64,7 @@ class Console:
             self.say(words())
 
     def start_bar(self, total: int, done: int) -> None:
-        """End the bar before, if there is one, and begin a bar of ``total`` steps."""
+        """End the previous bar, if there is one, and begin a bar of ``total`` steps."""
         self.close_bar()
         self._done = done
         if self.interactive:

@@ -52,7 +52,7 @@ def device_in_use(device: torch.device) -> Iterator[None]:
 
     Code that names no device, such as the thread that pins memory, would otherwise also initialize the first GPU. cuDNN
     tries its algorithms on each new shape and keeps the fastest: batches have one or two shapes, and the last digits
-    may differ from run to run. It does not do so if ``torch.backends.cudnn.deterministic`` is set.
+    may differ from run to run. Autotuning is off if ``torch.backends.cudnn.deterministic`` is set.
     """
     if device.type != "cuda":
         yield

@@ -105,15 +105,15 @@ Compute = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 class NoRoomError(Exception):
-    """The cache has no room for the features; the message contains the reason."""
+    """Raised if the cache has no room for the features; the message contains the reason."""
 
 
 class StoppedError(Exception):
-    """The caller stopped the computation. Features computed so far are kept and are not computed again."""
+    """Raised if the caller stopped the computation; features computed so far are kept for the next run."""
 
 
 def features_folder() -> Path:
-    """Return the folder of features."""
+    """Return the cache's folder of feature files."""
     return cache_folder("features")
 
 
@@ -149,7 +149,7 @@ def features_once(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / f"{name}.partial") as out:
-                if _size_of(path) != size:  # true if no other process has written it meanwhile
+                if _size_of(path) != size:  # another process may have written the file meanwhile
                     _make_room(path, size, out.seek(0, os.SEEK_END))
                     _compute_rows(name, out, count, shape, compute, stopped)
                     give_name(Path(out.name), path)
@@ -287,7 +287,7 @@ def feature_seconds(algo: Algo, data: SequenceDataset) -> float:
             if field in data.store.fields:
                 images = data.store.rows(field, rows)
                 began = time.perf_counter()
-                float(_computed(algo, key, nets[0], images).sum())  # wait for the device
+                float(_computed(algo, key, nets[0], images).sum())  # waits for the device
                 seconds += (time.perf_counter() - began) / len(rows)
     return seconds
 

@@ -33,7 +33,7 @@ from imitate.train.observations import FileObservations, observed
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100
 FEW_STEPS = 2000
-"""Number of recorded steps below which batches are small."""
+"""Number of recorded steps below which smaller batches are chosen."""
 SMALLEST_CROPPED = 48
 """Shorter side, in pixels, below which images are not cropped."""
 CROP = 0.9
@@ -175,10 +175,10 @@ def first_config(
 
 
 def _robot_words(tree: dict[str, Any], contents: _Contents, toolkit: str | None) -> str:
-    """Return where the policy can go; '' for data of no toolkit that runs it.
+    """Return a sentence on how LeRobot can run the policy; '' if the data are not LeRobot's and ``toolkit`` is None.
 
     Raises:
-        ConfigError: ``toolkit`` cannot take it.
+        ConfigError: ``toolkit`` cannot take the policy.
     """
     found = recognise(contents.path)
     if toolkit is None and (found is None or found.kind != "lerobot-dataset"):
@@ -262,10 +262,8 @@ def _data_words(contents: _Contents, validates: bool) -> str:
     words = (
         f"{contents.chosen} of {counted(contents.demos, 'demo')}{mask}, {contents.steps:,} steps"
     )
-    own = contents.path.suffix in (
-        ".hdf5",
-        ".h5",
-    )  # if the file will be converted, its copy is changed
+    # A dataset of another format is never changed; commands change its converted copy.
+    own = contents.path.suffix in (".hdf5", ".h5")
     where = "--in-place" if own else "--out NEW.hdf5"
     if contents.failures == contents.chosen:
         words += "; none of them is marked as solved"
@@ -295,9 +293,8 @@ def _vectors(contents: _Contents, with_images: bool) -> tuple[list[str], str]:
             f"; robosuite's usual ones, without {', '.join(left)}" if left else ""
         )
         return usual, words
-    if with_images or set(keys) - set(
-        useless
-    ):  # otherwise the useless observations are all there is
+    # Without images, useless observations are kept if there are no others.
+    if with_images or set(keys) - set(useless):
         keys = [key for key in keys if key not in useless]
     words = ", ".join(f"{key} {contents.found.shapes[key]}" for key in keys) or "none"
     left_out = {key: reason for key, reason in useless.items() if key not in keys}
@@ -389,8 +386,8 @@ def _templates(algorithm: str) -> tuple[str, dict[str, str]]:
     end = algorithm.rpartition("/")[2]
     if end in VLAS:
         raise ConfigError(
-            f"--algo: LeRobot's {end} is not here, nor is another VLA; act, diffusion_policy, flow_policy learn from "
-            "the same data"
+            f"--algo: LeRobot's {end} and other VLAs are not available here: choose act, diffusion_policy or "
+            "flow_policy, which learn from the same data"
         )
     if algorithm not in (end, templates.get(end)) or end not in templates:
         raise ConfigError(

@@ -39,9 +39,9 @@ TRIAL_BYTES = 1e9
 UPDATES = 5
 MOST_S = 8.0
 FIRST_S = 20.0
-"""A second update is run only if the first took fewer seconds. The first counts only if it is the only one."""
+"""A second update is run only if the first took fewer seconds; then the first, a warm-up, does not count."""
 MARGIN = 1.1
-"""The simpler setting (fp32, fewer threads) is used unless another is faster by this factor."""
+"""The simpler setting (fp32, fewer threads) is chosen unless another one is faster by this factor."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _seconds(setup: Setup, device: torch.device) -> tuple[list[float], float]:
         if cached:
             put_blank_features(algo, setup.train_set, raw)
         info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
-        float(next(iter(info.values())))  # wait for the device
+        float(next(iter(info.values())))  # waits until the device has finished the update
         taken.append(time.perf_counter() - start)
     return taken[1:] or taken, a_row
 
@@ -239,7 +239,7 @@ def _for_one_image(
     with preserved_rng(), FlopCounterMode(display=False) as counter:
         encoder = ObservationEncoder(
             channels_first, dict.fromkeys(shapes, "rgb"), network, load_pretrained=False
-        ).eval()  # batch normalization fails on a batch of one
+        ).eval()  # in training mode, batch normalization fails on a batch of one
         kept = _kept(encoder, channels_first)
     return kept, counter.get_total_flops(), images
 

@@ -221,9 +221,8 @@ def refuse_memory(algo: Algo, path: Path) -> str | None:
     execution, state = algo.execution, algo.initial_state(1)
     remembered = set(state["policy"]) - {"chunk", "uncertainty"}
     if getattr(algo, "exploration", None) is not None:
-        remembered -= {
-            "noise"
-        }  # this noise is for exploration, and the policy is evaluated without exploration
+        # The policy is evaluated without exploration, so its exploration noise is no memory.
+        remembered -= {"noise"}
     if remembered:
         raise CheckpointError(
             f"{path}: this policy of {name} has a memory ({', '.join(sorted(remembered))}), so that "
@@ -278,7 +277,7 @@ def _act(algo: Algo, window: dict[str, Tensor], generator: torch.Generator) -> T
     newest = {key: value[:, -1] for key, value in window.items()}
     state = algo.initial_state(len(next(iter(newest.values()))))
     if algo.frame_stack > 1:
-        # act() drops the oldest frame of the state and appends the newest.
+        # act() drops the oldest frame of the state and appends the newest: repeat the oldest one, drop the newest.
         frames = {key: torch.cat([x[:, :1], x[:, :-1]], 1) for key, x in window.items()}
         state = {**state, "frames": frames, "empty": torch.zeros_like(state["empty"])}
     return algo.act(newest, state, generator=generator).action

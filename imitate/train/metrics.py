@@ -62,7 +62,7 @@ class EpochMeans:
         return {key: total / self.counts[key] for key, total in self.sums.items()}
 
     def state(self) -> dict[str, Any]:
-        """Return the sums so far, for a checkpoint in the middle of an epoch."""
+        """Return the sums so far, for a checkpoint that is saved within an epoch."""
         return {
             "sums": {key: total.detach().cpu().clone() for key, total in self.sums.items()},
             "counts": dict(self.counts),
@@ -156,7 +156,7 @@ class _Spread:
             self._bytes = sum(size for *_, size in self._kept)
 
     def all(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield places and records; the last one perhaps twice."""
+        """Yield positions and records; the last record may come twice."""
         for place, record, _ in (*self._kept, *filter(None, [self._last])):
             yield place, record
 
@@ -198,7 +198,7 @@ class RunLogger:
                 self._wandb.log({**numbers, "epoch": epoch})
             except Exception as error:  # a lost connection must not end a training
                 self._console.say(
-                    f"warning: Weights & Biases does not accept numbers any more ({error})"
+                    f"warning: Weights & Biases did not accept the numbers of epoch {epoch} ({error})"
                 )
                 self._wandb = None
 
@@ -223,7 +223,7 @@ def import_wandb() -> Any:
     """Import the wandb module.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: wandb is not installed.
     """
     try:
         return import_module("wandb")
@@ -235,7 +235,7 @@ def import_wandb() -> Any:
 
 
 SHOWN = ("actions", "rewards", "returns", "advantages", "values")
-"""Parts of a batch whose histograms are written."""
+"""Entries of a batch whose histograms are written."""
 
 
 class NoiseScale:

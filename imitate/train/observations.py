@@ -122,7 +122,7 @@ def with_observations(config: Config, files: DataFiles | None = None) -> Config:
     lists = dict(_key_lists(config.observation, "observation"))
     wants_auto = any(AUTO in keys for keys in lists.values())
     if not config.train.data or (config.train.online.enabled and not wants_auto):
-        return config  # the observations are those of the environment; demonstrations are compared with it later
+        return config  # observations come from the environment; demonstrations are compared with it later
     with data_files(config, files) as files:
         found = _observed(config, files)
         config = with_auto(config, found)
@@ -203,7 +203,7 @@ def _refuse_missing(config: Config, found: FileObservations) -> None:
         f"use all of them with --set observation.modalities=auto, or write a configuration for the file with "
         f"`imitate config init {paths}`"
     )
-    if config.experiment.ckpt_path is not None:  # other observations would need other networks
+    if config.experiment.ckpt_path is not None:  # its networks need the same observations
         have = [key for key in found.shapes if key not in wanted]
         renamed = _renamed(missing, have)
         remedy = (

@@ -71,7 +71,7 @@ def _numbers(result: EvalResult) -> dict[str, float]:
 
 
 def rollout_entry(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an evaluation in the metrics as an entry of results.json; null is what is unknown."""
+    """Return an evaluation in the metrics as an entry of results.json; unknown values are null."""
     rate, mean, std = (record.get(tag) for tag in (SUCCESS, "Rollout/Return", "Rollout/Return_Std"))
     low, high = record.get(f"{SUCCESS}_Low"), record.get(f"{SUCCESS}_High")
     episodes = record.get("Rollout/Episodes")

@@ -92,13 +92,13 @@ class Heartbeat:
         try:
             self._store.set(self._keys[self._rank], _LEFT.decode())
         except RuntimeError:
-            return  # without the store there are no readers either
+            return  # the store is gone, so no rank can read the value
 
     def _beat(self, number: int) -> None:
         self._store.set(self._keys[self._rank], f"{number} {platform.node()}")
 
     def _exchange(self) -> None:
-        """Write the own counter and read all."""
+        """Write this rank's counter, and read those of all ranks."""
         number = 0
         while not clock.wait(self._stop, min(BEAT_S, self._silence_s / 4)):
             number += 1
@@ -106,7 +106,7 @@ class Heartbeat:
                 self._beat(number)
                 values = self._store.multi_get(self._keys)
             except RuntimeError:
-                continue  # no answer; the other thread measures the silence
+                continue  # the store does not answer; the watching thread measures how long
             now = clock.now()
             for other, value in enumerate(values):
                 if value != self._seen[other]:
@@ -117,7 +117,7 @@ class Heartbeat:
         before = clock.now()
         while not clock.wait(self._stop, min(_TICK_S, self._silence_s / 10)):
             now = clock.now()
-            if now - before > self._silence_s / 2:  # this process was itself stopped for a while
+            if now - before > self._silence_s / 2:  # this process itself was suspended
                 self._heard_at = [now] * len(self._keys)
             before = now
             silent = [
@@ -144,7 +144,7 @@ class Heartbeat:
 
 
 def _end_process(words: str) -> None:
-    """Print a line and end; checkpoints are replaced atomically, so those on disk are complete."""
+    """Print a line and end this process; checkpoints are replaced atomically, so those on disk are complete."""
     sys.stderr.write(f"error: {words}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -170,11 +170,11 @@ def joined_ranks(uses_cuda: bool, silence_s: float = SILENCE_S) -> Iterator[Rank
     if world == 1:
         yield Ranks()
         return
-    # Flags are exchanged by gloo even if gradients use nccl.
+    # gloo exchanges the flags, which are on the CPU, even if nccl exchanges the gradients.
     dist.init_process_group("cpu:gloo,cuda:nccl" if uses_cuda else "gloo", timeout=PATIENCE)
     ranks = Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
     heartbeat = Heartbeat(_store(), ranks.rank, world, silence_s=silence_s)
-    ranks.any(False)  # all ranks have written a first heartbeat
+    ranks.any(False)  # wait until all ranks have written a first heartbeat
     heartbeat.start()
     try:
         yield ranks
@@ -187,7 +187,7 @@ def _store() -> RendezvousStore:
     """Return a separate connection to the store of the rendezvous, so that waiting on it does not delay others."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=STORE_PATIENCE)
-    # torchrun keeps the store when it restarts the processes.
+    # torchrun keeps the store when it restarts the processes, so each attempt needs keys of its own.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     separate: RendezvousStore = PrefixStore(f"imitate/{attempt}", store)
     return separate
@@ -225,7 +225,7 @@ class GradientAverage:
         if own:
             torch._foreach_copy_([mean for mean, _ in own], [gradient for _, gradient in own])
         if all(has):
-            shares.fill_(1.0)  # a copy would make the process wait for the GPU
+            shares.fill_(1.0)  # copying from the CPU would make the process wait for the GPU
         else:
             shares.copy_(torch.tensor(has, dtype=flat.dtype), non_blocking=True)
         with collective():

@@ -97,7 +97,7 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
     try:
         ckpt = load_checkpoint(paths[0])
     except CheckpointError:
-        # Saving is atomic, so this happens only after a disk error or an incomplete copy.
+        # Saving is atomic, so only a disk error or an incomplete copy of the folder damages a checkpoint.
         for path in paths[1:]:
             with contextlib.suppress(CheckpointError):
                 return load_checkpoint(path)
@@ -153,13 +153,12 @@ def check_same_data(
     """
     if len(saved) != len(present):
         raise CheckpointError(
-            f"train.data: the run began with {counted(len(saved), 'dataset')}, but now has {len(present)}"
+            f"train.data: the run began with {counted(len(saved), 'dataset')}, but now has {len(present)}: restore "
+            "train.data, or start a new run"
         )
     for before, now in zip(saved, present, strict=True):
-        incomparable = {
-            "size_bytes",
-            "path",
-        }  # another filter key or another path does not change the data
+        # These may differ: another filter key or path does not change a file's content.
+        incomparable = {"size_bytes", "path"}
         if before.get("content_version") != now.get("content_version"):
             incomparable |= {"content_version", "content_sha256"}
             say(

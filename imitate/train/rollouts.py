@@ -66,12 +66,12 @@ class BackgroundEvaluations:
 
     @property
     def busy_with(self) -> int | None:
-        """Epoch under evaluation."""
+        """Epoch that is being evaluated, or None."""
         return None if self._running is None else self._running.epoch
 
     @property
     def pending(self) -> set[int]:
-        """Epochs under evaluation or waiting for it."""
+        """Epochs that are being evaluated or wait for their evaluation."""
         return {r.epoch for r in (self._running, self._waiting) if r is not None}
 
     def request(self, request: EvalRequest) -> EvalRequest | None:

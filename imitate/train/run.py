@@ -98,7 +98,7 @@ class Run:
                 self._restore(ckpt)
                 set_rng_state(ckpt["train_state"]["rng"])
             self.checkpoints.saved_elsewhere(self.state.step)
-        else:  # the process may have been killed between its first lines and its first checkpoint
+        else:  # an earlier try may have written metrics, but no checkpoint, before it was killed
             MetricsFile(folder.metrics).truncate(0)
         self.logger = RunLogger(folder, self.config, console, self.state.epoch)
         train = self.config.train
@@ -229,7 +229,7 @@ class Run:
         entry = rollout_entry(record)
         for result in self.rollouts.latest.get(epoch, ()):
             played = result.to_dict()
-            del played["checkpoint"]  # a file for this evaluation alone, removed after it
+            del played["checkpoint"]  # path of a copy that is removed after the evaluation
             if result.video is not None:
                 played["video"] = str(Path(result.video).absolute())
             entry.setdefault("environments", []).append(played)
@@ -293,8 +293,8 @@ class Run:
         return "" if loss is None else f"loss {loss:.4g}, "
 
     def _agree(self) -> None:
-        """Share a signal and a bad loss with the other ranks."""
-        # Accumulated gradients that are not applied yet are not in a checkpoint.
+        """Exchange with the other ranks whether a signal was received or the loss became bad."""
+        # Stop only after a whole update: a checkpoint does not contain accumulated gradients.
         whole = self.state.step % self._source.steps_per_update == 0
         stop, failed = self.ranks.any(
             whole and self.interrupt.signal is not None, self._bad is not None
@@ -306,7 +306,7 @@ class Run:
             self._bad = elsewhere(self.state.step)
 
     def _share_failure(self) -> None:
-        """Share a bad loss with the other ranks, which would otherwise wait for this one's next gradients."""
+        """Report a bad loss to the other ranks, which would otherwise wait for this rank's next gradients."""
         (failed,) = self.ranks.any(self._bad is not None)
         if failed and self._bad is None:
             self._bad = elsewhere(self.state.step)
@@ -373,7 +373,7 @@ class Run:
         return best
 
     def _record_rollout(self, request: EvalRequest, numbers: dict[str, float]) -> set[str]:
-        # Link the best checkpoint first: a kill between the two steps then only repeats an evaluation.
+        # Link the best checkpoint before the metrics are written: a kill in between then only repeats an evaluation.
         best = self.history.add({"kind": "rollout", "epoch": request.epoch, **numbers})
         self.checkpoints.keep_best(request.checkpoint, best)
         self.logger.record("rollout", request.epoch, request.step, numbers)

@@ -107,7 +107,7 @@ class Setup:
 
     @functools.cached_property
     def training_data(self) -> TrainingData:
-        """The data to train on."""
+        """Description of the files, observations and network of the training."""
         return TrainingData.of(self.shares, self.shape_metadata["raw_shapes"], self.algo)
 
     @property

@@ -21,7 +21,7 @@ from imitate.system.run_folder import find_checkpoint
 
 
 def start_words(settings: ExperimentConfig) -> tuple[str, ...]:
-    """Return a line that names the weights with which a new run starts; nothing if they are random."""
+    """Return a line that names the weights with which a new run starts; no line if they are random."""
     if settings.ckpt_path is None:
         return ()
     parts = settings.ckpt_parts

@@ -118,7 +118,7 @@ class History:
         kept = float(record.get(KEPT, 1.0))
         rank = (kept, -1.0 if rate is None else rate, mean_return)
         improved = rank > self._rank if rate is None else rank[:2] > self._rank[:2]
-        # Of equal results the later one counts, which was trained for longer.
+        # If results are equal the later checkpoint counts, because it was trained for longer.
         if rank >= self._rank:
             self.best, self._rank = (rate, mean_return, epoch), rank
             best.add("best")

@@ -17,7 +17,7 @@ from imitate.train.state import History
 
 LOW_SUCCESS = 0.6
 PATHS = ("run", "checkpoint")
-"""Entries of the results that are paths."""
+"""Keys of ``results.json`` whose values are paths."""
 SINGLE_STEP = ("bc", "bc_gaussian", "bc_gmm", "bc_vae")
 """Algorithms that observe a single step; most human demonstrations need memory."""
 
@@ -196,7 +196,7 @@ def recommended(kept: list[KeptCheckpoint]) -> KeptCheckpoint | None:
 
 
 def caution(kept: list[KeptCheckpoint]) -> str | None:
-    """Return a caution if the policies were not compared in episodes."""
+    """Return a caution if the checkpoints were not compared in episodes of the environment."""
     chosen = recommended(kept)
     if chosen is None or chosen.name != "last.pth":
         return None

@@ -67,7 +67,7 @@ class RunResult:
         checkpoint: path of the best checkpoint, or of the last one if there is no best.
         exit_code: 0 if finished, 1 if an evaluation failed, 130 or 143 if interrupted.
         results: the content of results.json; empty on a rank that writes nothing.
-        summary: the same as a readable table, by line.
+        summary: lines of a readable table of the results.
     """
 
     run_dir: Path
@@ -167,7 +167,7 @@ def train(
                 more = f", its last: for more, add --epochs {2 * state['epoch']}" if done else ""
                 console.say(f"resumed at epoch {state['epoch']}, step {state['step']}{more}")
         write_text(folder.config, config.to_json() + "\n")
-        # Even a rank that writes no run has its own file beside those of rank 0: its replay buffer.
+        # Ranks other than 0 write no run, but each saves its replay buffer in the run folder of rank 0.
         shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))
         with _full_disk_reported(folder):
             source = batch_source(setup, folder if ranks.rank == 0 else shared, console, ranks)
@@ -210,7 +210,7 @@ def _check_pause(config: Config, until_epoch: int | None) -> None:
 
 
 def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: each process of a machine has its own GPU."""
+    """Return the device of this rank: each process on a machine uses a GPU of its own."""
     if ranks.world == 1:
         return device
     if device.type == "mps":
@@ -298,7 +298,8 @@ def _resolved(
 ) -> Config:
     """Resolve the configuration of a new run and apply ``--env``."""
     config = resolve(config, dataset, output_dir, files)
-    trust_named(config, env)  # a resumed run keeps the configuration file of the run
+    # The user named this configuration. That of a resumed run is a file in the run folder, and is not trusted.
+    trust_named(config, env)
     return config if env is None else with_env(config, env, files)
 
 
@@ -375,7 +376,7 @@ def _finish(run: Run, status: str) -> RunResult:
     lines = summary_lines(results, advise=not run.rollouts.horizon_noted)
     if status == "interrupted":
         lines.append(f"{run.interrupt.name}: to resume, {resuming(folder)}")
-        if run.interrupt.name == "SIGHUP":  # the line is in the log even without a terminal
+        if run.interrupt.name == "SIGHUP":  # the terminal is gone, so write the line into the log
             run.console.say(lines[-1])
     exit_code = run.interrupt.exit_code or (1 if failures else 0)
     return RunResult(folder.path, status, exit_code, checkpoint, results, tuple(lines))

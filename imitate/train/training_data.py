@@ -28,10 +28,10 @@ class FileShare:
     """The part of a demonstration file used for training.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         filter_key: mask of the chosen demos, or None for all.
         demos: number of chosen demos.
-        of: number of demos in the file.
+        of: total number of demos in the file.
         steps: number of steps of the chosen demos.
         longest: number of steps of the longest chosen demo.
         shards: number of files with chosen demos in a folder of shards, or None for a single file.
@@ -70,7 +70,7 @@ class TrainingData:
         files: parts of demonstration files.
         observations: shape of one step of each.
         weights: number of weights of the network.
-        constant: by normalized key, the numbers that do not vary and are therefore shifted to 0, not scaled.
+        constant: by normalized key, the dimensions that do not vary and are therefore shifted to 0, not scaled.
     """
 
     files: tuple[FileShare, ...]

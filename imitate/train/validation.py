@@ -43,7 +43,7 @@ class Validation:
         loader = iter(make_loader(self._valid_set, batches, 0, self._device))
         means = EpochMeans()
         with preserved_rng(), torch.no_grad():
-            # The same seed gives the same random crops and latents at every validation.
+            # A fixed seed gives the same random crops and latents at every validation.
             torch.manual_seed(config.train.seed)
             algo.set_eval()
             for number in range(config.experiment.validation_epoch_every_n_steps):

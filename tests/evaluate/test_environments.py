@@ -362,7 +362,7 @@ def test_a_policy_is_an_opponent_where_its_actions_fit(tmp_path):
     obs = {"flat": np.array([0.1, 0.2, 0.3], np.float32)}
     assert agent(obs).shape == (1,) and (agent(obs) == policy(obs)).all()
     for name, words in (
-        (str(path), "gives actions of 1 numbers, its agents take 2"),
+        (str(path), "gives actions of 1 numbers, but its agents take 2"),
         ("b.pth", "no checkpoint 'b.pth'"),
     ):
         with pytest.raises(EnvError, match=words):

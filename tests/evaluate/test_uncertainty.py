@@ -55,7 +55,7 @@ def test_policies_without_uncertainty_with_goals_or_other_observations(path):
         uncertainties(Policy(()), path)
     policy = Policy()
     policy.goal_keys = ("s",)
-    with pytest.raises(UserError, match="the policy has goals"):
+    with pytest.raises(UserError, match="the policy takes goals"):
         uncertainties(policy, path)
     policy = Policy()
     policy.obs_keys = ("s", "t")

@@ -273,7 +273,7 @@ def test_an_algorithm_is_named_as_the_template_or_its_end(path):
     [
         ({"images": "front"}, "no colour images 'front', did you mean 'front_image'"),
         ({"algorithm": "act/bc_rnn_gmm"}, "no algorithm 'act/bc_rnn_gmm' "),
-        ({"algorithm": "smolvla"}, "LeRobot's smolvla is not here, nor is another VLA"),
+        ({"algorithm": "smolvla"}, "LeRobot's smolvla and other VLAs are not available here"),
         ({"algorithm": "flow_polcy"}, "--algo: no algorithm 'flow_polcy' |mean 'flow_policy'"),
         ({"algorithm": "hbc"}, "hbc: has several lists of observations"),
     ],

@@ -393,7 +393,7 @@ NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
         (
             "dqn",
             {"env": "tools:Tools-v0"},
-            "needs actions of one kind, but .* one of 2 choices and 1",
+            "needs either discrete or continuous actions, but .* one of 2 choices and 1",
         ),
         (
             "dqn",

@@ -57,7 +57,8 @@ class DaggerPlan:
         hold_steps: steps after the first success.
         demos: number of demonstrations to use, or None for all.
         label_every: the supervisor labels every n-th step, and only these are learned.
-        ask_above: quantile of the policy's uncertainty from which a step is labelled and learned; None: each.
+        ask_above: quantile of the policy's uncertainty from which a step is labelled and learned, or None to
+            label every step.
     """
 
     rounds: int = 5
@@ -71,7 +72,7 @@ class DaggerPlan:
 
     @property
     def labels_some(self) -> bool:
-        """True if the supervisor labels only a part of the steps, which alone are learned."""
+        """True if the supervisor labels only some steps; the policy then learns from these alone."""
         return self.label_every > 1 or self.ask_above is not None
 
 
@@ -136,9 +137,8 @@ def dagger(
             "are labelled, the sample weights mark the labelled ones: leave it out, or label "
             "every step"
         )
-    if (
-        config.experiment.rollout.horizon is None
-    ):  # a horizon computed from the data would grow from round to round
+    # A horizon computed from the data would grow from round to round.
+    if config.experiment.rollout.horizon is None:
         config = config.with_overrides({"experiment.rollout.horizon": plan.horizon})
     work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet)
     try:
@@ -224,7 +224,7 @@ class _Work:
         """Open the environment before anything is trained or copied.
 
         Raises:
-            EnvError: it cannot be made, or lacks an observation that the policy uses.
+            EnvError: the environment cannot be made, or lacks an observation that the policy uses.
         """
         try:
             obs = first_observation(self._player.env())

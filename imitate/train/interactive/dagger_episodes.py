@@ -96,7 +96,7 @@ class SupervisedPlayer:
         """Play episode ``index`` of a round; after a failure of the simulator play it again with another seed.
 
         Raises:
-            EnvError: it failed :data:`MAX_FAILURES` times in a row.
+            EnvError: the environment failed :data:`MAX_FAILURES` times in a row.
             TrainingError: a robot stopped.
         """
         failures = 0
@@ -217,7 +217,7 @@ class Players:
 
 
 class _Waiting:
-    """Queue of episodes that no worker has yet; a crew asks for the next one after each result.
+    """Queue of episodes that no worker plays yet; a crew takes the next one after each result.
 
     Attributes:
         wanted: episode to yield next; episodes far ahead of it wait.
@@ -243,7 +243,7 @@ class _Waiting:
         """Play an episode again with other seeds after its workers were lost.
 
         Raises:
-            EnvError: it was lost too often, or it is not the worker's fault.
+            EnvError: the episode was lost too often, or it ended by an error instead of a dead or hanging worker.
         """
         where = f"{env_name}: round {item.number}, episode {item.index}: {lost.reason}"
         if not lost.died:
@@ -256,7 +256,7 @@ class _Waiting:
 
 
 def prepared_episodes(scene: Scene, supervise: SuperviseRound, beat: Beat) -> _Worker:
-    """Return what a worker calls with each :class:`Item`."""
+    """Return the function that a worker calls with each :class:`Item`."""
     return _Worker(scene, supervise, beat)
 
 

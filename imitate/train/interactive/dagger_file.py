@@ -57,7 +57,7 @@ class Round:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Round:
-        """Make the round from :meth:`to_dict`; other entries are ignored."""
+        """Make the round from the result of :meth:`to_dict`; unknown entries are ignored."""
         names = {field.name for field in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in entry.items() if key in names})
 
@@ -103,7 +103,7 @@ class RoundFiles:
         """
         if self._progress.is_file():
             saved = self._saved()
-            # begun by an earlier version
+            # Folders begun by an earlier version lack these settings.
             saved["settings"] = {"label_every": 1, "ask_above": None, **saved["settings"]}
             if saved["settings"] != self._settings:
                 raise ConfigError(
@@ -167,7 +167,7 @@ class RoundFiles:
         """Count the labels of one demo."""
         if file.has(demo, LABELLED):
             return int((file.read(demo, LABELLED) > 0).sum())
-        if self._labels_all:  # files of earlier versions
+        if self._labels_all:  # files of earlier versions do not mark the labelled steps
             return file.length(demo)
         return int((file.read(demo, "interventions") > 0).sum())
 
@@ -200,9 +200,8 @@ class RoundFiles:
         with self._writer(append=False, rate_hz=file.control_freq) as writer:
             for demo in demos:
                 episode = _demonstration(file, demo, self._config.all_obs_keys)
-                if is_robot(
-                    self._env_meta
-                ):  # all episodes of a file have the same arrays; a robot has no states
+                # All episodes of a file need the same arrays, and episodes of a robot have no states.
+                if is_robot(self._env_meta):
                     episode = dataclasses.replace(episode, states=None)
                 writer.append_episode(episode)
 

@@ -44,11 +44,11 @@ class Word(NamedTuple):
 
 
 class DiscardedError(Exception):
-    """A person discarded the episode."""
+    """Raised if a person discarded the episode."""
 
 
 class Supervisor(Protocol):
-    """Observer of an episode that may label and execute actions."""
+    """Observer of a policy's episode that may label steps and take over the control."""
 
     def start_episode(self, seed: int) -> None:
         """Begin a new episode, with a seed for random draws."""
@@ -117,10 +117,10 @@ class Labels:
 
     Args:
         expert: gives the labels.
-        beta: probability that it acts at a labelled step.
-        every: it labels every n-th step; neighbouring states are similar, so their labels add little.
-        ask_above: quantile of the policy's uncertainty from which a step is labelled; None: each. An unsure policy
-            stays so for many steps, so this saves most labels together with ``every``.
+        beta: probability that the expert acts at a labelled step.
+        every: the expert labels every n-th step; neighbouring states are similar, so their labels add little.
+        ask_above: quantile of the policy's uncertainty from which a step is labelled, or None to label all of them. An
+            unsure policy stays so for many steps, so this saves most labels together with ``every``.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Labels:
         self._step: int
 
     def start_episode(self, seed: int) -> None:
-        """Reset the labels for a new episode."""
+        """Begin a new episode, with a seed for the expert's turns."""
         self._rng, self._step = np.random.default_rng([seed, 1]), 0
         _tell(self._expert, seed)
 
@@ -165,7 +165,7 @@ class TakesOver:
         self._hand = hand
 
     def start_episode(self, seed: int) -> None:
-        """Reset for a new episode."""
+        """Announce a new episode, with a seed for random draws, to the person's program."""
         _tell(self._hand, seed)
 
     def watch(self, obs: Obs, wanted: Action, rank: float | None = None) -> Word:
@@ -181,7 +181,7 @@ class Vigilant:
 
     Args:
         expert: gives the actions of the person.
-        tolerance: largest difference of an action's numbers that counts as right.
+        tolerance: largest difference in any action dimension at which the policy counts as right.
         patience: consecutive steps before taking over, and before letting go.
     """
 
@@ -191,7 +191,7 @@ class Vigilant:
         self._count: int
 
     def start_episode(self, seed: int) -> None:
-        """Let go of the robot."""
+        """Begin an episode, in which the policy controls the robot first."""
         self._holds, self._count = False, 0
         _tell(self._expert, seed)
 
@@ -330,8 +330,8 @@ class LabelsOf:
         expert: ``scripted``, a checkpoint, or ``module:function``.
         env_name: name of the environment.
         beta: in round k the expert acts with probability ``beta**k`` at labelled steps.
-        every: it labels every n-th step.
-        ask_above: quantile of the policy's uncertainty from which a step is labelled; None: each.
+        every: the expert labels every n-th step.
+        ask_above: quantile of the policy's uncertainty from which a step is labelled, or None to label all of them.
     """
 
     expert: str
@@ -383,7 +383,7 @@ def imported(name: str, option: str) -> Any:
     """Import ``module:attribute``; if it is a class, make an object.
 
     Raises:
-        ConfigError: it does not exist; the message names the option.
+        ConfigError: the attribute does not exist; the message names the option.
     """
     try:
         found = typed_object(name)

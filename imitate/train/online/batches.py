@@ -138,12 +138,14 @@ class OnlineBatches:
         self.curriculum = Curriculum(section, setup.stages) if setup.stages else None
         self.learner, self.collector = make_learner(setup), self._new_collector()
         self._metrics = Metrics()
-        self._episodes: list[EpisodeRecord] = []  # warnings of this rank that are not exchanged yet
+        # episodes and warnings of this rank that the other ranks have not received yet
+        self._episodes: list[EpisodeRecord] = []
         self._messages: list[str] = []
         self._parts = RankFiles(folder.checkpoints, ranks.rank)
         steps = int(config.experiment.epoch_every_n_steps or 1)
         self._total_steps = steps * int(config.train.num_epochs or 1)
-        self._named_memories: list[str] = []  # buffers of last.pth and of the checkpoint before it
+        # files of the replay buffer that last.pth and the checkpoint before it name
+        self._named_memories: list[str] = []
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
         """Yield ``train.online.pretrain_updates`` batches of demonstrations only."""

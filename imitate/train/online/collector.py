@@ -93,7 +93,7 @@ class LocalCollector:
         algo: algorithm that acts with ``explore=True`` and its latest weights.
         action_low, action_high: (A,) limits of the environment.
         num_choices: number of discrete choices, one-hot in the first values of an action.
-        warmup: gives the actions in place of random ones; None: actions are uniform.
+        warmup: gives the actions before the first update, or None for uniform random actions.
 
     Attributes:
         version: number of updates of the weights, set by the learner.
@@ -143,7 +143,7 @@ class LocalCollector:
         return None
 
     def metrics(self) -> dict[str, float]:
-        """Return an empty dictionary."""
+        """Return an empty dictionary: a collector in this process has no numbers to log."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

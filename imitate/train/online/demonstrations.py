@@ -63,7 +63,7 @@ def load_demonstrations(
         hindsight: as for :class:`ReplayBuffer`.
         following: as for :class:`ReplayBuffer`.
         sequences: arguments of :class:`SequenceReplay` for samples of sequences, whose stored states are zero, as at an
-            episode's start; None: samples of steps.
+            episode's start, or None to sample single steps.
         seed: seed of the sampling.
         ranks: the processes that share the demos.
 

@@ -165,7 +165,7 @@ class EnvGroup:
         """Return (N, S) named rewards, 0 where a step is lost.
 
         Raises:
-            RewardError: an environment does not report one.
+            RewardError: an environment does not report one of them, or reports NaN or infinity.
         """
         signals = np.zeros((len(infos), len(self._signals)), np.float32)
         for column, source in enumerate(self._signals):
@@ -179,7 +179,10 @@ class EnvGroup:
                     )
                 signals[n, column] = value
         if not np.isfinite(signals).all():
-            raise RewardError(f"algo.rewards: {', '.join(self._signals)}: a number is NaN or inf")
+            raise RewardError(
+                f"algo.rewards: one of {', '.join(self._signals)} is NaN or inf in a step: correct the environment, "
+                "or leave this reward out"
+            )
         return signals
 
     def _outcomes(self, actions: Array) -> tuple[list[Outcome | None], set[int]]:
@@ -192,7 +195,7 @@ class EnvGroup:
                 for outcome in outcomes_of_copy:
                     if outcome is not None:
                         self._check(outcome[0], outcome[1])
-            # A person must check a robot before it moves again; a new copy would have the same rewards.
+            # A person must check a robot before it moves again, and a new copy would return a vector of rewards again.
             except (RobotError, RewardError):
                 raise
             except Exception as error:  # a simulator may raise any exception
@@ -224,10 +227,8 @@ class EnvGroup:
         for n in ended:
             self._away[n] = True
             self._waiting[n // self._team][n] = self._record(n, infos[n])
-            for (
-                key,
-                value,
-            ) in obs.items():  # not used for acting, but an empty mask would raise an error
+            # No action depends on these values, but a mask without any choice would be an error.
+            for key, value in obs.items():
                 value[n] = key == ACTION_MASK
         over = self._away.reshape(-1, self._team).all(1)
         for number in sorted({*broken, *np.flatnonzero(over).tolist()}):
@@ -296,7 +297,7 @@ class EnvGroup:
     def _replace(self, n: int) -> None:
         try:
             self._envs[n].close()
-        except Exception as error:  # the copy is broken anyway
+        except Exception as error:  # the copy is broken anyway, and is replaced
             self.messages.append(f"{self._name(n)}: closing it failed too ({error})")
         self._envs[n] = self._make()
         self._copies[n] = lanes_of(self._envs[n])

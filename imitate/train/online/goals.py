@@ -213,7 +213,8 @@ def make_hindsight(config: Config, env: Env, shapes: Mapping[str, tuple[int, ...
         shapes: shape of one step of each stored observation.
 
     Raises:
-        EnvError: its rewards differ from ``compute_reward``, or those differ for several goals at once.
+        EnvError: the environment's rewards differ from ``compute_reward``, or ``compute_reward`` gives other rewards
+            for several goals at once.
     """
     online = config.train.online
     if shapes[ACHIEVED] != shapes[DESIRED] or len(shapes[DESIRED]) != 1:
@@ -257,7 +258,8 @@ def _rewards_of(env: Env) -> GoalRewards:
     one = np.array([float(rewards(achieved[i : i + 1], desired[i : i + 1])[0]) for i in range(4)])
     if not np.allclose(many, one, atol=1e-5):
         raise EnvError(
-            f"{env.name}: compute_reward gives {many.tolist()} for 4 goals, but {one.tolist()} for one after another"
+            f"{env.name}: compute_reward gives {many.tolist()} for 4 goals, but {one.tolist()} for one after another: "
+            "it must compute each row by itself"
         )
     if not np.allclose(many[:2], earned, atol=1e-4):
         raise EnvError(

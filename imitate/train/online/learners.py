@@ -108,7 +108,9 @@ class MixedBuffer:
     def __init__(self, parts: Sequence[tuple[SampleSource, float]]) -> None:
         total = sum(share for _, share in parts)
         if abs(total - 1.0) > 1e-6 or any(share < 0 for _, share in parts):
-            raise ValueError(f"shares {[share for _, share in parts]} do not sum to 1")
+            raise ValueError(
+                f"the shares of the parts of a batch, {[share for _, share in parts]}, do not sum to 1"
+            )
         self.parts = [(source, share) for source, share in parts if share > 0]
 
     def sample(self, batch_size: int) -> dict[str, Any]:
@@ -213,7 +215,7 @@ class ReplayLearner(Learner):
         """Return a prepared batch and the replay buffer's rows of its samples."""
         raw = source.sample(self._batch_size)
         self.updates += 1
-        # In a mixed batch, the replay buffer's part comes first.
+        # In a mixed batch, the samples of the replay buffer come first.
         of_memory = source is self.source and "index" in raw
         self._sampled = (
             raw["index"][: raw.get("first_part", len(raw["index"]))].numpy() if of_memory else None

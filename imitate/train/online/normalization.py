@@ -72,7 +72,7 @@ class RunningMoments:
             self._merge(int(numbers[0]), mean.reshape(shape), squares.reshape(shape))
 
     def state_dict(self) -> dict[str, Any]:
-        """State as plain lists and scalars."""
+        """Return the state as plain lists and scalars."""
         return {
             "count": self.count,
             "mean": self.mean.tolist(),
@@ -165,7 +165,7 @@ class ObsNormalizer:
             preprocess.set_obs_normalization(key, offset.float(), scale.float())
 
     def state_dict(self) -> dict[str, Any]:
-        """State as plain lists and scalars."""
+        """Return the state as plain lists and scalars."""
         return {
             "moments": {key: moments.state_dict() for key, moments in self._moments.items()},
             "applied": self._applied,
@@ -243,7 +243,7 @@ class RewardScaler:
         return transform(rewards).astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:
-        """State as plain lists and scalars."""
+        """Return the state as plain lists and scalars."""
         return {"moments": self._moments.state_dict(), "returns": self._returns.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

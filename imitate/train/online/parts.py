@@ -48,7 +48,7 @@ def make_learner(setup: OnlineSetup) -> Learner:
     batch_size = ranks.share_of(train.batch_size, "train.batch_size")
     num_lanes = ranks.share_of(online.num_envs, "train.online.num_envs") * setup.env.num_agents
     normalizer = None
-    # Networks that begin with a checkpoint's weights keep its preprocessing.
+    # Networks that begin with a checkpoint's weights keep its normalization.
     if train.obs_normalization == "mean_std" and config.experiment.ckpt_path is None:
         left_out = {*setup.env.image_keys, config.observation.mask_key()}
         vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in left_out}
@@ -197,7 +197,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
     if online.acting == "central":
         try:
             from imitate.train.online.central.collector import CentralCollector
-        except ImportError as error:  # an earlier version's installation has no msgpack
+        except ImportError as error:  # msgpack is missing if an earlier version was installed
             words = f"train.online.acting: 'central': {missing('deploy', error)}"
             raise MissingPackageError(words) from error
         return CentralCollector(

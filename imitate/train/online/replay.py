@@ -70,7 +70,7 @@ class ReplayBuffer(StepRing):
         reward: transform of the rewards in samples; the environment's own are stored.
         hindsight: relabelling of the goals of some samples; needs samples of one step, without ``returns``.
         seed: seed of the sampling.
-        following: steps that auxiliary losses need, which samples then have; None: none.
+        following: steps that auxiliary losses need, which samples then have, or None without such losses.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ReplayBuffer(StepRing):
         last, sums, factors = (
             (rows, None, None) if simple else n_step_sums(self, rows, wanted, self.reward)
         )
-        # Indices beyond the ring's end wrap around, see mode="wrap".
+        # Indices beyond the ring's end wrap around: the arrays are read with mode="wrap".
         following = last + self._stride
         windows, next_windows = self._frames(rows, rows), self._frames(following, last, 1)
         values = Gathered(
@@ -175,7 +175,7 @@ class ReplayBuffer(StepRing):
         batch["discounts"] = torch.from_numpy(factors)
         if wanted.chunks:
             steps = rows[:, None] + self._stride * np.arange(wanted.n_step)
-            # A chunk may begin before the ring's end and its last step be after it.
+            # A chunk may begin before the ring's end and continue at its beginning.
             length = (last - rows) % len(self.live) // self.num_envs
             real = np.arange(wanted.n_step) <= length[:, None]
             chunk = self.actions.take(np.where(real, steps, last[:, None]), axis=0, mode="wrap")

@@ -96,8 +96,8 @@ class StepRing:
         self._lanes = np.arange(num_envs)
         self._ones = np.ones((2, num_envs), dtype=np.int64)
         self._size, self._longest = 0, 0
-        # Cached from the latest step for the next one: the position of all environments, whether any begins, their
-        # numbers.
+        # Cache from one step to the next: the common write position of all environments (None if unknown), whether an
+        # episode begins in any, and the environments' numbers.
         self._common: int | None = None
         self._some_begin = True
         self._in_order = self._lanes
@@ -208,7 +208,10 @@ class StepRing:
         if episode.next_obs is None and not terminals[-1]:
             length -= 1
         if not 0 < length < self.length or self.running[lane]:
-            raise ValueError(f"an episode of {length} steps does not fit in the ring")
+            raise ValueError(
+                f"an episode of {length} steps does not fit: the ring has {self.length} positions per lane, and the "
+                "lane must have no running episode"
+            )
         position = self.position[lane]
         rows = (position + np.arange(length + 1)) % self.length * self.num_envs + lane
         self._forget(rows)
@@ -385,7 +388,7 @@ def restore_ring(ring: StepRing, state: Mapping[str, Any]) -> None:
     """Restore :func:`ring_state`.
 
     Raises:
-        CheckpointError: its observations, actions, environments or capacity differ.
+        CheckpointError: the state is of other observations, actions, environments or another capacity.
     """
     if state["layout"] != _layout(ring):
         raise CheckpointError(

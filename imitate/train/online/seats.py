@@ -44,7 +44,8 @@ class Blueprint:
         low, high: limits of actions.
         num_choices: number of discrete choices, one-hot in the first values of an action.
         seed: seed of the policy's random numbers.
-        warmup: policy that is a program, environment and shapes of :class:`~.collector.WarmUp`; None: random actions.
+        warmup: arguments of :class:`~.collector.WarmUp` (its name, the environment and the shapes), or None for random
+            actions.
     """
 
     make: Callable[[], Env]
@@ -150,7 +151,7 @@ class Publisher:
         normalization = pickle.dumps(arrays(self._algo.preprocess.to_dict()))
         if newest is not None and (version, normalization) == (newest.version, self._normalization):
             return newest
-        newest = self._newest = None  # this publication may be freed before there is another
+        newest = self._newest = None  # lets the old publication be freed before the new one is made
         self._newest = Published(version, Shared(acting_weights(self._algo)))
         self._normalization, self._published_s = normalization, now
         return self._newest

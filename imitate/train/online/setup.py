@@ -153,7 +153,7 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
     env = make_env(meta, obs_keys=keys, team=True)
     try:
         obs = first_observation(env)
-        meta = env.serialize() if is_robot(meta) else meta  # the robot has its own rate
+        meta = env.serialize() if is_robot(meta) else meta  # adds the robot's own control rate
         for key in keys:
             if key not in obs:
                 raise EnvError(
@@ -254,7 +254,7 @@ def _built(
     meta = online_env_meta(config, files)
     _check_robot(meta, config)
     stages = stage_metas(config, meta)
-    if stages:  # evaluations use the stage of their epoch
+    if stages:  # an evaluation must end within its stage, so none runs in the background
         meta = stages[-1]
         config = config.with_overrides({"experiment.rollout.background": False})
     env = _first_look(meta, config)
@@ -280,7 +280,7 @@ def _built(
             "of a person who takes over: choose an algorithm with a replay buffer (rlpd, sac), or omit take_over"
         )
     if algo.experience == "replay":
-        fixed_rewards(config)  # refused before there is a run
+        fixed_rewards(config)  # raises an error before the run folder is made
     if not resumed:
         adopt_frozen(algo, meta)
         start_from(algo, config.experiment)
@@ -371,14 +371,14 @@ def _with_choices(
         seen["algo.num_continuous"] = num_continuous
     elif num_choices and num_continuous:
         raise ConfigError(
-            f"algo_name: {config.algo_name} needs actions of one kind, but {taken} and {num_continuous} numbers "
-            "besides: choose sac"
+            f"algo_name: {config.algo_name} needs either discrete or continuous actions, but {taken} and "
+            f"{num_continuous} numbers: choose sac"
         )
     for key, number in seen.items():
         given = config.algo[key.removeprefix("algo.")]
         if given not in (None, number):
             raise ConfigError(
-                f"{key}: {given}, but {name} has {number}: leave it out, or set it to that"
+                f"{key}: {given}, but {name} has {number}: leave it out, or set it to {number}"
             )
     return config.with_overrides(seen)
 

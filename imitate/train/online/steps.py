@@ -174,7 +174,7 @@ class Metrics:
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """State as plain lists and scalars."""
+        """Return the state as plain lists and scalars."""
         latest = [
             [
                 e.env_return,

@@ -183,7 +183,7 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.3,
     "lines.markersize": 3,
     "errorbar.capsize": 2,
-    "pdf.fonttype": 42,  # embed outlines of letters, which publishers accept
+    "pdf.fonttype": 42,  # embeds TrueType fonts, which publishers accept
     "ps.fonttype": 42,
 }
 """Settings of matplotlib."""
@@ -221,16 +221,17 @@ def color(number: int, count: int) -> Any:
 
 
 LONGEST = 30
-"""Letters of a label, and of a value that has a column in a table."""
+"""Largest number of letters of a label, and of a value that has a column in a table."""
 MOST_KEYS = 2
-"""Keys in a label that differ."""
+"""Largest number of keys in a label."""
 
 
 def labelled(settings: Sequence[Setting]) -> list[Setting]:
     """Return the settings with a label of at most `LONGEST` letters each, all different.
 
-    It is the name of the sweep's folder or of the experiment, else the algorithm's. If several settings share it,
-    the values in which they differ follow, at most `MOST_KEYS`; of a single sweep they are enough.
+    A label is the name of the sweep's folder or of the experiment, else of the algorithm. If several settings share
+    this name, at most `MOST_KEYS` values in which they differ are added; within a single sweep the label has only these
+    values.
     """
     bases = [_base(setting.curves) for setting in settings]
     alone = len(set(bases)) == 1 and all(curve.sweep for s in settings for curve in s.curves)
@@ -247,7 +248,7 @@ def labelled(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def renamed(settings: Sequence[Setting], names: Iterable[str]) -> list[Setting]:
-    """Return the settings with labels of the user's: ``NAME=TEXT`` for each.
+    """Return the settings with the user's labels, given as ``NAME=TEXT``.
 
     Raises:
         UserError: there is no such label.
@@ -291,13 +292,13 @@ def words(value: Any) -> str:
 
 
 def cell_of(run: str) -> str:
-    """Return the values in the name of a sweep's run but its seed; the runs of one setting share them."""
+    """Return the values in the name of a sweep's run except the seed; the runs of one setting share them."""
     parts = [part for part in run.split(",") if part.split("=")[0] not in ("seed", "train.seed")]
     return ", ".join(parts)
 
 
 def origin(curve: Curve) -> tuple[str, str]:
-    """Return what the runs of one setting share: the sweep and its cell, or the experiment's name."""
+    """Return the name that all runs of one setting share: the sweep and its values, or the experiment's name."""
     if curve.sweep:
         return curve.sweep, cell_of(curve.folder.parent.name)
     return str(curve.config.get("experiment", {}).get("name", curve.label)), ""

@@ -54,7 +54,7 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class Measure:
-    """A final result of a run.
+    """A number that summarizes a finished run, such as its last success rate.
 
     Attributes:
         words: description of the measure.
@@ -68,32 +68,32 @@ class Measure:
 
     @property
     def is_rate(self) -> bool:
-        """True if it is in [0, 1] and shown in percent."""
+        """True if the measure is a rate in [0, 1], which is shown in percent."""
         return self.tag == SUCCESS
 
     @property
     def is_mean(self) -> bool:
-        """True for a mean over episodes, shown with its standard deviation."""
+        """True if the measure is a mean over episodes, which is shown with its standard deviation."""
         return self.tag in MEANS
 
     def point(self, curve: Curve) -> Point | None:
-        """Return the run's value, or None if it has none."""
+        """Return a run's value with its number of episodes, or None if the run has no value."""
         records = list(curve.rollouts if self.tag.startswith("Rollout/") else curve.epochs)
         points = [_point(r, self.tag) for r in (records if self.best else records[-1:])]
         return max((p for p in points if p is not None), default=None, key=lambda p: p.value)
 
     def of(self, curve: Curve) -> float | None:
-        """Return the value without its episodes, or None if the run has none."""
+        """Return a run's value, or None if the run has none."""
         point = self.point(curve)
         return None if point is None else point.value
 
 
 class Point(NamedTuple):
-    """A value of one run.
+    """A value of one run, with the episodes behind it.
 
     Attributes:
         value: the value.
-        episodes: number of episodes that it is a mean of; 0 if unknown.
+        episodes: number of episodes over which the value is a mean; 0 if unknown.
         std: standard deviation over the episodes; NaN if unknown.
     """
 
@@ -273,7 +273,7 @@ def _compared(curve: Curve) -> dict[str, Any]:
             node = node.get(section) if isinstance(node, dict) else None
         if isinstance(node, dict):
             node.pop(key, None)
-    # A run without a configuration (made in Python) is its own setting.
+    # A run without a configuration (made in Python) is a setting by itself.
     return tree or {"label": curve.label}
 
 

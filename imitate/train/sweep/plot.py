@@ -18,7 +18,7 @@ AXES = {"epoch": "epoch", "step": "updates", "cpu": "CPU seconds of training"}
 
 
 class Metric(NamedTuple):
-    """A metric in a panel: its tag, its line style, and its name where the panel has several."""
+    """A metric in a panel: its tag, its line style, and its name in the legend of a panel with several metrics."""
 
     tag: str
     style: Any
@@ -54,7 +54,7 @@ PANELS = {
 LEGEND_ROW = 0.18
 """Height of a line of the legend, in inches."""
 APART = 0.012
-"""Distance between lone points of two settings, as a share of the axis."""
+"""Distance between the points of two settings that have a single point each, as a share of the axis."""
 
 
 def draw_settings(
@@ -187,9 +187,9 @@ def _plain_numbers(axes: Any) -> None:
 
 def _line(axes: Any, line: Band, paint: Any, metric: Metric, aside: float) -> bool:
     """Draw a line and its interval; return true if there is an interval."""
-    if len(line.x) == 1:  # a bar, because a band of one point has no width
+    if len(line.x) == 1:  # draw a bar, because a band of one point has no width
         x, value = line.x[0] * (1 + aside), line.value[0]
-        # rounding must not make a length negative
+        # Rounding may put the value outside of its interval, but lengths must not be negative.
         bar = [[max(0.0, value - line.low[0])], [max(0.0, line.high[0] - value)]]
         fill = "full" if metric.style == "-" else "none"
         axes.errorbar(x, value, bar, color=paint, marker="o", fillstyle=fill, linewidth=0.8)
@@ -205,7 +205,7 @@ def _line(axes: Any, line: Band, paint: Any, metric: Metric, aside: float) -> bo
 def _label(
     axes: Any, name: str, settings: Sequence[Setting], over: str, statistic: Statistic | None
 ) -> None:
-    """Name the axes, and the intervals where a statistic has some."""
+    """Label the axes, and state the kind of interval in the title if a statistic is given."""
     online = any(curve.is_online for setting in settings for curve in setting.curves)
     x = "environment steps" if online and over == "step" else AXES[over]
     axes.set(xlabel=x, ylabel=PANELS[name].axis)
@@ -237,7 +237,7 @@ def _legend_shape(settings: Sequence[Setting], width: float) -> tuple[int, int]:
 
 
 def _legend(figure: Any, settings: Sequence[Setting], drawn: set[int], columns: int) -> None:
-    """Name the settings that are drawn, or all if none is."""
+    """Add a legend of the drawn settings, or of all settings if none is drawn."""
     from matplotlib.lines import Line2D
 
     lines = [
@@ -249,7 +249,7 @@ def _legend(figure: Any, settings: Sequence[Setting], drawn: set[int], columns: 
 
 
 def _styles_legend(axes: Any, metrics: Sequence[Metric]) -> None:
-    """Say which line style is which metric."""
+    """Add a legend of the line style of each metric."""
     from matplotlib.lines import Line2D
 
     lone = not any(len(line.get_xdata()) > 1 for line in axes.lines)

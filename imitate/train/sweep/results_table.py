@@ -24,7 +24,7 @@ INTERVALS = {
     "median": "percentile bootstrap over seeds",
 }
 MOST_COLUMNS = 4
-"""Keys with a column each. Settings of different algorithms differ in dozens, which only the JSON has."""
+"""Largest number of keys with a column each; if settings differ in more keys, only the JSON contains them."""
 _OF_LOSS = re.compile(
     r"^(?!rnn|transformer|ema|optim_params)(.*\.)?(enabled|discount|\w*loss\w*|\w+_weight)$"
 )
@@ -50,7 +50,7 @@ def have_several(settings: Sequence[Setting]) -> bool:
 
 
 def loss_kind(setting: Setting) -> str:
-    """Return the algorithm of a setting with what decides the scale of its loss: terms, weights, units of actions."""
+    """Return the algorithm of a setting and the values that decide the scale of its loss, as JSON."""
     config = setting.curves[0].config
     algo = config.get("algo", {})
     parts = {key: value for key, value in _leaves(algo) if _OF_LOSS.search(key)}
@@ -60,7 +60,7 @@ def loss_kind(setting: Setting) -> str:
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Return the dotted keys of a section with their values; of a part that is switched off only its switch."""
+    """Return the dotted keys of a section with their values; a disabled part has only its key ``enabled``."""
     off = prefix and tree.get("enabled") is False
     for key, value in sorted(tree.items()):
         if isinstance(value, Mapping):

@@ -62,9 +62,9 @@ class Sender:
     def changes(self) -> FolderChanges:
         """Return the changes since the last call."""
         present, parts = _files(self._root), []
-        sources: dict[int, str] = {}  # inodes of files whose content the receiver has
+        sources: dict[int, str] = {}  # by inode, path of a file whose content the receiver has
         for path in sorted(present, key=lambda path: (not _is_checkpoint(path), path)):
-            with suppress(FileNotFoundError):  # replaced or removed meanwhile
+            with suppress(FileNotFoundError):  # the run may replace or remove files meanwhile
                 part = self._part(path, sources)
                 if part is not None:
                     parts.append(part)

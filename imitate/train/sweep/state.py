@@ -180,7 +180,7 @@ METRICS = {
     "valid_loss": ("epoch", "Valid/Loss", -1.0),
     "train_loss": ("epoch", "Train/Loss", -1.0),
 }
-"""Kind and key of a line of ``metrics.jsonl``, and the sign by which larger is better."""
+"""By metric: kind and key of its lines in ``metrics.jsonl``, and 1, or -1 if smaller values are better."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ class Order(Protocol):
         """Record the state of a run whose training has ended, successfully or not."""
 
     def final(self, run: SweepRun) -> SweepRun:
-        """Return a run with its final status in the sweep."""
+        """Return a run with the status that the sweep reports at its end, such as "pruned"."""
 
 
 class InTurn:
@@ -328,9 +328,8 @@ class ByHalving:
         self._rungs = halving.rungs(num_epochs)
         self.ladder = Ladder(len(self._rungs), halving.reduction)
         self._waiting = deque(run.name for run in runs if run.status == "waiting")
-        self._cut: deque[str] = (
-            deque()
-        )  # runs that were training towards a rung when the sweep was interrupted
+        # Runs whose training to a rung was interrupted with the sweep; they continue first.
+        self._cut: deque[str] = deque()
         for run in runs:
             self._record(run)
             is_done_here = run.is_paused and run.name in self.ladder.reached
@@ -355,7 +354,7 @@ class ByHalving:
         self.ladder.climbing.discard(run.name)
         if run.is_over or run.is_paused:
             self._record(run)
-        else:  # a failed run is no longer compared
+        else:  # the run failed, so it is no longer compared with others
             self.ladder.reached.pop(run.name, None)
 
     def final(self, run: SweepRun) -> SweepRun:
@@ -379,15 +378,15 @@ class ByHalving:
         records = [] if folder is None else MetricsFile(folder.metrics).read()
         rollouts = [record for record in records if record.get("kind") == "rollout"]
         if self._halving.metric == "success_rate" and rollouts and SUCCESS not in rollouts[-1]:
-            # The environment reports no success, so the return takes its place.
+            # The environment reports no success, so runs are compared by their return.
             self._halving = replace(self._halving, metric="return")
         epoch = max((int(record["epoch"]) for record in records), default=0)
         if not (run.is_over or run.is_paused):
-            epoch -= 1  # the last epoch may not have been evaluated
+            epoch -= 1  # an interrupted run may lack the evaluation of its last epoch
         values = []
         for rung in self._rungs:
             value = self._halving.value(records, rung)
-            if run.is_over and value is None:  # the run was not evaluated that early
+            if run.is_over and value is None:  # its first evaluation came after this rung
                 value = self._halving.value(records[::-1], epoch)
             if value is None or not (run.is_over or rung <= epoch):
                 break

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 LONGEST_NAME = 60
-"""Letters of the folder of several configurations, which has their names if they are no longer."""
+"""Longest folder name, in letters, that is made of the names of all configurations; above, only the first is named."""
 
 
 class Sweep:
@@ -101,7 +101,7 @@ class Sweep:
         self._configs = {name: one.config for name, one in self._runs.items()}
         for config in self._configs.values():
             trust_named(config)
-            environments(config)  # a module that is not trusted is refused before the first process
+            environments(config)  # refuses untrusted modules before the first process starts
         first = next(iter(self._configs.values()))
         names = [str(name) for name in self.axes.get(CONFIG, [first.experiment.name])]
         named = "-".join(names)

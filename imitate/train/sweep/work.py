@@ -103,8 +103,9 @@ SENDING_SHARE = 0.05
 TRAINER_ENDS_S = 30.0
 """Seconds that a training has to save and end after its sweep was killed."""
 SCRATCH = "IMITATE_SCRATCH"
-"""Environment variable: a folder from which nothing is fetched after the worker has ended."""
-# Not `-m imitate`: the process must end with the worker, which holds the other end of its stdin.
+"""Environment variable with the scratch folder of a training on another machine, which is removed at its end."""
+# This program is used instead of `-m imitate`, because the process must end with the worker, which holds the other
+# end of its stdin.
 PROGRAM = f"""
 import os
 from imitate.system.processes import end_with_stdin
@@ -195,7 +196,7 @@ def _trained(item: TrainingItem, place: Path, reports: Reports) -> int:
             _send(sender, reports)
         finally:
             if process.stdin is not None:
-                process.stdin.close()  # ends the training if it still runs, and removes a scratch folder
+                process.stdin.close()  # the training ends when it notices this, and removes its scratch folder
     return process.returncode
 
 
@@ -249,7 +250,7 @@ class _Life:
         for path in self._place.rglob("*"):
             try:
                 state = path.stat()
-            except OSError:  # removed meanwhile
+            except OSError:  # the file was removed meanwhile
                 continue
             seen[str(path)] = (state.st_size, state.st_mtime_ns)
         changed, self._seen = seen != self._seen, seen
@@ -326,7 +327,7 @@ class SweepWork:
         most = self._gpus.places or len(self._configs)
         limits = Limits(quiet_s=resources.hang_s)
         with (
-            # a second signal raises KeyboardInterrupt
+            # The first signal sets the stop flag; a second one raises KeyboardInterrupt.
             ended_by_signals(self._stop.is_set, lambda number: self._stop.set()),
             open_backend(
                 resources.on, cpus=resources.cpus or 1, gpus=resources.gpus, name="imitate-sweep"
@@ -351,7 +352,7 @@ class SweepWork:
     # ---- what the crew asks --------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[TrainingItem]:
-        """Return itself: the next item may depend on earlier results."""
+        """Return this object, an iterator: the next item may depend on earlier results."""
         return self
 
     def __next__(self) -> TrainingItem:
@@ -390,7 +391,7 @@ class SweepWork:
         """Copy files that a worker on another machine has written.
 
         Raises:
-            TrainingError: they cannot be written here; earlier files are complete.
+            TrainingError: the files cannot be written here; earlier files are complete.
         """
         try:
             received(changes, self._folder / item.name)

@@ -354,7 +354,7 @@ def test_named_rewards_of_a_step():
             {"speeds": 1.0, "name": "x"},
             "the environment's info has no 'speed' in a step; did you mean 'speeds'?",
         ),
-        ({"speed": np.inf}, "reward, info:speed: a number is NaN or inf"),
+        ({"speed": np.inf}, "one of reward, info:speed is NaN or inf in a step"),
     ],
 )
 def test_named_rewards_that_are_not_there(info, words):

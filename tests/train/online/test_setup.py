@@ -128,7 +128,7 @@ def test_choices_are_not_scaled(world):
             "dqn",
             2,
             {},
-            "dqn needs actions of one kind, but Plain-v0 takes one of 2 choices and 1 numbers",
+            "dqn needs either discrete or continuous actions, but Plain-v0 takes one of 2 choices and 1 numbers",
         ),
         ("sac", 3, {"num_choices": 4}, "algo.num_choices: 4, but Plain-v0 has 3"),
         ("sac", 2, {"num_continuous": 2}, "algo.num_continuous: 2, but Plain-v0 has 1"),

@@ -39,8 +39,8 @@ class EnvSeat:
 
     Attributes:
         request: current request, or None if the worker is idle.
-        version: version of the policy worker's weights when it was asked.
-        is_stalled: true if it waits for a policy worker.
+        version: version of the policy worker's weights when the request was sent.
+        is_stalled: true if the environment worker waits for a policy worker.
     """
 
     def __init__(self, plan: EnvPlan, backend: Backend[Any]) -> None:
@@ -57,7 +57,7 @@ class EnvSeat:
 
     @property
     def lanes(self) -> list[int]:
-        """Lane numbers of its environments."""
+        """Lane numbers of the worker's environments."""
         numbers: list[int] = self.plan.lanes.reshape(-1).tolist()
         return numbers
 
@@ -432,9 +432,9 @@ class PolicyWorker:
     """A policy worker and its weights.
 
     Attributes:
-        status: its last status, or None while it starts.
-        has: weights with which it acts.
-        is_suspect: true if an environment worker has lost it.
+        status: last status of the worker, or None while it starts.
+        has: weights with which the worker acts.
+        is_suspect: true if an environment worker has lost its connection to this worker.
         heard_s: time of the last status.
     """
 
@@ -451,7 +451,7 @@ class PolicyWorker:
 
     @property
     def is_busy(self) -> bool:
-        """True if it owes an answer."""
+        """True if the worker has not answered the last message yet."""
         return self._given is not None
 
     def give(self, item: PackedWeights) -> None:
@@ -460,10 +460,10 @@ class PolicyWorker:
         self.member.give(item.packed)
 
     def receive(self) -> Lost | None:
-        """Receive its status; return a loss if it is gone or hangs.
+        """Receive the worker's status; return a loss if the worker is gone or hangs.
 
         Raises:
-            UserError: it could not be prepared, or cannot take the weights.
+            UserError: the worker could not be prepared, or cannot load the weights.
         """
         answer = self.member.answer()
         if isinstance(answer, Unprepared):
@@ -479,6 +479,6 @@ class PolicyWorker:
         raise WorkerError(f"policy worker: {getattr(answer, 'reason', answer)}")
 
     def start_anew(self) -> None:
-        """Replace it by a new worker."""
+        """Replace the worker by a new one."""
         self.member.stop()
         self._start()

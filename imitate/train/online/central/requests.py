@@ -71,7 +71,7 @@ class PolicyChannel:
         """Send a request.
 
         Raises:
-            WireError: it is too large, the connection is lost, or the other side does not read in time.
+            WireError: the message is too large, the connection is lost, or the other side does not read in time.
         """
         parts = encode_parts(request)
         if (size := sum(map(len, parts))) > MAX_MESSAGE:
@@ -199,7 +199,8 @@ class RequestServer:
             sock, _ = self._listener.accept()
         except OSError as error:
             LOG.warning("a connection was not accepted: %s", error)
-            self._end(self._strangers.oldest(), "there are too many")  # frees a file descriptor
+            # The process may have no file descriptor left: free one.
+            self._end(self._strangers.oldest(), "there are too many")
             return
         nonce = secrets.token_hex(16)
         client = _Client(Channel(Stream(sock), GREETING_BYTES, linger_s=0.0), nonce)
@@ -211,7 +212,7 @@ class RequestServer:
         self._woken.recv(4096)
 
     def _attend(self, client: _Client, events: int) -> None:
-        """Send the rest of answers, and read complete messages."""
+        """Send the rest of the answers, and read complete messages."""
         try:
             with suppress(TimeoutError):
                 if events & selectors.EVENT_WRITE:
@@ -224,7 +225,7 @@ class RequestServer:
             self._listen(client)
 
     def _read(self, client: _Client) -> None:
-        """Read the received messages, at most so many: more wait in the connection, and its sender too."""
+        """Read at most ``MAX_TOGETHER`` received messages; others stay in the connection, and their sender waits."""
         self._unread.pop(client, None)
         for _ in range(MAX_TOGETHER):
             message = decode_map(client.channel.recv(0.0))
