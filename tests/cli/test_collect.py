@@ -149,7 +149,7 @@ def test_a_policy_records_its_own_episodes(call, tmp_path):
         tmp_path / "p.pth", "flow_policy", env=env, obs={"flat": 3}, shapes=BOUNDS, **train
     )
     printed = call("collect --agent p.pth --num 3 --seed 5 --out own.hdf5").stdout
-    assert "3 demonstrations (policy 3), success unknown" in printed and "solved" not in printed
+    assert "3 episodes (policy 3), success unknown" in printed and "solved" not in printed
     call("collect --agent p.pth --num 3 --seed 5 --workers 2 --out again.hdf5")
     policy, _ = policy_from_checkpoint(ckpt_path=path)
     with DatasetFile("own.hdf5") as file, DatasetFile("again.hdf5") as again:
