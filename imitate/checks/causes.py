@@ -1,8 +1,8 @@
-"""Measurements of possible causes in a training and its data, each with a score on one scale.
+"""Measurements of possible causes of failure in a training run and its demonstrations, each with a score.
 
-A score is the measured value divided by the largest one that healthy trainings showed: from 1 on the cause is named.
-The limits are constants at the head of each measurement; `tests/checks/test_diagnosis.py` holds healthy runs below and
-planted faults above them.
+A score is the measured value divided by the largest value found in healthy trainings. A cause with a score of 1 or more
+is named in the report. `tests/checks/test_diagnosis.py` checks that healthy runs score below 1, and runs with planted
+faults above.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 MOST = 10.0
-"""Largest score; values far beyond a limit differ in words, not in score."""
+"""Largest score; higher scores are cut to this value."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Cause:
     """A possible cause of failure.
 
     Attributes:
-        kind: keyword for programs.
-        score: measured value over the largest healthy one, 0 to 10; the cause is named from 1 on.
+        kind: short name of the cause, such as "clipping".
+        score: measured value divided by the largest value of healthy trainings, cut to 0 to 10.
         words: the evidence, with the measured numbers.
-        advice: what to do next, with a command.
+        advice: what the user can do about this cause, if possible with a command.
     """
 
     kind: str
@@ -43,30 +43,30 @@ class Cause:
 
     @property
     def is_named(self) -> bool:
-        """True if the value is beyond every healthy one."""
+        """True if the score is 1 or more: no healthy training had such a value."""
         return self.score >= 1
 
 
 def scored(kind: str, value: float, limit: float, words: str, advice: str) -> Cause:
-    """Return the cause of a measured value and the largest healthy value."""
+    """Return a cause with the score ``value / limit``, where ``limit`` is the largest value of healthy trainings."""
     score = 0.0 if np.isnan(value) else float(np.clip(value / limit, 0.0, MOST))
     return Cause(kind, score, words, advice)
 
 
 def spread(names: Sequence[str], most: int) -> list[str]:
-    """Return at most ``most`` names, evenly spread."""
+    """Return at most ``most`` of the names, evenly spaced over the list."""
     count = min(most, len(names))
     return [names[round(i * (len(names) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def flat(episodes: Sequence[CheckedDemo], key: str) -> list[Array]:
-    """Return the values (T, D) of an observation in each episode."""
+    """Return the values of an observation key in each episode, flattened to (T, D)."""
     values = [episode.obs[key] for episode in episodes]
     return [value.reshape(len(value), -1).astype(np.float64) for value in values]
 
 
 def at_limits(actions: Sequence[Array], low: Array, high: Array) -> Array:
-    """Return the share of steps (A,) in which an action is at its limits."""
+    """Return for each action dimension the share of steps (A,) in which the action is at its lower or upper limit."""
     every = np.concatenate(actions)
     room = 1e-6 * np.where(np.isfinite(high - low), high - low, 0.0)
     found: Array = ((every <= low + room) | (every >= high - room)).mean(axis=0)
@@ -74,14 +74,14 @@ def at_limits(actions: Sequence[Array], low: Array, high: Array) -> Array:
 
 
 def of_limits(predictions: Predictions, low: Array, high: Array) -> Cause:
-    """Compare how often policy and demonstrations are at the limits of the actions."""
+    """Compare how often the actions of policy and demonstrations are at their limits ``low`` and ``high`` (A,)."""
     acted = at_limits(predictions.actions, low, high)
     shown = at_limits([demo.actions for demo in predictions.demos], low, high)
     more = acted - shown
     worst = int(more.argmax())
     words = (
-        f"the policy's actions[{worst}] are at their limits in {acted[worst]:.0%} of the steps, "
-        f"the demonstrations' in {shown[worst]:.0%}"
+        f"actions[{worst}] is at its limits in {acted[worst]:.0%} of the policy's actions "
+        f"and in {shown[worst]:.0%} of the demonstrated actions"
     )
     return scored(
         "clipping",
@@ -93,9 +93,10 @@ def of_limits(predictions: Predictions, low: Array, high: Array) -> Cause:
 
 
 def of_copying(predictions: Predictions) -> Cause | None:
-    """Measure whether the policy repeats the last demonstrated action where the demonstrated action changes.
+    """Measure whether the policy repeats the previous demonstrated action in steps in which the action changes.
 
-    At the tenth of the steps with the largest changes, 0.5 is as near to the action before as to the right one.
+    Only the 10 % of the steps with the largest changes count. The measure is 0 if the policy's action equals the
+    demonstrated one, 1 if it equals the demonstrated action of the step before, and 0.5 halfway between them.
     """
     changes, nearness = [], []
     std = np.concatenate([demo.actions for demo in predictions.demos]).std(axis=0)
@@ -116,8 +117,8 @@ def of_copying(predictions: Predictions) -> Cause | None:
         return None
     copied = float(near[large].mean())
     words = (
-        f"where demonstrated actions change, predictions are nearer to the action before than to the right one "
-        f"({copied:.2f}; 0 is right, 0.5 between, 1 the action before)"
+        f"where the demonstrated action changes, the policy's action is at {copied:.2f} between the demonstrated "
+        "action of the step (0) and that of the step before (1)"
     )
     return scored(
         "copying",
@@ -131,9 +132,14 @@ def of_copying(predictions: Predictions) -> Cause | None:
 def copied_columns(
     demos: Sequence[CheckedDemo], keys: Sequence[str], before: int
 ) -> dict[str, NDArray[np.intp]]:
-    """Return the columns of each vector that are an action of the same step (``before`` 0) or of the last one (1).
+    """Return the columns of each observed vector that copy an action.
 
-    A vector of a robot's positions that equals the action before as a whole is where its targets led it, and no copy.
+    A vector of robot positions that equals the whole previous action is no copy: the robot has reached its target.
+
+    Args:
+        demos: demonstrations.
+        keys: observation keys of the vectors.
+        before: 0 to look for the action of the same step, 1 for the action of the step before.
     """
     found = {}
     for key in keys:
@@ -154,18 +160,18 @@ def copied_columns(
 
 
 def of_repeating(share: float, columns: Mapping[str, NDArray[np.intp]], before: int) -> Cause:
-    """Judge the ablation of an observed action.
+    """Judge how much the policy relies on observations that are copies of actions.
 
     Args:
-        share: change of the actions when it alone is exchanged, as a fraction of their change when all
-            observations are exchanged.
-        columns: numbers of each vector that are an action.
-        before: 1 for that of the step before, 0 for that of the same step.
+        share: change of the policy's actions when only these copies are exchanged for those of another demonstration,
+            as a fraction of the change when all observations are exchanged.
+        columns: columns of each observed vector that copy an action.
+        before: 1 if they copy the action of the step before, 0 if that of the same step.
     """
     named = ", ".join(f"{key}[{', '.join(map(str, at))}]" for key, at in columns.items())
     words = (
-        f"{named} is the action of the {'step before' if before else 'same step'}; if it alone is taken from another "
-        f"demonstration, actions change {share:.0%} as much as if all observations are"
+        f"{named} is the action of the {'step before' if before else 'same step'}; if only this is taken from another "
+        f"demonstration, the policy's actions change {share:.0%} as much as if all observations are"
     )
     return scored("copying", share, 0.68, words, _NO_COPY)
 
@@ -174,11 +180,11 @@ _NO_COPY = "leave the last action out of observation.modalities, shorten train.f
 
 
 class Neighbours:
-    """Nearest steps of other demonstrations, by the standardized vectors that the policy observes.
+    """Search for the nearest steps in demonstrations, by the distance of standardized observations.
 
     Args:
         demos: demonstrations.
-        keys: names of the vectors.
+        keys: observation keys of the vectors that make up a point; images are not used.
     """
 
     def __init__(self, demos: Sequence[CheckedDemo], keys: Sequence[str]) -> None:
@@ -198,7 +204,10 @@ class Neighbours:
         )
 
     def nearest(self, points: Array, without: int | None = None) -> tuple[Array, NDArray[np.intp]]:
-        """Return distances (N,) and rows (N,) of the nearest steps, of other demonstrations than ``without``."""
+        """Return the distance (N,) and row (N,) of the step nearest to each point (N, D).
+
+        Steps of demonstration number ``without`` are not searched.
+        """
         rows = (
             np.flatnonzero(self.of != without) if without is not None else np.arange(len(self.of))
         )
@@ -214,12 +223,12 @@ class Neighbours:
         return distance, row
 
     def standardized(self, obs: Mapping[str, NDArray[np.generic]]) -> Array:
-        """Return the points (T, D) of an episode's observations."""
+        """Return an episode's observations as points (T, D), standardized as the demonstrations are."""
         found: Array = (self._joined(obs) - self._mean) / self._scale
         return found
 
     def among_demos(self) -> tuple[Array, NDArray[np.intp]]:
-        """Return for each step of the demonstrations the distance and row of its nearest step in another one."""
+        """Return for each step of each demonstration the distance and row of the nearest step in the others."""
         found = [
             self.nearest(self.points[self.of == number], number)
             for number in range(len(self.parts))
@@ -227,14 +236,14 @@ class Neighbours:
         return np.concatenate([d for d, _ in found]), np.concatenate([r for _, r in found])
 
     def similar(self, most: float, number: int) -> NDArray[np.intp]:
-        """Return for steps of the demonstrations the nearest steps of as many others, in the same state.
+        """Find states that several demonstrations pass.
 
         Args:
-            most: largest distance, in standard deviations per number that varies.
-            number: number of demonstrations.
+            most: largest distance that counts as the same state, in standard deviations per dimension that varies.
+            number: number of demonstrations that have to pass a state.
 
         Returns:
-            rows (N, number) of the steps, of which the first is the step itself; only steps that have them.
+            rows (N, number): for each such state one step of each of the demonstrations.
         """
         varied = int((self.points.std(axis=0) > 0).sum())
         firsts = np.flatnonzero(np.diff(self.of, prepend=-1))
@@ -251,38 +260,38 @@ class Neighbours:
 
 
 _ROWS = 1500
-"""Largest number of steps for which similar ones are searched."""
+"""Largest number of steps for which similar steps of other demonstrations are searched."""
 _CLOSE = 0.2
-"""Largest distance of states that should have one action, in standard deviations per number."""
+"""Largest distance of states that count as the same, in standard deviations per dimension."""
 _STATES = 30
-"""Smallest number of such states."""
+"""Smallest number of states shared by demonstrations from which their consistency is judged."""
 _DEMOS = 5
-"""Number of demonstrations that are compared in each of these states."""
+"""Number of demonstrations that are compared in each shared state."""
 _STEPS = 5
-"""Number of steps over which actions are averaged."""
+"""Number of steps over which actions are averaged before they are compared."""
 _FORKS = 1.0
-"""Largest variance of actions in one state that a twentieth of the states of healthy demonstrations exceeds."""
+"""Largest mean variance of actions in the 5 % of shared states that differ most, in healthy demonstrations."""
 _CHANCE = 0.65
-"""Largest variance of actions in one state that half of the states of healthy demonstrations exceed."""
+"""Largest median variance of actions in shared states, in healthy demonstrations."""
 
 
 def of_consistency(
     neighbours: Neighbours, demos: Sequence[CheckedDemo], several_ways: bool
 ) -> Cause | None:
-    """Measure how much actions differ between almost equal states of different demonstrations.
+    """Measure how much the actions of different demonstrations differ in almost equal states.
 
-    Means of the actions of some steps are compared, so noise counts little, and ways that part count even if few states
-    show it. 0 is the same action in the same state; 1 is no more alike than at random. An action that nowhere follows
-    from the state is judged by the median over the states, others by the twentieth of the states with the largest
-    differences.
+    Actions are averaged over 5 steps, so that noise counts little. Their variance in a state is divided by the variance
+    over all states: 0 means equal actions in equal states, 1 actions that do not depend on the state. The median over
+    the states finds actions that never follow from the state; the mean of the 5 % of the states with the largest
+    variance finds demonstrations that go different ways from a few states.
 
     Args:
-        neighbours: steps of the demonstrations.
-        demos: the same demonstrations.
+        neighbours: search over the steps of ``demos``.
+        demos: demonstrations.
         several_ways: true for policies that can learn several ways of acting in one state.
 
     Returns:
-        the cause, or None if fewer than 30 states of the demonstrations are so near to each other.
+        the cause, or None if the demonstrations share fewer than 30 states.
     """
     number = min(_DEMOS, len(demos))
     rows = neighbours.similar(_CLOSE, number)
@@ -298,15 +307,18 @@ def of_consistency(
     apart = float(np.where(median < 0.5, part, 0.0).max())
     value = max(apart / _FORKS, float(median.mean()) / _CHANCE)
     words = (
-        f"in {len(rows)} states that {number} demonstrations pass, their actions differ {median.mean():.2f} times as "
-        f"much as in any states, and in the twentieth of them where they part {apart:.2f} times"
+        f"in {len(rows)} states that {number} demonstrations pass, the variance of their actions is "
+        f"{median.mean():.2f} times that over all states, and {apart:.2f} times in the 5 % that differ most"
     )
-    advice = "record in one way, filter (imitate dataset filter), or train flow_policy, diffusion_policy or vq_bet"
+    advice = (
+        "record all demonstrations in one way, select such ones (imitate dataset filter), or train a policy that can "
+        "learn several ways: flow_policy, diffusion_policy or vq_bet"
+    )
     return scored("inconsistent", value, 5.0 if several_ways else 1.0, words, advice)
 
 
 def _next_mean(actions: Array) -> Array:
-    """Return the means (T, A) of the actions of each step and the next ones."""
+    """Return for each step the mean action (T, A) of that step and the next four, fewer at the end."""
     sums = np.cumsum(np.concatenate([np.zeros((1, actions.shape[1])), actions]), axis=0)
     ends = np.minimum(np.arange(len(actions)) + _STEPS, len(actions))
     found: Array = (sums[ends] - sums[:-1]) / (ends - np.arange(len(actions)))[:, None]
@@ -314,13 +326,16 @@ def _next_mean(actions: Array) -> Array:
 
 
 _EPOCHS = 10
-"""Fewest epochs that are advised."""
+"""Smallest number of epochs that the advice names, and from which a finished training is judged."""
 _FALLING = 0.12
-"""Share of the loss's fall in the last third of the epochs above which a training is not finished."""
+"""A training is not finished if the last third of the epochs brought more than this share of the loss's fall."""
 
 
 def _falling(losses: Sequence[float]) -> float:
-    """Return the share of the whole fall of the loss that the last third of at least three epochs brought."""
+    """Return the decrease of the loss in the last third of the epochs as a fraction of its whole decrease.
+
+    At least three losses are needed. The fraction is 0 if the loss did not decrease.
+    """
     x = np.asarray(losses, dtype=np.float64)
     part = max(len(x) // 10, 1)
     third = 2 * len(x) // 3
@@ -330,54 +345,57 @@ def _falling(losses: Sequence[float]) -> float:
 
 
 def of_unlearnable(losses: Sequence[float], error: float) -> Cause | None:
-    """Judge whether the actions follow from the observations: a finished training that does not fit its own data.
+    """Judge whether the observations determine the actions, by the error on the training data after the training.
 
     Args:
-        losses: training loss of each epoch; of fewer than ten nothing is known.
-        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
+        losses: training loss of each epoch.
+        error: the policy's action error on training demonstrations, divided by the error of the best constant action.
+
+    Returns:
+        the cause, or None if there are fewer than ten epochs or the loss was still falling.
     """
     if len(losses) < _EPOCHS or _falling(losses) > 0.5 * _FALLING:
         return None
     words = (
-        f"the loss has stopped falling, and on its own demonstrations the policy errs {error:.2f} times as much as a "
-        "constant action: its observations do not tell the demonstrated actions"
+        f"the loss has stopped falling, and on its training demonstrations the policy's error is {error:.2f} times "
+        "that of a constant action: its observations do not determine the demonstrated actions"
     )
     advice = (
-        "if people acted differently in one state, record one way or train flow_policy, diffusion_policy or vq_bet; "
-        "else look for an observation that is missing, late or wrong"
+        "if people acted differently in the same state, record them in one way or train flow_policy, "
+        "diffusion_policy or vq_bet; otherwise look for an observation that is missing, late or wrong"
     )
     return scored("inconsistent", error, 0.75, words, advice)
 
 
 def of_training(losses: Sequence[float], error: float) -> Cause:
-    """Judge whether the loss still fell at the end while the policy errs on its own training data.
+    """Judge whether the training ended too early: the loss was still falling and the error is large.
 
     Args:
         losses: training loss of each epoch.
-        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
+        error: the policy's action error on training demonstrations, divided by the error of the best constant action.
     """
     if len(losses) < 3:
-        # the losses are too few to judge: only the error of the actions counts
+        # Too few losses show no trend, so only the error decides.
         falling = 1.3 * _FALLING
-        words = f"the training has {counted(len(losses), 'epoch')} only"
+        words = f"the training had only {counted(len(losses), 'epoch')}"
     else:
         falling = _falling(losses)
         words = f"the last third of the epochs brought {falling:.0%} of the loss's whole fall"
-    words += f", and on its own demonstrations the policy errs {error:.2f} times as much as a constant action"
+    words += f", and on its training demonstrations the policy's error is {error:.2f} times that of a constant action"
     score = float(np.sqrt(max(falling, 0.0) / _FALLING * error / 0.5))
     epochs = max(2 * len(losses), _EPOCHS) if losses else "N"
-    advice = f"train on: imitate train --resume RUN --epochs {epochs}"
+    advice = f"continue the training: imitate train --resume RUN --epochs {epochs}"
     return scored("undertrained", score, 1.0, words, advice)
 
 
 def of_normalization(
     saved: Mapping[str, tuple[Array, Array]], known: Mapping[str, Range]
 ) -> Iterator[Cause]:
-    """Compare the normalization in the checkpoint with the statistics of the data.
+    """Check that the checkpoint's normalization brings the observations of the demonstrations to a usual range.
 
     Args:
-        saved: offset and scale of each observation's normalization.
-        known: statistics of the data.
+        saved: offset and scale for each observation key.
+        known: range, mean and standard deviation of each observation key in the demonstrations.
     """
     for key, (offset, scale) in saved.items():
         range_ = known.get(key)
@@ -390,29 +408,31 @@ def of_normalization(
             continue
         centre = np.abs(range_.mean - offset) / scale
         value = float(np.maximum(centre / 1.5, np.log10(np.maximum(reach, 1e-3)) - 1)[varied].max())
-        narrow = 0.02 / max(float(reach[varied].max()), 1e-12)  # one number alone may hardly vary
+        narrow = 0.02 / max(
+            float(reach[varied].max()), 1e-12
+        )  # A single dimension may hardly vary.
         words = (
-            f"after the checkpoint's normalization '{key}' reaches {reach[varied].max():.3g} in the data and has a "
-            f"mean of {centre[varied].max():.3g} (expected: about 1 to 10, and 0)"
+            f"the checkpoint's normalization gives '{key}' in the data a largest value of {reach[varied].max():.3g} "
+            f"(expected: about 1 to 10) and a mean of {centre[varied].max():.3g} (expected: 0)"
         )
         yield scored(
             "normalization",
             max(value, narrow),
             1.0,
             words,
-            "train on the data that the policy will see, or name them: --dataset FILE",
+            "train on data like those that the policy will observe, or give the file of its training: --dataset FILE",
         )
 
 
 def of_units(key: str, demos: Sequence[Array]) -> Cause | None:
-    """Divide the demonstrations into those with small and with large values: are some in other units?
+    """Test whether some demonstrations have an observation in other units, so that its values are much larger.
 
     Args:
-        key: name of the observation.
+        key: the observation key.
         demos: (T, D) values of each demonstration.
 
     Returns:
-        the cause, or None for fewer than four demonstrations that are not 0.
+        the cause, or None if fewer than four demonstrations have values other than 0.
     """
     sizes = np.array([np.sqrt((demo**2).mean()) for demo in demos])
     if (sizes > 0).sum() < 4:
@@ -425,14 +445,15 @@ def of_units(key: str, demos: Sequence[Array]) -> Cause | None:
 
 
 def split_of(sizes: Array, least: float) -> tuple[float, float, int]:
-    """Divide sizes that are not 0 into small and large ones.
+    """Divide positive sizes into a group of small and a group of large ones; zeros are left out.
 
     Args:
-        sizes: sizes; fewer than four are not divided.
-        least: factor from which on the two are different.
+        sizes: one size for each demonstration.
+        least: smallest factor between the groups' means with which they count as different.
 
     Returns:
-        the score, which is 1 or more if there are two kinds; the factor between their means; the number of large ones.
+        the score, which is 1 or more if the groups are clearly different; the factor between their means; the number
+        of sizes in the group of large ones. Fewer than four sizes are not divided: the score is 0 and the factor 1.
     """
     logs = np.sort(np.log10(sizes[sizes > 0]))
     if len(logs) < 4:
@@ -448,17 +469,18 @@ def split_of(sizes: Array, least: float) -> tuple[float, float, int]:
 
 _OTHER_UNIT = 8.0
 _APART = 5.0
-"""Distance of two parts, in deviations within them, that one distribution of values does not show."""
+"""Distance of two groups, in standard deviations within them, that halves of one distribution do not reach."""
 
 
 def limit_of(lengths: Sequence[int], solved: Sequence[bool | None]) -> int | None:
-    """Return the number of steps after which failed episodes end, or None if they end at different ones.
+    """Return the step limit at which failed episodes were cut, or None if there seems to be no such limit.
 
-    It is no limit if another episode is longer: then failures end by themselves, such as with a collision.
+    There is no limit if failures have different lengths or a solved episode is longer: then something else ends them,
+    such as a collision.
 
     Args:
-        lengths: steps of each recorded episode.
-        solved: outcome of each.
+        lengths: number of steps of each recorded episode.
+        solved: outcome of each episode; None counts as a failure.
     """
     failed = [n for n, one in zip(lengths, solved, strict=True) if one is not True]
     if len(failed) < 2 or np.mean(np.asarray(failed) >= max(failed) - 1) < 0.8:
@@ -469,11 +491,20 @@ def limit_of(lengths: Sequence[int], solved: Sequence[bool | None]) -> int | Non
 def of_horizon(
     horizon: int | None, lengths: Sequence[int], episodes: str = "evaluation episodes"
 ) -> Cause | None:
-    """Compare the longest episode with the demonstrations, in steps."""
+    """Judge whether episodes are cut before the task can be solved.
+
+    Args:
+        horizon: largest number of steps of an episode, or None if it is not known.
+        lengths: number of steps of each demonstration.
+        episodes: words for the episodes in the report.
+
+    Returns:
+        the cause, or None without a horizon or demonstrations.
+    """
     if horizon is None or not lengths:
         return None
     long = float(np.quantile(np.asarray(lengths), 0.9))
-    words = f"{episodes} end after {horizon} steps; a tenth of the demonstrations have {long:.0f} or more"
+    words = f"{episodes} end after {horizon} steps; 10 % of the demonstrations have {long:.0f} steps or more"
     return scored(
         "horizon",
         long / horizon,
@@ -484,10 +515,13 @@ def of_horizon(
 
 
 def of_failures(solved: Sequence[bool | None]) -> Cause | None:
-    """Judge the share of imitated demonstrations that fail; None if the file does not say which do.
+    """Judge the share of failed episodes among the demonstrations that the policy imitates.
 
     Args:
-        solved: outcome of each demonstration of the training.
+        solved: outcome of each demonstration of the training; None if it is not known.
+
+    Returns:
+        the cause, or None if no demonstration is known to have failed.
     """
     failed = sum(one is False for one in solved)
     if not failed:
@@ -502,31 +536,32 @@ def of_failures(solved: Sequence[bool | None]) -> Cause | None:
 
 
 def of_one_or_two(number: int, own: float) -> Cause:
-    """Judge a training on one or two demonstrations, too few to predict one of them from others.
+    """Return the cause "few demonstrations" of a training on one or two demonstrations.
 
     Args:
         number: number of demonstrations.
-        own: error of the policy on them, divided by that of the best constant action.
+        own: the policy's action error on them, divided by the error of the best constant action.
     """
     words = (
-        f"the policy was trained on {counted(number, 'demonstration')} (its error on it: {own:.2f}, 1: as badly as a "
-        "constant action): other starts are new to it"
+        f"the policy was trained on {counted(number, 'demonstration')}, and other starts are new to it (its error on "
+        f"the training data is {own:.2f} times that of a constant action)"
     )
-    return Cause("few demonstrations", MOST / number, words, "record more, from other starts")
+    advice = "record more demonstrations, from other starts"
+    return Cause("few demonstrations", MOST / number, words, advice)
 
 
 def of_images_ignored(share: float, error: float, keys: Sequence[str]) -> Cause:
-    """Judge the ablation of the images.
+    """Judge whether the policy ignores its images.
 
     Args:
-        share: change of the actions when images alone are exchanged, as a fraction of their change when all
-            observations are exchanged.
-        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
-        keys: names of the images.
+        share: change of the policy's actions when only the images are exchanged for those of another demonstration,
+            as a fraction of the change when all observations are exchanged.
+        error: the policy's action error on training demonstrations, divided by the error of the best constant action.
+        keys: observation keys of the images.
     """
     words = (
-        f"if the images ({', '.join(keys)}) alone are taken from another demonstration, actions change {share:.1%} as "
-        f"much as if all observations are, and the policy errs {error:.2f} times as much as a constant action"
+        f"if only the images ({', '.join(keys)}) are taken from another demonstration, the policy's actions change "
+        f"{share:.1%} as much as if all observations are, and its error is {error:.2f} times that of a constant action"
     )
     score = min(0.05 / max(share, 1e-6), error / 0.4)
     return scored(
@@ -534,21 +569,21 @@ def of_images_ignored(share: float, error: float, keys: Sequence[str]) -> Cause:
         score,
         1.0,
         words,
-        "compare a training without images: docs/encoders.md; a larger encoder, or fewer vectors",
+        "train with a larger encoder or fewer vectors, and compare with a training without images: docs/encoders.md",
     )
 
 
 def of_images_cropped(key: str, unseen: float, error: float) -> Cause:
-    """Judge a border of the images that the policy does not see.
+    """Judge whether a crop hides too much of the images from the policy.
 
     Args:
-        key: name of the images.
-        unseen: part of the images' variance in the border.
-        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
+        key: observation key of the images.
+        unseen: fraction of the images' variance in the border that does not change the policy's actions.
+        error: the policy's action error on training demonstrations, divided by the error of the best constant action.
     """
     words = (
-        f"{unseen:.0%} of what varies in the images of '{key}' is in a border that changes no action, and the policy "
-        f"errs {error:.2f} times as much as a constant action"
+        f"{unseen:.0%} of the variance of images '{key}' is in a border that does not change the policy's actions, "
+        f"and the policy's error is {error:.2f} times that of a constant action"
     )
     advice = "enlarge crop_height and crop_width of the encoder: docs/encoders.md"
     return scored("blind", min(unseen / 0.6, error / 0.4), 1.0, words, advice)

@@ -1,8 +1,8 @@
 """Diagnosis of a policy that does not succeed: possible causes, measured and ranked.
 
-The policy acts on demonstrations of its training and, if there is one, on a recording of its failures; see
-:mod:`imitate.checks.causes` for what is measured. A cause that another one explains, such as unknown states where
-units are wrong, comes after it.
+The policy acts on its training demonstrations and, if given, on a recording of its failures. Causes are ranked by their
+scores (:mod:`imitate.checks.causes`), but a cause that may follow from another one is put after it: observations in
+other units, for example, are also outside the range of the training.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _FIRST = (
     "normalization",
     "rate",
 )
-"""Causes that explain all others."""
+"""Kinds of causes that may lead to all other kinds; they are ranked first."""
 _LAST = ("sensor", "clipping", "outside", "other policy", "undertrained", "inconsistent")
-"""Causes that others may explain."""
+"""Kinds of causes that may follow from others; they are ranked after most others."""
 _CONSEQUENCES = ("coverage", "other starts", "drift")
-"""Where failures begin and end: any cause of wrong actions explains it."""
+"""Kinds for where failures begin and end, which may follow from any cause of wrong actions; they are ranked last."""
 _OF_FRAME = ("exchanged vectors", "offset")
-"""Faults that observations which describe the scene of solved episodes do not have."""
+"""Kinds that are excluded if the observations of solved episodes look like those of demonstrations."""
 _SUCCEEDS = 0.8
 
 
@@ -74,10 +74,10 @@ class Diagnosis:
     """Result of a diagnosis.
 
     Attributes:
-        causes: all that was measured, the likeliest first.
-        notes: what could not be measured, and why.
-        success: success rate of the recorded episodes, without a recording that of the run; None if it is unknown.
-        success_of: which of the two it is.
+        causes: all measured causes, the most likely first.
+        notes: sentences about measurements that were left out, with the reason.
+        success: success rate of the recorded episodes, or of the run if there is no recording; None if not known.
+        success_of: "the recorded episodes" or "the run", whichever ``success`` belongs to.
     """
 
     causes: list[Cause] = field(default_factory=list)
@@ -87,13 +87,13 @@ class Diagnosis:
 
     @property
     def named(self) -> list[Cause]:
-        """Causes beyond what healthy runs show; none if the policy succeeds."""
+        """Causes with a score of 1 or more; empty if the policy succeeds in at least 80 % of the episodes."""
         if self.success is not None and self.success >= _SUCCEEDS:
             return []
         return [cause for cause in self.causes if cause.is_named]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the diagnosis as a dictionary that can be written as JSON."""
         named = self.named
         return {
             "named": [cause.kind for cause in named],
@@ -111,14 +111,14 @@ def diagnose(
     most: int = 20,
     rename: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Measure all causes that can be measured, and rank them.
+    """Measure all causes for which there are data, and rank them.
 
     Args:
         subject: policy and run.
-        data: demonstrations of the training, or None.
-        recording: recorded episodes in which the policy failed, or None.
+        data: file of the training demonstrations, or None.
+        recording: file of recorded episodes of the policy, or None.
         most: largest number of demonstrations, and of recorded episodes, on which the policy acts.
-        rename: from names of the recording's observations to the policy's.
+        rename: maps observation keys of the recording to those of the policy.
 
     Raises:
         UserError: an observation of the policy is missing in ``data``.
@@ -130,14 +130,14 @@ def diagnose(
     shown: list[CheckedDemo] = []
     if data is None or not names:
         report.notes.append(
-            "without the demonstrations (--dataset) only the recording was examined"
+            "only the recording was examined: give the demonstrations by --dataset to examine the training"
         )
     else:
         shown = episodes_of(data, spread(names, most), subject.policy)
         report.causes += _of_training(subject, data, names, shown, report)
     if recording is None or not failures:
         report.notes.append(
-            "without a recording of failures (--recording) only the training was examined"
+            "only the training was examined: give a recording of failures by --recording to examine it too"
         )
     else:
         solved = list(outcomes(recording, failures).values())
@@ -155,7 +155,7 @@ def diagnose(
 
 
 def ranked(found: Sequence[Cause]) -> list[Cause]:
-    """Sort causes: named ones first, those that explain others before those that are explained, then by score."""
+    """Sort causes: scores of 1 and more first, among these by kind (:data:`_FIRST` to :data:`_LAST`), then by score."""
 
     def place(cause: Cause) -> tuple[bool, int, int, float, int]:
         tiers = _FIRST, (), _LAST, _CONSEQUENCES
@@ -175,7 +175,15 @@ def _of_training(
     shown: list[CheckedDemo],
     report: Diagnosis,
 ) -> Iterator[Cause]:
-    """Measure what the demonstrations (``names``, some of them ``shown``) and the policy's actions on them show."""
+    """Measure causes in the demonstrations, and in the policy's actions on them.
+
+    Args:
+        subject: policy and run.
+        data: file of the demonstrations.
+        names: names of all demonstrations of the training.
+        shown: those demonstrations on which the policy acts.
+        report: gets a note for each measurement that is left out.
+    """
     policy = subject.policy
     vectors = _of_kind(policy, ("low_dim",))
     measured = {key: range_of([demo.obs[key] for demo in shown]) for key in vectors}
@@ -191,11 +199,13 @@ def _of_training(
     yield from response.of_parts(motions)
     if policy.goal_keys:
         report.notes.append(
-            "the policy has goals: its actions on the demonstrations were not examined"
+            "the policy needs goals, so its actions on the demonstrations were not examined"
         )
         return
     if shown[0].actions.shape[1] != len(np.ravel(policy.limits[0])):
-        report.notes.append("the demonstrations' actions have another form: they were not compared")
+        report.notes.append(
+            "the demonstrations' actions have another size than the policy's, so they were not compared"
+        )
         return
     predictions = acted(policy, shown)
     again = acted(policy, shown, seed=1) if subject.several_ways else predictions
@@ -215,13 +225,13 @@ def _of_training(
     if images:
         yield from _of_images(policy, data, names, predictions, error)
         report.notes.append(
-            "the policy has images: whether the demonstrations are enough and alike was not measured"
+            "the policy observes images, so number and consistency of the demonstrations were not judged"
         )
         return
     alike = causes.of_consistency(causes.Neighbours(shown, vectors), shown, subject.several_ways)
     if alike is None:
         report.notes.append(
-            "no two demonstrations come close: whether they are alike was not measured"
+            "too few states are shared by demonstrations, so their consistency was not judged"
         )
     yield from _some(alike)
     yield from _of_left_out(policy, data, names, error)
@@ -234,7 +244,7 @@ def _of_images(
     predictions: Predictions,
     error: float,
 ) -> Iterator[Cause]:
-    """Measure what the images of the demonstrations tell, and how much the policy uses them."""
+    """Measure how much the policy uses its images, and whether the images predict how demonstrations end."""
     images, vectors = _of_kind(policy, IMAGE_KINDS), _of_kind(policy, ("low_dim",))
     every = dict.fromkeys(images)
     yield causes.of_images_ignored(changed_by(policy, predictions, every), error, images)
@@ -252,7 +262,7 @@ def _of_images(
 def _of_copies(
     policy: RolloutPolicy, predictions: Predictions, vectors: Sequence[str]
 ) -> Iterator[Cause]:
-    """Measure how much the policy depends on observed actions of the same step and of the one before."""
+    """Measure how much the policy relies on observations that copy the action of the same or the previous step."""
     for before in (0, 1):
         copied = causes.copied_columns(predictions.demos, vectors, before)
         if copied:
@@ -260,13 +270,13 @@ def _of_copies(
 
 
 _LEFT_OUT = 100
-"""Largest number of demonstrations of which each is predicted from the others."""
+"""Largest number of demonstrations for leave-one-out predictions."""
 
 
 def _of_left_out(
     policy: RolloutPolicy, data: DatasetFile, names: Sequence[str], error: float
 ) -> Iterator[Cause]:
-    """Measure what the demonstrations show of each other, and what other vectors of the file add."""
+    """Measure how well demonstrations predict each other, and whether vectors that the policy does not observe help."""
     names = spread(names, _LEFT_OUT)
     demos = episodes_of(data, names, policy)
     known = fitted.LeftOut(demos, policy.obs_keys)
@@ -278,7 +288,7 @@ def _of_left_out(
 
 
 _LARGEST = 32
-"""Numbers of the largest vector that is tried as an unobserved one."""
+"""Largest size of a vector that is tried as a further input."""
 
 
 def _of_recording(
@@ -291,7 +301,18 @@ def _of_recording(
     report: Diagnosis,
     solved: Sequence[bool | None],
 ) -> Iterator[Cause]:
-    """Measure what a recording of failures shows."""
+    """Measure causes in a recording of failures.
+
+    Args:
+        subject: policy and run.
+        data: file of the demonstrations, or None.
+        shown: demonstrations on which the policy acts; may be empty.
+        recording: file of the recorded episodes.
+        failures: names of the recorded episodes to examine.
+        rename: maps observation keys of the recording to those of the policy.
+        report: gets a note for each measurement that is left out.
+        solved: outcome of each examined episode, None if not known.
+    """
     policy = subject.policy
     kinds = {key: policy.modalities[key] for key in policy.obs_keys}
     wanted = schema_of(policy).observations
@@ -309,7 +330,9 @@ def _of_recording(
     broken = [*recorded.of_finite(episodes)]
     yield from broken
     if broken:
-        report.notes.append("the policy cannot act on such values: its actions were not compared")
+        report.notes.append(
+            "the policy cannot act on NaN or inf, so the recording was not compared further"
+        )
         return
     here = motions_of(recording, episodes, rename)
     there = [] if data is None else motions_of(data, shown)
@@ -368,7 +391,12 @@ def _of_frame(
     episodes: Sequence[CheckedDemo],
     names: Mapping[str, str],
 ) -> tuple[list[Cause], bool]:
-    """Test whether failed episodes look solved, and solved ones too: then the observations describe the scene."""
+    """Test whether the observations of recorded episodes describe the scene.
+
+    Returns:
+        the cause "frame", if it was measured; and true if solved episodes end like demonstrations, so that the
+        observations are right.
+    """
     vectors = _of_kind(subject.policy, ("low_dim",))
     if data is None or not vectors or None in solved:
         return [], False
@@ -391,7 +419,17 @@ def _inputs(
     firsts: Mapping[str, Array],
     solved: Sequence[bool | None],
 ) -> Iterator[Cause]:
-    """Compare the recorded observations with those of the training; ``first`` was found at the begin of episodes."""
+    """Compare the recorded observations with those of the training.
+
+    Args:
+        first: findings at the beginning of episodes; their observation keys are not examined further.
+        episodes: recorded episodes.
+        shown: demonstrations; may be empty.
+        kinds: modality of each observation key.
+        known: statistics of the training.
+        firsts: (N, D) first values of each vector in demonstrations; may be empty.
+        solved: outcome of each recorded episode.
+    """
     yield from map(recorded.of_structure, first)
     odd = {key for found in first for key in found.key.split(", ")}
     vectors = [key for key, kind in kinds.items() if kind == "low_dim" and key not in odd]
@@ -428,7 +466,7 @@ def _of_camera(
     vectors: Sequence[str],
     known: Range | None,
 ) -> Iterator[Cause]:
-    """Compare the images of a camera with those of the demonstrations, and with the vectors beside them."""
+    """Compare recorded images with those of the demonstrations, and with the vectors of the same steps."""
     images, theirs = ([one.obs[key] for one in part] for part in (episodes, shown))
     found = [*image_causes.of_images(key, images, known, theirs)]
     yield from found
@@ -442,9 +480,15 @@ def _of_camera(
 def at_begin(
     episodes: Sequence[CheckedDemo], kinds: Mapping[str, str], known: TrainingObservations
 ) -> list[DeployFinding]:
-    """Return wrong orders, signs, zeros and exchanged cameras in the first observations of a quarter of the episodes.
+    """Return wrong orders, signs, zeros and exchanged cameras in the first observations of episodes.
 
-    One alone may begin oddly by chance.
+    A finding counts if it occurs in a quarter of the episodes, and in at least two, since one may begin oddly by
+    chance. If there is only one episode, every finding counts.
+
+    Args:
+        episodes: recorded episodes.
+        kinds: modality of each observation key.
+        known: statistics of the training.
     """
     found: dict[tuple[str, str], list[DeployFinding]] = {}
     for episode in episodes:
@@ -461,7 +505,7 @@ def at_begin(
 
 
 def _is_negated(episodes: Sequence[Array], known: Range) -> bool:
-    """Return whether the first values fit the training with the opposite sign wherever some do not fit as they are."""
+    """Return whether the first values of each dimension outside the training's range are inside with opposite sign."""
     firsts = np.stack([values[0] for values in episodes])
     room = OUTSIDE * (known.high - known.low)
 
@@ -473,7 +517,7 @@ def _is_negated(episodes: Sequence[Array], known: Range) -> bool:
 
 
 _CONTRADICTED = 0.2
-"""Share of episodes that may contradict the opposite sign of a number by chance."""
+"""Share of episodes that may be outside the training's range with the opposite sign, too."""
 
 
 def _of_kind(policy: RolloutPolicy, kinds: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Episodes that look solved and are not: their observations do not describe the scene.
+"""Test for failed episodes whose observations look solved, because they do not describe the scene.
 
-At the end of successful demonstrations some combinations of observed numbers hardly vary, such as the difference of a
-position and its goal: they define success in the task. A policy that sees a goal or a pose in another order, with
-another sign or from another origin reaches this state in its observations, and fails in the scene.
+At the end of successful demonstrations some combinations of observed values hardly vary, such as the difference between
+a position and its goal: they define success in the task. A policy that observes a goal or a pose in another order, with
+another sign or from another origin reaches the solved state in its observations but not in the scene.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from imitate.checks.causes import Array, Cause, scored
 
 
 class Watched(NamedTuple):
-    """Vectors (T, D) that the policy observes in an episode, joined, and the steps (T,) that solve the task."""
+    """One episode: all observed vectors, joined (T, D), and whether the task is solved in each step (T,)."""
 
     vectors: Array
     solved: NDArray[np.bool_]
 
 
 _HELD = 0.1
-"""Fraction of its usual variance below which a combination of numbers is one that the task asks for."""
+"""The task determines a combination of values if its variance at the ends is below this fraction of the usual one."""
 _FOLDS, _FEWEST = 5, 8
 _BEFORE = 3
-"""Unsolved steps before the first solved one that have to look different."""
+"""Number of unsolved steps before the first solved step that have to look different from solved ones."""
 _RELIABLE = 0.9
-"""Least probability that an unsolved step is farther from the solved state than a solved one."""
+"""The test is reliable if unsolved steps are farther from the solved state than solved ones with this probability."""
 _EPISODES = 4
-"""Smallest number of failed episodes that look solved for this to be a cause."""
+"""Smallest number of failed episodes that look solved for which the cause is named."""
 _SHARE = 0.5
-"""Smallest share of them among the failed episodes."""
+"""Smallest share of failed episodes that look solved for which the cause is named."""
 
 
 class SolvedState:
-    """The state in which demonstrations end.
+    """The state in which successful demonstrations end, and distances from this state.
 
     Args:
-        demos: at least one demonstration, each of them solved.
+        demos: at least one demonstration; all have to be successful.
     """
 
     def __init__(self, demos: Sequence[Watched]) -> None:
@@ -54,19 +54,19 @@ class SolvedState:
         ends = self._standard(np.stack([demo.vectors[-1] for demo in demos])) @ ways
         spread, turned = np.linalg.eigh(np.atleast_2d(np.cov(ends.T)))
         held = spread < _HELD
-        held[: np.count_nonzero(~varied)] = False  # numbers that never vary have no spread
+        held[: np.count_nonzero(~varied)] = False  # Values that never vary say nothing of the task.
         width = np.sqrt(np.maximum(spread[held], 0) + 1e-4)
         self._ways = ways @ turned[:, held] / width
         self._middle = ends.mean(axis=0) @ turned[:, held] / width
 
     @property
     def found(self) -> bool:
-        """True if the ends have something in common."""
+        """True if the demonstrations end with some combination of values in common."""
         return bool(self._ways.shape[1] > 0)
 
     @property
     def weights(self) -> Array:
-        """Weight (D,) of each number in the distance from this state."""
+        """Weight (D,) of each observed value in the distance from this state."""
         found: Array = np.sqrt((self._ways**2).sum(axis=1))
         return found
 
@@ -75,21 +75,21 @@ class SolvedState:
         return found
 
     def distances(self, vectors: Array) -> Array:
-        """Return the squared distances (T,) of vectors (T, D), in the variance of the ends."""
+        """Return the squared distances (T,) of vectors (T, D) from this state, divided by the variance at the ends."""
         found: Array = ((self._standard(vectors) @ self._ways - self._middle) ** 2).mean(axis=1)
         return found
 
 
 class LooksSolved:
-    """Test of observations for the state in which demonstrations end, and its reliability.
+    """Test of whether observations look like the solved state in which demonstrations end.
 
     Args:
-        demos: demonstrations, each of them solved.
+        demos: demonstrations; all have to be successful.
     """
 
     def __init__(self, demos: Sequence[Watched]) -> None:
         self.reliable = False
-        """True if states before the first solved one are farther away than those after it."""
+        """True if the test tells solved steps of left-out demonstrations from the unsolved steps before."""
         if len(demos) < max(_FEWEST, 2 * sum(one.vectors.shape[1] for one in demos[:1])):
             return
         self.state = SolvedState(demos)
@@ -113,24 +113,27 @@ class LooksSolved:
             higher = (inside < outside).mean() + 0.5 * (inside == outside).mean()
             self.reliable = bool(higher >= _RELIABLE)
         self.limit = float(np.quantile(lasts, 0.9))
-        """Largest distance of a state that looks solved."""
+        """Largest distance from the solved state with which a step looks solved."""
         self.last = float(np.max(firsts))
-        """Largest distance of the last state before that."""
+        """Largest distance of the first solved step in a demonstration."""
 
     def __call__(self, episode: Watched) -> bool:
-        """Return whether an episode comes to a state that looks solved."""
+        """Return whether some step of an episode looks solved."""
         return bool(self.state.distances(episode.vectors).min() <= self.limit)
 
 
 def of_frame(
     looks: LooksSolved, episodes: Sequence[Watched], columns: Mapping[str, slice]
 ) -> Cause | None:
-    """Count the failed episodes that look solved; None if it is not known how solved states look.
+    """Judge the share of failed episodes that look solved.
 
     Args:
-        looks: the test of observations.
+        looks: the test for solved states.
         episodes: recorded episodes.
-        columns: place of each observation in the vectors.
+        columns: columns of each observation key in the joined vectors.
+
+    Returns:
+        the cause, or None if the test is not reliable or no episode failed.
     """
     failed = [one for one in episodes if not one.solved.any()]
     if not looks.reliable or not failed:
@@ -141,16 +144,16 @@ def of_frame(
     keys = [key for key, value in strong.items() if value > 0.3 * max(strong.values())]
     fixed = [key for key in keys if all(_is_fixed(one.vectors[:, columns[key]]) for one in failed)]
     words = (
-        f"in {number} of {len(failed)} failed episodes {', '.join(map(repr, keys))} come to values at which "
-        f"demonstrations are solved: {' or '.join(map(repr, fixed or keys))} does not describe the scene"
+        f"in {number} of {len(failed)} failed episodes {', '.join(map(repr, keys))} reach the values with which "
+        f"demonstrations end: {' or '.join(map(repr, fixed or keys))} does not describe the scene"
     )
     value = number / len(failed) if number >= _EPISODES else 0.0
     return scored("frame", value, _SHARE, words, _FRAME)
 
 
 _FRAME = (
-    "compare order, signs, origin and units of its numbers in the robot's observe() with a measured pose, and whether "
-    "the test of success is that of the demonstrations"
+    "compare the order, signs, origin and units of its values in the robot's observe() with a measured pose, and the "
+    "test of success with that of the demonstrations"
 )
 
 
@@ -161,7 +164,7 @@ def _is_fixed(values: Array) -> bool:
 
 
 def is_right(looks: LooksSolved, episodes: Sequence[Watched]) -> bool:
-    """Return whether solved episodes of a recording end as demonstrations: then observations do describe the scene."""
+    """Return whether solved episodes of a recording end like demonstrations: then observations describe the scene."""
     solved = [one for one in episodes if one.solved.any()]
     if not looks.reliable or len(solved) < 2:
         return False

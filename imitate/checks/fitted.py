@@ -1,9 +1,8 @@
-"""Causes in what the observed states say of the demonstrated actions: too few demonstrations, missing observations.
+"""Measurements of whether observed states predict the demonstrated actions: are there enough demonstrations and inputs?
 
-Each demonstration's actions are predicted from the other demonstrations. A kernel regression with Gaussian and linear
-kernels is fitted to all demonstrations but one; its errors on the one that is left out come in closed form. They are no
-errors of the policy, but a limit that data and observations set: what nearby demonstrations do not show, no policy
-learns from them.
+The actions of each demonstration are predicted from the other demonstrations by a kernel regression with Gaussian and
+linear kernels (leave-one-out in closed form). The errors do not depend on the policy: they show what any policy could
+learn from these demonstrations and observations.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from imitate.deploy.check.deploy_check import CheckedDemo
 
 _ROWS = 600
 _KERNELS = ((1.5, 0.01), (1.5, 0.3), (1.5, 1.0), (5.0, 0.01), (5.0, 0.3))
-"""Widths in standard deviations per number, and ridges; the best one is taken."""
+"""Kernel widths, in standard deviations per dimension, with ridges; the pair with the smallest error is used."""
 
 
 class LeftOut:
-    """Some steps of demonstrations, and errors of their actions when each demonstration is left out.
+    """Leave-one-out regression from observed states to actions, over some steps of each demonstration.
 
     Args:
         demos: at least three demonstrations.
-        keys: names of the vectors that the policy observes.
+        keys: observation keys of the vectors that the policy observes.
     """
 
     def __init__(self, demos: Sequence[CheckedDemo], keys: Sequence[str]) -> None:
@@ -45,10 +44,10 @@ class LeftOut:
         firsts = np.flatnonzero(np.diff(self.of, prepend=-1))
         lasts = np.flatnonzero(np.diff(self.of, append=len(demos)))
         self.first, self.last = self.states[firsts], self.states[lasts]
-        """Standardized states (N, D) at the begin and end of each demonstration."""
+        """Standardized states (N, D) at the beginning and end of each of the N demonstrations."""
 
     def errors(self) -> Array:
-        """Return the mean absolute errors (A,) of left-out actions, divided by those of the best constant action."""
+        """Return the mean absolute error (A,) of left-out actions, divided by the error of the best constant action."""
         usual = np.maximum(np.abs(self.actions).mean(axis=0), 1e-9)
         every = [
             np.abs(left).mean(axis=0) for left in _left_out(self.states, self.actions, self.of)
@@ -57,11 +56,11 @@ class LeftOut:
         return relative
 
     def unexplained(self, context: Array | None = None) -> Array:
-        """Return the squared errors (N, A) of each left-out demonstration's actions, in the actions' variance.
+        """Return the mean squared action error (N, A) of each left-out demonstration, divided by the actions' variance.
 
         Args:
-            context: (N, C) further numbers of each demonstration. The actions are linear in them, by factors that
-                depend on the state.
+            context: (N, C) further inputs, constant within each demonstration. The predicted actions are linear in
+                these inputs, with coefficients that depend on the state.
         """
         y = self.actions - self.actions.mean(axis=0)
         every = np.stack([left**2 for left in _left_out(self.states, y, self.of, context)])
@@ -70,7 +69,10 @@ class LeftOut:
         return np.stack([errors[self.of == number].mean(axis=0) for number in np.unique(self.of)])
 
     def novelty(self) -> float:
-        """Return the part of a first state, in [0, 1], that the others' first states do not combine to."""
+        """Return how new first states are: 0 if each is a linear combination of the others, and 1 at most.
+
+        The value is the mean part of the squared distance from the others' mean that no combination explains.
+        """
         points = np.concatenate([self.first, np.ones((len(self.first), 1))], axis=1)
         left = []
         for number, point in enumerate(points):
@@ -81,9 +83,10 @@ class LeftOut:
         return float(np.mean(left))
 
     def surprise(self) -> float:
-        """Return the error of the last states of left-out demonstrations, predicted from the first ones.
+        """Return how badly first states predict the last states of left-out demonstrations.
 
-        It is that of the worst number, in mean deviations of all states, or that of a constant if this is smaller.
+        The value is the mean absolute error in the worst dimension, divided by the mean deviation of all states. A
+        constant is used instead of the regression where its error is smaller.
         """
         left = self.last - np.median(self.last, axis=0)
         usual, each = np.abs(self.states).mean(axis=0), np.arange(len(left))
@@ -102,7 +105,7 @@ class LeftOut:
 
 
 def standardized(x: Array) -> Array:
-    """Return (N, D) values with mean 0 and deviation 1; numbers that do not vary become 0."""
+    """Return values (N, D) with mean 0 and standard deviation 1; columns that do not vary become 0."""
     std = x.std(axis=0)
     found: Array = (x - x.mean(axis=0)) / np.where(
         std > 1e-9 + 1e-6 * np.abs(x.mean(axis=0)), std, np.inf
@@ -113,7 +116,14 @@ def standardized(x: Array) -> Array:
 def _left_out(
     x: Array, y: Array, of: NDArray[np.intp], context: Array | None = None
 ) -> Iterator[Array]:
-    """Yield the errors of y (N, A) for each kernel, when the demonstration ``of`` (N,) of each row is left out."""
+    """Yield for each kernel the errors (N, A) of outputs that are predicted from the other demonstrations.
+
+    Args:
+        x: (N, D) standardized inputs.
+        y: (N, A) outputs.
+        of: (N,) number of the demonstration of each row.
+        context: further inputs (K, C) of each of the K demonstrations.
+    """
     norms = (x**2).sum(axis=1)
     products = x @ x.T / max(x.shape[1], 1)
     squares = norms[:, None] / max(x.shape[1], 1) + norms / max(x.shape[1], 1) - 2 * products
@@ -134,34 +144,38 @@ def of_number(data: LeftOut, own: float) -> Cause:
     """Judge whether more demonstrations are needed.
 
     Args:
-        data: the demonstrations.
-        own: error of the policy on all of them, divided by that of the best constant action.
+        data: regression over the demonstrations.
+        own: the policy's action error on all demonstrations, divided by the error of the best constant action.
     """
     error, new, count = float(data.errors().mean()), data.novelty(), len(data.first)
     words = (
-        f"each of the {count} demonstrations begins in a state of which {new:.0%} is new to the others, and they "
-        f"predict its actions with an error of {error:.2f} (1: as badly as by a constant action; the policy: {own:.2f})"
+        f"{new:.0%} of the first state of each of the {count} demonstrations is new to the others, which predict the "
+        f"actions with an error of {error:.2f} (the policy: {own:.2f}; a constant action: 1)"
     )
     return scored(
         "few demonstrations",
         max(error - own, 0.0) * new,
         0.3,
         words,
-        "record more, from other starts",
+        "record more demonstrations, from other starts",
     )
 
 
 def of_unobserved(data: LeftOut, others: Mapping[str, Array]) -> Iterator[Cause]:
-    """Search for what the actions depend on and the policy does not see.
+    """Test whether the actions depend on something that the policy does not observe.
 
     Args:
-        data: the demonstrations.
-        others: (N, C) values in the first step of vectors in the file that the policy does not observe.
+        data: regression over the demonstrations.
+        others: values (N, C) in the first step of each vector in the file that the policy does not observe.
+
+    Returns:
+        the cause for the best of these vectors; if it explains little, also the cause for the last state, a substitute
+        for an unobserved goal.
     """
     error = data.unexplained()
     found = []
     for key, values in others.items():
-        words = f"'{key}' of the first step, which the policy does not observe, is known"
+        words = f"'{key}' in the first step, which the policy does not observe, is an input too"
         advice = f"train with '{key}' in observation.modalities"
         found.append(_unobserved(error, data.unexplained(standardized(values)), words, advice))
     best = max(found, key=lambda cause: cause.score, default=None)
@@ -170,24 +184,31 @@ def of_unobserved(data: LeftOut, others: Mapping[str, Array]) -> Iterator[Cause]
         if best.is_named:
             return
     surprise = data.surprise()
-    words = f"the last state is known, which does not follow from what the policy observes first (error {surprise:.2f})"
+    words = f"the last state, which the first observations do not predict (error {surprise:.2f}), is an input too"
     known = data.unexplained(standardized(data.last)) if surprise > _SURPRISE else error
     advice = (
-        "record the goal as an observation, or give an instruction; if the policy sees all that decides, people acted "
-        "differently in one state: keep one way (imitate dataset filter)"
+        "record the goal as an observation, or give an instruction; if the policy observes all that matters, people "
+        "acted differently in the same state: keep one way (imitate dataset filter)"
     )
     yield _unobserved(error, known, words, advice)
 
 
 _SURPRISE = 0.5
 _GAIN = 0.1
-"""Fraction of an action's variance that further numbers explain in healthy trainings at most."""
+"""Largest fraction of an action's variance that further inputs explain in healthy trainings."""
 _CERTAIN = 3.2
-"""Standard errors over many demonstrations from which on it is no chance."""
+"""Gain over many demonstrations, in standard errors, that does not occur by chance."""
 
 
 def _unobserved(error: Array, known: Array, given: str, advice: str) -> Cause:
-    """Judge the action whose left-out errors (N, A), at most those of a constant, fall most if more is known."""
+    """Judge the action dimension whose error falls most with a further input.
+
+    Args:
+        error: (N, A) errors of left-out demonstrations without the further input.
+        known: (N, A) errors with the further input.
+        given: words for the further input.
+        advice: words for what to do.
+    """
     usual = error / np.maximum(error.mean(axis=0), 1.0)
     fall = usual - known
     gain = fall.mean(axis=0)
@@ -195,7 +216,7 @@ def _unobserved(error: Array, known: Array, given: str, advice: str) -> Cause:
     scores = np.minimum(gain / _GAIN, certain / (_CERTAIN + 20 / len(fall)))
     most = int(scores.argmax())
     words = (
-        f"actions[{most}] of left-out demonstrations are predicted with {known.mean(axis=0)[most]:.0%} of their "
-        f"variance as error in place of {error.mean(axis=0)[most]:.0%} if {given}"
+        f"predictions of actions[{most}] in left-out demonstrations leave {known.mean(axis=0)[most]:.0%} of the "
+        f"variance unexplained instead of {error.mean(axis=0)[most]:.0%} if {given}"
     )
     return scored("unobserved", max(float(scores[most]), 0.0), 1.0, words, advice)

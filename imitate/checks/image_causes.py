@@ -1,9 +1,10 @@
-"""Measurements of possible causes in images, in the demonstrations and in a recording of failures.
+"""Measurements of possible causes of failure in images of the demonstrations and of a recording.
 
-A regression from images to vectors, such as a robot's pose, is fitted to demonstrations. It predicts the vectors of a
-recording from its images as they are, turned and mirrored; the best position is the one of the training. Images that
-predict the vectors of some steps before are late. Without vectors the distance to the nearest image of the
-demonstrations is compared. Scores are those of :mod:`imitate.checks.causes`.
+A regression from images to observed vectors, such as the robot's pose, is fitted to demonstrations. It predicts the
+vectors of a recording from the recorded images as they are, turned and mirrored: if turned images predict better, the
+camera is mounted otherwise than in the demonstrations. Images that predict the vectors of an earlier step best are
+late. If there are no vectors, the distance to the nearest image of the demonstrations is used instead of the error.
+:mod:`imitate.checks.causes` describes the scores.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ def of_images(
     known: Range | None,
     shown: Sequence[NDArray[np.generic]],
 ) -> Iterator[Cause]:
-    """Examine the images of a recording: range, order of colours, blank or frozen pictures, brightness.
+    """Examine the images of a recording: range, order of colours, blank or frozen pictures, brightness, black borders.
 
-    The demonstrations' images (`shown`, may be empty) may be of one colour or frozen too: then this is no cause.
+    Args:
+        key: observation key of the images.
+        demos: images (T, H, W, C) of each recorded episode.
+        known: statistics of these images in the training, or None.
+        shown: images of each demonstration; may be empty. Oddities that they have too are not reported.
     """
     usual = {found.kind for found in image_findings(key, shown, None)} if shown else set()
     for found in image_findings(key, demos, known):
@@ -45,36 +50,34 @@ def of_images(
 
 
 def _of_border(key: str, demos: Sequence[Images], shown: Sequence[Images]) -> Cause:
-    """Compare how many pixels are always black: bars beside a picture of another shape have none in training."""
+    """Compare how many pixels are always black: bars around a picture of another shape are missing in the training."""
     here, there = (
         float(np.all([(images == 0).all(axis=(0, 3)) for images in part], axis=0).mean())
         for part in (demos, shown)
     )
     words = (
-        f"{here:.0%} of the pixels of '{key}' are always black, in the demonstrations {there:.0%}"
+        f"{here:.0%} of the pixels of '{key}' are always black ({there:.0%} in the demonstrations)"
     )
-    advice = (
-        "crop or scale images in the robot's observe() as those of the demonstrations, without bars"
-    )
+    advice = "crop or scale images in the robot's observe() like those of the demonstrations, without bars"
     return scored("image border", here - there, 0.1, words, advice)
 
 
 def _of_colours(key: str, demos: Sequence[Images], shown: Sequence[Images]) -> Cause:
-    """Compare how often each colour occurs in first images: more alike once red and blue are exchanged?"""
+    """Test whether first images would have the colours of the demonstrations if red and blue were exchanged."""
     here, there = ([images[0] for images in part] for part in (demos, shown))
     known, recorded = _colours(there), _colours(here)
     usual = _apart(_colours(there[::2]), _colours(there[1::2])) if len(there) > 3 else 0.1
     as_it_is, exchanged = _apart(recorded, known), _apart(recorded, known.transpose(2, 1, 0))
     words = (
-        f"{as_it_is:.1%} of the pixels of the first images of '{key}' have colours that the demonstrations do not have "
-        f"as often, and {exchanged:.1%} once red and blue are exchanged ({usual:.1%} between demonstrations)"
+        f"{as_it_is:.1%} of the pixels in first images of '{key}' differ in colour from the demonstrations, and "
+        f"{exchanged:.1%} after red and blue are exchanged ({usual:.1%} between demonstrations)"
     )
     value = as_it_is / max(exchanged, usual, 1e-3)
     return scored("image channels", value, 2.0, words, _IMAGE_ADVICE["channels"])
 
 
 def _colours(images: Sequence[Images]) -> Array:
-    """Return the share of each colour in images (H, W, 3), on 32 levels of each channel."""
+    """Return the share (32, 32, 32) of each colour in images (H, W, 3), with 32 levels for each channel."""
     every = np.stack(images)
     scale = 255.0 if every.dtype == np.uint8 else 1.0
     levels = np.clip(np.floor(every.astype(np.float64) * (32 / scale)), 0, 31)
@@ -88,8 +91,8 @@ def _apart(a: Array, b: Array) -> float:
 
 _IMAGE_ADVICE = {
     "channels": "exchange red and blue in the robot's observe()",
-    "image range": "give uint8 images, or floats from 0 to 1",
-    "blank image": "check the camera",
+    "image range": "return uint8 images, or floats from 0 to 1, from the robot's observe()",
+    "blank image": "check the camera: is it connected, and uncovered?",
     "frozen image": "check the camera and its driver",
     "brightness": "adjust light and exposure, or train with train.augment",
 }
@@ -103,19 +106,19 @@ _TURNS: dict[str, Callable[[Images], Images]] = {
     "turned by a quarter to the right": lambda images: np.rot90(images, -1, (1, 2)),
 }
 _CELLS = 10
-"""Rows and columns to which images are reduced."""
+"""Number of rows and of columns to which images are reduced by averaging."""
 _ROWS = 400
-"""Largest number of steps that are compared."""
+"""Largest number of images that are compared, over all episodes."""
 _RIDGE = 0.1
 
 
 class Views:
-    """Images of one camera and the vectors beside them, in some steps.
+    """Images of one camera in some steps of episodes, with the vectors observed in the same steps and before.
 
     Args:
         episodes: demonstrations or recorded episodes.
-        key: name of the camera.
-        keys: names of the vectors.
+        key: observation key of the images.
+        keys: observation keys of the vectors.
     """
 
     def __init__(self, episodes: Sequence[CheckedDemo], key: str, keys: Sequence[str]) -> None:
@@ -132,11 +135,11 @@ class Views:
         self.images: Images = np.concatenate(images)
         self.states: Array = np.concatenate(states).astype(np.float64)
         self.before: Array = np.concatenate(before, axis=1).astype(np.float64)
-        """States (K, N, D) of each number of steps before."""
+        """Vectors (K, N, D) observed k steps before each of the N images, for k from 0 to K - 1."""
 
 
 def _cells(images: Images) -> Array:
-    """Return the means (N, D) of cells of images (N, H, W, C)."""
+    """Return images (N, H, W, C) averaged over a coarse grid, and flattened to (N, D)."""
     size = [max(n // _CELLS, 1) for n in images.shape[1:3]]
     rows, columns = (n // cell for n, cell in zip(images.shape[1:3], size, strict=True))
     cut = images[:, : rows * size[0], : columns * size[1]].astype(np.float64)
@@ -145,17 +148,17 @@ def _cells(images: Images) -> Array:
 
 
 class Seen:
-    """Regression from images of demonstrations to vectors, and its errors in a recording.
+    """Regression from images to vectors, fitted to demonstrations, with its errors in a recording.
 
     Args:
-        recorded: images of the recording.
-        trained: images of demonstrations.
+        recorded: images and vectors of the recording.
+        trained: images and vectors of demonstrations.
     """
 
     def __init__(self, recorded: Views, trained: Views) -> None:
         low, high = trained.states.min(axis=0), trained.states.max(axis=0)
         self.alike = ((recorded.states >= low) & (recorded.states <= high)).all(axis=1)
-        """Steps (N,) of the recording in the training's range."""
+        """(N,) true for each step of the recording whose vectors are within the range of the demonstrations."""
         self.moves: NDArray[np.bool_] = high > low
         self._images, self._known = recorded.images, _cells(trained.images)
         middle, scale = (f(trained.states, axis=0)[self.moves] for f in (np.mean, np.std))
@@ -167,7 +170,11 @@ class Seen:
         self._weights = np.linalg.solve(kernel, states)
 
     def errors(self, turn: Callable[[Images], Images] = lambda images: images) -> Array:
-        """Return the errors (K,) of the vectors predicted for each delay, divided by those of a constant."""
+        """Return the errors (K,) of the vectors 0 to K - 1 steps before, as predicted from the turned images.
+
+        They are divided by the error of the best constant. Without vectors the only error is the typical distance to
+        the nearest image of the demonstrations.
+        """
         here = _cells(turn(self._images[self.alike]))
         if here.shape[1] != self._known.shape[1]:
             return np.ones(1)
@@ -182,14 +189,14 @@ class Seen:
 
 
 def of_views(key: str, recorded: Views, trained: Views) -> Iterator[Cause]:
-    """Compare the images of a recording in all positions and with the states of the steps before.
+    """Test whether the images of a recording are turned or mirrored, or late.
 
-    Nothing is measured if the recording has fewer than ten steps in states of the demonstrations.
+    Nothing is measured if the recording has fewer than ten steps within the range of the demonstrations.
 
     Args:
-        key: name of the camera.
-        recorded: images of the recording.
-        trained: images of demonstrations.
+        key: observation key of the images.
+        recorded: images and vectors of the recording.
+        trained: images and vectors of demonstrations.
     """
     seen = Seen(recorded, trained)
     if seen.alike.sum() < _FEWEST:
@@ -199,30 +206,35 @@ def of_views(key: str, recorded: Views, trained: Views) -> Iterator[Cause]:
     every = {name: float(seen.errors(turn)[0]) for name, turn in _TURNS.items()}
     best = min(every, key=lambda name: every[name])
     words = (
-        f"once images of '{key}' are {best}, they show the recorded state with an error of {every[best]:.2f}, "
-        f"and as they are with {as_it_is:.2f} (1: no better than a constant)"
+        f"if the images of '{key}' are {best}, they predict the recorded state with an error of {every[best]:.2f}, "
+        f"instead of {as_it_is:.2f} as they are (1 means no better than a constant)"
     )
-    advice = "turn the images in the robot's observe() as in the demonstrations"
+    advice = (
+        "turn the images in the robot's observe() to the position of those in the demonstrations"
+    )
     yield scored("image turned", as_it_is - every[best], 0.2, words, advice)
     late = int(lags.argmin())
     words = (
-        f"images of '{key}' show the state {late} steps before with an error of {lags[late]:.2f}, and that of their "
-        f"own step with {lags[0]:.2f} (1: no better than a constant)"
+        f"images of '{key}' predict the state {late} steps before with an error of {lags[late]:.2f}, and the state of "
+        f"their own step with {lags[0]:.2f} (1 means no better than a constant)"
     )
-    advice = "reduce the camera's buffer and latency, and give each observation its newest image"
+    advice = (
+        "reduce the camera's buffer and latency, and return its newest image in each observation"
+    )
     shown = max(1 - float(lags[late]), 0.0)
     yield scored("image late", shown * (as_it_is - float(lags[late])), _LATE, words, advice)
 
 
 def of_other_episodes(key: str, firsts: Images, ends: Array) -> Cause | None:
-    """Test whether the first image of the episode before or after tells more about an episode than its own.
+    """Test whether demonstrations are stored with the images of the episode before or after them.
 
-    The image shows where objects are, and so where the robot ends. Ends are predicted from images in other episodes.
+    A first image shows where objects are, and so predicts where the robot ends. If the first image of the neighbouring
+    episode predicts the end better, images and vectors do not belong together.
 
     Args:
-        key: name of the camera.
+        key: observation key of the images.
         firsts: (N, H, W, C) first images of successive demonstrations.
-        ends: (N, D) numbers that depend on the objects, such as the last position of the robot.
+        ends: (N, D) values at the end that depend on the objects, such as the last position of the robot.
 
     Returns:
         the cause, or None for fewer than twenty demonstrations.
@@ -236,10 +248,14 @@ def of_other_episodes(key: str, firsts: Images, ends: Array) -> Cause | None:
     }
     best = min((-1, 1), key=lambda offset: errors[offset])
     words = (
-        f"first images of '{key}' in the episode {'after' if best > 0 else 'before'} predict how an episode ends with "
-        f"an error of {errors[best]:.2f}, and those of its own with {errors[0]:.2f} (1: no better than a constant)"
+        f"the first image of '{key}' in the episode {'after' if best > 0 else 'before'} predicts how an episode ends "
+        f"with an error of {errors[best]:.2f}, and its own first image with {errors[0]:.2f} (1 means no better than a "
+        "constant)"
     )
-    advice = "give each episode its own images where the dataset is made, and watch it: imitate dataset playback"
+    advice = (
+        "watch the demonstrations (imitate dataset playback FILE), and correct the program that wrote them: it seems "
+        "to store the images of other episodes"
+    )
     score = max(min(errors[0], 1.0) - errors[best], 0.0)
     return scored("images of other episodes", score, 0.2, words, advice)
 
@@ -247,14 +263,14 @@ def of_other_episodes(key: str, firsts: Images, ends: Array) -> Cause | None:
 def of_uninformative(
     key: str, firsts: Images, vectors: Array, ends: Array, error: float
 ) -> Cause | None:
-    """Test whether anything in the first step tells how an episode ends, while the policy errs on its training data.
+    """Test whether first observations fail to predict how an episode ends while the policy errs on its training data.
 
     Args:
-        key: name of the camera.
+        key: observation key of the images.
         firsts: (N, H, W, C) first images of demonstrations.
-        vectors: (N, D) first values of all vectors.
-        ends: (N, E) numbers that depend on the objects, such as the last position of the robot.
-        error: error of the policy's actions on training demonstrations, divided by that of the best constant action.
+        vectors: (N, D) first values of all observed vectors.
+        ends: (N, E) values at the end that depend on the objects, such as the last position of the robot.
+        error: the policy's action error on training demonstrations, divided by the error of the best constant action.
 
     Returns:
         the cause, or None for fewer than twenty demonstrations.
@@ -265,15 +281,16 @@ def of_uninformative(
         _left_out(_standard(values), _standard(ends)) for values in (_cells(firsts), vectors)
     )
     words = (
-        f"neither first images of '{key}' nor vectors predict how another episode ends: their errors are {seen:.2f} "
-        f"and {felt:.2f} (1: no better than a constant), and on its own demonstrations the policy's is {error:.2f}"
+        f"neither the first images of '{key}' nor the first vectors predict how episodes end: their errors are "
+        f"{seen:.2f} and {felt:.2f}, and the policy's on its training demonstrations is {error:.2f} (1 means no better "
+        "than a constant)"
     )
-    advice = "watch the images (imitate dataset playback FILE): the camera does not see what decides, or not clearly"
+    advice = "watch the images (imitate dataset playback FILE): the camera may not see what the motion depends on"
     return scored("blind", min(seen / 0.85, felt / 0.85, error / 0.5), 1.0, words, advice)
 
 
 def _standard(values: Array) -> Array:
-    """Return the columns of values (N, D) that vary, with mean 0 and variance 1."""
+    """Return those columns of values (N, D) that vary, standardized to mean 0 and variance 1."""
     middle, scale = values.mean(axis=0), values.std(axis=0)
     varied = scale > 1e-6 * np.maximum(np.abs(middle), 1.0)
     found: Array = ((values - middle) / np.maximum(scale, 1e-12))[:, varied]
@@ -281,11 +298,14 @@ def _standard(values: Array) -> Array:
 
 
 _SUCCESSIVE = 20
-"""Fewest demonstrations from whose images ends are predicted."""
+"""Smallest number of demonstrations with which the ends of episodes are predicted from images."""
 
 
 def _left_out(known: Array, states: Array) -> float:
-    """Return the error of states (N, D) predicted from inputs (N, F) of the others, divided by a constant's."""
+    """Return the leave-one-out error of a linear prediction of states (N, D) from inputs ``known`` (N, F).
+
+    It is divided by the error of a constant; 1 if there are no inputs or states.
+    """
     if not known.size or not states.size:
         return 1.0
     products = known @ known.T
@@ -297,7 +317,7 @@ def _left_out(known: Array, states: Array) -> float:
 
 
 _LATEST = 6
-"""Largest number of steps by which images are looked for to be late."""
+"""Largest delay of images, in steps, that is tried."""
 _LATE = 0.06
 _FEWEST = 10
 

@@ -1,6 +1,6 @@
-"""Measurements of possible causes in a recording of failures; scores are those of :mod:`imitate.checks.causes`.
+"""Measurements of possible causes of failure in a recording of a policy's episodes, compared with its demonstrations.
 
-Those in images are in :mod:`imitate.checks.image_causes`.
+:mod:`imitate.checks.causes` describes the scores. Causes in images are measured in :mod:`imitate.checks.image_causes`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ def of_vectors(
     follows: NDArray[np.bool_] | None = None,
     solved: Sequence[bool | None] = (),
 ) -> Iterator[Cause]:
-    """Compare a vector of the recording with its training: other units or frames, values that were never seen.
+    """Compare an observed vector of the recording with the training: other units or frames, values never seen before.
 
-    Episodes that begin in the training's range and leave it later drift, which any wrong action leads to.
+    Episodes that begin within the range of the training and leave it later have the cause "drift", which any wrong
+    action may lead to.
 
     Args:
-        key: name of the observation.
-        demos: (T, D) values of each episode.
-        known: statistics of the training.
+        key: the observation key.
+        demos: (T, D) values of each recorded episode.
+        known: statistics of this vector in the training.
         shown: (T, D) values of each demonstration; may be empty.
-        firsts: (N, D) first values of more demonstrations; None: those of ``shown``.
-        follows: true (D,) for numbers that follow the actions in the demonstrations; None: none does.
-        solved: outcome of each episode, if it is known.
+        firsts: (N, D) first values of demonstrations, which may be more than in ``shown``; None: of those in ``shown``.
+        follows: (D,) true for each dimension that follows the actions in the demonstrations; None if not known.
+        solved: outcome of each recorded episode; may be empty.
     """
     every = np.concatenate(demos)
     findings = {found.kind: found for found in vector_findings(key, every, known)}
@@ -74,13 +75,11 @@ def of_vectors(
             continue
         _, outside, first = _beyond([demos[number] for number in numbers], known)
         words = (
-            f"'{key}' is outside the training's range in {outside:.0%} of the steps of the {len(numbers)} of "
-            f"{len(demos)} episodes that begin {'outside' if begins else 'inside'} of it"
+            f"{len(numbers)} of {len(demos)} episodes begin {'outside' if begins else 'inside'} the range of '{key}' "
+            f"in the training, and {outside:.0%} of their steps are outside"
         )
         if first is not None:
-            words += (
-                f"; first in episode {numbers[first[0]]} at step {first[1]} (number {first[2]})"
-            )
+            words += f"; first {key}[{first[2]}] in episode {numbers[first[0]]} at step {first[1]}"
         yield scored(kind, outside * len(numbers) / len(demos), limit, words, _OUTSIDE_ADVICE)
     if shown and firsts is not None:
         reached = [demo[0] for demo, one in zip(demos, solved, strict=False) if one]
@@ -90,23 +89,23 @@ def of_vectors(
 
 
 _DRIFT = 0.55
-"""Largest share of steps outside of the training's range after healthy policies' single failures."""
+"""Largest share of steps outside the range of the training when a healthy policy fails now and then."""
 
 
-_TWICE = "leave the normalization to the policy, which normalizes raw values itself"
+_TWICE = "give the policy raw values, which it normalizes itself"
 _ODD = 3.0
-"""Distance from the training's mean, in standard deviations, above which the mean of first values is odd."""
+"""Distance from the training's mean, in standard deviations, above which recorded first values may be scaled."""
 _FITS = 1.0
-"""Distance, in standard deviations, below which it fits the scaled training."""
+"""Distance from the mean of the scaled training values, in standard deviations, below which the scaling fits."""
 
 
 def _of_scale(here: Array, known: Range, firsts: Array | None) -> str | None:
-    """Describe the scaling that turns the training's first values into the recorded ones (N, D), or return None.
+    """Describe the normalization that turns first values of the training into the recorded ones, or return None.
 
     Args:
-        here: first values of the episodes.
+        here: (N, D) first values of the recorded episodes.
         known: statistics of the training.
-        firsts: (N, D) first values of demonstrations; None: they are like those of all steps.
+        firsts: (N, D) first values of demonstrations; None to use the statistics of all steps.
     """
     middle = known.mean if firsts is None else firsts.mean(axis=0)
     std = np.maximum(known.std, 1e-6 * np.maximum(np.abs(known.mean), 1.0))
@@ -115,9 +114,9 @@ def _of_scale(here: Array, known: Range, firsts: Array | None) -> str | None:
     if not (varied & (np.abs(seen - middle) > _ODD * std)).any():
         return None
     ways = {
-        "look standardized": (known.mean, std),
-        "look scaled to [-1, 1]": ((known.low + known.high) / 2, (known.high - known.low) / 2),
-        "look scaled to [0, 1]": (known.low, known.high - known.low),
+        "looks standardized": (known.mean, std),
+        "looks scaled to [-1, 1]": ((known.low + known.high) / 2, (known.high - known.low) / 2),
+        "looks scaled to [0, 1]": (known.low, known.high - known.low),
     }
     found = {}
     for words, (offset, scale) in ways.items():
@@ -130,7 +129,7 @@ def _of_scale(here: Array, known: Range, firsts: Array | None) -> str | None:
     if not found:
         return None
     best = min(found, key=lambda words: found[words])
-    return f"{best} by the training's statistics, which the policy does itself: the mean is {_few(seen)}"
+    return f"{best} with the training's statistics, which the policy does itself: the mean is {_few(seen)}"
 
 
 def _few(values: Array) -> str:
@@ -138,9 +137,9 @@ def _few(values: Array) -> str:
 
 
 def _has_one_factor(demos: Sequence[Array], firsts: Array | None) -> bool:
-    """Return whether all numbers that vary are larger, or smaller, by about the same factor than at first in training.
+    """Return whether the first values differ from those of the training by about one factor in all dimensions.
 
-    Values are far away in some numbers alone if the robot or an object is at another place.
+    Such a factor means other units. If the robot or an object is somewhere else, only some dimensions differ.
     """
     if firsts is None:
         return True
@@ -152,14 +151,14 @@ def _has_one_factor(demos: Sequence[Array], firsts: Array | None) -> bool:
 
 
 def _by_chance(shown: Sequence[Array], count: int) -> float:
-    """Return the share of episodes that begin outside of the training's range by chance, at least a tenth.
+    """Return the share of episodes that may begin outside the training's range by chance, at least 10 %.
 
-    It is the least one that any number exceeds with a probability below 1 %. How often a number is outside is known
-    from the begin of each demonstration and the range of the others.
+    The probability that any dimension is outside more often is below 1 %. It follows from how often the first values of
+    a demonstration are outside the range of the other demonstrations.
 
     Args:
-        shown: (T, D) values of each demonstration; of fewer than two nothing is known.
-        count: number of episodes.
+        shown: (T, D) values of each demonstration; with fewer than two the share is 10 %.
+        count: number of recorded episodes.
     """
     if len(shown) < 2:
         return SHARE
@@ -187,14 +186,14 @@ def _of_offset(
     reached: Sequence[Array],
     follows: NDArray[np.bool_] | None,
 ) -> Cause:
-    """Compare the first values of the episodes, which no action has changed: are all of them moved to one side?
+    """Test whether the first values of the episodes, which no action has changed, are all shifted to one side.
 
-    If episodes in which an object begins outside of the training's range are solved (``reached``: their first values),
-    it is there indeed, and no sensor is wrong.
+    If at least two episodes that begin outside the range of the training are solved (``reached`` has their first
+    values), an object really is there, and the sensor is right.
 
-    The score grows with the share of episodes that begin outside only because of it, and with its certainty. Failures
-    that all begin in the training's range, or less far apart, may come from that part of it which the demonstrations
-    hardly show, which is as likely as a wrong sensor.
+    The score grows with the certainty of the shift and with the share of episodes that begin outside the range only
+    because of the shift. If all failures begin within the range, they may as well come from starts that are rare in
+    the demonstrations.
     """
     here = np.stack([demo[0] for demo in demos])
     shift = np.median(here, axis=0) - np.median(there, axis=0)
@@ -207,8 +206,8 @@ def _of_offset(
     worst = int(errors.argmax())
     certain = float(errors[worst]) / (_SHIFTED * (1 + 5 / len(there)))
     words = (
-        f"{key}[{worst}] begins {shift[worst]:+.3g} beside the demonstrations ({errors[worst]:.1f} standard errors); "
-        f"{outside:.0%} of the episodes begin outside the training's range, and {back:.0%} would without this shift"
+        f"{key}[{worst}] begins {shift[worst]:+.3g} away from the demonstrations ({errors[worst]:.1f} standard errors);"
+        f" {outside:.0%} of the episodes begin outside the training's range, and {back:.0%} would without this shift"
     )
     middles = (np.ptp(np.percentile(values, (25, 75), axis=0), axis=0) for values in (here, there))
     narrow, wide = np.sort(np.stack([*middles]), axis=0)
@@ -226,7 +225,7 @@ def _of_offset(
         certain + (outside / by_chance if back < 0.5 * outside else 0.0),
         1.0,
         words,
-        "calibrate the sensor or camera that gives it, or place objects and robot as in the demonstrations"
+        "calibrate the sensor or camera that measures it, or place objects and robot as in the demonstrations"
         if not rare
         else _OUTSIDE_ADVICE,
     )
@@ -234,12 +233,12 @@ def _of_offset(
 
 _OUTSIDE_ADVICE = "record demonstrations that begin in or pass such states, or correct the policy there: imitate dagger"
 _CONSTANT_ADVICE = (
-    "record demonstrations in which it varies, or leave it out of observation.modalities"
+    "record demonstrations in which it varies, or remove it from observation.modalities"
 )
 _WIDER = 20.0
-"""Factor, less 1, by which the middle halves of first values may differ in width by chance, times the episodes."""
+"""The interquartile ranges of first values in N episodes may differ by a factor of 1 + 20 / N by chance."""
 _SHIFTED = 6.0
-"""Standard errors of a shift of the first values that healthy recordings do not reach."""
+"""Shift of the first values, in standard errors, that healthy recordings do not reach."""
 
 
 def _of_sensor(
@@ -249,9 +248,10 @@ def _of_sensor(
     firsts: Array,
     follows: NDArray[np.bool_] | None,
 ) -> Iterator[Cause]:
-    """Find a number of the robot that hardly varies within an episode, and any other that never varies.
+    """Find dimensions that hardly vary within an episode, as from a broken sensor.
 
-    An object that a failing policy does not touch stays at its place, but it has another one in each episode.
+    The position of an object that a failing policy does not touch is constant within an episode but differs between
+    episodes. So only dimensions of the robot (``follows``) are judged by episode; others have to be constant in all.
     """
     here, there = (
         np.mean([part.std(axis=0) for part in parts], axis=0) for parts in (demos, shown)
@@ -264,35 +264,35 @@ def _of_sensor(
         return
     ratio = np.where(judged, here / np.where(varied, there, 1.0), np.inf)
     worst = int(ratio.argmin())
-    words = f"{key}[{worst}] varies {ratio[worst]:.2g} times as much within an episode as in the demonstrations"
+    words = f"{key}[{worst}] varies {ratio[worst]:.2g} times as much within an episode as within a demonstration"
     yield scored(
         "sensor",
         STILL / max(float(ratio[worst]), 1e-6),
         1.0,
         words,
-        "check the sensor and its driver, and whether the robot moves there at all: gripper, brake, command",
+        "check the sensor and its driver, and whether this joint or gripper moves at all (brake, commands)",
     )
 
 
 def of_dropped(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Cause:
-    """Compare how often an observation is that of the step before while it moves.
+    """Compare how often an observation repeats its previous value for a few steps and then changes again.
 
     Args:
-        key: name of the observation.
+        key: the observation key.
         demos: (T, D) values of each recorded episode.
         shown: (T, D) values of each demonstration.
     """
     here, there = (float(np.mean([_repeated(part) for part in parts])) for parts in (demos, shown))
     words = (
-        f"'{key}' is the same as in the step before in {here:.0%} of the steps, after which it goes on ({there:.0%} in "
-        "the demonstrations)"
+        f"'{key}' repeats its previous value for at most {_RUN} steps and then changes again in {here:.0%} of the "
+        f"steps ({there:.0%} in the demonstrations)"
     )
-    advice = "compare the rates of sensors and policy: a sensor is slower than the control loop, or frames are lost"
+    advice = "compare the rates of sensor and control loop: the sensor may be slower, or its frames may get lost"
     return scored("dropped frames", max(here - there, 0.0), 0.15, words, advice)
 
 
 def _repeated(values: Array) -> float:
-    """Return the share of steps that repeat the one before, in runs of at most five that a change follows."""
+    """Return the share of steps with the same values as the step before, in runs of at most five before a change."""
     moves = np.flatnonzero((np.diff(values, axis=0) != 0).any(axis=1))
     if len(moves) < 2:
         return 0.0
@@ -301,13 +301,18 @@ def _repeated(values: Array) -> float:
 
 
 _RUN = 5
-"""Longest run of equal steps that counts as lost frames; in longer ones the robot does not move."""
+"""Longest run of equal values that counts as lost frames; in longer runs the robot does not move."""
 
 
 def _beyond(
     demos: Sequence[Array], known: Range
 ) -> tuple[float, float, tuple[int, int, int] | None]:
-    """Return the largest shares of steps of a number that are far, and outside, and the first place outside."""
+    """Measure how often values are beyond those of the training.
+
+    Returns:
+        the share of steps far from the mean; the share of steps outside the range, both for the dimension in which it
+        is largest; and episode, step and dimension of the first value outside the range, or None.
+    """
     size = np.maximum(np.abs(known.mean), 1.0)
     std = np.maximum(known.std, 1e-6 * size)
     span = known.high - known.low
@@ -326,14 +331,17 @@ def _beyond(
 
 
 def of_structure(found: DeployFinding) -> Cause:
-    """Turn a finding on keys, sizes, orders or exchanged cameras, which no healthy run has, into a cause."""
+    """Turn a finding that no healthy run has, such as a missing key, into a cause of the largest score."""
     return Cause(
-        found.kind, MOST, found.words, "record and train with the same names, sizes and order"
+        found.kind,
+        MOST,
+        found.words,
+        "give observations the names, sizes and order that they had in the training",
     )
 
 
 def of_finite(episodes: Sequence[CheckedDemo]) -> Iterator[Cause]:
-    """Find observations that are not finite."""
+    """Yield a cause for each observation key with NaN or infinite values."""
     for key in episodes[0].obs:
         parts = [episode.obs[key] for episode in episodes]
         if parts[0].dtype.kind != "f":
@@ -343,33 +351,34 @@ def of_finite(episodes: Sequence[CheckedDemo]) -> Iterator[Cause]:
         )
         if bad.any():
             words = f"'{key}' is NaN or inf in {bad.mean():.0%} of the steps, first in step {int(bad.argmax())}"
-            yield Cause("not finite", MOST, words, "check its sensor and driver")
+            yield Cause("not finite", MOST, words, "check the sensor and its driver")
 
 
 def of_rate(recorded: float | None, trained: float | None) -> Cause | None:
-    """Compare the control rates in Hz of a recording and of the training."""
+    """Compare the control rates in Hz of recording and training; return None if one of them is not known."""
     if not recorded or not trained:
         return None
-    words = f"the recording has {recorded:g} Hz, the demonstrations had {trained:g} Hz"
+    words = f"the control rate of the recording is {recorded:g} Hz, that of the demonstrations {trained:g} Hz"
     return scored(
         "rate",
         abs(np.log(recorded / trained)),
         np.log(1.05),
         words,
-        f"run the policy at the rate of its demonstrations: imitate run --rate-hz {trained:g}",
+        f"run the policy at the rate of the demonstrations: imitate run --rate-hz {trained:g}",
     )
 
 
 def of_exchange(
     here: Mapping[str, Array], there: Mapping[str, Array]
 ) -> Iterator[tuple[str, Cause]]:
-    """Find pairs of vectors that are exchanged: their difference has the opposite sign to that in the demonstrations.
+    """Find pairs of vectors whose difference has the opposite sign in the demonstrations: they are exchanged.
 
     Args:
-        here, there: (N, D) values of each vector in the recording, and in the demonstrations.
+        here: (N, D) first values of each vector in the recorded episodes.
+        there: (M, D) first values of each vector in the demonstrations.
 
     Returns:
-        both keys, and the cause.
+        for each pair both observation keys, joined by a comma, and the cause.
     """
     for a, b in combinations(here, 2):
         if here[a].shape != here[b].shape or there[a].shape != there[b].shape:
@@ -390,11 +399,14 @@ def of_exchange(
 def of_reach(
     recorded: Sequence[tuple[Array, Array]], trained: Sequence[tuple[Array, Array]]
 ) -> Cause | None:
-    """Find the joint that stays farther from its commanded positions than in the demonstrations, or None.
+    """Find the joint that stays farther from its commanded positions than in the demonstrations.
 
     Args:
         recorded: actions (T, A) and positions (T, D) of each recorded episode.
         trained: actions and positions of each demonstration.
+
+    Returns:
+        the cause, or None if the actions are not target positions or the recording cannot be compared.
     """
     recorded, trained = (
         [pair for pair in pairs if len(pair[0]) > _LONG] for pairs in (recorded, trained)
@@ -410,7 +422,7 @@ def of_reach(
     more = here / np.maximum(there, 0.02 * np.maximum(size, 1e-9))
     worst = int(more.argmax())
     words = (
-        f"position {columns[worst]} stays {here[worst]:.3g} away from its target, action {actions[worst]}, on average "
+        f"position {columns[worst]} stays on average {here[worst]:.3g} away from its target, actions[{actions[worst]}] "
         f"({there[worst]:.3g} in the demonstrations)"
     )
     return scored(
@@ -418,20 +430,20 @@ def of_reach(
         float(more[worst]),
         4.0,
         words,
-        "look for contact, a load, or limits in the driver that cut the commands",
+        "look for a contact, a load, or limits in the driver that cut the commands",
     )
 
 
 _LONG = 12
-"""Steps of an episode in which positions can come near to their targets."""
+"""Number of steps above which an episode is long enough for positions to reach their targets."""
 
 
 def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Cause]:
-    """Compare the actions that were executed in a recording with the policy's own for the same observations.
+    """Compare the actions that were executed in a recording with the policy's actions for the same observations.
 
     Args:
-        predictions: the policy's actions beside the executed ones.
-        repeated: a second prediction, which shows how much a sampled policy differs from itself.
+        predictions: the executed actions and the policy's actions.
+        repeated: a second prediction with another seed, which shows how much samples of the policy differ.
     """
     done = np.concatenate([demo.actions for demo in predictions.demos])
     wanted, again = np.concatenate(predictions.actions), np.concatenate(repeated.actions)
@@ -441,20 +453,20 @@ def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Ca
     cut, range_ = _cut(wanted, done, again)
     if cut > _CUT:
         words = (
-            f"executed actions reach {range_}, and where the policy's go beyond it, in {cut:.0%} of the steps, they "
-            "are at its ends"
+            f"executed actions reach {range_}; where the policy's actions are beyond this range, in {cut:.0%} of the "
+            "steps, the executed ones are at its ends"
         )
         yield scored("shortened", cut, _CUT, words, _WIDER_LIMITS)
         return
     gain = _gain(wanted, done)
     if error > max(0.2, 3 * own) and gain is not None and gain < 0.9:
-        words = f"executed actions are {gain:.2f} times the policy's: limits or a slow mode shorten them"
+        words = f"executed actions are {gain:.2f} times the policy's actions: limits or a slow mode shorten them"
         yield scored("shortened", 1 - gain, 0.1, words, _WIDER_LIMITS)
         return
     best, at_best = _best_lag(predictions)
     if best and at_best < 0.5 * error and error > 0.2:
         side = "earlier" if best > 0 else "later"
-        words = f"executed actions are those that the policy gives {abs(best)} steps {side}"
+        words = f"executed actions match those that the policy gives {abs(best)} steps {side}"
         yield scored(
             "late actions",
             abs(best),
@@ -464,28 +476,35 @@ def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Ca
         )
         return
     words = (
-        f"for the recorded observations the policy gives other actions than were executed: {error:.2f} standard "
-        f"deviations away (its own samples differ by {own:.2f})"
+        f"for the recorded observations the policy's actions are {error:.2f} standard deviations from the executed "
+        f"ones (samples of the policy differ by {own:.2f})"
     )
     yield scored(
         "other policy",
         error,
         max(0.5, 3 * own),
         words,
-        "check that the recording is of this checkpoint and that nothing changes observations or actions between",
+        "check that the recording is of this checkpoint and that nothing changes observations before, or actions "
+        "after the policy",
     )
 
 
 _CUT = 0.1
-"""Share of steps with cut actions that healthy recordings do not reach."""
-_WIDER_LIMITS = "give imitate run wider limits (--limits), or leave out its --slow"
+"""Share of steps with cut actions above which the cause is named."""
+_WIDER_LIMITS = "start imitate run with wider limits (--limits) and without --slow"
 
 
 def _cut(wanted: Array, done: Array, again: Array) -> tuple[float, str]:
-    """Return the share of steps in which a wanted action is beyond the range of the executed ones, and that range.
+    """Measure in how many steps the policy's actions were cut to a range before they were executed.
 
-    The share is 0 if the ends of the range do not explain how the executed actions differ, or if they differ no more
-    than a second prediction (``again``).
+    Args:
+        wanted: (N, A) actions of the policy.
+        done: (N, A) executed actions.
+        again: (N, A) actions of the policy with another seed.
+
+    Returns:
+        the largest share over the action dimensions, and words for the range in this dimension. The share is 0 if
+        cutting does not explain how ``done`` differs from ``wanted``, or if ``again`` differs as much.
     """
     low, high = done.min(axis=0), done.max(axis=0)
     share = ((wanted < low) | (wanted > high)).mean(axis=0)
@@ -500,7 +519,7 @@ def _cut(wanted: Array, done: Array, again: Array) -> tuple[float, str]:
 
 
 def _gain(wanted: Array, done: Array) -> float | None:
-    """Return the factor that explains the executed actions by the wanted ones, or None if none does."""
+    """Return the factor between the policy's actions ``wanted`` and the executed ones, or None if no factor fits."""
     x, y = wanted - wanted.mean(axis=0), done - done.mean(axis=0)
     power = float((x**2).sum())
     if power < 1e-12:
@@ -511,7 +530,7 @@ def _gain(wanted: Array, done: Array) -> float | None:
 
 
 def _best_lag(predictions: Predictions) -> tuple[int, float]:
-    """Return the shift of the executed actions at which they are nearest to the policy's, and that distance."""
+    """Return the shift in steps, -5 to 5, at which executed actions best match the policy's, and the error left."""
     scale = np.maximum(np.concatenate(predictions.actions).std(axis=0), 1e-9)
     errors = {}
     for lag in range(-5, 6):
@@ -529,14 +548,14 @@ def _best_lag(predictions: Predictions) -> tuple[int, float]:
 
 
 def of_rare_starts(here: Array, there: Array) -> Cause | None:
-    """Compare the starts of failed episodes with those of the demonstrations: do few begin near them?
+    """Test whether failed episodes begin in states near which few demonstrations begin.
 
     Args:
         here: (N, D) first values of the failed episodes.
         there: (M, D) first values of demonstrations.
 
     Returns:
-        the cause, or None if there are fewer than 20 demonstrations or no start varies.
+        the cause, or None if there are fewer than 20 demonstrations, or all of them begin in the same state.
     """
     std = there.std(axis=0)
     varied = std > 1e-6 * np.maximum(np.abs(there).max(axis=0, initial=0.0), 1e-3)
@@ -549,32 +568,32 @@ def of_rare_starts(here: Array, there: Array) -> Cause | None:
         found: Array = np.sort(distances, axis=1)[:, _NEAR - 1 + skipped]
         return found
 
-    usual = float(np.quantile(far(places, 1), 0.95))  # the nearest one is the start itself
+    usual = float(np.quantile(far(places, 1), 0.95))  # The nearest start is the start itself.
     median = float(np.median(far(here[:, varied] / std[varied], 0)))
     words = (
-        f"failed episodes begin {median:.3g} standard deviations from the fifth nearest start of {len(there)} "
-        f"demonstrations, of which 95 % begin within {usual:.3g}"
+        f"failed episodes begin {median:.3g} standard deviations from the fifth nearest start of the {len(there)} "
+        f"demonstrations; for 95 % of the demonstrations this distance is below {usual:.3g}"
     )
     return scored("coverage", median, max(1.4 * usual, 1e-9), words, _OUTSIDE_ADVICE)
 
 
 _STARTS = 20
-"""Smallest number of demonstrations whose starts are compared."""
+"""Smallest number of demonstrations with which starts are compared."""
 _NEAR = 5
-"""The distance to this neighbour, counted from the nearest, is measured."""
+"""The distance to the fifth nearest start is measured."""
 
 
 def of_coverage(
     neighbours: Neighbours, episodes: Sequence[CheckedDemo], names: Sequence[str]
 ) -> Cause:
-    """Compare the ends of failed episodes with the demonstrations: are there any at these states?
+    """Test whether failed episodes end in states that are far from all demonstrations.
 
-    The median over the episodes counts, because single failures of any policy end far away.
+    The median over the episodes counts, because even a good policy's rare failures end far away.
 
     Args:
-        neighbours: steps of the demonstrations.
+        neighbours: search over the steps of the demonstrations.
         episodes: failed episodes.
-        names: names of the demonstrations.
+        names: names of the demonstrations in the order of ``neighbours``.
     """
     usual = float(np.quantile(neighbours.among_demos()[0], 0.99))
     far, place, every = 0.0, "", []
@@ -593,13 +612,14 @@ def of_coverage(
                 f"{names[neighbours.of[nearest]]}"
             )
     words = (
-        f"the last third of the failed episodes is {np.median(every):.3g} standard deviations from the nearest "
-        f"demonstration; between demonstrations 99 % are within {usual:.3g} (farthest: {place})"
+        f"the last third of the failed episodes is {np.median(every):.3g} standard deviations from the nearest step of "
+        f"a demonstration; 99 % of the demonstrations' steps are within {usual:.3g} of another demonstration (farthest "
+        f"failure: {place})"
     )
     return scored(
         "coverage",
         float(np.median(every)),
         max(2.2 * usual, 1e-9),
         words,
-        "record demonstrations at these states, or correct the policy there: imitate dagger",
+        "record demonstrations in these states, or correct the policy there: imitate dagger",
     )

@@ -1,10 +1,10 @@
-"""Causes in a robot's response to actions: delay, order, sign and size of motions, and commands that are cut.
+"""Causes in a robot's response to actions: delay, order, sign and size of motions, and actions that are cut.
 
-They come from linear models of the response. The motion of each position is q(t+1) - q(t) = b + sum over k < 3 of
-w_k u(t-k) + v q(t), with actions u and its own value q. v is the pull towards a target, and the three w_k are a lag of
-the controller, so velocities, displacements and position targets are all of this form. The model is one of free motion:
-steps in contact are outliers, which are left out of it and count little when it is compared with a recording. It has
-no rate, needs no long episodes, and holds where a policy has left the states of the demonstrations.
+They are measured with linear models of the response. The motion of each position q in a step is modelled as
+q(t+1) - q(t) = b + w_0 u(t) + w_1 u(t-1) + w_2 u(t-2) + v q(t), with actions u. The term v q(t) describes the pull
+towards a target position, and the three weights w describe the lag of a controller, so the model fits actions that are
+velocities, displacements or position targets. It describes free motion: steps in contact are outliers, which are left
+out of the fit and count little in comparisons. It also holds in states that the demonstrations do not reach.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ Pairs = Sequence[tuple[Array, Array]]
 
 _TAPS = 3
 _AHEAD = 2
-"""Steps by which a recording's motions are tried to precede its actions."""
+"""Largest number of steps by which a recording's motions may precede its actions (a negative delay)."""
 _EXPLAINED = 0.5
-"""Positions of whose motion the model leaves a larger fraction unexplained do not follow the actions."""
+"""A position follows the actions if the model leaves less than this fraction of its motion unexplained."""
 _FLOOR = 0.01
 _FEWEST = 30
-"""Least number of steps for a fit."""
+"""Smallest number of steps to which a model is fitted."""
 _STILL = 0.1
-"""Fraction of the usual motion below which a position is blocked."""
+"""A position counts as blocked in a step if its motion is below this fraction of its usual motion."""
 _FITS = 5
-"""Number of regressions, each of which leaves out the steps in contact that the one before found."""
+"""Number of regressions; each leaves out the steps in contact that the previous one found."""
 _OUTLIER = 5.2
-"""Multiple of the median error above which a step counts as one in contact."""
+"""A step counts as contact if its error is larger than this multiple of the median error."""
 _RIDGE = 1e-3
-"""Ridge of the regressions."""
+"""Strength of the regressions' ridge penalty."""
 _COLUMNS = 16
-"""Numbers of positions up to which their order is examined."""
+"""Largest number of positions whose order is examined."""
 
 
 def reach_of(pairs: Pairs) -> int:
-    """Return the largest delay in steps, at most 10, for which half of the episodes are long enough."""
+    """Return the largest delay, 0 to 10 steps, that can be measured: half of the episodes are long enough for it."""
     median = float(np.median([len(u) for u, _ in pairs])) if pairs else 0.0
     return int(np.clip((median - _TAPS - 1) // 3, 0, 10))
 
 
 class Response:
-    """The response of positions to actions in some episodes.
+    """Model of the response of positions to actions, fitted to some episodes.
 
     Args:
-        pairs: episodes.
-        delay: steps by which the actions are taken earlier; negative: later.
-        reach: the steps are those that all delays up to this one have.
+        pairs: actions and positions of the episodes.
+        delay: number of steps between an action and its response; negative if the motion comes first.
+        reach: largest delay that is compared: the fit uses only steps that exist for all delays up to this one.
     """
 
     def __init__(self, pairs: Pairs, delay: int = 0, reach: int = 0) -> None:
@@ -65,30 +65,37 @@ class Response:
         for d in np.flatnonzero(self._size > 1e-9):
             self._weights[:, d] = _free(self._factors(x, d), y[:, d])
         self.left = self._left(x, y)
-        """Unexplained fraction (D,) of the square of each position's motion; NaN if it does not move."""
+        """Unexplained fraction (D,) of each position's squared motion; NaN for a position that does not move."""
         self.follows = np.nan_to_num(self.left, nan=1.0) < _EXPLAINED
-        """True (D,) for each position that follows the actions."""
+        """(D,) true for each position that follows the actions."""
 
     def _factors(self, x: Array, d: int) -> Array:
-        """Return the standardized lagged actions, position d and 1 of each row."""
+        """Return the model's inputs for position ``d``: the standardized lagged actions, the position, and 1."""
         z = (x - self._middle) / self._width
         found: Array = np.column_stack([z[:, : self._lags], z[:, self._lags + d], np.ones(len(z))])
         return found
 
     def unexplained(self, pairs: Pairs, delay: int, reach: int) -> Array:
-        """Return the unexplained fraction (D,) of the motion in other episodes after actions ``delay`` steps before.
+        """Return the fraction (D,) of the motion in other episodes that the model leaves unexplained.
 
-        Steps in which a position is blocked, as at a limit, are left out.
+        Steps in which a position is blocked, for example at a joint limit, are left out.
+
+        Args:
+            pairs: actions and positions of the other episodes.
+            delay: number of steps by which these episodes respond later than the model.
+            reach: largest delay that is compared.
         """
         return self._left(*_rows(pairs, delay, reach, min(reach, _AHEAD)))
 
     def parts(self, pairs: Pairs) -> tuple[Array, Array, Array, Array]:
-        """Divide the motions of other episodes into the parts that follow from actions and the rest.
+        """Divide the motions in other episodes into what the actions explain and the rest.
+
+        Only positions that follow the actions and move in these episodes are returned, in units of their usual motion.
 
         Returns:
-            actions (N, K, A); the motions (K, A, D) after one unit of each; the rest (N, D) of the motions; and the
-            motions (N, D). They are those of the positions that follow the actions and move at all, in their usual
-            size.
+            the last K actions in each of N steps (N, K, A); the motion that one unit of each action causes (K, A, D);
+            the motion without the pull towards a target and the offset (N, D), which the actions should explain; and
+            the motion (N, D).
         """
         x, y = _rows(pairs, 0, 0)
         number = pairs[0][0].shape[1]
@@ -102,16 +109,16 @@ class Response:
         return u.reshape(len(x), _TAPS, number), weights, rest, y[:, follows] / size
 
     def _errors(self, x: Array, y: Array) -> Array:
-        """Return the motions (N, D) that do not follow from the actions."""
+        """Return the model's errors (N, D): measured minus predicted motions."""
         z, weights = (x - self._middle) / self._width, self._weights
         found: Array = y - z[:, : self._lags] @ weights[: self._lags] - weights[-1]
         found = found - z[:, self._lags :] * weights[-2]
         return found
 
     def _left(self, x: Array, y: Array) -> Array:
-        """Return the unexplained fractions (D,) of the motion, or of the usual one in as many steps if that is more.
+        """Return for each position the unexplained fraction (D,) of its squared motion; NaN without motion.
 
-        Steps in which a position is still do not count.
+        The motion is taken to be at least as large as usual. Steps in which a position does not move are left out.
         """
         error, size = self._errors(x, y), self._size
         moved = (np.abs(y) > _STILL * size) & (size > 1e-6 * size.max(initial=0.0))
@@ -124,10 +131,10 @@ class Response:
 
 
 def _free(x: Array, motion: Array) -> Array:
-    """Fit free motions: steps in contact, of which the errors are outliers, are left out of a linear regression.
+    """Fit the motion of one position by linear regressions that leave out steps in contact, whose errors are outliers.
 
     Args:
-        x: (N, F) factors, of which the last is 1.
+        x: (N, F) inputs, of which the last is 1.
         motion: (N,) motion of one position.
 
     Returns:
@@ -145,9 +152,16 @@ def _free(x: Array, motion: Array) -> Array:
 
 
 def _rows(pairs: Pairs, delay: int, reach: int, ahead: int | None = None) -> tuple[Array, Array]:
-    """Return actions and positions (N, 3 A + D), and the motions (N, D) after them.
+    """Return the inputs and outputs of the models over all episodes.
 
-    Steps are left out at the begin of episodes for delays up to ``reach``, and ``ahead`` (None: as many) at the end.
+    Args:
+        pairs: actions and positions of the episodes.
+        delay: number of steps between an action and the response.
+        reach: largest delay: as many steps are left out at the beginning of each episode.
+        ahead: number of steps to leave out at the end of each episode; None is ``reach``.
+
+    Returns:
+        the last three actions and the positions (N, 3 A + D) of each step, and the motions (N, D) to the next step.
     """
     ahead = reach if ahead is None else ahead
     factors, motions = [], []
@@ -160,7 +174,14 @@ def _rows(pairs: Pairs, delay: int, reach: int, ahead: int | None = None) -> tup
 
 
 def of_shift(trained: Pairs) -> Cause | None:
-    """Judge the delay in the training data: motion before its action means that both are shifted in the file."""
+    """Judge the delay in the training data: if motions precede their actions, arrays in the file are shifted.
+
+    Args:
+        trained: actions and positions of the demonstrations.
+
+    Returns:
+        the cause, or None if the demonstrations are too short or no position follows the actions.
+    """
     reach = reach_of(trained)
     if not reach:
         return None
@@ -177,15 +198,20 @@ def of_shift(trained: Pairs) -> Cause | None:
     follow = np.minimum(left[0], left[late]) < _EXPLAINED
     clear = best[0] > 2 * best[late] and (left[0] > 2 * left[late])[follow].mean() > 0.5
     words = (
-        f"in the demonstrations actions {late} steps earlier explain the motion best: {best[late]:.0%} of it is left, "
-        f"and {best[0]:.0%} with those of the same step"
+        f"in the demonstrations the motion is explained best by the actions {abs(late)} steps "
+        f"{'later' if late < 0 else 'earlier'}: {best[late]:.0%} of it is unexplained, and "
+        f"{best[0]:.0%} by the actions of the same step"
     )
     advice = "imitate dataset doctor FILE finds and repairs shifted arrays"
     return scored("shift", float(wrong if clear else 0), 0.9, words, advice)
 
 
 def _model_of(recorded: Pairs, trained: Pairs) -> Response | None:
-    """Return the response in the demonstrations, or None if they show none or the recording has other positions."""
+    """Return the response model of the demonstrations.
+
+    The result is None if there are too few steps, if no position follows the actions, or if the recording has another
+    number of positions.
+    """
     if not recorded or not trained or recorded[0][1].shape[1] != trained[0][1].shape[1]:
         return None
     model = Response(trained)
@@ -193,11 +219,14 @@ def _model_of(recorded: Pairs, trained: Pairs) -> Response | None:
 
 
 def of_order(recorded: Pairs, trained: Pairs) -> Cause | None:
-    """Exchange and negate positions of a recording until they move after the actions as in the demonstrations.
+    """Search for exchanged or negated positions: would they then respond to actions as in the demonstrations?
 
     Args:
-        recorded: episodes of the recording.
-        trained: demonstrations.
+        recorded: actions and positions of the recorded episodes.
+        trained: actions and positions of the demonstrations.
+
+    Returns:
+        the cause, or None if the positions respond best as they are.
     """
     model = _model_of(recorded, trained)
     if model is None or len(model.left) > _COLUMNS:
@@ -234,24 +263,24 @@ def of_order(recorded: Pairs, trained: Pairs) -> Cause | None:
         f"{'-' if sign < 0 else ''}{at}" for at, sign in zip(order, signs, strict=True)
     )
     words = (
-        f"the positions move after the actions as in the demonstrations if they are in the order {named} "
-        f"({best:.0%} of the motion is unexplained, and {as_it_is:.0%} as it is)"
+        f"the positions respond to the actions as in the demonstrations if they are taken in the order {named} "
+        f"({best:.0%} of the motion is unexplained, instead of {as_it_is:.0%} as they are)"
     )
     if order == sorted(order):
         advice = (
             "compare the signs of joints and actions in the robot's observe() and in its driver"
         )
         return Cause("sign", MOST, words, advice)
-    advice = "give the joints in the order of the demonstrations in the robot's observe()"
+    advice = "return the joints in the order of the demonstrations in the robot's observe()"
     return Cause("order", MOST, words, advice)
 
 
 _Way = tuple[list[int], list[int]]
-"""An order of positions, and their signs."""
+"""An order of the positions, and the sign of each."""
 
 
 def _exchanged(way: _Way) -> Iterator[_Way]:
-    """Yield all ways with two positions exchanged or one negated."""
+    """Yield all orders and signs that differ from ``way`` by an exchange of two positions or the sign of one."""
     order, signs = way
     for i, j in combinations(range(len(order)), 2):
         new = [*order]
@@ -261,21 +290,20 @@ def _exchanged(way: _Way) -> Iterator[_Way]:
 
 
 def _negated(way: _Way) -> Iterator[_Way]:
-    """Yield all ways with one position negated."""
+    """Yield all orders and signs that differ from ``way`` by the sign of one position."""
     order, signs = way
     for i in range(len(order)):
         yield order, [-sign if i == at else sign for at, sign in enumerate(signs)]
 
 
 class Effects:
-    """Effect of each action on the motion of one position: the one that shows it best in the demonstrations.
+    """Effect of each action on the motion of each position: the sum of the weights of the last three actions.
 
-    Each position has a regression of its own, motion = b + sum over k < 3 of w_k u(t-k) + v q, with its own value q: so
-    it also holds where a policy has left the states of the demonstrations. The effect is the sum of w_k. Few steps have
-    one w for all k.
+    Each position has its own linear regression, with the model at the head of this module. If there are few steps, the
+    three weights of an action are taken to be equal.
 
     Args:
-        pairs: episodes.
+        pairs: actions and positions of the episodes.
     """
 
     def __init__(self, pairs: Pairs) -> None:
@@ -285,9 +313,9 @@ class Effects:
         mean = lagged.reshape(len(x), _TAPS, number).mean(axis=1)
         changes = mean.std(axis=0) > 1e-3 * np.abs(mean).max(axis=0, initial=1e-9)
         self.size = np.zeros((number, y.shape[1]))
-        """Motion (A, D) of each position after one unit of each action."""
+        """Motion (A, D) of each position that one unit of each action causes."""
         self.certain = np.zeros_like(self.size)
-        """Effects (A, D) in standard errors; 0 where an action or a position does not change."""
+        """The same effects divided by their standard errors; 0 where an action or a position does not change."""
         factors, taps = (lagged, _TAPS) if len(x) > 2 * lagged.shape[1] + 10 else (mean, 1)
         if len(x) < number + 5:
             return
@@ -309,18 +337,22 @@ class Effects:
 
 
 _CLEAR = 8.0
-"""Standard errors from which on an effect in all demonstrations is certain."""
+"""Size of an effect over all demonstrations, in standard errors, from which it is certain."""
 _SEEN = 6.0
-"""The same in a recording."""
+"""Size of an effect in a recording, in standard errors, from which it is certain."""
 
 
 def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause | None:
-    """Compare the effects of actions in a recording and in the demonstrations: sign, size, or the rate of all.
+    """Test whether actions move positions otherwise than in the demonstrations.
 
     Args:
-        recorded: episodes of the recording.
-        trained: demonstrations.
-        same_rate: true if both have the same rate; false if it is not known.
+        recorded: actions and positions of the recorded episodes.
+        trained: actions and positions of the demonstrations.
+        same_rate: true if the control rates of both are known, so that they need not be inferred from the motions.
+
+    Returns:
+        the most likely of these causes: other signs, cut actions, another control rate, other units of the positions,
+        other gains; or None if nothing can be compared.
     """
     model = _model_of(recorded, trained)
     if model is None:
@@ -332,11 +364,13 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     size = np.where(known, np.abs(logs) * (1 - 2 / np.maximum(certain, 2.0)), 0.0)
     worst = int((reverse if reverse.max() >= 1 else size).argmax())
     words = (
-        f"after the same actions[{worst}] position {best[worst]} moves {ratio[worst]:.2f} times as far as in the "
+        f"with the same actions[{worst}] position {best[worst]} moves {ratio[worst]:.2f} times as far as in the "
         "demonstrations"
     )
     if reverse[worst] >= 1:
-        return scored("sign", float(reverse[worst]), 1.0, words + ", to the other side", _SIGN)
+        return scored(
+            "sign", float(reverse[worst]), 1.0, words + ", in the opposite direction", _SIGN
+        )
     sent = Commands(model, recorded)
     turned = _of_reversed(sent)
     if turned.is_named:
@@ -347,15 +381,15 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     changes = logs[known] * np.sign(logs[known].sum())
     if not same_rate and len(changes) >= _MANY and changes.min() > 0.3 * _RATE:
         words = (
-            f"after the same actions all positions move {np.exp(np.median(logs[known])):.2f} times as far in a step as "
-            "in the demonstrations, as at another control rate"
+            f"with the same actions all positions move {np.exp(np.median(logs[known])):.2f} times as far in a step as "
+            "in the demonstrations, which suggests another control rate"
         )
         return scored("rate", float(np.median(changes)), _RATE, words, _SCALE)
     seen = _observed_scale(recorded, trained, best[known], logs[known])
     if size[worst] >= _FACTOR and seen is not None:
-        words += f", and the first positions vary {seen:.2f} times as much: they are in other units, or normalized"
+        words += f", and first positions vary {seen:.2f} times as much: positions are in other units, or normalized"
         return scored("units", float(size[worst]), _FACTOR, words, _UNITS)
-    words += f" ({sent.scaled:.0%} of the motion is unexplained with the best scales)"
+    words += f" ({sent.scaled:.0%} of the motion is unexplained with scaled actions)"
     usual = max(float(model.left[model.follows].mean()), _FLOOR)
     explains = sent.scaled < min(_EXPLAINED, sent.as_it_is / 2) and sent.as_it_is > 2 * usual
     value = float(size[worst]) if explains else 0.0
@@ -363,24 +397,24 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
 
 
 def _of_reversed(sent: Commands) -> Cause:
-    """Judge whether an action has the other sign, also if it hardly changes in the recording."""
+    """Judge whether an action has the opposite sign, by the direction of motions; it may be almost constant."""
     agrees = sent.sides()
     worst = int(agrees.argmin())
     words = (
-        f"{(1 - agrees[worst]) / 2:.0%} of the motion of the position that actions[{worst}] moves most is to the other "
-        "side than after the same actions in the demonstrations"
+        f"the position that actions[{worst}] moves most makes {(1 - agrees[worst]) / 2:.0%} of its motion in the "
+        "direction opposite to that expected from the demonstrations"
     )
     return scored("sign", max(-float(agrees[worst]), 0.0), _AGAINST, words, _SIGN)
 
 
 class Commands:
-    """Motions in a recording as the demonstrations' response to other commands than the recorded actions.
+    """Test of whether scaled or cut actions explain the motions in a recording better than the recorded actions.
 
-    All fractions are of the usual motion of the positions that follow the actions.
+    Unexplained fractions are mean squared errors, relative to usual motions, of the positions that follow the actions.
 
     Args:
-        model: response in the demonstrations.
-        recorded: episodes of the recording.
+        model: response model of the demonstrations.
+        recorded: actions and positions of the recorded episodes.
     """
 
     def __init__(self, model: Response, recorded: Pairs) -> None:
@@ -392,19 +426,19 @@ class Commands:
         moved = np.einsum("nka,kad->and", self._u, self._weights).reshape(number, -1)
         scales = np.linalg.lstsq(moved.T, self._rest.ravel(), rcond=1e-6)[0]
         self.as_it_is = self._left(self._u)
-        """Unexplained fraction after the recorded actions."""
+        """Unexplained fraction of the motions with the recorded actions."""
         self.scaled = self._left(self._u * scales)
-        """Unexplained fraction after actions that the best factors multiply."""
+        """Unexplained fraction of the motions with each action multiplied by the factor that fits best."""
 
     def _left(self, u: Array) -> float:
         error = self._rest - np.einsum("nka,kad->nd", u, self._weights)
         return float(np.minimum(error**2, _MOST).mean()) if error.size else 0.0
 
     def sides(self) -> Array:
-        """Return how much (A,) motions agree in their side with those expected after the actions.
+        """Return for each action whether motions have the expected direction (A,).
 
-        It is that of the position which the action moves most: 1 if all its motion is to the expected side, -1 if none
-        is, and 0 if it moves in few steps.
+        The value is computed for the position that the action moves most: 1 if all its motion is in the expected
+        direction, -1 if all is in the opposite direction, and 0 if it moves in fewer than 10 steps.
         """
         expected = self._motion - self._rest + np.einsum("nka,kad->nd", self._u, self._weights)
         found = np.zeros(len(self._low))
@@ -418,12 +452,13 @@ class Commands:
         return found
 
     def limits(self) -> tuple[float, Array, Array]:
-        """Cut the actions at the limits after which the motions are as in the demonstrations.
+        """Search for limits of the actions with which the motions are explained best.
 
-        Each limit in turn is the best of a grid, twice, and at last of a fine grid around it.
+        The limits are improved one after another, in two sweeps over a coarse grid and one over a fine grid.
 
         Returns:
-            the unexplained fraction, and the limits (A,); those that cut nothing are the largest recorded actions.
+            the unexplained fraction with these limits; the lower and the upper limits (A,). A limit that cuts nothing
+            is the smallest or largest recorded action.
         """
         low, high, best = self._low.copy(), self._high.copy(), self.as_it_is
         if not self._rest.size:
@@ -453,12 +488,12 @@ class Commands:
         return best, low, high
 
     def beyond(self, low: Array, high: Array) -> Array:
-        """Return the share of steps (A,) in which actions are beyond limits."""
+        """Return for each action the share of steps (A,) in which it is below ``low`` or above ``high``."""
         found: Array = ((self._every < low) | (self._every > high)).mean(axis=0)
         return found
 
     def without_each(self, low: Array, high: Array) -> Array:
-        """Return the unexplained fractions (A,) if all actions but one are cut."""
+        """Return for each action the unexplained fraction (A,) if all other actions are cut at the limits."""
         found = np.zeros(len(low))
         for a in range(len(low)):
             cut = np.clip(self._u, low, high)
@@ -468,25 +503,25 @@ class Commands:
 
 
 _FEWEST_MOVED = 10
-"""Smallest number of steps with motion."""
+"""Smallest number of steps with motion from which the direction of motions is judged."""
 _AGAINST = 0.5
-"""Share of the motion to the other side, minus the share to the right side, that no healthy action reaches."""
+"""Share of the motion in the wrong direction, minus the share in the right one, that healthy actions do not reach."""
 _GRID, _SWEEPS = 24, 3
 _MOST = 4.0
-"""Largest square of an error that counts, in the usual motion."""
+"""Squared errors are cut to this value, in units of the squared usual motion."""
 _BETTER = 0.98
-"""Factor by which another limit has to lower what is unexplained."""
+"""A new limit is kept if it lowers the unexplained fraction at least by this factor."""
 _CUT = 0.25
-"""Largest fraction of the motion that limits leave unexplained."""
+"""Limits are a cause only if they leave less than this fraction of the motion unexplained."""
 _TIE = 0.03
-"""Unexplained fraction up to which limits are preferred to scales; both explain actions that are always cut."""
+"""Limits that leave at most this fraction unexplained are preferred to factors; both explain actions always cut."""
 
 
 def _of_limits(sent: Commands, usual: float) -> Cause:
-    """Judge whether something cuts the actions on their way to the robot.
+    """Judge whether a controller, driver or limit cuts the actions before the robot moves.
 
     Args:
-        sent: commands of the recording.
+        sent: actions and motions of the recording.
         usual: unexplained fraction of the motions in the demonstrations.
     """
     left, low, high = sent.limits()
@@ -494,8 +529,8 @@ def _of_limits(sent: Commands, usual: float) -> Cause:
     worst = int(sent.without_each(low, high).argmax())
     words = (
         f"the robot moves as if actions[{worst}] were cut to {low[worst]:.3g} to {high[worst]:.3g}, which "
-        f"{beyond[worst]:.0%} of the recorded ones exceed: {left:.0%} of the motion is unexplained with limits, "
-        f"{sent.scaled:.0%} with the best scales, and {sent.as_it_is:.0%} as it is"
+        f"{beyond[worst]:.0%} of the recorded ones exceed: {left:.0%} of the motion is unexplained with such limits, "
+        f"{sent.scaled:.0%} with scaled actions, and {sent.as_it_is:.0%} with the recorded actions"
     )
     explains = left < _CUT and left <= max(2 * sent.scaled, usual, _TIE)
     gain = (
@@ -510,11 +545,12 @@ _LIMITS = "compare the recorded actions with the limits and scales of controller
 def _compared(
     recorded: Pairs, trained: Pairs
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_], Array, Array]:
-    """Compare the effect of each action on the position that shows it best.
+    """Compare each action's effect in recording and demonstrations, on the position where it is most certain.
 
     Returns:
-        that position (A,); whether its effect in the demonstrations is certain; the certainty of the one in the
-        recording, in standard errors; and its size in that of the demonstrations.
+        arrays (A,): the position for each action; whether the effect in the demonstrations is certain; the effect in
+        the recording in standard errors; and the recorded effect divided by the effect in the demonstrations, 0 if the
+        latter is not certain.
     """
     there, here = Effects(trained), Effects(recorded)
     best = np.abs(there.certain).argmax(axis=1)
@@ -525,11 +561,11 @@ def _compared(
 
 
 def right_sides(recorded: Pairs, trained: Pairs) -> bool:
-    """Return whether actions certainly move positions to the same sides as in the demonstrations, all of them.
+    """Return whether all actions certainly move positions in the same direction as in the demonstrations.
 
     Args:
-        recorded: episodes of the recording.
-        trained: demonstrations.
+        recorded: actions and positions of the recorded episodes.
+        trained: actions and positions of the demonstrations.
     """
     if _model_of(recorded, trained) is None:
         return False
@@ -540,19 +576,21 @@ def right_sides(recorded: Pairs, trained: Pairs) -> bool:
 def _observed_scale(
     recorded: Pairs, trained: Pairs, columns: NDArray[np.intp], logs: Array
 ) -> float | None:
-    """Decide whether positions are given on another scale, or actions move them otherwise.
+    """Decide whether motions are larger because positions have other units, or because actions have more effect.
 
-    No action has changed the first positions of the episodes. If their spread differs by the factors of the motions, it
-    is the scale of the positions; if it does not, that of the actions. The two are compared by their likelihoods.
+    No action has changed the first positions of the episodes. If their standard deviations differ from those of the
+    demonstrations by the same factors as the motions, the positions have other units; if they do not differ, the
+    actions have another scale. The likelihoods of both are compared.
 
     Args:
-        recorded: episodes of the recording.
-        trained: demonstrations.
-        columns: positions with a known effect.
-        logs: logarithms of the factors of their motions.
+        recorded: actions and positions of the recorded episodes.
+        trained: actions and positions of the demonstrations.
+        columns: positions that actions certainly move.
+        logs: logarithm of the factor between recorded and demonstrated motion, for each of these positions.
 
     Returns:
-        the factor of the spread of the position whose motion differs most, or None if it is the scale of the actions.
+        the factor between the standard deviations of the position whose motion differs most; None if the actions have
+        another scale, or if there are fewer than four episodes.
     """
     if not len(columns) or min(len(recorded), len(trained)) < _SEVERAL:
         return None
@@ -569,25 +607,28 @@ def _observed_scale(
 
 
 _LIKELIER = 3.0
-"""Difference of logarithmic likelihoods from which on the scale of the positions explains motions, not the actions."""
+"""Difference of log-likelihoods above which other units of the positions explain the motions."""
 
 
 _REVERSED = 0.3
-"""Fraction of the demonstrations' effect, to the other side, from which on an action has the other sign."""
+"""An action has the opposite sign if its opposite effect is at least this fraction of that in the demonstrations."""
 _FACTOR = float(np.log(1.85))
-"""Logarithm of the factor of one action's effect that healthy recordings do not reach."""
+"""Logarithm of a factor between an action's effects in recording and demonstrations that healthy runs do not reach."""
 _RATE = float(np.log(1.4))
-"""Logarithm of the factor of all actions' effects, of which each is at least 0.3 of it and to the same side."""
+"""Logarithm of a median factor between all effects that healthy runs at one control rate do not reach.
+
+The logarithm for each action has to have the same sign and at least 0.3 times this value.
+"""
 _MANY = 4
-"""Least number of actions whose effects all differ in one direction at another control rate."""
+"""Smallest number of actions with certain effects from which another control rate is inferred."""
 _SCALE = "compare the control rate, the scale of actions, the controller and its gains with those of the demonstrations"
 
 
 def of_parts(trained: Pairs) -> Iterator[Cause]:
-    """Compare the effects of actions in each demonstration with those in the others: other signs, other sizes.
+    """Test whether actions have opposite signs or other effect sizes in some demonstrations than in the others.
 
     Args:
-        trained: demonstrations.
+        trained: actions and positions of the demonstrations.
     """
     every = [Effects([pair]) for pair in trained if len(pair[0]) > _FEWEST // 2]
     if len(every) < _SEVERAL:
@@ -607,7 +648,7 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
     if signs:
         share, others, number, a, d = max(signs)
         words = (
-            f"after actions[{a}] position {d} moves to the other side in {others} of {number} demonstrations: their "
+            f"actions[{a}] moves position {d} in the opposite direction in {others} of {number} demonstrations: their "
             "signs differ"
         )
         yield scored("sign", share, 0.08, words, _PART)
@@ -615,35 +656,41 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
     if parts:
         (score, factor, large), a, d, number = max(parts)
         words = (
-            f"after the same actions[{a}] position {d} moves {factor:.3g} times as far in {large} of {number} "
+            f"with the same actions[{a}] position {d} moves {factor:.3g} times as far in {large} of {number} "
             "demonstrations as in the others"
         )
         yield scored("gain", score, 1.0, words, _PART)
 
 
 _SURE = 4.0
-"""Standard errors from which on an effect in one demonstration is certain."""
+"""Size of an effect in one demonstration, in standard errors, from which it is certain."""
 _SEVERAL = 4
-"""Least number of demonstrations with a certain effect."""
+"""Smallest number of episodes, or of demonstrations with a certain effect, that are compared."""
 _OTHER_SIZE = 2.5
-"""Factor between the effects in two groups of demonstrations that healthy ones do not reach."""
+"""Factor between an action's effects in two groups of demonstrations that healthy data do not reach."""
 _UNITS = "convert the units in the robot's observe(), and leave normalization to the checkpoint"
 _SIGN = "compare the signs of joints and actions in the robot's observe() and in its driver"
-_PART = "convert the actions of all demonstrations to the same signs and units: imitate dataset playback FILE"
+_PART = (
+    "convert the actions of all demonstrations to the same signs and units; to see how they differ: imitate dataset "
+    "playback FILE"
+)
 
 
 _LATER = 0.5
-"""Halvings of the unexplained fraction by a delay which healthy recordings do not reach."""
+"""A delay is a cause if it reduces the unexplained fraction by more than a factor of 2 to the power of this value."""
 _DELAYED = 0.7
-"""Largest unexplained fraction of the motion after a delay; contacts, which the model lacks, leave a part of it."""
+"""A delay is a cause only if it leaves less than this fraction unexplained; contacts are not in the model."""
 
 
 def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:
-    """Compare the delays of a recording and of the training data.
+    """Test whether the robot responds to its actions later, or earlier, than in the demonstrations.
 
     Args:
-        recorded: episodes of the recording.
-        trained: demonstrations.
+        recorded: actions and positions of the recorded episodes.
+        trained: actions and positions of the demonstrations.
+
+    Returns:
+        the cause, or None if the recording is too short or no position of the demonstrations follows the actions.
     """
     reach, model = reach_of(recorded), _model_of(recorded, trained)
     if model is None or not reach:
@@ -659,8 +706,9 @@ def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:
     }
     best = min(at, key=lambda delay: at[delay])
     words = (
-        f"the robot follows its actions {best} steps later in the recording than in the demonstrations: as they moved, "
-        f"{at[best]:.0%} of its motion is unexplained, and {at[0]:.0%} without the delay"
+        f"the robot follows its actions {abs(best)} steps {'earlier' if best < 0 else 'later'} in the recording "
+        f"than in the demonstrations: with this delay {at[best]:.0%} of its motion is unexplained, and "
+        f"{at[0]:.0%} without"
     )
     gain = np.log2(at[0] / max(at[best], usual, _FLOOR)) if best else 0.0
     return scored(

@@ -1,4 +1,4 @@
-"""A policy and its run, episodes of a file as the policy observes them, the robot's numbers in them, and actions."""
+"""The policy and run to diagnose, and the episodes, robot positions and predicted actions that are measured."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Subject:
 
     Attributes:
         policy: the policy.
-        known: statistics of the observations of its training.
-        normalization: offset and scale of each observation in the checkpoint.
+        known: statistics of the observations in the training.
+        normalization: offset and scale for each observation key, as in the checkpoint.
         losses: training loss of each epoch.
-        success: success rate of the last evaluations, or None.
-        horizon: longest evaluation episode in steps, or None.
+        success: best success rate of the run's evaluations, or None if it has none.
+        horizon: step limit of the run's evaluation episodes, or None if it has none.
         several_ways: true if the policy can learn several ways of acting in one state.
-        part: filter key of the demonstrations of the training, and the largest number of them; None: all.
-        imitates_all: true if all demonstrations are imitated, bad ones too.
+        part: filter key and largest number of the demonstrations of the training; None where there is no restriction.
+        imitates_all: true if all demonstrations are imitated alike, false if bad ones are left out or have less weight.
     """
 
     policy: RolloutPolicy
@@ -63,14 +63,14 @@ class Subject:
 
 
 def subject_of(run: Path, device: str | None = None) -> tuple[Subject, Path | None]:
-    """Load a policy and what its run recorded.
+    """Load a policy with the losses and success rates of its run.
 
     Args:
         run: a run folder or a checkpoint.
         device: device of the policy; None is the CPU.
 
     Returns:
-        the subject, and the file of its demonstrations if it exists.
+        the subject, and the path of its training demonstrations, or None if the file does not exist.
 
     Raises:
         CheckpointError: there is no valid checkpoint.
@@ -121,11 +121,11 @@ def episodes_of(
         file: open file.
         names: names of the episodes.
         policy: the policy.
-        rename: from names of the file's observations to the policy's.
+        rename: maps observation keys of the file to those of the policy.
 
     Raises:
-        UserError: an observation of the policy is missing.
-        DatasetError: the file is damaged.
+        UserError: an observation key of the policy is missing in an episode.
+        DatasetError: the file is damaged, or an episode has different numbers of observations and actions.
     """
     found = []
     names_there = recorded_names(policy, rename)
@@ -135,8 +135,9 @@ def episodes_of(
         missing = [key for key in names_there.values() if not file.has(name, f"obs/{key}")]
         if missing:
             raise UserError(
-                f"{file.path}: {name} has no observation {', '.join(missing)}; it has "
-                f"{', '.join(file.obs_keys(name))}: give names by --rename NEW=OLD"
+                f"{file.path}: '{name}' has no observation {', '.join(missing)}, only "
+                f"{', '.join(file.obs_keys(name))}: give the file of the training by --dataset, or map names of a "
+                "recording by --rename NEW=OLD"
             )
         obs = {own: file.read(name, f"obs/{key}") for own, key in names_there.items()}
         actions = file.read(name, "actions")
@@ -154,18 +155,20 @@ def episodes_of(
 
 
 def recorded_names(policy: RolloutPolicy, rename: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the name in the file of each observation of the policy."""
+    """Return for each observation key of the policy the key in the file."""
     own = {old: new for new, old in (rename or {}).items()}
     return {key: own.get(key, key) for key in policy.obs_keys}
 
 
 def acted(policy: RolloutPolicy, episodes: Sequence[CheckedDemo], seed: int = 0) -> Predictions:
-    """Call the policy on all episodes with one instruction at once; each row of a batch is an episode.
+    """Return the policy's actions for the observations of episodes.
+
+    Episodes with the same instruction are predicted together, as rows of a batch.
 
     Args:
         policy: the policy.
         episodes: observations and actions of some episodes.
-        seed: seed of policies that sample.
+        seed: random seed for policies that sample their actions.
     """
     torch.manual_seed(seed)
     actions: list[Array] = [np.zeros(0)] * len(episodes)
@@ -178,9 +181,9 @@ def acted(policy: RolloutPolicy, episodes: Sequence[CheckedDemo], seed: int = 0)
 
 
 def nearer(one: Predictions, other: Predictions) -> Predictions:
-    """Return the action that is nearer to the demonstrated one at each step.
+    """Combine two predictions: at each step the action that is nearer to the demonstrated one.
 
-    A policy that samples may take another way than the demonstration, which is not an error.
+    So a policy that samples is not blamed if one sample goes another way than the demonstration.
     """
     actions = []
     for demo, a, b in zip(one.demos, one.actions, other.actions, strict=True):
@@ -190,7 +193,7 @@ def nearer(one: Predictions, other: Predictions) -> Predictions:
 
 
 def _acted(episodes: Sequence[CheckedDemo], policy: RolloutPolicy, lang: str | None) -> Array:
-    """Return the policy's actions (N, T, A); shorter episodes repeat their last observation."""
+    """Return the policy's actions (N, T, A) in a batch of episodes; shorter ones repeat their last observation."""
     policy.start_episode(lang)
     steps = []
     for step in range(max(len(episode.actions) for episode in episodes)):
@@ -205,7 +208,13 @@ def _acted(episodes: Sequence[CheckedDemo], policy: RolloutPolicy, lang: str | N
 def motions_of(
     file: DatasetFile, episodes: Sequence[CheckedDemo], rename: Mapping[str, str] | None = None
 ) -> Pairs:
-    """Return actions and positions of the episodes, as names suggest them; else none."""
+    """Return actions and positions of the episodes; empty if no observation key is named like a robot's positions.
+
+    Args:
+        file: open file.
+        episodes: episodes of the file.
+        rename: maps observation keys of the file to those of the policy.
+    """
     found = []
     new = rename or {}
     for episode in episodes:
@@ -230,16 +239,17 @@ def vectors_of(episodes: Sequence[CheckedDemo]) -> Pairs:
 
 
 def followed(pairs: Pairs) -> NDArray[np.bool_] | None:
-    """Return true (D,) for numbers of the robot itself, which follow the actions from the first steps on.
+    """Return for each dimension whether it belongs to the robot (D,): it follows the actions from the first steps on.
 
-    Those of an object follow them too, once the robot has taken it. None if there are too few steps to know.
+    Dimensions of an object follow the actions only after the robot has grasped it. The result is None if the episodes
+    have too few steps.
     """
     model = _long_model(pairs)
     return None if model is None else model.follows & _moved_by(pairs) & _moves_early(pairs)
 
 
 def _moved_by(pairs: Pairs) -> NDArray[np.bool_]:
-    """Return true (D,) for numbers whose motion certainly depends on an action, not on their own value alone."""
+    """Return for each dimension whether its motion certainly depends on an action (D,), not only on its own value."""
     found: NDArray[np.bool_] = (np.abs(Effects(pairs).certain) >= _CERTAIN).any(axis=0)
     return found
 
@@ -251,7 +261,7 @@ def _long_model(pairs: Pairs) -> Response | None:
 
 
 def _moves_early(pairs: Pairs) -> NDArray[np.bool_]:
-    """Return true (D,) for numbers that move about as much in the first quarter of the episodes as later."""
+    """Return for each dimension whether it moves about as much in the first quarter of the episodes as later (D,)."""
     moves = [np.abs(np.diff(q, axis=0)) for _, q in pairs if len(q) > 1]
     early = np.mean([part[: max(len(part) // 4, 1)].mean(axis=0) for part in moves], axis=0)
     found: NDArray[np.bool_] = early > 0.3 * np.mean([part.mean(axis=0) for part in moves], axis=0)
@@ -259,7 +269,10 @@ def _moves_early(pairs: Pairs) -> NDArray[np.bool_]:
 
 
 def _correlation(pairs: Pairs) -> Array:
-    """Return the largest correlation (D,) of each number's motion with an action, of either sign in each episode."""
+    """Return for each dimension the largest absolute correlation (D,) of its motion with an action.
+
+    Correlations are averaged over the episodes.
+    """
     every = []
     for u, q in pairs:
         if len(u) > _LONG_ENOUGH:
@@ -272,16 +285,16 @@ def _correlation(pairs: Pairs) -> Array:
 
 
 def positions_among(trained: Pairs, recorded: Pairs = ()) -> tuple[Pairs, Pairs]:
-    """Keep the numbers that follow the actions of demonstrations as positions of the robot do.
+    """Keep those dimensions of vectors that look like positions of the robot.
 
-    Velocities follow them less closely, and objects later.
+    Positions follow the actions; velocities follow them less closely, and objects later.
 
     Args:
-        trained: demonstrations.
-        recorded: episodes with the same numbers.
+        trained: actions and vectors of demonstrations.
+        recorded: actions and vectors of recorded episodes.
 
     Returns:
-        both with these numbers alone; empty if there are none.
+        ``trained`` and ``recorded`` with the kept dimensions; both empty if no dimension looks like a position.
     """
     model = _long_model(trained)
     if model is None or (recorded and recorded[0][1].shape[1] != len(model.left)):
@@ -295,19 +308,20 @@ def positions_among(trained: Pairs, recorded: Pairs = ()) -> tuple[Pairs, Pairs]
 
 
 _SHORT = 4
-"""Largest number of steps of an episode that is too short for a model."""
+"""Episodes of at most this number of steps are too short for a model of the response."""
 _LONG_ENOUGH = 10
-"""Number of steps above which actions and motions are correlated."""
+"""Correlations are computed in episodes of more than this number of steps."""
 _CERTAIN = 8.0
-"""Standard errors from which on an action moves a number."""
+"""Size of an action's effect, in standard errors, from which it is certain."""
 _CLOSELY = 0.05
-"""Numbers not named as positions count as positions if the unexplained fraction of their motion is below this."""
+"""A dimension counts as a position if the response model leaves less than this fraction of its motion unexplained."""
 _ALIKE = 0.9
-"""Correlation with an action above which they count too, since actions of some demos may have the other sign."""
+"""A dimension also counts as a position above this correlation, which holds if the action's sign differs in some demos.
+"""
 
 
 def first_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -> dict[str, Array]:
-    """Return the first values (N, D) of vectors in some episodes; keys that one of them lacks are left out."""
+    """Return the first values (N, D) of each vector in N episodes; keys that an episode lacks are left out."""
     found = {}
     for key in keys:
         if all(file.has(name, f"obs/{key}") for name in names):
@@ -318,12 +332,12 @@ def first_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -
 
 
 def first_images(file: DatasetFile, names: Sequence[str], key: str) -> NDArray[np.generic]:
-    """Return the first images (N, H, W, C) of a camera in some episodes."""
+    """Return the first image (N, H, W, C) of a camera in each of N episodes."""
     return np.concatenate([file.read(name, f"obs/{key}", 0, 1) for name in names])
 
 
 def end_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -> Array:
-    """Return the last values of vectors and the mean action (N, D) of some episodes."""
+    """Return the last values of the vectors and the mean action of each of N episodes, joined (N, D)."""
     rows = []
     for name in names:
         last = file.length(name) - 1
@@ -336,12 +350,15 @@ def end_values(file: DatasetFile, names: Sequence[str], keys: Sequence[str]) -> 
 def watched(
     file: DatasetFile, names: Sequence[str], keys: Sequence[str], solved: Mapping[str, bool | None]
 ) -> list[Watched]:
-    """Read vectors of episodes and the steps in which the task is solved; without rewards the last one of a success.
+    """Read vectors of episodes, and in which steps the task is solved.
+
+    In a successful episode these are the steps with a positive reward, or only the last step if rewards are missing or
+    do not differ.
 
     Args:
         file: open file.
         names: names of the episodes.
-        keys: names of the vectors in the file.
+        keys: observation keys of the vectors in the file.
         solved: outcome of each episode.
     """
     check_memory(file, names, [f"obs/{key}" for key in keys])
@@ -363,28 +380,28 @@ def changed_by(
     predictions: Predictions,
     chosen: Mapping[str, NDArray[np.intp] | None],
 ) -> float:
-    """Return how much the actions change if some observations are taken from other demonstrations.
+    """Return how much the policy's actions change if some observations are taken from other demonstrations.
 
-    The change is a fraction of the change if all observations are taken from other demonstrations.
+    The value is a fraction of the change when all observations are taken from other demonstrations.
 
     Args:
         policy: the policy.
-        predictions: its actions.
-        chosen: columns of each key that are exchanged, or None for the whole key.
+        predictions: the policy's actions for the demonstrations as they are.
+        chosen: for each observation key the columns that are exchanged, or None for all columns.
     """
     everything = _change(policy, predictions, dict.fromkeys(policy.obs_keys))
     return _change(policy, predictions, chosen) / max(everything, 1e-9)
 
 
 def unseen_by(policy: RolloutPolicy, predictions: Predictions, key: str) -> float:
-    """Return the part of the images' variance, in [0, 1], around a centre beyond which nothing changes the actions.
+    """Return the fraction of the images' variance in the largest border that does not change the policy's actions.
 
-    A crop leaves such a border.
+    A crop in the policy's encoder causes such a border.
 
     Args:
         policy: the policy.
-        predictions: its actions.
-        key: name of the images (H, W, C).
+        predictions: the policy's actions for the demonstrations as they are.
+        key: observation key of the images (H, W, C).
     """
     frames = np.concatenate([demo.obs[key] for demo in predictions.demos])
     variance, unseen = frames.var(axis=0, dtype=np.float64), 0.0
@@ -399,7 +416,7 @@ def unseen_by(policy: RolloutPolicy, predictions: Predictions, key: str) -> floa
 
 
 _CENTRES = (0.8, 0.65, 0.5, 0.35, 0.2)
-"""Sides of the centre, as parts of the image's."""
+"""Height and width of the image's centre that are tried, as fractions of the image."""
 
 
 def _change(
@@ -407,7 +424,13 @@ def _change(
     predictions: Predictions,
     keys: Mapping[str, NDArray[np.intp] | None],
 ) -> float:
-    """Return the mean change of the actions if columns of some observations are those of the next demonstration."""
+    """Return the mean absolute change of the actions if columns of observations come from the next demonstration.
+
+    Args:
+        policy: the policy.
+        predictions: the policy's actions for the demonstrations as they are.
+        keys: for each observation key the columns that are exchanged, or None for all columns.
+    """
 
     def mixed_value(own: Array, other: Array, columns: NDArray[np.intp] | None) -> Array:
         taken: Array = other[np.arange(len(own)) % len(other)]

@@ -137,7 +137,7 @@ def test_how_executed_actions_differ_from_the_policys(done, named):
     assert [cause.kind for cause in causes if cause.is_named] == named
     if "actions[0]" in causes[0].words:
         assert "executed actions reach -0.2 to 0.2 in actions[0]" in causes[0].words
-        assert causes[0].words.endswith("78% of the steps, they are at its ends")
+        assert causes[0].words.endswith("78% of the steps, the executed ones are at its ends")
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_episodes_begin_outside_of_few_demonstrations_by_chance(number, named):
 
 
 SCALED = {
-    "look standardized": lambda x, known: (x - known.mean) / known.std,
-    "look scaled to [-1, 1]": lambda x, known: 2 * (x - known.low) / (known.high - known.low) - 1,
-    "look scaled to [0, 1]": lambda x, known: (x - known.low) / (known.high - known.low),
+    "looks standardized": lambda x, known: (x - known.mean) / known.std,
+    "looks scaled to [-1, 1]": lambda x, known: 2 * (x - known.low) / (known.high - known.low) - 1,
+    "looks scaled to [0, 1]": lambda x, known: (x - known.low) / (known.high - known.low),
     "centimetres": lambda x, known: 100 * x,
     "elsewhere": lambda x, known: x + (np.random.default_rng(9).uniform(-9, 9), 0, 0),
 }
@@ -195,7 +195,9 @@ def test_far_values_are_scaled_or_of_another_unit_or_elsewhere(fault, kind):
     failed = [SCALED[fault](demo, known) for demo in shown[:12]]
     named = [cause for cause in of_vectors("pos", failed, known, shown) if cause.is_named]
     assert kind == named[0].kind
-    assert kind != "normalization" or named[0].words.startswith(f"'pos' {fault} by the training's")
+    assert kind != "normalization" or named[0].words.startswith(
+        f"'pos' {fault} with the training's"
+    )
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_black_bars_that_the_demonstrations_do_not_have():
     for image in barred:
         image[:, 24:] = 0
     (found,) = [one for one in of_images("top", barred, None, shown) if one.kind == "image border"]
-    assert found.words == "25% of the pixels of 'top' are always black, in the demonstrations 0%"
+    assert found.words == "25% of the pixels of 'top' are always black (0% in the demonstrations)"
     assert found.is_named and found.score == 2.5
     kinds = {one.kind for one in of_images("top", barred, None, barred) if one.is_named}
     assert "image border" not in kinds

@@ -53,7 +53,7 @@ def test_observations_ahead_of_their_actions_are_shifted(robot, ahead):
         pairs = [(u[size:], q[: len(q) - size]) for u, q in pairs]
     found = of_shift(pairs)
     assert found.is_named == (ahead > 0), found  # one step later is a delay that robots have
-    assert f"actions {-max(ahead, 0)} steps earlier" in found.words
+    assert f"actions {max(ahead, 0)} steps {'later' if ahead > 0 else 'earlier'}" in found.words
 
 
 def test_one_position_that_moves_before_its_action_is_no_shift():
