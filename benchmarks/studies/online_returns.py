@@ -67,6 +67,11 @@ SLOW = (
     "algo.reward_weights.initial=0.003",
     "algo.reward_weights.optimizer.learning_rate.initial=0.0005",
 )
+FREE = (
+    'algo.rewards={"task": {"source": "reward"}, '
+    '"speed": {"source": "info:joint_speed", "weight": 0}}',
+)
+"""The speed is measured, but not limited."""
 """The mean speed of the fastest joint is at most 0.8 rad/s; the data are collected with `--signals joint_speed`. The
 multiplier begins small, because costs add up over an episode whose reward is 1."""
 CARTPOLE_EXPERT = "train.data=datasets/cartpole/expert.hdf5"
@@ -152,6 +157,7 @@ CASES = {
         (GOOD_AND_MEDIOCRE, *SLOW),
         limit=("Rollout/Rewards/speed", 0.8),
     ),
+    "rlpd_free_lift": Case("robosuite/lift/rlpd", 0.9, SUCCESS, (GOOD_AND_MEDIOCRE, *FREE)),
     "sac_lift": Case("robosuite/lift/sac", 150.0),
     "bc_stack": Case(
         "robosuite/stack/bc_gaussian",
