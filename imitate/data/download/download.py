@@ -125,25 +125,26 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirects to other addresses of the web only."""
+class WebRedirects(HTTPRedirectHandler):
+    """Follows redirects to other addresses of the web only, and from HTTPS not to HTTP."""
 
     def redirect_request(
         self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
         """Return the request of the new address."""
-        if not newurl.lower().startswith(("http://", "https://")):
+        safe = ("https://",) if req.type == "https" else ("http://", "https://")
+        if not newurl.lower().startswith(safe):
             raise HTTPError(newurl, code, f"with the address '{newurl[:200]}'", headers, fp)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 @cache
 def _opener() -> OpenerDirector:
-    return build_opener(_Redirects)
+    return build_opener(WebRedirects)
 
 
 def urlopen(request: Request, timeout: float) -> Any:
-    """Open a request, as that of the standard library does, without redirects to FTP."""
+    """Open a request, as that of the standard library does, with redirects as in WebRedirects."""
     return _opener().open(request, timeout=timeout)
 
 

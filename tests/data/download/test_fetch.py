@@ -5,12 +5,15 @@ import os
 import shutil
 import signal
 import sys
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import fsspec
 import pytest
 
 from imitate.data.download import download
 from imitate.data.download import fetch as store
+from imitate.data.download.download import WebRedirects
 from imitate.data.download.fetch import (
     cached_path,
     fetch,
@@ -95,6 +98,24 @@ def test_redirects_are_followed_to_the_web_alone(server, monkeypatch, address, w
     else:
         with refused(f"{url}: the server answers {words}|correct the address"):
             fetch(url, KEY, 10)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "followed"),
+    [
+        ("https", "https", True),
+        ("http", "https", True),
+        ("http", "http", True),
+        ("https", "http", False),
+    ],
+)
+def test_no_redirect_gives_up_encryption(old, new, followed):
+    arguments = (Request(f"{old}://host/a"), None, 302, "Found", {}, f"{new}://other/b")
+    if followed:
+        assert WebRedirects().redirect_request(*arguments).full_url == f"{new}://other/b"
+    else:
+        with pytest.raises(HTTPError, match="with the address 'http://other/b'"):
+            WebRedirects().redirect_request(*arguments)
 
 
 def test_a_small_file_is_read_anew_and_from_its_copy_when_the_server_is_away(server, caplog):
