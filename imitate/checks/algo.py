@@ -1,7 +1,7 @@
-"""Check of an algorithm's contracts: environment, policy and trainer together, for a few steps in one process.
+"""Check of an algorithm from environment to evaluation: a short training in one process, with a test of each contract.
 
-The run uses the given configuration, made small (:func:`small`), but keeps its stages and schedules. It is interrupted
-after the first epoch, as if by a signal, and resumed.
+The run uses the given configuration with fewer steps (:func:`small`). It is interrupted after the first epoch, as if by
+a signal, and resumed.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from imitate.train.setup import Setup, build
 
 EPOCH_STEPS = 60
 UPDATES = 8
-"""Number of updates that are observed at first, unless two steps of the optimizers take more."""
+"""Smallest number of recorded updates; gradient accumulation may need more for two optimizer steps."""
 HORIZON = 50
 SEEN = 3
-"""Number of states in which the policy acts."""
+"""Number of states in which the policy's actions are checked."""
 ENV_STEPS = 200
 MOST_COLLECTED = 64
-"""Largest number of steps of each environment in a rollout, unless sequences are longer."""
+"""Largest number of steps that each environment collects in a round, unless training sequences are longer."""
 Update = Callable[[], Info | None]
 """A function that makes one update and returns its info, or None if there are no more."""
 LIMITS = {
@@ -92,14 +92,14 @@ FIXED = {
 
 
 def small(config: Config) -> Config:
-    """Shrink a configuration so that its run takes a few seconds; algorithm and networks are unchanged."""
+    """Return a configuration whose run takes a few seconds, with the same algorithm and networks."""
     values = dict(FIXED)
     for path, most in LIMITS.items():
         value = operator.attrgetter(path)(config)
         if value is not None:
             values[path] = min(value, most)
     values["train.num_epochs"] = max(2, config.train.num_epochs or 2)
-    # A sequence must fit into a rollout, and a rollout into an epoch.
+    # A training sequence must fit into a rollout, and a rollout into an epoch.
     rollout = min(config.train.online.collect_steps, max(MOST_COLLECTED, config.train.seq_length))
     values["train.online.collect_steps"] = rollout
     envs = values["train.online.num_envs"] or 1
@@ -115,9 +115,12 @@ def check_algo(
     """Check everything that training, evaluation and resuming need.
 
     Args:
-        config: resolved (:func:`imitate.train.setup.resolve`).
-        on_finding: called with each finding as soon as it is made.
-        only: names of the contracts to check, together with those that they depend on; None: all.
+        config: a resolved configuration (:func:`imitate.train.setup.resolve`).
+        on_finding: called with each finding as soon as a check is done.
+        only: names of the contracts to check, including all that they depend on; None to check every contract.
+
+    Returns:
+        a finding for each contract that was checked.
     """
     with (
         tempfile.TemporaryDirectory(prefix="imitate-check-") as folder,
@@ -129,14 +132,14 @@ def check_algo(
 
 
 class AlgoCheck:
-    """Check of the contracts of one configuration, in order.
+    """Checks of one configuration, which share the networks, collected steps and run folder of a test run.
 
     Args:
-        config: the resolved configuration.
-        folder: folder of the test run.
+        config: a resolved configuration.
+        folder: existing folder in which the test run is written.
 
     Attributes:
-        config: the small configuration.
+        config: the configuration of the test run, with fewer steps.
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
@@ -154,7 +157,7 @@ class AlgoCheck:
         self._updates: Callable[[int], Update] = self._updates_from_data
 
     def close(self) -> None:
-        """Free the simulators."""
+        """Close the environments and remove the hooks on the networks."""
         if self._collector is not None:
             self._collector.close()
         if self._watch is not None:
@@ -165,7 +168,12 @@ class AlgoCheck:
         on_finding: Callable[[CheckFinding], None] | None = None,
         only: Collection[str] | None = None,
     ) -> list[CheckFinding]:
-        """Check all contracts, or only those named in ``only``."""
+        """Check all contracts, or only those named in ``only``, and return their findings.
+
+        Args:
+            on_finding: called with each finding as soon as a check is done.
+            only: names of the contracts to check; None to check every contract.
+        """
         trials = Trials(on_finding, only)
         acts = self.config.algo.acts
         if self._plays:
@@ -192,7 +200,7 @@ class AlgoCheck:
 
     @property
     def setup(self) -> Setup:
-        """The parts of the run."""
+        """Algorithm, devices and data of the test run; exists once the contract "networks" was checked."""
         assert self._setup is not None
         return self._setup
 
@@ -208,7 +216,7 @@ class AlgoCheck:
         return environments(self.config)
 
     def _evaluates(self, config: Config) -> bool:
-        """Return true if the configuration has rollouts, and their environment is not a real robot."""
+        """Return true if the configuration evaluates the policy in rollouts, and not only on real robots."""
         enabled = config.experiment.rollout.enabled
         return enabled and not all(is_real(meta) for meta in self._metas())
 
@@ -257,7 +265,7 @@ class AlgoCheck:
     # ---- steps and updates ------------------------------------------------------------------------
 
     def _steps(self) -> str:
-        """Collect steps with random actions, then with the policy."""
+        """Collect steps with random actions until the warm-up is over, then with the policy, for the later checks."""
         setup, online = self.setup, self.config.train.online
         assert isinstance(setup, OnlineSetup)
         learner, collector = make_learner(setup), make_collector(setup)
@@ -282,7 +290,7 @@ class AlgoCheck:
         return f"{total} in {episodes} whole episodes"
 
     def _see_data(self) -> None:
-        """Read some states of the demonstrations."""
+        """Read the states of the demonstrations in which the policy's actions are checked."""
         raw = next(self._batches())
         self._seen = {key: np.asarray(x[:SEEN, 0]) for key, x in raw["obs"].items()}
         if self.setup.algo.goal_shapes:
@@ -304,7 +312,7 @@ class AlgoCheck:
         return max(UPDATES, 2 * int(self.config.train.gradient_accumulation))
 
     def _loss(self) -> str:
-        """Make updates as in the first epoch, or as in the last one if some networks learn only later."""
+        """Make and record updates of the first epoch, and of the last one if weights have got no gradient by then."""
         algo = self.setup.algo
         algo.set_train()
         watch = self._watch = NetworkRecord(algo)
@@ -316,11 +324,11 @@ class AlgoCheck:
             if not watch.missing():
                 break
         if not watch.updates:
-            raise ContractError("no update was made from these steps")
+            raise ContractError("the algorithm made no update after the steps were collected")
         return watch.loss()
 
     def _watched(self, name: str) -> str:
-        """Return the result of one check of the observed updates: gradients, weights or targets."""
+        """Check the recorded updates for ``name``: "gradients", "weights" or "targets"."""
         words: str = getattr(self._watch, name)()
         return words
 
@@ -340,13 +348,21 @@ class AlgoCheck:
         before = saved["train_state"]["step"]
         state = self._trained(self._built(resumed=True), epochs=2, ckpt=saved)
         if state["step"] <= before:
-            raise ContractError(f"resumed at step {before}, but ended at step {state['step']}")
+            raise ContractError(
+                f"the resumed run made no steps: it began at step {before} and ended at {state['step']}"
+            )
         return f"from step {before} to {state['step']}"
 
     def _trained(
         self, setup: Setup, *, epochs: int, ckpt: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Train the run in the folder for this number of epochs and return its counters."""
+        """Train until the run has had ``epochs`` epochs, and return its counters, such as "step".
+
+        Args:
+            setup: the parts of the run.
+            epochs: number of epochs after which the run is interrupted.
+            ckpt: checkpoint from which the run is resumed; None to start a new run.
+        """
         assert self._run_folder is not None
         folder, console, interrupt = self._run_folder, Console(quiet=True), _AfterEpochs(epochs)
         source = batch_source(setup, folder, console, ALONE)
@@ -365,14 +381,14 @@ class AlgoCheck:
         result = evaluate(self._run_folder.last, settings=settings)
         failed = [episode.error for episode in result.episodes if episode.error]
         if failed:
-            raise ContractError(f"{len(failed)} of 2 episodes failed: {failed[0]}")
+            raise ContractError(f"{len(failed)} of 2 episodes ended with an error: {failed[0]}")
         if not np.isfinite(result.returns).all():
-            raise ContractError(f"returns are {result.returns}")
+            raise ContractError(f"the returns {result.returns} of 2 episodes contain NaN or inf")
         return f"2 episodes of {result.env_name}, returns {', '.join(f'{x:.4g}' for x in result.returns)}"
 
 
 class _AfterEpochs(Interrupt):
-    """An interrupt that reports a signal after a number of epochs."""
+    """An interrupt that behaves as if SIGTERM arrived after a number of epochs."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
@@ -380,10 +396,10 @@ class _AfterEpochs(Interrupt):
 
     @property
     def signal(self) -> int | None:
-        """SIGTERM once these epochs are over, None before."""
+        """SIGTERM after the given number of epochs, None before."""
         over = self.run is not None and self.run.state.epoch >= self._epochs
         return 15 if over else None
 
     @signal.setter
     def signal(self, number: int | None) -> None:
-        """Ignore the value."""
+        """Ignore signals that are set."""

@@ -1,4 +1,4 @@
-"""Runner of contract checks, which collects their findings."""
+"""Checks of contracts, that is of what the package expects of a user's code, and their findings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from imitate.errors import UserError
 from imitate.system.user_code import error_words
 
 Verdict = Literal["ok", "warning", "error", "untried", "absent"]
-"""untried: depends on a contract that does not hold. absent: not offered, and not needed to learn and to act."""
+"""Result of a check. "untried": a contract that it depends on does not hold. "absent": the optional feature is missing.
+"""
 
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """Finding of one check: the verdict, and advice."""
+    """Result of one check.
+
+    Attributes:
+        name: name of the contract.
+        verdict: whether the contract holds.
+        words: what was found, with advice if the contract does not hold.
+    """
 
     name: str
     verdict: Verdict
@@ -23,18 +30,18 @@ class CheckFinding:
 
 
 class ContractError(Exception):
-    """A contract does not hold; the message describes how."""
+    """A contract does not hold; the message says why, and what to change."""
 
 
 class Trials:
-    """Checks of contracts in order; a contract that depends on a broken one is not checked.
+    """Runs checks and collects their findings; a check that depends on a failed one is left out as "untried".
 
     Args:
-        on_finding: called with each finding as soon as it is made.
-        only: names of the contracts to check; None: all.
+        on_finding: called with each finding as soon as a check is done.
+        only: names of the contracts to check; None to check every contract.
 
     Attributes:
-        findings: one for each contract that was checked.
+        findings: a finding for each check so far.
     """
 
     def __init__(
@@ -47,17 +54,17 @@ class Trials:
         self._on_finding = on_finding
 
     def failed(self, name: str) -> bool:
-        """Return true if a contract does not hold or could not be checked."""
+        """Return true if the contract of this name does not hold or is "untried"."""
         verdicts = [finding.verdict for finding in self.findings if finding.name == name]
         return any(verdict in ("error", "untried") for verdict in verdicts)
 
     def add(self, name: str, trial: Callable[[], str], *, after: tuple[str, ...] = ()) -> None:
-        """Check a contract.
+        """Check a contract, unless it is not among the names to check, and record the finding.
 
         Args:
             name: name of the contract.
-            trial: returns a message if it holds, and raises if it does not.
-            after: names of the contracts that it depends on.
+            trial: returns words for the report if the contract holds, and raises an error if it does not.
+            after: names of the contracts that have to hold before this one is checked.
         """
         if self._only is not None and name not in self._only:
             return
@@ -74,6 +81,6 @@ class Trials:
             return CheckFinding(name, "ok", trial())
         except (ContractError, UserError) as error:
             return CheckFinding(name, "error", str(error))
-        except Exception as error:  # a user's algorithm or environment may raise any error
+        except Exception as error:  # A user's algorithm or environment may raise any error.
             words = f"raised {error_words(error)}"
             return CheckFinding(name, "error", words.splitlines()[0])

@@ -1,4 +1,4 @@
-"""Check of an environment for online RL and evaluation."""
+"""Check of an environment before it is used for online RL or evaluation: limits, observations, seeds, ends, success."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from imitate.system.user_code import error_words
 GYMNASIUM = 2
 TRIED_STEPS = 20
 _GENERATOR = "Expects the random number generator"
-"""First words of gymnasium's checker about an environment without ``np_random``."""
+"""Beginning of the error that gymnasium's checker raises for an environment without ``np_random``."""
 _NO_BOUNDS = re.compile(r"observation space (minimum|maximum) value is -?infinity")
-"""Warnings of gymnasium's checker about observations without bounds, which are normalized here by their values."""
-_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # colour codes in gymnasium's messages
+"""Warning of gymnasium's checker about unbounded observations, ignored since the package needs no bounds to normalize.
+"""
+_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # Terminal colours in gymnasium's messages.
 _OF_GYMNASIUM = r"\x1b\[\d+mWARN: "
-"""First characters of gymnasium's warnings."""
+"""Beginning of gymnasium's warnings, with a terminal colour."""
 
 __all__ = ["CheckFinding", "check_env"]
 
@@ -43,9 +44,12 @@ def check_env(
     """Check an environment.
 
     Args:
-        make: function that makes a copy of the environment.
-        meta: env_args of the environment.
+        make: function that makes an instance of the environment; it is called twice.
+        meta: env_args of the environment; with ``type`` 2 gymnasium's own checker runs too.
         steps: number of random steps within which an episode should end.
+
+    Returns:
+        a finding for each check.
     """
     findings: list[CheckFinding] = []
     try:
@@ -65,13 +69,13 @@ def check_env(
         findings = _with_own_seeding([*findings, *_reported(caught), *_once(tried)])
     finally:
         for made in (env, other):
-            with contextlib.suppress(Exception):  # a broken environment may fail to close, too
+            with contextlib.suppress(Exception):  # A broken environment may also fail to close.
                 made.close()
     return findings
 
 
 def _actions(env: Env) -> str:
-    """Describe the actions: a choice, numbers, or both."""
+    """Return words for the actions, such as "actions of 2 numbers and one of 3 choices"."""
     choices = int(getattr(env, "num_choices", 0))
     numbers = env.action_dim - choices
     parts = [f"{numbers} numbers"] if numbers else []
@@ -85,19 +89,21 @@ Trial = Callable[[Env, Env, int], CheckFinding]
 def _tried(trial: Trial, env: Env, other: Env, steps: int) -> CheckFinding:
     try:
         return trial(env, other, steps)
-    except Exception as error:  # an environment may raise any error
+    except Exception as error:  # An environment may raise any error.
         name = trial.__name__.strip("_").replace("_", " ")
         return CheckFinding(name, "error", f"raised {error_words(error)}")
 
 
 def _once(tried: list[CheckFinding]) -> list[CheckFinding]:
-    """Replace the words of an error that an earlier check also met."""
+    """Report an error that several checks met only once; later checks become "untried" and name the first one."""
     first: dict[str, str] = {}
     for found in tried:
         if found.verdict == "error":
             first.setdefault(found.words, found.name)
     return [
-        CheckFinding(found.name, "untried", f"the same error as in '{first[found.words]}'")
+        CheckFinding(
+            found.name, "untried", f"failed with the same error as in '{first[found.words]}'"
+        )
         if first.get(found.words, found.name) != found.name
         else found
         for found in tried
@@ -105,7 +111,7 @@ def _once(tried: list[CheckFinding]) -> list[CheckFinding]:
 
 
 def _reported(caught: list[warnings.WarningMessage]) -> list[CheckFinding]:
-    """Return gymnasium's warnings about its old API as findings, and show all other warnings."""
+    """Turn gymnasium's warnings about its old API into findings, and show all other warnings as usual."""
     words = []
     for warning in caught:
         is_deprecation = issubclass(warning.category, DeprecationWarning)
@@ -123,14 +129,14 @@ def _plain(warning: warnings.WarningMessage) -> str:
 
 
 def _gymnasium(meta: Mapping[str, Any]) -> list[CheckFinding]:
-    """Run gymnasium's own checker."""
+    """Return the findings of gymnasium's own checker."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kwargs = {k: v for k, v in (meta.get("env_kwargs") or {}).items() if k != "render_mode"}
         env = gymnasium.make(str(meta["env_name"]), **kwargs)
         try:
             gymnasium_check(env.unwrapped, skip_render_check=True)
-        except Exception as error:  # gymnasium reports findings as errors of all kinds
+        except Exception as error:  # The checker raises errors of many types.
             first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             return [CheckFinding("gymnasium's checker", "error", first)]
         finally:
@@ -144,11 +150,11 @@ def _gymnasium(meta: Mapping[str, Any]) -> list[CheckFinding]:
 
 
 def _with_own_seeding(findings: list[CheckFinding]) -> list[CheckFinding]:
-    """Make gymnasium's error about random numbers a warning if seeds were found to work."""
+    """Turn gymnasium's error about a missing ``np_random`` into a warning if the check of seeds succeeded."""
     if not any(found.name == "seeding" and found.verdict == "ok" for found in findings):
         return findings
     return [
-        replace(found, verdict="warning", words=f"{found.words}; seeds work all the same")
+        replace(found, verdict="warning", words=f"{found.words}; seeds work anyway")
         if found.verdict == "error" and found.words.startswith(_GENERATOR)
         else found
         for found in findings
@@ -159,7 +165,9 @@ def _limits(env: Env, other: Env, steps: int) -> CheckFinding:
     low, high = np.asarray(env.action_low), np.asarray(env.action_high)
     if low.shape != (env.action_dim,) or high.shape != low.shape:
         return CheckFinding(
-            "limits", "error", f"action_low has shape {low.shape}, action_high {high.shape}"
+            "limits",
+            "error",
+            f"action_low has shape {low.shape}, action_high {high.shape}; expected {(env.action_dim,)}",
         )
     if not (low < high).all():
         return CheckFinding("limits", "error", "action_low is not below action_high everywhere")
@@ -167,7 +175,7 @@ def _limits(env: Env, other: Env, steps: int) -> CheckFinding:
         return CheckFinding(
             "limits",
             "warning",
-            "actions have no limits, so they are not scaled; bound them in a wrapper",
+            "actions have no finite limits, so they are not scaled: bound them in a wrapper",
         )
     choices = int(getattr(env, "num_choices", 0))
     if choices == env.action_dim:
@@ -177,13 +185,15 @@ def _limits(env: Env, other: Env, steps: int) -> CheckFinding:
 
 
 def _observations(env: Env, other: Env, steps: int) -> CheckFinding:
-    """Check that shapes stay the same and numbers are finite."""
+    """Check in a few random steps that keys and shapes stay the same, and that values and rewards are finite."""
     obs, _ = env.reset(seed=0)
     shapes = {key: np.shape(value) for key, value in obs.items()}
     for seen, reward, _, _, _ in _random_steps(env, TRIED_STEPS):
         if {key: np.shape(value) for key, value in seen.items()} != shapes:
             return CheckFinding(
-                "observations", "error", f"keys or shapes change: {shapes} at first"
+                "observations",
+                "error",
+                f"keys or shapes change after the reset, which gave {shapes}",
             )
         bad = [key for key, value in seen.items() if not np.isfinite(np.asarray(value)).all()]
         if bad or not math.isfinite(reward):
@@ -195,7 +205,7 @@ def _observations(env: Env, other: Env, steps: int) -> CheckFinding:
 
 
 def _seeding(env: Env, other: Env, steps: int) -> CheckFinding:
-    """Check that the same seed gives the same episode in two copies, and another seed a different one."""
+    """Check that a seed gives the same episode in two instances and twice in one, and another seed a different one."""
     first, second, third = _trace(env, 7), _trace(other, 7), _trace(env, 8)
     if not _same(first, second):
         return CheckFinding(
@@ -205,13 +215,15 @@ def _seeding(env: Env, other: Env, steps: int) -> CheckFinding:
         )
     if not _same(first, _trace(env, 7)):
         return CheckFinding(
-            "seeding", "error", "an episode depends on the one before it: reset everything"
+            "seeding",
+            "error",
+            "an episode depends on the previous episode: reset() must reset everything",
         )
     if _same(first, third):
         return CheckFinding(
             "seeding",
             "warning",
-            "two seeds gave the same episode: does it always start in the same state?",
+            "two seeds gave the same episode: does reset() ignore the seed, or always give the same state?",
         )
     return CheckFinding("seeding", "ok", "a seed gives one episode, another seed another")
 
@@ -223,7 +235,7 @@ def _episode_end(env: Env, other: Env, steps: int) -> CheckFinding:
             how = "a terminal" if terminated else "its time limit"
             if number == 1:
                 return CheckFinding(
-                    "episode end", "error", f"the first step ends the episode by {how}"
+                    "episode end", "error", f"the first step already ends the episode by {how}"
                 )
             return CheckFinding("episode end", "ok", f"ended after {number} random steps by {how}")
     return CheckFinding(
@@ -239,7 +251,7 @@ def _success(env: Env, other: Env, steps: int) -> CheckFinding:
     reported = env.is_success()
     if not isinstance(reported.get("task", ""), (bool, np.bool_, NoneType)):
         wanted = "{'task': True, False or None if it is unknown}"
-        return CheckFinding("success", "error", f"is_success() gave {reported}; wanted {wanted}")
+        return CheckFinding("success", "error", f"is_success() gave {reported}; expected {wanted}")
     rate = rate_of(map(success_in, infos))
     if rate is None:
         words = "unknown: info has neither 'success' nor 'is_success', so policies are compared by their returns"
@@ -250,7 +262,7 @@ def _success(env: Env, other: Env, steps: int) -> CheckFinding:
 
 
 def _states(env: Env, other: Env, steps: int) -> CheckFinding:
-    """Check that a simulator state can be read and set again."""
+    """Check that the simulator's state can be read and restored."""
     env.reset(seed=3)
     try:
         state = env.get_state()
@@ -262,12 +274,14 @@ def _states(env: Env, other: Env, steps: int) -> CheckFinding:
     again = env.get_state()
     gap = np.abs(np.asarray(again["states"]) - np.asarray(state["states"])).max()
     if gap > 1e-6:
-        return CheckFinding("states", "error", f"reset_to(get_state()) differs by up to {gap:g}")
+        return CheckFinding(
+            "states", "error", f"after reset_to(state) get_state() differs by up to {gap:g} from it"
+        )
     return CheckFinding("states", "ok", "can be read and set")
 
 
 def _random_steps(env: Env, number: int) -> Iterator[Outcome]:
-    """Take random steps until the episode ends."""
+    """Yield the outcomes of at most ``number`` random steps, until the episode ends."""
     rng = np.random.default_rng(0)
     low = np.where(np.isfinite(env.action_low), env.action_low, -1.0)
     high = np.where(np.isfinite(env.action_high), env.action_high, 1.0)
@@ -287,9 +301,12 @@ def check_team(env: Any, other: Any, steps: int) -> list[CheckFinding]:
     """Check an environment with several agents.
 
     Args:
-        env: see :class:`imitate.envs.env.Lanes`, with the attributes of an ``Env``.
-        other: another copy of it.
+        env: an environment with several agents (:func:`imitate.envs.env.has_team`).
+        other: another instance of the same environment.
         steps: number of random steps within which all agents should leave.
+
+    Returns:
+        a finding for each check.
     """
     trials = Trials()
     check = _Team(env, lanes_of(env), lanes_of(other), steps)
@@ -306,20 +323,20 @@ class _Team:
         self._env, self._lanes, self._other, self._steps = env, lanes, other, steps
 
     def agents(self) -> str:
-        """Return the agents and the limits of their actions."""
+        """Check the action limits, and return words for the agents and the size of their actions."""
         low, high = np.asarray(self._env.action_low), np.asarray(self._env.action_high)
         if not (low < high).all():
             raise ContractError("action_low is not below action_high everywhere")
         return f"{', '.join(self._lanes.agents)}; actions of {len(low)} numbers"
 
     def pettingzoo(self) -> str:
-        """Run PettingZoo's own test of the parallel API."""
+        """Run PettingZoo's own test of the parallel API, and return its warnings."""
         from pettingzoo.test import parallel_api_test
 
         with (
             warnings.catch_warnings(record=True) as caught,
             redirect_stdout(sys.stderr),
-        ):  # the test prints
+        ):  # PettingZoo's test prints to stdout.
             warnings.simplefilter("always")
             try:
                 parallel_api_test(self._env.parallel, num_cycles=100)
@@ -333,28 +350,33 @@ class _Team:
         )
 
     def observations(self) -> str:
-        """Check that shapes stay the same and numbers are finite."""
+        """Check in a few random steps that keys and shapes stay the same, and that values and rewards are finite."""
         first = self._lanes.reset(seed=0)[0]
         shapes = {key: np.shape(value) for key, value in first[0].items()}
         for outcome in self._random(self._lanes, TRIED_STEPS):
             obs, reward = outcome[:2]
             if {key: np.shape(value) for key, value in obs.items()} != shapes:
-                raise ContractError(f"keys or shapes change: {shapes} at first")
+                raise ContractError(f"keys or shapes change after the reset, which gave {shapes}")
             bad = [key for key, value in obs.items() if not np.isfinite(np.asarray(value)).all()]
             if bad or not np.isfinite(reward):
                 raise ContractError(f"{bad or 'the reward'} contains NaN or inf")
         return ", ".join(f"{key} {shape}" for key, shape in shapes.items())
 
     def seeding(self) -> str:
-        """Check that the same seed gives the same episode in two copies, and twice in one copy."""
+        """Check that a seed gives the same episode in two instances of the environment, and twice in one instance."""
         if not _same(self._trace(self._lanes), self._trace(self._other)):
-            raise ContractError("the same seed and actions gave two different episodes")
+            raise ContractError(
+                "the same seed and actions gave two different episodes: draw all random numbers from a generator that "
+                "reset() seeds"
+            )
         if not _same(self._trace(self._lanes), self._trace(self._lanes)):
-            raise ContractError("an episode depends on the one before it: reset everything")
+            raise ContractError(
+                "an episode depends on the previous episode: reset() must reset everything"
+            )
         return "a seed gives one episode"
 
     def episode_end(self) -> str:
-        """Check that agents leave and do not return."""
+        """Check that an agent leaves when its episode ends, and does not return before the next reset."""
         self._lanes.reset(seed=1)
         rng, away = np.random.default_rng(0), np.zeros(len(self._lanes.agents), dtype=np.bool_)
         for number in range(1, self._steps + 1):
@@ -363,19 +385,19 @@ class _Team:
                 if away[n] != (outcome is None):
                     raise ContractError(
                         f"after {number} steps agent '{self._lanes.agents[n]}' "
-                        + ("acts after its end" if away[n] else "is gone without an end")
+                        + ("acts after its end" if away[n] else "is gone, but was not terminated")
                     )
                 away[n] |= outcome is not None and (outcome[2] or outcome[3])
             if away.all():
                 return f"all agents left within {number} random steps"
-        return f"not within {self._steps} random steps: train.online.horizon cuts episodes"
+        return f"no end within {self._steps} random steps: train.online.horizon cuts episodes"
 
     def _trace(self, lanes: Lanes) -> list[Mapping[str, Any]]:
         first = lanes.reset(seed=7)[0]
         return [*first, *(outcome[0] for outcome in self._random(lanes, TRIED_STEPS))]
 
     def _random(self, lanes: Lanes, number: int) -> list[Outcome]:
-        """Return the outcomes of random steps until the episode of all agents ends."""
+        """Return all agents' outcomes of at most ``number`` random steps, until the episode of all agents ends."""
         rng, found = np.random.default_rng(0), []
         for _ in range(number):
             outcomes = [o for o in lanes.step(self._actions(rng)) if o is not None]

@@ -1,4 +1,4 @@
-"""Checks of an algorithm: the effect of updates on its networks, and its actions before and after it was saved."""
+"""Checks of an algorithm: its actions, before saving and after loading, and the effect of updates on its networks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ActingCheck:
     """Checks of the actions of a policy.
 
     Args:
-        setup: parts of the run, with the algorithm that acts.
-        obs: (N, ...) raw states by key in which the policy acts.
-        goal: (N, ...) goals, for a policy with goals.
+        setup: the parts of a run, with the algorithm that acts.
+        obs: raw observations (N, ...) of each key in the N states in which the policy acts.
+        goal: raw observations (N, ...) of each goal key; None for a policy without goals.
     """
 
     def __init__(
@@ -40,39 +40,45 @@ class ActingCheck:
         self._count = len(next(iter(obs.values())))
 
     def actions(self) -> str:
-        """Check the shape of actions, that they are finite, and that the same call gives the same actions.
+        """Check that actions have the right shape, are finite, and are repeatable with the same random seed.
 
         Raises:
-            ContractError: one of these does not hold.
+            ContractError: actions fail one of these checks.
         """
         shapes = self._setup.shape_metadata
-        # without limits, because all actions might look alike after clipping
+        # The policy gets no action limits, because clipping could make different actions equal.
         policy = RolloutPolicy(self._algo)
         first = self._actions_of(policy)
         wanted = (self._count, len(np.atleast_1d(shapes["action_low"])))
         if first.shape[1:] != wanted:
             raise ContractError(
-                f"for {self._count} states have shape {first.shape[1:]}; wanted {wanted}"
+                f"actions for {self._count} states have shape {first.shape[1:]}; expected {wanted}"
             )
         if not np.isfinite(first).all():
-            raise ContractError("are NaN or inf")
+            raise ContractError("actions are NaN or inf")
         if not np.allclose(first, self._actions_of(policy), atol=1e-6):
             raise ContractError(
-                "differ in the same state with the same random numbers: acting must not change the algorithm, and must "
-                "draw from torch's generator"
+                "actions differ in the same state with the same random seed: acting must not change the algorithm, and "
+                "must draw random numbers from torch's generator"
             )
         for count in (1, self._count):
             self._check_decision(count, explore=False)
             self._check_decision(count, explore=True)
         drawn = not np.allclose(first, self._actions_of(policy, seed=1), atol=1e-6)
-        words = "drawn, in evaluation too" if drawn else "the same in the same state"
+        words = "random, in evaluation too" if drawn else "the same in the same state"
         return f"{wanted[1]} numbers, from {first.min():.2g} to {first.max():.2g} here, {words}"
 
     def checkpoint(self, folder: Path) -> str:
-        """Check that a policy loaded from a checkpoint acts like the saved one.
+        """Check that a policy loaded from a checkpoint acts like the saved policy.
+
+        Args:
+            folder: folder for the checkpoint, which is written as ``policy.pth``.
+
+        Returns:
+            words for the report, with the size of the file.
 
         Raises:
-            ContractError: it acts differently.
+            ContractError: the loaded policy acts differently.
         """
         setup, path = self._setup, folder / "policy.pth"
         ckpt = checkpoint_dict(
@@ -96,13 +102,13 @@ class ActingCheck:
         return f"{path.stat().st_size / 1e6:.1f} MB, acts the same when loaded"
 
     def _actions_of(self, policy: RolloutPolicy, seed: int = 0) -> Array:
-        """Return the actions (STEPS, N, A) of a policy in the test states, with random numbers from this seed."""
+        """Return the actions (STEPS, N, A) of a policy in the test states, with the given random seed."""
         torch.manual_seed(seed)
         policy.start_episode()
         return np.stack([policy(self._obs, self._goal, True) for _ in range(STEPS)])
 
     def _check_decision(self, count: int, *, explore: bool) -> None:
-        """Check the algorithm's own decisions, for one state and for several."""
+        """Check shape and values of the actions that the algorithm itself returns for the first ``count`` states."""
         algo = self._algo
         prepare = algo.preprocess.prepare_obs
         obs = prepare({key: x[:count] for key, x in self._obs.items()}, tuple(algo.obs_shapes))
@@ -112,26 +118,26 @@ class ActingCheck:
             goal = prepare(seen, tuple(algo.goal_shapes))
         with torch.inference_mode():
             action = algo.act(obs, algo.initial_state(count), goal, explore=explore).action
-        where = f"with explore={explore} for {count} states"
+        where = f"actions with explore={explore} for {count} states"
         if action.shape != (count, algo.ac_dim):
             raise ContractError(
-                f"{where} have shape {tuple(action.shape)}; wanted {(count, algo.ac_dim)}"
+                f"{where} have shape {tuple(action.shape)}; expected {(count, algo.ac_dim)}"
             )
         if not bool(action.isfinite().all()):
             raise ContractError(f"{where} are NaN or inf")
         choices = algo.algo_config.get("num_choices", None) or 0
         if choices and not bool((action[:, :choices].sum(-1) == 1).all()):
             raise ContractError(
-                f"{where}: the first {choices} numbers are a choice, but not one-hot"
+                f"{where}: the first {choices} numbers stand for a choice, but are not a one-hot vector"
             )
 
 
 NAMED = 4
-"""Largest number of weights that a message names."""
+"""Largest number of names that a message lists."""
 
 
 class NetworkRecord:
-    """Record of the networks before, during and after each update.
+    """Record of how updates change an algorithm's networks: losses, gradients, weights and target networks.
 
     Args:
         algo: the algorithm whose updates are recorded.
@@ -159,15 +165,21 @@ class NetworkRecord:
         self.losses: list[float] = []
 
     def close(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks that record gradients."""
         for handle in self._handles:
             handle.remove()
 
     def update(self, update: Callable[[], Info | None]) -> bool:
-        """Record one update; return false if there was none left.
+        """Make and record one update.
+
+        Args:
+            update: function that makes the update and returns its logged values, or None if no update is left.
+
+        Returns:
+            whether an update was made.
 
         Raises:
-            ContractError: a logged value is not a number.
+            ContractError: a logged value is NaN or infinite, or there is no 'Loss'.
         """
         before = {key: self._vectors(*key) for key in self._targets}
         info = update()
@@ -185,26 +197,26 @@ class NetworkRecord:
         return True
 
     def loss(self) -> str:
-        """Describe the course of the loss."""
+        """Return words for the first and the last loss."""
         return f"{self.losses[0]:.4g} at first, {self.losses[-1]:.4g} after {self.updates} updates"
 
     def missing(self) -> list[str]:
-        """Return the trainable weights that have received no gradient."""
+        """Return the names of the trainable weights that have received no gradient."""
         return [name for name in self._trainable if name not in self._largest]
 
     def gradients(self) -> str:
-        """Check that each trainable weight gets a gradient, and that it is finite.
+        """Check that each trainable weight gets a finite gradient.
 
         Raises:
             ContractError: a gradient is missing or not finite.
         """
         bad = [name for name, value in self._largest.items() if not math.isfinite(float(value))]
         if bad:
-            raise ContractError(f"of {shortened(bad)} are NaN or inf")
+            raise ContractError(f"gradients of {shortened(bad)} are NaN or inf")
         missing = self.missing()
         if missing:
             raise ContractError(
-                f"do not reach {shortened(missing)}: use these weights in a loss, or leave them out"
+                f"{shortened(missing)} got no gradient: use these weights in a loss, or remove them"
             )
         zero = [name for name, value in self._largest.items() if float(value) == 0.0]
         words = f"of all {len(self._trainable)} trainable tensors"
@@ -221,33 +233,35 @@ class NetworkRecord:
         if still:
             raise ContractError(
                 f"{shortened(still)} have gradients but do not change: check that algo.optim_params has an optimizer "
-                "of them, with a learning rate above 0"
+                "for these weights, with a learning rate above 0"
             )
         bad = [name for name in moved if not bool(self._trainable[name].isfinite().all())]
         if bad:
             raise ContractError(f"{shortened(bad)} are NaN or inf after {self.updates} updates")
-        return f"{len(moved)} tensors move"
+        return f"{len(moved)} tensors change"
 
     def targets(self) -> str:
-        """Check that target networks move towards their online networks only.
+        """Check that each target network changes, and only towards its online network.
 
         Raises:
-            ContractError: a target network moves in another way, or not at all.
+            ContractError: a target network changes in another way, or not at all.
         """
         if not self._targets:
             return "no target networks"
         if self._odd:
             raise ContractError(
-                f"{shortened(sorted(set(self._odd)))} changes, but not towards its online network: it must get no "
-                "gradient, and no other change"
+                f"{shortened(sorted(set(self._odd)))} changes, but not towards its online network: a target network "
+                "must get no gradients and no other changes"
             )
         every = int(self._algo.algo_config.get("target_update_freq", 1))
         names = ", ".join(sorted({target for _, target in self._targets}))
         still = sorted({key[1] for key, moves in self._moves.items() if not moves})
         if still and every <= self.updates:
-            raise ContractError(f"{shortened(still)} never changes in {self.updates} updates")
+            raise ContractError(
+                f"{shortened(still)} never changes in {self.updates} updates: update it after its online network"
+            )
         if still:
-            return f"{names}: changes every {every} updates, more than the check made"
+            return f"{names}: changes every {every} updates, but the check made only {self.updates}"
         return f"{names}: follows its online network"
 
     def _saw(self, name: str, gradient: Tensor) -> None:
@@ -261,7 +275,7 @@ class NetworkRecord:
 
     def _check_info(self, info: Mapping[str, Tensor]) -> None:
         if "Loss" not in info:
-            raise ContractError(f"train_on_batch returned no 'Loss', but {', '.join(info)}")
+            raise ContractError(f"train_on_batch returned {', '.join(info)}, but no 'Loss'")
         numbers = {name: float(value) for name, value in info.items()}
         bad = [name for name, value in numbers.items() if not math.isfinite(value)]
         if bad:
@@ -270,7 +284,15 @@ class NetworkRecord:
 
 
 def follows(old: Tensor, new: Tensor, online: Tensor) -> bool:
-    """Return true if a target network moved from ``old`` (P,) part or all of the way to ``online``."""
+    """Return true if a target network moved on a straight line from its weights ``old`` (P,) towards ``online`` (P,).
+
+    It may move all the way, but not beyond.
+
+    Args:
+        old: weights of the target network before the update.
+        new: weights of the target network after the update.
+        online: weights of the online network.
+    """
     moved, way = new - old, online - old
     length = way.square().sum()
     if length == 0:
@@ -283,12 +305,12 @@ def follows(old: Tensor, new: Tensor, online: Tensor) -> bool:
 
 
 def shortened(names: list[str]) -> str:
-    """Join the first few names."""
+    """Join the first four names by commas, with the number of those left out."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
 def _vector(net: torch.nn.Module) -> Tensor:
-    """Concatenate all weights into a vector (P,)."""
+    """Return all weights of a network as one vector (P,) of float64."""
     weights = [weight.detach().double().flatten() for weight in net.parameters()]
     return torch.cat(weights).clone()

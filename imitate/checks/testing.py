@@ -41,14 +41,14 @@ TRAINER = (
     *("observations", "networks", "steps", "loss", "gradients", "weights", "targets"),
     *("training", "resume"),
 )
-"""Checks of a configuration by subject; checks that they depend on are run too."""
+"""Contracts that :func:`test_policy` (``POLICY``) and :func:`test_trainer` (``TRAINER``) check, in this order."""
 
 
 class CheckFailedError(AssertionError):
-    """A contract does not hold.
+    """A contract does not hold; the message names each such contract with the reason.
 
     Attributes:
-        findings: the findings of all checks.
+        findings: the findings of all checks, also of those that succeeded.
     """
 
     def __init__(self, subject: str, findings: Sequence[CheckFinding]) -> None:
@@ -63,15 +63,15 @@ def test_environment(
     """Check an environment: limits, observations, seeds, episode ends, success, states.
 
     Args:
-        env: a name as for ``--env``, env_args, or a function that makes a copy of the environment.
+        env: a name as for ``--env``, env_args, or a function that makes an instance of the environment.
         steps: number of random steps within which an episode should end.
-        warnings: true to accept findings that are only warnings.
+        warnings: true to accept warnings, false to raise an error for them too.
 
     Returns:
         the findings.
 
     Raises:
-        CheckFailedError: something is broken.
+        CheckFailedError: a contract does not hold, or there is a warning and ``warnings`` is false.
         UserError: there is no such environment.
     """
     if callable(env):
@@ -86,11 +86,11 @@ def test_environment(
 def test_policy(
     config: Source, *, dataset: str | Path | None = None, overrides: Sequence[str] = ()
 ) -> tuple[CheckFinding, ...]:
-    """Check how a configuration's policy acts: shapes, finite actions, repeatable, the same from its checkpoint.
+    """Check that a configuration's policy gives finite, repeatable actions, and the same ones from a checkpoint.
 
     Args:
-        config: a configuration, as for ``load_config``.
-        dataset: file that replaces ``train.data``.
+        config: a configuration, in any form that ``load_config`` accepts.
+        dataset: demonstrations to use instead of those in ``train.data``, or None.
         overrides: values of other keys, such as ``"train.batch_size=8"``.
 
     Returns:
@@ -106,9 +106,9 @@ def test_policy(
 def test_trainer(
     config: Source, *, dataset: str | Path | None = None, overrides: Sequence[str] = ()
 ) -> tuple[CheckFinding, ...]:
-    """Check how a configuration learns: losses, gradients, weights, targets, an interrupted run and its resume.
+    """Check how a configuration learns: losses, gradients, weights, target networks, interrupting and resuming a run.
 
-    Arguments, result and errors are those of :func:`test_policy`.
+    The arguments, the result and the errors are described at :func:`test_policy`.
     """
     return _tried(config, dataset, overrides, TRAINER)
 
@@ -118,7 +118,7 @@ def test_pipeline(
 ) -> tuple[CheckFinding, ...]:
     """Check everything from the environment to the evaluation of a trained policy, as ``imitate check-algo`` does.
 
-    Arguments, result and errors are those of :func:`test_policy`.
+    The arguments, the result and the errors are described at :func:`test_policy`.
     """
     return _tried(config, dataset, overrides, None)
 
@@ -129,7 +129,7 @@ def _tried(
     overrides: Sequence[str],
     names: Sequence[str] | None,
 ) -> tuple[CheckFinding, ...]:
-    """Check the contracts of these names that apply to the configuration; None: all."""
+    """Check those of the named contracts that apply to the configuration; with None every contract."""
     loaded: Config = load_resolved(config, overrides, dataset, None)
     trust_named(loaded)
     findings = check_algo(loaded, only=names)
@@ -146,5 +146,5 @@ def _passed(
 
 
 for _check in (test_environment, test_policy, test_trainer, test_pipeline):
-    # pytest would collect these functions in modules that import them
+    # Without this, pytest would collect these functions as tests of the modules that import them.
     vars(_check)["__test__"] = False
