@@ -171,7 +171,7 @@ def with_env(config: Config, text: str, files: DataFiles | None = None) -> Confi
 
 
 def _of_a_file(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the env_args if their module is trusted: naming a file does not name the module in it."""
+    """Return the env_args of a file if the user trusts their module; naming the file is not enough."""
     check_trusted(meta)
     return meta
 

@@ -79,7 +79,7 @@ class EpisodeResult:
     rewards: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; null is a success that is unknown."""
+        """Return plain values for JSON; an unknown success is null."""
         needed = {field.name for field in fields(self) if field.default is MISSING}
         own = asdict(self)
         return {key: own[key] for key in own if key in needed or own[key] is not None}
@@ -289,7 +289,7 @@ class EvalResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; null is a success that is unknown."""
+        """Return plain values for JSON; an unknown success is null."""
         agents = {
             name: {"mean_return": mean, "success_rate": rate}
             for name, (mean, rate) in self.agents.items()
@@ -363,7 +363,7 @@ class LostEpisodes:
             raise EvaluationError(f"every evaluation process ended as it began ({reason}); {GUARD}")
         raise EvaluationError(
             f"environment '{self._env_name}': all {lost} attempts to play an episode failed; "
-            f"the last one: {reason}"
+            f"the last one: {reason}; run imitate check-env to see the fault"
         )
 
     def episode(self, index: int, answer: EpisodeResult | Lost) -> EpisodeResult | None:

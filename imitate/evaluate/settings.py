@@ -108,7 +108,7 @@ class EvalSettings:
             raise UserError(f"epsilon is {self.epsilon}, but must be between 0 and 1")
         if self.epsilon and (self.mode == "vector" or self.late is not None):
             raise UserError(
-                "--epsilon needs --mode processes, without --latency-ms: leave them out"
+                "--epsilon needs --mode processes, without --latency-ms: leave --mode vector and --latency-ms out"
             )
         if self.late is not None and self.mode == "vector":
             raise UserError(

@@ -68,7 +68,7 @@ class Feed(Protocol):
 
 
 def feed_of(setup: Setup, ranks: Ranks) -> Feed:
-    """Return the feed for the training set of a setup."""
+    """Return the sequence of batches for the training set of a setup."""
     if isinstance(setup.train_set, StreamedDataset):
         return WindowFeed(setup, ranks)
     return WholeFeed(setup, ranks)

@@ -63,7 +63,7 @@ def put_blank_features(algo: Algo, data: SequenceDataset, raw: dict[str, Any]) -
 
 
 def frozen_networks(algo: Algo) -> dict[str, list[KeyEncoder]]:
-    """Return the encoders of each image key whose trunk is frozen in all of them."""
+    """Return the encoders of each image key for which the trunks of all encoders are frozen."""
     found: dict[str, list[KeyEncoder]] = {}
     for encoder in _encoders(algo):
         for key, net in encoder.networks_of_keys().items():
@@ -209,7 +209,7 @@ def _make_room(path: Path, size: int, done: int) -> None:
     folder, limit = path.parent, limit_bytes()
     if size > limit:
         raise NoRoomError(
-            f"{gigabytes(size)} exceed the cache's limit of {gigabytes(int(limit))} (IMITATE_CACHE_GB)"
+            f"{gigabytes(size)} exceed the cache's limit of {gigabytes(int(limit))}; raise IMITATE_CACHE_GB"
         )
     others = [*folder.glob("*.features"), *folder.glob("*.partial")]
     remove_oldest((file for file in others if file.stem != path.stem), limit - size)

@@ -1,6 +1,6 @@
 """Observations of demonstration files by modality, and their comparison with those of a configuration.
 
-The meaning of ``"auto"`` in ``observation.modalities``. It runs before networks are built.
+They replace ``"auto"`` in ``observation.modalities``, and missing observations are refused before networks are built.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _refuse_incomplete(config: Config, files: DataFiles) -> None:
 
 
 def _key_lists(section: Observations, path: str) -> Any:
-    """Yield (dotted key, observations) for each group and modality of each part."""
+    """Yield (dotted key, observations) for each group and modality of each part of a hierarchy."""
     if not isinstance(section, ObservationConfig):
         for name, part in section.items():
             if isinstance(part, Observations):
@@ -168,7 +168,7 @@ def _key_lists(section: Observations, path: str) -> Any:
 
 
 def _seen_with(path: str, other: str) -> bool:
-    """Return true if the keys at ``other`` are of the same group; critics also see those of ``obs``."""
+    """Return true if a network that sees the list at ``path`` also sees that at ``other``: critics also see ``obs``."""
     group, beside = path.rpartition(".")[0], other.rpartition(".")[0]
     return beside in (group, group.replace(".modalities.critic", ".modalities.obs"))
 
@@ -180,7 +180,7 @@ def _observed(config: Config, files: DataFiles) -> FileObservations:
 
 
 def forms_of(entry: DatasetConfig, config: Config, files: DataFiles) -> tuple[str, dict[str, Form]]:
-    """Return the path of a dataset and the form of each of its observations, shards included."""
+    """Return the path of a dataset or folder of shards, and the shape and type of each of its observations."""
     shards = shards_at(entry.path)
     if shards is not None:
         return entry.path, shards.index.observations
@@ -216,6 +216,6 @@ def _refuse_missing(config: Config, found: FileObservations) -> None:
 
 
 def _renamed(missing: list[str], have: list[str]) -> str:
-    """Return the names of an observation of the file and of the missing one that it could be."""
+    """Return an observation of the file and the missing observation that it may be, as arguments of ``rename-key``."""
     alike = [key for key in have if ("image" in key) == ("image" in missing[0])] or have
     return f"obs/{alike[0] if alike else 'NAME'} obs/{missing[0]}"

@@ -432,7 +432,7 @@ def package_versions() -> dict[str, str]:
 
 @functools.cache
 def _package_versions() -> dict[str, str]:
-    """Return the versions; reading one from its package takes a millisecond."""
+    """Return the versions; they are cached, because reading each takes a millisecond."""
     versions = {}
     for name in ("imitate", "torch", "numpy", "h5py", "gymnasium", "robosuite", "mujoco"):
         with contextlib.suppress(metadata.PackageNotFoundError):

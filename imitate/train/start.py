@@ -54,7 +54,7 @@ def start_from(algo: Algo, settings: ExperimentConfig) -> None:
         if settings.ckpt_optimizers:
             raise ConfigError(
                 "experiment.ckpt_optimizers: optimizer state is loaded for whole networks only: set "
-                "ckpt_parts to null, or this to false"
+                "experiment.ckpt_parts to null, or experiment.ckpt_optimizers to false"
             )
         _load_parts(algo, ckpt["model"]["nets"], settings.ckpt_parts, path)
         return
@@ -63,7 +63,7 @@ def start_from(algo: Algo, settings: ExperimentConfig) -> None:
         raise CheckpointError(
             f"experiment.ckpt_path: the weights of {path} do not fit this configuration: they are for observations "
             f"{preprocess.obs_shapes} and actions of size {preprocess.action_dim}, but the data or environment have "
-            f"{algo.preprocess.obs_shapes} and {algo.ac_dim}"
+            f"{algo.preprocess.obs_shapes} and {algo.ac_dim}: choose a checkpoint with these observations and actions"
         )
     theirs, ours = (
         [{"step": step.name, **step.options} for step in pipeline.chosen_steps]

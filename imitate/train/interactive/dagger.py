@@ -240,7 +240,7 @@ class _Work:
         if missing:
             raise EnvError(
                 f"{self._env_meta.get('env_name')}: the environment has no observation '{missing[0]}', "
-                f"but {', '.join(obs)}"
+                f"but {', '.join(obs)}: name observations of this environment in observation.modalities"
             )
 
     @contextmanager
@@ -338,7 +338,7 @@ class _Work:
         result = train(self._config.with_overrides(changes), quiet=self._quiet)
         if result.checkpoint is None and not result.exit_code:
             raise TrainingError(
-                "experiment.save.enabled is false, but each round begins with the last one's policy"
+                "experiment.save.enabled is false, but each round begins with the last policy: set it to true"
             )
         return result
 

@@ -1,8 +1,8 @@
 """Supervision of a policy's rollouts: by an expert that labels actions, or a person who takes over.
 
-Recorded per step: ``policy_actions``, the policy's action; ``executed_actions``, the executed action; ``actions``, the
-    action to learn, which is the label if there is one, else the executed action; ``labelled``, 1 if there is a label;
-    ``interventions``, 1 if the supervisor acted.
+Each step is recorded with ``policy_actions``, the policy's action; ``executed_actions``, the executed action;
+``actions``, the action to learn, which is the label if there is one, else the executed action; ``labelled``, 1 if there
+is a label; ``interventions``, 1 if the supervisor acted.
 
 A supervisor that is named on the command line can be sent to other processes, which build their own.
 """

@@ -51,7 +51,7 @@ class Learner(ABC):
         """
 
     def _show_signals(self, collected: Collected) -> None:
-        """Show the named rewards of a collection to their weights; all ranks call this together."""
+        """Update the weights of the named rewards from a collection; all ranks call this together."""
         weights = reward_weights_in(self.algo.nets)
         if weights is not None:
             signals = [step.taken_signals for step in collected.steps]
@@ -296,7 +296,7 @@ class RolloutLearner(Learner):
             most = None if most is None else most - 1
 
     def _batches_of(self, rollout: Batch, lanes: NDArray[np.int64]) -> Iterator[Batch]:
-        """Yield the minibatches of a raw rollout of these environments, then let the observation statistics follow."""
+        """Yield the minibatches of a raw rollout of these environments, then update the observation statistics."""
         rollout["rewards"] = self.algo.rollout_rewards(rollout)
         rollout["rewards"] = self._reward_scaler(
             rollout["rewards"], rollout["terminals"] | rollout["timeouts"], lanes, rollout["mask"]

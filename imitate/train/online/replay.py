@@ -258,7 +258,7 @@ class ReplayBuffer(StepRing):
         """Restore :meth:`state_dict`.
 
         Raises:
-            CheckpointError: its observations, actions, environments or capacity differ.
+            CheckpointError: the state is of other observations, actions, environments or another capacity.
         """
         restore_ring(self, state)
         self.draws = state["generator"]
@@ -308,7 +308,7 @@ class Memory(SampleSource, Protocol):
         """Set values that change with the training's ``progress`` in [0, 1]."""
 
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
-        """Set priorities from the TD errors (B,) of the samples with ``index`` ``rows`` (B,)."""
+        """Set the priorities of samples from their TD errors (B,); ``rows`` (B,) are the samples' ``index``."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything stored, and :attr:`draws`."""
@@ -317,7 +317,7 @@ class Memory(SampleSource, Protocol):
         """Restore :meth:`state_dict`.
 
         Raises:
-            CheckpointError: its observations, actions, environments or capacity differ.
+            CheckpointError: the state is of other observations, actions, environments or another capacity.
         """
 
 

@@ -357,7 +357,7 @@ def _side_by_side(steps: Sequence[Step]) -> Step:
 
 
 def _joined_marks(steps: Sequence[Step], name: str) -> NDArray[np.bool_] | None:
-    """Return the marks of all environments, or None if no process has any."""
+    """Concatenate the field ``name`` (bool) of the steps, false where it is None; return None if it always is."""
     found = [getattr(step, name) for step in steps]
     if all(marks is None for marks in found):
         return None

@@ -180,7 +180,7 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
 
 
 def _first_look(meta: dict[str, Any], config: Config) -> EnvSpec:
-    """Look at an environment; actions that the algorithm does not support are refused before observations.
+    """Return observations and actions of an environment; report unsupported actions before missing observations.
 
     Raises:
         ConfigError: the algorithm does not support the actions.
@@ -205,7 +205,7 @@ def build_online(
     stored: int | None = None,
     files: DataFiles | None = None,
 ) -> OnlineSetup:
-    """Look at the environment and build the algorithm for it.
+    """Make the environment once, read its observations and actions, and build the algorithm for them.
 
     Args:
         config: resolved configuration.
@@ -352,11 +352,11 @@ def _with_choices(
     Args:
         config: the configuration.
         meta: env_args of the environment.
-        num_choices: number of choices of its actions; 0 if they are numbers alone.
+        num_choices: number of choices of its actions; 0 if actions are continuous.
         num_continuous: number of continuous values of its actions.
 
     Raises:
-        ConfigError: the algorithm does not support the actions, or the configuration has another number of them.
+        ConfigError: the algorithm does not support the actions, or the configuration has another number of choices.
     """
     name = meta_name(meta)
     taken = f"{name} takes one of {num_choices} choices"

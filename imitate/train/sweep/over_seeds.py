@@ -246,7 +246,7 @@ def band(
 
 
 def _track(curve: Curve, tag: str, over: str) -> Iterator[tuple[float, ...]]:
-    """Return epoch, axis position and the numbers of a point of each record with the tag."""
+    """Yield epoch, axis position, and value, episodes and deviation of each record that has the tag."""
     for record in curve.rollouts if tag.startswith("Rollout/") else curve.epochs:
         point = _point(record, tag)
         if point is not None:
@@ -254,7 +254,7 @@ def _track(curve: Curve, tag: str, over: str) -> Iterator[tuple[float, ...]]:
 
 
 def _between(track: Sequence[tuple[float, ...]], epoch: float) -> list[float]:
-    """Interpolate axis position and point at an epoch."""
+    """Interpolate the axis position and the numbers of a track at an epoch."""
     known, *columns = zip(*track, strict=True)
     return [float(np.interp(epoch, known, column)) for column in columns]
 

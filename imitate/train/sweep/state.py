@@ -165,7 +165,7 @@ def _outcome(entry: dict[str, Any]) -> str:
 
 
 def _return(entry: dict[str, Any]) -> str:
-    """Return the return, unless it is the outcome or repeats it."""
+    """Format the mean return; return "-" if the outcome already shows it, or if it equals the success rate."""
     rate, mean = entry.get("success_rate"), entry.get("mean_return")
     if rate is None or mean is None or rate == mean:
         return "-"

@@ -166,7 +166,7 @@ class CentralCollector:
         self._messages: list[str] = []
         self._replaced = 0
         self._all_by_s = time.monotonic() + START_S
-        # One seed for all: random draws depend on the numbers of the environments, not on their worker.
+        # All workers have one seed: random draws depend on the number of the environment, not on its worker.
         token, seed = secrets.token_bytes(32), blueprints[0].seed
         with ExitStack() as opened:
             place = place or nullcontext(LocalBackend("imitate-collector"))
