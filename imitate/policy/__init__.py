@@ -1,1 +1,1 @@
-"""Trained policies: checkpoint files, and RolloutPolicy, which maps raw observations to raw actions."""
+"""Trained policies: checkpoint files, and RolloutPolicy, which maps observations to actions, in the data's units."""

@@ -1,7 +1,7 @@
 """Asynchronous inference: the next chunk is predicted in the background while the robot executes the current one.
 
-The control loop calls :class:`AsynchronousPolicy` at every control step; it returns at once with the planned action of
-this step, or None if nothing is planned. :mod:`imitate.policy.chunks` joins the chunks.
+The control loop calls :class:`AsynchronousPolicy` at every control step. The call returns at once, with the planned
+action of this step, or None if nothing is planned. :mod:`imitate.policy.chunks` joins the chunks.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from imitate.system import clock
 
 Guidance = Literal["identity", "vjp", "prefix"]
 GUIDANCE: Mapping[str, Guidance] = {"rtc": "identity", "rtc-vjp": "vjp", "prefix": "prefix"}
-"""Kind of guidance, by its name on the command line."""
+"""Guidance of real-time chunking, by its name on the command line."""
 Vector = NDArray[np.float64]
 
 
 class ChunkSource(Protocol):
     """Interface of a policy that predicts chunks, such as :class:`imitate.RolloutPolicy`.
 
-    It may also have ``control_freq`` (Hz), ``obs_keys``, ``max_prefix``, the largest number of planned actions that a
-    prediction accepts (``prefix``), and ``check(ob)``, which raises NotFiniteError if a prediction would.
+    Optional attributes are ``control_freq`` (Hz), ``obs_keys``, ``max_prefix`` (largest number of planned actions that
+    a prediction with the guidance ``prefix`` accepts), and the method ``check(ob)``, which raises NotFiniteError for an
+    observation with NaN or infinity.
     """
 
     history: int
-    """Number of observations that a prediction uses: the newest and those of the control steps before it."""
+    """Number of successive observations that a prediction uses, including the newest one."""
 
     def start_episode(self, lang: str | None = None) -> None:
         """Reset the memory for a new episode."""
@@ -49,25 +50,27 @@ class ChunkSource(Protocol):
         Args:
             history: raw observations of successive control steps, the newest last; fewer than :attr:`history` at the
                 beginning of an episode.
-            planned: (n, A) actions to agree with, of which ``delay`` are executed meanwhile, or None for no guidance.
-            delay: see ``planned``.
+            planned: (n, A) planned actions that the prediction must agree with, or None for no guidance.
+            delay: number of planned actions that will be executed before the prediction is available.
             guidance: ``identity``, ``vjp`` or ``prefix``, see :meth:`imitate.RolloutPolicy.predict_chunk`.
         """
 
 
 class AsynchronousPolicy:
-    """A policy of chunks whose predictions never make the control loop wait. Use as a context manager.
+    """Executes predicted chunks without making the control loop wait for a prediction; a context manager.
 
     Args:
-        source: policy that predicts the chunks, in a thread of this object.
-        rate_hz: control rate.
-        execute: smallest number of actions executed before the next prediction begins; it begins earlier if it would
-            otherwise come too late.
-        join: how a chunk follows the one before: ``replace``, ``blend`` or ``fade``.
-        join_steps: control steps of the join.
-        guidance: kind of real-time chunking, in which chunks agree with the planned actions: guided by the identity or
-            the true vector-Jacobian product, or conditioned on the actions executed meanwhile (``prefix``, for policies
-            trained for it). Only for flow and diffusion policies, with the join ``replace``. None for no guidance.
+        source: policy that predicts the chunks, called in a background thread.
+        rate_hz: control rate in Hz.
+        execute: number of actions to execute before the next prediction begins; the prediction begins earlier if it
+            would otherwise arrive too late.
+        join: how a new chunk follows the previous one: ``replace``, ``blend`` or ``fade``, see
+            :mod:`imitate.policy.chunks`.
+        join_steps: number of control steps over which ``blend`` and ``fade`` reach the new chunk.
+        guidance: method of real-time chunking, which makes chunks agree with the planned actions: ``identity`` or
+            ``vjp`` (guided with this Jacobian), or ``prefix`` (conditioned on the actions that are executed during the
+            prediction, for policies trained for it). Only for flow and diffusion policies, with the join ``replace``.
+            None for no guidance.
 
     Raises:
         UserError: ``guidance`` is ``prefix``, and the policy is not trained for it.
@@ -117,12 +120,13 @@ class AsynchronousPolicy:
         return self._player.counts
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Begin a new episode; wait for a requested prediction and discard it.
+        """Begin a new episode; wait for a running prediction and discard it.
 
-        So a call followed by this method makes the first and slowest prediction before the robot moves.
+        One call of the policy followed by this method therefore makes the first, slowest prediction before the robot
+        moves.
 
         Raises:
-            UserError: the policy refused to predict, such as one that cannot be guided.
+            UserError: the policy cannot predict, for example because it cannot be guided.
         """
         with self._changed:
             self._epoch += 1
@@ -185,7 +189,7 @@ class AsynchronousPolicy:
             self._changed.notify_all()
 
     def _question(self) -> dict[str, Any]:
-        """Return the arguments of the next prediction."""
+        """Return the arguments of ``predict_chunk`` for the next prediction."""
         planned = None if self._guidance is None else self._player.remaining()
         if planned is None:
             return {"history": list(self._history)}
@@ -197,7 +201,7 @@ class AsynchronousPolicy:
         }
 
     def _take(self) -> None:
-        """Accept the finished chunk, if any."""
+        """Add the chunk of a finished prediction to the plan, or raise the error of the prediction."""
         with self._changed:
             done, self._done = self._done, None
             self._refusal = None
@@ -238,14 +242,14 @@ class AsynchronousPolicy:
                 self._changed.notify_all()
 
     def _predict(self, question: Mapping[str, Any]) -> Vector:
-        """Predict a chunk; the first time also with guidance, so that errors appear before the robot moves."""
+        """Predict a chunk; at the first call also with guidance, so that errors appear before the robot moves."""
         chunk = np.asarray(self._source.predict_chunk(**question), dtype=np.float64)
         if self._guidance is not None and not self.finished:
             self._source.predict_chunk(question["history"], chunk, 0, self._guidance)
         return chunk
 
     def close(self) -> None:
-        """End the thread, after the running prediction."""
+        """End the background thread after the running prediction."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -259,4 +263,4 @@ class AsynchronousPolicy:
 
 
 def _accept(ob: Mapping[str, Any]) -> None:
-    """Accept any observation, for sources without a check."""
+    """Accept any observation, for a policy without a method ``check``."""

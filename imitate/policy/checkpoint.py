@@ -1,4 +1,4 @@
-"""Checkpoint files: they are written atomically, and read without running code in them.
+"""Checkpoint files, which are written atomically and read without running code from the file.
 
 A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
 
@@ -54,7 +54,7 @@ from imitate.system.torch_archive import check_archive, damage, first_line, is_a
 from imitate.system.version import __version__
 
 FORMAT_VERSION = 2
-"""Version of checkpoints with steps of ``train.preprocess``; others have version 1."""
+"""``format_version`` of checkpoints with steps of ``train.preprocess``; all other checkpoints have version 1."""
 _PARTS = ("algo_name", "config", "env_metadata", "shape_metadata", "model", "preprocess")
 
 
@@ -72,7 +72,7 @@ def checkpoint_dict(
 ) -> dict[str, Any]:
     """Return the checkpoint of an algorithm as a dict; numpy arrays and scalars become lists and numbers.
 
-    ``model`` replaces the result of :meth:`Algo.serialize`, for example if only a part of it is known.
+    If ``model`` is given, it replaces the result of :meth:`Algo.serialize`, for example if only some weights are known.
     """
     return {
         "format_version": FORMAT_VERSION if algo.preprocess.chosen_steps else 1,
@@ -103,7 +103,7 @@ def checkpoint_dict(
 
 
 def control_freq_of(ckpt: Mapping[str, Any]) -> float | None:
-    """Return the control rate of a policy in Hz, taken from its data; None if it is not recorded."""
+    """Return the control rate of a policy's training data in Hz; None if it is not recorded."""
     rate = ckpt["shape_metadata"].get("control_freq")
     if rate is None:
         kwargs = ckpt["env_metadata"].get("env_kwargs")
@@ -133,10 +133,10 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read a checkpoint, of a run folder the best. robomimic's and LeRobot's are converted to ours.
+    """Read a checkpoint file, or the best checkpoint of a run folder; convert checkpoints of robomimic and LeRobot.
 
-    No code from the file is executed. Checksums are verified before reading; the types of the parts, and that the
-    weights are finite, afterwards.
+    No code from the file is executed. Checksums are verified before the file is read. Then the types of all parts are
+    checked, and that the weights are finite.
 
     Raises:
         CheckpointError: the file does not exist, is truncated or damaged, is not a checkpoint, has a newer format, has
@@ -174,7 +174,9 @@ def checkpoint_from_bytes(
         CheckpointError: for the same reasons as in :func:`load_checkpoint`.
     """
     if not is_archive(io.BytesIO(data)):
-        raise CheckpointError(f"{name}: not a checkpoint, or truncated ({len(data)} bytes)")
+        raise CheckpointError(
+            f"{name}: is not a checkpoint, or is truncated ({len(data)} bytes): copy the file again"
+        )
     read_it = partial(read, io.BytesIO(data), map_location, name=name)
     return _checked(read_it, io.BytesIO(data), name, len(data))
 
@@ -189,7 +191,7 @@ def checkpoint_to_bytes(ckpt: Mapping[str, Any]) -> bytes:
 def _checked(
     read_it: Callable[[], Any], source: Path | io.BytesIO, name: str | Path, size: int
 ) -> dict[str, Any]:
-    """Return the result of ``read_it`` for an archive, with checks before and after reading."""
+    """Read an archive by calling ``read_it``, with checks before and after reading."""
     try:
         check_archive(source, name, size)
         ckpt = read_it()
@@ -205,7 +207,7 @@ def _checked(
 
 
 def _read_known(path: Path, map_location: str | torch.device) -> Any:
-    """Read the file; for an unreadable file of another toolkit, raise an error that names the toolkit."""
+    """Read the file; if it cannot be read because another toolkit wrote it, the error names the toolkit."""
     try:
         return read(path, map_location)
     except (RuntimeError, CheckpointError) as error:
@@ -216,10 +218,10 @@ def _read_known(path: Path, map_location: str | torch.device) -> Any:
 
 
 def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:
-    """Return the checkpoint, converted to our format if it is robomimic's or of TD-MPC2's authors.
+    """Return a checkpoint; convert it to our format if robomimic or the authors' code of TD-MPC2 wrote it.
 
     Raises:
-        CheckpointError: the checkpoint is another toolkit's, and a part of it has no counterpart here.
+        CheckpointError: a part of the other toolkit's checkpoint has no counterpart here.
     """
     toolkit = _toolkit(ckpt)
     if toolkit is None:
@@ -228,15 +230,18 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
         imported = _imported(ckpt, toolkit)
         return checkpoint_dict(imported.algo, **imported.parts)
     except UserError as error:
-        raise CheckpointError(f"{source}: a checkpoint of {toolkit}; {error}") from error
+        raise CheckpointError(
+            f"{source}: this checkpoint of {toolkit} cannot be converted: {error}"
+        ) from error
     except Exception as error:  # values of an unexpected type may raise any exception
         raise CheckpointError(
-            f"{source}: a checkpoint of {toolkit} with unexpected parts ({first_line(error)})"
+            f"{source}: this checkpoint of {toolkit} has unexpected content and cannot be converted "
+            f"({first_line(error)})"
         ) from error
 
 
 def _toolkit(ckpt: object) -> str | None:
-    """Return the name of the other toolkit that wrote a checkpoint, or None."""
+    """Return the name of the other toolkit that wrote a checkpoint; None if it is our own or unknown."""
     if is_robomimic(ckpt):
         return "robomimic"
     weights = ckpt.get("model", ckpt) if isinstance(ckpt, Mapping) else {}
@@ -246,7 +251,7 @@ def _toolkit(ckpt: object) -> str | None:
 
 def _imported(ckpt: Mapping[str, Any], toolkit: str) -> Any:
     """Convert the checkpoint of another toolkit."""
-    # Imported here because they load many algorithms, which our own checkpoints do not need.
+    # These modules load many algorithms, so they are imported only for checkpoints of other toolkits.
     if toolkit == "robomimic":
         from imitate.interop.robomimic.importing import from_robomimic
 
@@ -263,10 +268,12 @@ def _from_lerobot(folder: Path) -> dict[str, Any]:
         imported = from_lerobot(folder)
         return checkpoint_dict(imported.algo, **imported.parts)
     except UserError as error:
-        raise CheckpointError(f"{folder}: a policy of LeRobot; {error}") from error
+        raise CheckpointError(
+            f"{folder}: this policy of LeRobot cannot be converted: {error}"
+        ) from error
     except Exception as error:  # values of an unexpected type may raise any exception
         raise CheckpointError(
-            f"{folder}: a policy of LeRobot with unexpected parts ({first_line(error)})"
+            f"{folder}: this policy of LeRobot has unexpected content and cannot be converted ({first_line(error)})"
         ) from error
 
 
@@ -285,8 +292,8 @@ def algo_from_checkpoint(
         source: name of the file, for messages.
 
     Raises:
-        CheckpointError: a part has the wrong type, a weight is not finite, weights and configuration do not fit each
-            other, or the configuration describes larger networks than the checkpoint has weights for.
+        CheckpointError: a part has the wrong type, a weight is not finite, the weights do not fit the configuration, or
+            the configuration describes larger networks than the checkpoint has weights for.
     """
     try:
         check_structure(ckpt)
@@ -295,7 +302,7 @@ def algo_from_checkpoint(
         _fill(algo, ckpt["model"], load_optimizers)
     except UserError as error:
         raise CheckpointError(f"{source}: {error}") from error
-    except Exception as error:  # the types are right, but the values may still be wrong
+    except Exception as error:  # values of the right type may still be invalid
         raise CheckpointError(
             f"{source}: no algorithm can be built from the checkpoint ({first_line(error)})"
         ) from error
@@ -303,7 +310,7 @@ def algo_from_checkpoint(
 
 
 def acting_only(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:
-    """Return a checkpoint with the networks alone that act; a training cannot be resumed from it.
+    """Return a checkpoint with only the networks that act; a training cannot be resumed from it.
 
     Raises:
         CheckpointError: see :func:`algo_from_checkpoint`.
@@ -321,10 +328,10 @@ def config_of(ckpt: Mapping[str, Any]) -> Config:
 
 
 def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
-    """Build the algorithm with fresh weights."""
+    """Build the algorithm of a checkpoint with random weights."""
     shapes = {key: tuple(shape) for key, shape in ckpt["shape_metadata"]["all_shapes"].items()}
     config = config_of(ckpt)
-    # The fresh weights are replaced afterwards, so the caller's random number generator is left unchanged.
+    # The caller's random number generators stay unchanged, because the random weights are replaced afterwards.
     limit = AllocationLimit(stored_numbers(ckpt["model"]), ckpt["model"].get(OMITTED, 0))
     with torch.random.fork_rng(devices=[]), limit:
         algo = algo_factory(
@@ -339,7 +346,7 @@ def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
     for key in (*algo.obs_shapes, *algo.goal_shapes):
         if key not in algo.preprocess.raw_shapes:
             raise CheckpointError(
-                f"observation '{key}' of the configuration has no 'preprocess.obs' in the checkpoint"
+                f"observation '{key}' of the configuration is missing in 'preprocess.obs' of the checkpoint"
             )
     return algo
 
@@ -369,7 +376,7 @@ def _check_format(ckpt: Any, path: str | Path) -> None:
         )
     missing = [part for part in _PARTS if part not in ckpt]
     if missing:
-        raise CheckpointError(f"{path}: the checkpoint lacks {', '.join(missing)}")
+        raise CheckpointError(f"{path}: parts of the checkpoint are missing: {', '.join(missing)}")
     try:
         check_structure(ckpt)
         check_weights(ckpt["model"], ckpt["preprocess"])

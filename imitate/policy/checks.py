@@ -1,7 +1,7 @@
 """Checks of observations, actions and the control rate: missing keys, stacked frames, shapes, finite values.
 
-Observations and actions that are not finite are refused. A single NaN in an observation would stay in the state of a
-recurrent policy until the episode's end. This module does not import torch.
+Observations and actions that are not finite are refused, because a single NaN in an observation would stay in the state
+of a recurrent policy until the episode's end. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def as_array(key: str, value: ArrayLike) -> NDArray[Any]:
     """Convert an observation to an array.
 
     Raises:
-        UserError: it has masked values, or lists of different lengths.
+        UserError: the observation has masked values, or lists of different lengths.
     """
     try:
         return given_array(value)
@@ -60,11 +60,12 @@ def newest_frames(
     """Return observations without a time axis: the newest frame if frames are stacked.
 
     Args:
-        arrays: arrays or tensors by key, (T, ...) where frames are stacked; with ``batched`` (B, T, ...).
+        arrays: arrays or tensors by key: (...) or, if frames are stacked, (T, ...); with ``batched`` (B, ...) or
+            (B, T, ...).
         shapes: shape of one step of each key.
-        stacks: allowed numbers of stacked frames T.
-        batched: a batch dimension B comes first.
-        lang_key: key of an observation that the policy adds itself and that is never stacked.
+        stacks: allowed numbers T of stacked frames.
+        batched: true if arrays have a leading batch dimension B.
+        lang_key: key of the instruction's embedding, which the policy adds itself and which is never stacked.
 
     Raises:
         UserError: a key has neither the shape of one step nor that of a stack, or only some keys are stacked.
@@ -81,8 +82,8 @@ def newest_frames(
             longer = sorted(set(stacks) - {1})
             frames = f"1 or {' or '.join(map(str, longer))} frames" if longer else "1 frame"
             raise UserError(
-                f"observation '{key}' has shape {shape}; expected ({wanted}), or all of them stacked as {frames}; for "
-                "several environments, set batched_ob=True"
+                f"observation '{key}' has shape {shape}; expected ({wanted}), or all observations stacked "
+                f"as {frames}; for several environments, set batched_ob=True"
             )
     return {
         key: (value[:, -1] if batched else value[-1]) if key in stacked else value
@@ -91,21 +92,22 @@ def newest_frames(
 
 
 def check_rate(policy: object, rate_hz: float) -> None:
-    """Compare the rate of the loop with that of the policy's demonstrations, if the checkpoint records it.
+    """Check that the rate of a control loop is the rate of the policy's demonstrations, if the checkpoint records it.
 
     Raises:
-        UserError: they differ by more than 1 %.
+        UserError: the rates differ by more than 1 %.
     """
     trained = getattr(policy, "control_freq", None)
     if trained is not None and abs(rate_hz - trained) > 0.01 * trained:
         other = ", or allow any (--any-rate)" if offered("--any-rate") else ""
         raise UserError(
-            f"the rate is {rate_hz:g} Hz, but the demonstrations have {trained:g} Hz: use that rate{other}"
+            f"the rate is {rate_hz:g} Hz, but the demonstrations have {trained:g} Hz: use "
+            f"{trained:g} Hz{other}"
         )
 
 
 _ENOUGH = float(np.finfo(np.float32).max)
-"""Limit of a sum of squares below which every value is finite, in float32 too."""
+"""If a sum of squares is below this limit, every value is finite, also in float32."""
 
 
 def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
@@ -121,21 +123,21 @@ def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
         value = value.float().cpu().numpy()
     if value.dtype.kind not in "fiub":
         raise UserError(f"observation '{key}' has dtype {value.dtype}; expected numbers")
-    # One dot product is several times as fast as a check of each value; a comparison with NaN is false.
+    # One dot product is several times as fast as a check of each value; NaN makes the comparison false.
     if value.dtype.kind != "f" or np.vdot(value, value) < _ENOUGH:
         return
     with np.errstate(over="ignore"):
         finite = np.isfinite(value.astype(np.float32))
     if not finite.all():
         raise NotFiniteError(
-            f"observation '{key}' has {_places(value, finite)}: check its sensor or simulator; the policy did not act, "
-            "and its memory is unchanged",
+            f"observation '{key}' has {_places(value, finite)}: check the sensor or simulator that "
+            "provides it; the policy did not act, and its memory is unchanged",
             _bad_rows(finite),
         )
 
 
 def refuse_action(action: NDArray[np.floating[Any]]) -> None:
-    """Check that an action (B, A), in the units of the data and not yet clipped, is finite.
+    """Check that all values of an action (B, A) are finite, before the action is clipped.
 
     Raises:
         NotFiniteError: a value is NaN or infinite.
@@ -145,8 +147,9 @@ def refuse_action(action: NDArray[np.floating[Any]]) -> None:
     finite = np.isfinite(action)
     if not finite.all():
         raise NotFiniteError(
-            f"the policy's action has {_places(action, finite)}, from finite observations: they may be far from the "
-            "data, or its training may have failed; no action was returned, and its memory is unchanged",
+            f"the policy's action has {_places(action, finite)}, although the observations are "
+            "finite: the observations may be far from the training data, or the training may have "
+            "failed; no action was returned, and the policy's memory is unchanged",
             _bad_rows(finite),
         )
 

@@ -1,15 +1,15 @@
 """Joining and execution of action chunks that arrive while the robot moves.
 
-A prediction uses the observation of one control step and arrives some steps later. Its first action belongs to the step
-of the observation. As many of its actions are dropped as the robot has executed since then; these are fewer than the
-elapsed steps if the robot held still without a plan. The rest follows the previously planned actions by one of these
-joins:
+A prediction uses the observation of one control step and arrives some steps later. The first action of the predicted
+chunk belongs to the step of the observation, so the chunk loses as many actions as the robot has executed since then
+(fewer than the elapsed steps if the robot held still without a plan). The rest is joined to the previously planned
+actions in one of these ways:
 
     replace   the new actions from now on
     blend     (1 - w_k) old_k + w_k new_k over the steps that both plan, w rising from 0 to 1
     fade      new_k + (1 - w_k) (old_0 - new_0): the jump between both is spread over some steps
 
-This module uses numpy only; its objects are not safe for several threads.
+This module needs only numpy; its objects may be used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Join = Literal["replace", "blend", "fade"]
 
 @dataclass
 class ChunkCounts:
-    """Number of chunks by outcome.
+    """Number of predicted chunks by outcome, and of control steps without a plan.
 
     Attributes:
-        accepted: chunks with at least one action left to execute.
-        outdated: chunks whose actions were all outdated on arrival.
-        older: chunks that arrived after a chunk of a later observation.
-        empty: control steps without a planned action.
+        accepted: number of chunks with at least one action left to execute.
+        outdated: number of chunks that arrived after all their control steps.
+        older: number of chunks that arrived after a chunk from a later observation.
+        empty: number of control steps without a planned action.
     """
 
     accepted: int = 0
@@ -47,7 +47,7 @@ class ChunkCounts:
 
 @dataclass(frozen=True)
 class Ticket:
-    """Time of an observation: its number, and the number of actions executed before it."""
+    """Time of an observation: number of the request, and number of actions executed before the observation."""
 
     number: int
     executed: int
@@ -57,7 +57,7 @@ class ChunkPlayer:
     """Joins chunks to one stream of actions.
 
     Args:
-        join: how a chunk follows the previous one, see the module.
+        join: how a chunk follows the previous one: ``replace``, ``blend`` or ``fade``, see the module's docstring.
         steps: control steps over which ``blend`` and ``fade`` reach the new chunk, at least 1.
 
     Raises:
@@ -66,15 +66,17 @@ class ChunkPlayer:
 
     def __init__(self, join: Join = "blend", steps: int = 4) -> None:
         if join not in get_args(Join):
-            raise UserError(f"join of chunks: unknown '{join}'; {nearest(join, get_args(Join))}")
+            raise UserError(f"unknown join of chunks '{join}'; {nearest(join, get_args(Join))}")
         if steps < 1:
-            raise UserError(f"steps of the join: got {steps}; wanted at least 1")
+            raise UserError(
+                f"the number of control steps for joining chunks is {steps}; it must be at least 1"
+            )
         self.counts = ChunkCounts()
         self._join, self._steps = join, steps
         self.clear()
 
     def clear(self) -> None:
-        """Drop plan and history, at the beginning of an episode or after another source moved the robot.
+        """Drop the plan, at the beginning of an episode or after a person moved the robot.
 
         A chunk that was requested earlier is discarded when it arrives.
         """
@@ -85,7 +87,7 @@ class ChunkPlayer:
         self._newest = self._requests
 
     def request(self) -> Ticket:
-        """Record the time of an observation from which a chunk will be predicted."""
+        """Return the time of the current observation, from which a chunk will be predicted, for :meth:`accept`."""
         self._requests += 1
         return Ticket(self._requests, self._executed)
 
@@ -99,17 +101,17 @@ class ChunkPlayer:
         return None if self._plan is None or not len(self._plan) else self._plan.copy()
 
     def accept(self, chunk: ArrayLike, ticket: Ticket) -> bool:
-        """Accept a prediction.
+        """Add a predicted chunk to the plan.
 
         Args:
-            chunk: (K, A), the first action belongs to the observation of ``ticket``.
+            chunk: (K, A) actions, the first one for the control step of the observation.
             ticket: result of :meth:`request` at the time of the observation.
 
         Returns:
-            False if the chunk was not used: its actions are outdated, or a newer chunk has arrived.
+            False if the chunk was not used, because all its actions are outdated or a newer chunk has arrived.
 
         Raises:
-            UserError: the chunk's shape is not (K, A), or it is not finite.
+            UserError: the chunk's shape is not (K, A), or an action is not finite.
         """
         actions = np.array(chunk, dtype=np.float64)
         if actions.ndim != 2 or not len(actions):
@@ -129,7 +131,7 @@ class ChunkPlayer:
         return True
 
     def next(self) -> Vector | None:
-        """Return the action (A,) of this control step, or None if none is planned and the robot must hold still."""
+        """Return the action (A,) of this control step; None if nothing is planned, and the robot must hold still."""
         if self._plan is None or not len(self._plan):
             self.counts.empty += 1
             return None
@@ -163,10 +165,10 @@ class DelayEstimate:
     """Expected delay of a prediction, in control steps, from the latest delays.
 
     Args:
-        period_s: seconds of a control step.
-        window: number of latest predictions that count, so that one slow prediction has no lasting effect.
-        warm_up: number of first predictions that do not count, because they are slower.
-        quantile: quantile over the window, in (0, 1].
+        period_s: duration of a control step in seconds.
+        window: number of latest predictions used, so that one slow prediction has no lasting effect.
+        warm_up: number of first predictions that are ignored, because they are slower.
+        quantile: quantile of the delays in the window that is expected, in (0, 1].
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class DelayEstimate:
 
     @property
     def steps(self) -> int:
-        """Number of control steps expected for the next prediction; 0 before any measurement."""
+        """Expected delay of the next prediction in control steps; 0 before any measurement."""
         if not self._seen:
             return 0
         ordered = sorted(self._seen)

@@ -1,4 +1,4 @@
-"""Export of checkpoints to the formats of other toolkits, and configurations whose policies LeRobot can take."""
+"""Export of checkpoints to other toolkits, and configurations whose trained policies can be exported to LeRobot."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _KEYPOINTS = 32
 
 
 def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
-    """Convert a checkpoint of ours to one that a release of robomimic loads.
+    """Convert a checkpoint to the format of a release of robomimic.
 
     Args:
         ckpt: a checkpoint of this toolkit.
         target: robomimic release, a name in :data:`RELEASES`.
 
     Raises:
-        CheckpointError: the checkpoint cannot be loaded, or the release has no equivalent of a part, which the message
-            names.
+        CheckpointError: the checkpoint cannot be loaded, or the release has no equivalent of a part; the message names
+            the part.
     """
     algo = algo_from_checkpoint(ckpt, source="the checkpoint")
     epoch = ckpt.get("train_state", {}).get("epoch", 0)
@@ -47,7 +47,7 @@ def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
 
 
 def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerobot") -> None:
-    """Write a checkpoint of ours as a policy folder of LeRobot.
+    """Write a checkpoint as a policy folder of LeRobot.
 
     Args:
         ckpt: a checkpoint of this toolkit; its saved observation names (``rename``) are not exported.
@@ -55,8 +55,8 @@ def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerob
         layout: layout of the folder, a name in :data:`LAYOUTS`.
 
     Raises:
-        CheckpointError: the checkpoint cannot be loaded, the folder exists, or LeRobot has no equivalent of a part,
-            which the message names.
+        CheckpointError: the checkpoint cannot be loaded, the folder exists, or LeRobot has no equivalent of a part; the
+            message names the part.
     """
     algo = algo_from_checkpoint(ckpt, source="the checkpoint")
     if layout == exporting.PLUGIN:
@@ -72,10 +72,10 @@ def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerob
 
 
 def write_lerobot_keys(tree: dict[str, Any]) -> None:
-    """Change a configuration of ``act`` or ``diffusion_policy``, so that LeRobot can take its policy back.
+    """Change a configuration of ``act`` or ``diffusion_policy`` so that its policy can be exported to LeRobot.
 
     Args:
-        tree: the configuration with its observations. The encoder of cameras becomes a ResNet, as LeRobot has it.
+        tree: the configuration, changed in place. The encoder of cameras becomes a ResNet of LeRobot.
     """
     modalities = tree["observation"]["modalities"]["obs"]
     vectors, cameras = modalities["low_dim"], modalities.get("rgb", [])
@@ -94,7 +94,7 @@ def write_lerobot_keys(tree: dict[str, Any]) -> None:
 
 
 def lerobot_resizes(tree: Mapping[str, Any]) -> bool:
-    """Return true if LeRobot's policy can resize images, as only its ``diffusion`` does."""
+    """Return true if LeRobot's policy of this algorithm can resize images; only its ``diffusion`` can."""
     return str(tree["algo_name"]) == "diffusion_policy"
 
 
@@ -124,14 +124,14 @@ def _unet_encoder(crop: Mapping[str, Any] | None) -> dict[str, Any]:
 def lerobot_refusal(
     tree: dict[str, Any], shapes: Mapping[str, tuple[int, ...]], action_dims: Mapping[str, int]
 ) -> str:
-    """Return the reason why LeRobot could not take the policy of a configuration back; "" if it could.
+    """Return the reason why the policy of a configuration cannot be exported to LeRobot; "" if it can.
 
-    The policy is built without training, and described for LeRobot as ``imitate convert-checkpoint`` does.
+    The policy is built without training, and converted as by ``imitate convert-checkpoint``.
 
     Args:
         tree: the configuration.
         shapes: shape of one step of each observation as stored.
-        action_dims: number of actions by key.
+        action_dims: number of dimensions of each action key.
     """
     config = load_config(tree)
     modalities = config.observation.modalities_of_all()

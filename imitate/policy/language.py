@@ -1,6 +1,6 @@
 """Text encoders, which embed language instructions for ``train.language_embeddings`` once before training.
 
-Training and acting need neither this module nor a text encoder.
+Training needs no text encoder; a policy needs one only for an instruction that is not in its table.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _ADVICE = {
     "model.safetensors",
     True: "give one of the policy's own instructions, or first download the text model: hf download {}",
 }
-"""Advice if a model cannot be loaded; the key is true if downloads were forbidden."""
+"""Advice if a model cannot be loaded, by whether downloads were forbidden."""
 
 
 class TransformersText:
     """Text model of Hugging Face's ``transformers``.
 
-    The embedding is CLIP's projected text embedding, SigLIP's pooled one, or for others (MiniLM and other sentence
-    encoders) the mean over a text's tokens.
+    The embedding of a text is CLIP's projected text embedding, SigLIP's pooled embedding, or for other models (MiniLM
+    and other sentence encoders) the mean of its token features.
 
     Args:
         name: name of the model at Hugging Face, such as 'openai/clip-vit-large-patch14' (robomimic's, D = 768), or a
             folder.
-        local_only: download nothing; the model must be on this machine.
+        local_only: true to download nothing; the model must then be on this machine.
 
     Raises:
         ConfigError: the package is not installed, or the model cannot be loaded.
@@ -64,7 +64,7 @@ class TransformersText:
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed N texts as ``(N, D)``; long texts are truncated at the model's limit."""
-        # SigLIP was trained on texts padded to its full length.
+        # SigLIP was trained on texts padded to its maximum length.
         padding = "max_length" if self.kind == "siglip" else True
         tokens = self.tokenizer(list(texts), padding=padding, truncation=True, return_tensors="pt")
         output = self.model(**tokens)
@@ -80,6 +80,6 @@ class TransformersText:
 
 
 def mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Average token features ``(N, L, D)`` to ``(N, D)``, without padding (0 in ``mask`` (N, L))."""
+    """Average token features ``(N, L, D)`` to ``(N, D)``, without padded tokens, which have 0 in ``mask`` (N, L)."""
     weight = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weight).sum(1) / weight.sum(1)

@@ -1,4 +1,4 @@
-"""Loading of a policy from a checkpoint, here or, from the file's bytes, on another machine."""
+"""Loading of a policy from a checkpoint file, or on another machine from the bytes of the file."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def policy_from_checkpoint(
     precision: Precision = "fp32",
     rename: Rename | None = None,
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
-    """Load a policy. Needs no simulator, dataset or network, and changes no global state.
+    """Load a policy from a checkpoint. No simulator, dataset or internet connection is needed.
 
     Args:
-        device: device on which the policy runs; None: the first CUDA device, or the CPU of a machine without one.
+        device: device on which the policy runs; None for the first CUDA device, or the CPU if there is none.
         ckpt_path: checkpoint file, ours or robomimic's, or a run folder; give either this or ``ckpt_dict``.
         ckpt_dict: an already loaded checkpoint.
-        verbose: log what was loaded.
+        verbose: true to log a description of the loaded policy.
         precision: precision of the large linear layers on a CPU. bf16 makes large networks up to twice as fast and
             changes the third digit of actions; int8 makes them up to three times as fast and changes the second digit.
         rename: maps observation names of the environment to those of the policy, in addition to the checkpoint's own.
@@ -66,7 +66,7 @@ def policy_from_checkpoint(
             rename.
     """
     if (ckpt_path is None) == (ckpt_dict is None):
-        raise CheckpointError("give either ckpt_path or ckpt_dict")
+        raise CheckpointError("give either ckpt_path or ckpt_dict, not both or neither")
     ckpt = converted(ckpt_dict) if ckpt_dict is not None else load_checkpoint(str(ckpt_path))
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -90,7 +90,7 @@ def policy_of(
     rename: Rename | None = None,
     precision: Precision = "fp32",
 ) -> RolloutPolicy:
-    """Make the policy of a checkpoint that is already read; errors name its file ``source``.
+    """Make the policy of a checkpoint that is already read; error messages begin with its file name ``source``.
 
     Raises:
         UserError: as in :func:`policy_from_checkpoint`.
@@ -111,7 +111,7 @@ def policy_of(
 
 
 def _pack(algo: Algo, precision: Precision) -> None:
-    """Store a copy of the weights of the large linear layers in this precision."""
+    """Convert the weights of the algorithm's large linear layers to a precision."""
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
     if precision not in dtypes:
         raise UserError(
@@ -131,7 +131,7 @@ def _pack(algo: Algo, precision: Precision) -> None:
 
 
 def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instructions | None:
-    """Return the policy's table of language instructions."""
+    """Return the table of language instructions in a checkpoint; None without language."""
     if not saved:
         return None
     try:
@@ -151,13 +151,14 @@ def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instru
 def _limits(
     shapes: Mapping[str, Any], algo: Algo, source: str | Path
 ) -> tuple[list[float] | None, list[float] | None]:
-    """Return the lowest and highest action, each with one number per action dimension."""
+    """Return the lowest and highest action in a checkpoint, one number per action dimension; None for no limit."""
     low, high = shapes.get("action_low"), shapes.get("action_high")
     wanted = algo.preprocess.actions.sent_dim
     for name, limit in (("action_low", low), ("action_high", high)):
         if limit is not None and len(limit) != wanted:
             raise CheckpointError(
-                f"{source}: '{name}' of the checkpoint has {len(limit)} numbers; its actions have {wanted}"
+                f"{source}: '{name}' of the checkpoint has {len(limit)} numbers, but an action of the "
+                f"policy has {wanted}"
             )
     return low, high
 
@@ -166,11 +167,11 @@ def _limits(
 
 
 class PolicySource(Protocol):
-    """Source of a policy; picklable."""
+    """Interface of a picklable object from which a worker loads a policy."""
 
     @property
     def key(self) -> str:
-        """Key of its content: a worker keeps a loaded policy while the key is the same."""
+        """Key of the policy's content: a worker reuses a loaded policy as long as the key is the same."""
 
     def load(self, device: str) -> RolloutPolicy:
         """Make the policy.
@@ -199,7 +200,7 @@ class CheckpointFile:
 
     @property
     def key(self) -> str:
-        """Key made of path, modification time, renamed observations and precision."""
+        """Key of the policy's content: path, modification time, renamed observations and precision."""
         path = Path(self.path)
         changed = path.stat().st_mtime_ns if path.is_file() else 0
         return f"{path} {changed}{_named(self.rename)} {self.precision}"
@@ -213,12 +214,12 @@ class CheckpointFile:
         return policy_of(ckpt, device, self.path, rename=self.rename, precision=self.precision)
 
     def for_workers(self) -> PolicySource:
-        """Return a source with the bytes of the file, which is read once; a sharded file becomes a single one."""
+        """Return a source that contains the bytes of the file, so that workers on other machines need no file."""
         path = Path(self.path)
         try:
             is_single = lerobot_policy(path) is None
             data = path.read_bytes() if is_single else checkpoint_to_bytes(load_checkpoint(path))
-        except (OSError, UserError):  # the worker that opens it reports the fault
+        except (OSError, UserError):  # a worker reports the fault when it opens the file
             return self
         digest = hashlib.sha256(data).hexdigest()
         return SentCheckpoint(self.path, digest, Shared(data), self.rename, self.precision)
@@ -229,9 +230,9 @@ class SentCheckpoint:
     """Checkpoint whose bytes are shared with the workers.
 
     Attributes:
-        name: name of its file, for messages.
-        sha256: checksum of its bytes.
-        data: its bytes.
+        name: name of the checkpoint file, for messages.
+        sha256: checksum of the bytes.
+        data: bytes of the checkpoint file.
         rename: new names of observations, see :mod:`imitate.policy.renaming`.
         precision: precision of large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
     """
@@ -244,7 +245,7 @@ class SentCheckpoint:
 
     @property
     def key(self) -> str:
-        """Key made of the checksum, renamed observations and precision."""
+        """Key of the policy's content: checksum, renamed observations and precision."""
         return f"{self.sha256}{_named(self.rename)} {self.precision}"
 
     def load(self, device: str) -> RolloutPolicy:
@@ -253,7 +254,7 @@ class SentCheckpoint:
         return policy_of(ckpt, device, self.name, rename=self.rename, precision=self.precision)
 
     def for_workers(self) -> PolicySource:
-        """Return this source."""
+        """Return this source, which workers on other machines can already load."""
         return self
 
 

@@ -1,6 +1,6 @@
 """Renaming of observations, for an environment or a robot that names them differently from the policy's data.
 
-It also supports a served policy that does not report its names, such as openpi's.
+It also works for a policy server that does not report the observation names of its policy, such as openpi's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from imitate.errors import UserError, nearest
 
 Rename = Mapping[str, str]
-"""Mapping from an observation name of the environment or robot to the policy's, such as ``{"agent_pos": "state"}``."""
+"""Mapping from observation names of the environment or robot to the policy's names: ``{"agent_pos": "state"}``."""
 
 
 def parse_rename(entries: Sequence[str]) -> dict[str, str]:
@@ -33,7 +33,7 @@ def parse_rename(entries: Sequence[str]) -> dict[str, str]:
             )
         if rename.setdefault(given, own) != own:
             raise UserError(
-                f"--rename: '{given}' cannot be both '{rename[given]}' and '{own}'; give one of them"
+                f"--rename: '{given}' cannot be both '{rename[given]}' and '{own}'; give one of these two names"
             )
     return rename
 
@@ -57,7 +57,7 @@ def given_names(rename: Rename | None, own: Iterable[str]) -> dict[str, str]:
         own: the policy's observation names.
 
     Raises:
-        UserError: the policy has no observation of that name, or one name is used for two observations.
+        UserError: the policy has no observation of a given name, or one name is used for two observations.
     """
     names = {key: key for key in own}
     for given, key in (rename or {}).items():
@@ -67,15 +67,16 @@ def given_names(rename: Rename | None, own: Iterable[str]) -> dict[str, str]:
             )
         if names[key] != key:
             raise UserError(
-                f"rename: '{key}' would be both '{names[key]}' and '{given}'; expected one of them"
+                f"rename: the policy's '{key}' would be both '{names[key]}' and '{given}'; give one of "
+                "these two names"
             )
         names[key] = given
     keys: dict[str, str] = {}
     for key, given in names.items():
         if keys.setdefault(given, key) != key:
             raise UserError(
-                f"rename: '{given}' would be both '{keys[given]}' and '{key}' of the policy; expected a different name "
-                "for each"
+                f"rename: '{given}' would be both '{keys[given]}' and '{key}' of the policy; give a "
+                "different name for each"
             )
     return names
 
@@ -104,7 +105,7 @@ class RenamedPolicy:
         missing = [name for name in self._names if name not in ob]
         if missing:
             raise UserError(
-                f"--rename: the robot gives no '{missing[0]}'; it gives {', '.join(ob)}"
+                f"--rename: the robot gives no observation '{missing[0]}'; it gives {', '.join(ob)}"
             )
         return {self._names.get(name, name): value for name, value in ob.items()}
 
@@ -113,5 +114,5 @@ class RenamedPolicy:
         return self._policy(self._renamed(ob), *rest, **named)
 
     def predict_chunk(self, history: Sequence[Mapping[str, Any]], **rest: Any) -> Any:
-        """Predict the chunk for a history, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
+        """Predict a chunk from a history of observations, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
         return self._policy.predict_chunk([self._renamed(ob) for ob in history], **rest)

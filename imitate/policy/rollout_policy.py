@@ -1,7 +1,7 @@
 """A trained policy with its preprocessing, which maps raw observations to raw actions.
 
-A language instruction is embedded when an episode starts: from the policy's table, or by its text model. For real-time
-chunking a policy predicts a chunk that agrees with already planned actions.
+A language instruction is embedded when an episode starts: the embedding is in the policy's table, or a text model
+computes it. For real-time chunking a policy predicts a chunk that agrees with already planned actions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from imitate.policy.uncertainty import Calibration
 from imitate.system.instructions import LANGUAGE_KEY, Instructions
 
 _SAME = 0.01
-"""Largest relative distance at which a stored and a newly computed embedding count as equal."""
+"""Largest relative distance between a stored and a newly computed embedding of an instruction that count as equal."""
 
 
 def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
@@ -63,9 +63,9 @@ def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
         sample - stored
     ) <= _SAME * np.linalg.norm(stored):
         raise UserError(
-            f"instruction '{text}' is not known, and the text model '{known.encoder}' on this machine differs from the "
-            f"one used in training (in its vector of '{known.names[0]}'); known: "
-            f"{'; '.join(known.names[:10])}"
+            f"instruction '{text}' is not known, and the text model '{known.encoder}' on this machine "
+            f"differs from the one used in training (another embedding of '{known.names[0]}'); give a "
+            f"known instruction: {'; '.join(known.names[:10])}"
         )
     vector: NDArray[np.float32] = vectors[1]
     return vector
@@ -73,7 +73,7 @@ def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
 
 @functools.lru_cache(maxsize=1)
 def text_model(name: str) -> TransformersText:
-    """Return the text model of that name from this machine, loaded only once; nothing is downloaded."""
+    """Load a text model that is on this machine, and cache it; nothing is downloaded."""
     return TransformersText(name, local_only=True)
 
 
@@ -94,7 +94,7 @@ def agreeing_chunk(
         algo: the algorithm that predicts.
         obs: the newest prepared observation (1, ...), the reference of relative actions.
         seen: prepared observations (1, [F,] ...), the inputs of the network.
-        planned: (n, A) in the units of the data, from the newest observation on.
+        planned: (n, A) planned actions in the units of the data, from the newest observation on.
         delay: number of planned actions that are executed before the prediction is available.
         guidance: see :meth:`imitate.RolloutPolicy.predict_chunk`.
 
@@ -106,7 +106,9 @@ def agreeing_chunk(
         raise UserError(f"guidance: unknown '{guidance}'; {nearest(guidance, valid)}")
     predict = getattr(algo, "predict_chunk", None)
     if predict is None or algo.execution is None:
-        raise UserError(f"{algo.global_config.algo_name} predicts no chunks that could be guided")
+        raise UserError(
+            f"{algo.global_config.algo_name} predicts no chunks that could be guided: use no guidance"
+        )
     wanted = torch.as_tensor(
         planned[: algo.execution.size], dtype=torch.float32, device=algo.device
     )
@@ -128,15 +130,16 @@ def _given_steps(algo: Algo, delay: int) -> int:
         raise UserError(not_trained(algo.global_config.algo_name))
     if delay > most:
         warnings.warn(
-            f"predictions take longer than the {most} control steps of algo.prefix.max_delay that the policy is "
-            "trained for: chunks continue only the first planned actions, and may begin with a jump",
+            f"predictions take longer than the {most} control steps of algo.prefix.max_delay, for "
+            f"which the policy is trained: a chunk continues only the first {most} planned actions, "
+            "so the robot may jump when it arrives",
             stacklevel=2,
         )
     return min(delay, most)
 
 
 def not_trained(algo_name: str) -> str:
-    """Return the reason why a policy does not accept planned actions, and the remedy."""
+    """Return the message that a policy is not trained for the guidance ``prefix``, with the remedy."""
     able = ("flow_policy", "diffusion_policy")
     remedy = (
         "train it with algo.prefix.max_delay, the longest delay in control steps"
@@ -158,24 +161,23 @@ class RolloutPolicy:
 
     Args:
         algo: the trained algorithm; it is put in evaluation mode.
-        action_low: (A,) lower limit; actions are clipped to it. None does not clip.
-        action_high: (A,) upper limit of actions, or None.
+        action_low: (A,) lower limit to which actions are clipped; None for no lower limit.
+        action_high: (A,) upper limit to which actions are clipped; None for no upper limit.
         instructions: table of instructions and embeddings, for a policy that is conditioned on language.
-        control_freq: control rate in Hz of the training data, or None if it is not known. The caller keeps the rate;
-            this class only reports it.
-        number_names: names of the single numbers of each observation and of ``actions`` by key, if the data had them.
+        control_freq: control rate of the training data in Hz, or None if unknown. The caller must keep the rate; this
+            class only reports it.
+        number_names: names of the components of each observation and of ``actions`` by key, if the data had them.
         rename: maps a name under which the caller gives an observation to the policy's name, such as ``{"agent_pos":
             "state"}``; names that are not listed are the policy's own.
-        ranges: ``mean``, ``std``, ``min`` and ``max`` of observations in the training data, by their names there;
-            empty if the checkpoint has none.
-        calibration: uncertainties of the policy in demonstrations, or None if it has no uncertainty.
+        ranges: ``mean``, ``std``, ``min`` and ``max`` of each observation in the training data, by its name in the
+            data; empty if the checkpoint has none.
+        calibration: uncertainties of the policy in demonstrations; None if the policy has no uncertainty.
 
     Attributes:
-        obs_keys: keys that an observation must have, as the caller names them. If there are ``instructions``,
-            ``lang_emb`` is not among them: it is set by :meth:`start_episode`, or taken from an observation that
-            contains it.
+        obs_keys: keys that an observation must have, as the caller names them. ``lang_emb`` is not included if there
+            are ``instructions``: :meth:`start_episode` sets the embedding, unless an observation contains it.
         goal_keys: keys that a goal must have; empty for a policy without goals.
-        last_extras: further outputs of the algorithm with its last action, read-only: normalized tensors with leading
+        last_extras: read-only further outputs of the algorithm with the last action: normalized tensors with leading
             axis B, such as ``chunk`` (B, K, A) or ``uncertainty`` (B,); empty before the first action of an episode.
     """
 
@@ -221,11 +223,11 @@ class RolloutPolicy:
         """Reset the state for a new episode.
 
         Args:
-            lang: the language instruction, one of ``instructions.names``; may be omitted if there is only one.
-            mask: (B,) bool: with batched observations, true for the episodes that start; None for all.
+            lang: the language instruction; may be omitted if ``instructions.names`` has only one.
+            mask: (B,) bool, with batched observations: true for the episodes that start; None for all.
 
         Raises:
-            UserError: the instruction is not one of the policy's, which the message lists.
+            UserError: the instruction is unknown; the message lists the known ones.
         """
         self.lang = lang
         self._set_language(lang, mask)
@@ -251,7 +253,7 @@ class RolloutPolicy:
                 too, with T equal to ``train.frame_stack`` or ``train.seq_length``. Only the newest frame is used, since
                 the policy remembers the earlier ones.
             goal: observations of the goal, if the policy has one.
-            batched_ob: arrays have a leading batch dimension B; each row is its own episode.
+            batched_ob: true if arrays have a leading batch dimension B; each row is from a separate episode.
 
         Returns:
             (A,) or (B, A) action in the units of the data, clipped to the limits.
@@ -260,7 +262,7 @@ class RolloutPolicy:
             UserError: a key is missing or has the wrong shape, an image has floats outside [0, 1], or the batch size
                 changed without :meth:`start_episode`.
             NotFiniteError: an observation or the action contains NaN or infinity. After any error the policy's state is
-                the same as before the call, so that the next call may follow as if this one had not been made.
+                the same as before the call, so the caller may continue with another observation.
         """
         obs = self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
         goal_obs = None
@@ -270,7 +272,7 @@ class RolloutPolicy:
         if self._state is None:
             self._state = self.algo.initial_state(batch_size)
             self._batch_size = batch_size
-        elif self._batch_size not in (0, batch_size):  # 0 if the state has no rows
+        elif self._batch_size not in (0, batch_size):  # 0 if the state is empty
             raise UserError(
                 f"the batch had {self._batch_size} observations and now has {batch_size}; "
                 "call start_episode() before the number of environments changes"
@@ -287,8 +289,8 @@ class RolloutPolicy:
     def state(self) -> PolicyState | None:
         """Memory of past observations and planned actions, with B rows; None at the beginning of an episode.
 
-        It may be set to an earlier state of a policy with the same networks. Tensors of a state are never changed in
-        place, so one policy can act in many episodes alternately.
+        It may be set to a state that a policy with the same networks had earlier. Tensors of a state are never changed
+        in place, so one policy can act in several episodes alternately.
         """
         return self._state
 
@@ -300,9 +302,9 @@ class RolloutPolicy:
 
     @property
     def uncertainty_rank(self) -> NDArray[np.float64] | None:
-        """Uncertainty (B,) of the last action as a quantile of those in demonstrations: :class:`Calibration`.
+        """Uncertainty (B,) of the last action as a quantile of the uncertainties in demonstrations.
 
-        None before an action, and for a policy without a calibrated uncertainty.
+        See :class:`Calibration`. None before the first action, and for a policy without a calibrated uncertainty.
         """
         found = self.last_extras.get("uncertainty")
         if found is None or self.calibration is None:
@@ -318,11 +320,11 @@ class RolloutPolicy:
     def max_prefix(self) -> int:
         """Largest number of planned actions that a prediction can be given, see ``prefix`` of :meth:`predict_chunk`.
 
-        It is 0 if the policy is not trained for it.
+        The number is 0 if the policy is not trained for the guidance ``prefix``.
         """
         return getattr(self.algo, "max_prefix", 0)
 
-    @torch.no_grad()  # no inference mode, because guidance may need gradients
+    @torch.no_grad()  # not in inference mode, because guidance may need gradients
     def predict_chunk(
         self,
         history: Sequence[Mapping[str, ArrayLike]],
@@ -338,34 +340,36 @@ class RolloutPolicy:
         Args:
             history: raw observations of successive control steps, the newest last: :attr:`history` of them, or fewer at
                 the beginning of an episode.
-            planned: (n, A) actions planned from the newest observation on; they are executed until the prediction is
-                available. A flow or diffusion policy then predicts a chunk that agrees with them: real-time
-                chunking.
+            planned: (n, A) actions planned from the newest observation on, which are executed until the prediction is
+                available; a flow or diffusion policy then predicts a chunk that agrees with them (real-time chunking).
+                None to predict without a plan.
             delay: number of planned actions that will be executed before the prediction is available.
-            guidance: ``identity`` or ``vjp``: guide the prediction towards all planned actions, with this Jacobian, see
-                :mod:`imitate.functional.realtime`. ``prefix``: the chunk begins with the first ``delay`` of them, at
-                most :attr:`max_prefix`, see :mod:`imitate.functional.realtime`.
-            batched_ob: arrays of the history have a leading batch dimension B; not allowed together with ``planned``.
+            guidance: ``identity`` and ``vjp`` guide the prediction towards all planned actions, with the identity or
+                the true Jacobian of the network; with ``prefix`` the chunk begins with the first ``delay`` planned
+                actions, at most :attr:`max_prefix`. See :mod:`imitate.functional.realtime`.
+            batched_ob: true if arrays of the history have a leading batch dimension B; not allowed with ``planned``.
 
         Returns:
-            (K, A), or (B, K, A), in the units of the data, within the limits; K is 1 if the policy plans single
-            actions.
+            actions (K, A), or (B, K, A), in the units of the data, clipped to the limits; K is 1 if the policy predicts
+            single actions.
 
         Raises:
-            UserError: the policy has goals, or its memory is more than stacked frames, so that a history cannot replace
-                it; an observation does not fit; or ``planned`` is given, but the policy cannot be guided or is not
-                trained for ``prefix``.
+            UserError: the policy has goals, or a memory (such as a recurrent state) that a history of observations
+                cannot replace; an observation does not fit; or ``planned`` is given, but the policy cannot be guided or
+                is not trained for ``prefix``.
         """
         algo = self.algo
         if self.goal_keys:
             raise UserError(
-                f"the policy has goals ({', '.join(self.goal_keys)}), and chunks are predicted without one: call the "
-                "policy at every control step"
+                f"the policy has goals ({', '.join(self.goal_keys)}), but chunks are predicted without a "
+                "goal: call the policy at every control step"
             )
         if not history:
             raise UserError("an empty history: expected at least one observation")
         if batched_ob and planned is not None:
-            raise UserError("planned actions need a single episode, but batched_ob is True")
+            raise UserError(
+                "planned actions need a single episode, but batched_ob is True: set it to False, or planned to None"
+            )
         prepared = [
             self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
             for ob in history[-self.history :]
@@ -373,8 +377,8 @@ class RolloutPolicy:
         state = algo.initial_state(next(iter(prepared[0].values())).shape[0])
         if set(state["policy"]) - {"chunk", "uncertainty"}:
             raise UserError(
-                f"{algo.global_config.algo_name} has a memory beyond its last observations, so its actions cannot be "
-                "predicted from those alone: call the policy at every control step"
+                f"{algo.global_config.algo_name} has a memory beyond its last observations, so its "
+                "actions cannot be predicted from a history: call the policy at every control step"
             )
         for obs in prepared:
             seen, kept = remembered(obs, state, algo.frame_stack)
@@ -412,8 +416,8 @@ class RolloutPolicy:
     def observe(self, reward: ArrayLike) -> None:
         """Give the policy the reward of its last action, or the rewards (B,) of a batch.
 
-        Optional. Policies that are conditioned on returns, such as those of ``dt``, subtract it from their target
-        return, which otherwise stays constant. All other policies ignore it.
+        The call is optional. Policies that are conditioned on returns, such as those of ``dt``, subtract the reward
+        from their target return, which otherwise stays constant. All other policies ignore the reward.
         """
         if self._state is not None:
             received = np.broadcast_to(np.asarray(reward, dtype=np.float32), (self._batch_size,))
@@ -421,9 +425,9 @@ class RolloutPolicy:
             self._state = self.algo.observe_reward(self._state, rewards)
 
     def check(self, ob: Mapping[str, ArrayLike], batched_ob: bool = False) -> None:
-        """Raise NotFiniteError if a call with this observation would raise it.
+        """Raise NotFiniteError if a call of the policy with this observation would raise it.
 
-        The observation may lack keys, and nothing is changed.
+        The observation may lack keys. The state of the policy is not changed.
         """
         for key in self.obs_keys:
             if key in ob:
@@ -441,10 +445,10 @@ class RolloutPolicy:
 
     @torch.inference_mode()
     def planned_actions(self) -> NDArray[np.float64] | None:
-        """Return the plan at the last action, beginning with that action: (B, K, A), clipped to the limits.
+        """Return the planned actions (B, K, A) from the last action on, clipped to the limits.
 
         If the plan was made some steps ago, fewer actions are left, and the last one is repeated. Returns None if the
-        policy plans only single actions.
+        policy predicts single actions.
         """
         chunk = self.last_extras.get("chunk")
         return None if chunk is None else self._clipped(self._unnormalized(chunk, self._seen))
@@ -453,7 +457,7 @@ class RolloutPolicy:
     def subgoal(self) -> dict[str, NDArray[np.float32]]:
         """Return the subgoal of the last action: {key: (B, ...)} in the units of the data.
 
-        Images are (C, H, W) in [0, 1]. Empty if the policy has no subgoals, or its subgoals are not observations.
+        Images are (C, H, W) in [0, 1]. The dict is empty if the policy has no subgoals, or none that are observations.
         """
         prepare = self.algo.preprocess
         named = {
@@ -469,10 +473,10 @@ class RolloutPolicy:
 
     @torch.inference_mode()
     def keypoints(self, ob: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
-        """Return the keypoints of the image encoders' spatial softmax layers: per image (K, 2), x and y in pixels.
+        """Return the keypoints of the image encoders' spatial softmax layers by image: (K, 2), x and y in pixels.
 
         Args:
-            ob: one raw observation, as for a call.
+            ob: one raw observation, as for a call of the policy.
         """
         parts = self.algo.active_nets.modules()
         encoder = next((part for part in parts if isinstance(part, ObservationEncoder)), None)
@@ -483,7 +487,7 @@ class RolloutPolicy:
         return {self._given[key]: places[0].cpu().numpy() for key, places in found.items()}
 
     def _unnormalized(self, normalized: Tensor, obs: dict[str, Tensor]) -> NDArray[np.float32]:
-        """Convert predictions for prepared observations to the units of the data."""
+        """Convert normalized actions, predicted from prepared observations, to the units of the data."""
         action: NDArray[np.float32] = (
             self.algo.preprocess.unnormalize_actions(normalized, obs).cpu().numpy()
         )
@@ -496,7 +500,7 @@ class RolloutPolicy:
         return np.minimum(clipped, self._high)
 
     def _set_language(self, lang: str | None, mask: ArrayLike | None) -> None:
-        """Store the embedding of an instruction, for all rows or for those of the mask."""
+        """Store the embedding of an instruction for all rows, or for the rows in which the mask is true."""
         known = self.instructions
         if known is None:
             return

@@ -22,9 +22,9 @@ from imitate.errors import CheckpointError
 from imitate.system.plain_files import MAX_DEPTH, parsed_json
 
 _TIMES = 16
-"""Largest number of values in a checkpoint per stored value, besides :data:`_ROOM`."""
+"""Largest ratio of the number of values, with repetitions, to the number of stored values in a checkpoint."""
 _ROOM = 2**16
-"""Number of values that any checkpoint may have in addition."""
+"""Number of values that any checkpoint may have in addition to this ratio."""
 
 
 def _no_nan(value: float) -> float:
@@ -34,7 +34,7 @@ def _no_nan(value: float) -> float:
 
 
 def _is_object(text: str) -> str:
-    tree = parsed_json(text, "the text")  # its error is a ValueError too
+    tree = parsed_json(text, "the text")  # raises ValueError, as pydantic wants
     if not isinstance(tree, dict):
         raise ValueError("is not a JSON object")
     return text
@@ -138,7 +138,7 @@ class _Checkpoint(_Part):
 
 
 def check_structure(ckpt: Mapping[str, Any]) -> None:
-    """Raise CheckpointError with a one-line message if a part's type differs from the list in :mod:`.checkpoint`."""
+    """Raise CheckpointError, with a message of one line, if a part has another type than :mod:`.checkpoint` lists."""
     try:
         _Checkpoint.model_validate(dict(ckpt))
     except ValidationError as error:
@@ -150,7 +150,7 @@ def check_structure(ckpt: Mapping[str, Any]) -> None:
 
 
 def check_extent(ckpt: Any, name: str | Path) -> None:
-    """Raise CheckpointError for parts that contain themselves, or are repeated too often to be copied."""
+    """Raise CheckpointError for parts that contain themselves, or repeat values until memory would run out."""
     sizes: dict[int, int] = {}
     stored = 0
 
@@ -167,19 +167,23 @@ def check_extent(ckpt: Any, name: str | Path) -> None:
         return sizes[id(value)]
 
     if (whole := size(ckpt, 0)) > _TIMES * stored + _ROOM:
-        raise CheckpointError(f"{name}: has {stored:,} values, repeated to {whole:,}")
+        raise CheckpointError(
+            f"{name}: has {stored:,} stored values, but repeats them to {whole:,}, which no "
+            "checkpoint does: get the file again"
+        )
 
 
 def check_plain(name: str, tensor: torch.Tensor) -> None:
     """Raise CheckpointError for a tensor that is not an array of real numbers, or is larger than its stored data."""
     if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type == "meta":
-        raise CheckpointError(f"'{name}' is not a plain tensor")
+        raise CheckpointError(f"'{name}' is not a plain tensor but a sparse, nested or meta tensor")
     if tensor.is_complex() or tensor.is_quantized:
         raise CheckpointError(f"'{name}' has dtype {tensor.dtype}; expected real numbers")
     stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * tensor.element_size() > stored:
         raise CheckpointError(
-            f"'{name}' of shape {tuple(tensor.shape)} repeats {stored} stored bytes"
+            f"'{name}' of shape {tuple(tensor.shape)} has only {stored} stored bytes, which it "
+            "repeats; expected a tensor with all its values"
         )
 
 
@@ -200,7 +204,7 @@ def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> No
         {"nets": model["nets"], **averages, "preprocess": preprocess}
     ):
         check_plain(name, tensor)
-        # A sum in float64 is finite if every number is, and is many times as fast as a check of each number.
+        # A float64 sum of finite numbers is finite, and computing it is many times as fast as checking each number.
         if not tensor.is_floating_point() or math.isfinite(tensor.sum(dtype=torch.float64)):
             continue
         count = int((~torch.isfinite(tensor)).sum())
@@ -212,7 +216,7 @@ def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> No
 
 
 def stored_numbers(model: Mapping[str, Any]) -> int:
-    """Count the numbers in the storages of a checkpoint's tensors, of which several may share one.
+    """Count the numbers that a checkpoint stores; tensors that share a storage count once.
 
     Raises:
         CheckpointError: a tensor is larger than its stored data, for example one that repeats a few numbers.
@@ -228,7 +232,7 @@ def stored_numbers(model: Mapping[str, Any]) -> int:
 
 
 def named_tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of nested dicts with their dotted names; a dict that occurs several times counts once."""
+    """Yield the tensors of nested dicts with their dotted names; skip a dict that occurred before."""
     waiting: list[tuple[str, Any]] = [("", tree)]
     seen: set[int] = set()
     while waiting:

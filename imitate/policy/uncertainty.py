@@ -1,10 +1,11 @@
-"""Calibration of a policy's uncertainty: which of its values are usual in demonstrations that it did not learn from.
+"""Calibration of a policy's uncertainty: the values that are usual in demonstrations not used for training.
 
-An uncertainty has no unit that a person knows. So thresholds are given as quantiles: with n steps of held-out
-demonstrations, the threshold of the quantile q is the ceil((n + 1) q)-th smallest of their uncertainties. Another step
-like these exceeds it with a probability of at most 1 - q, whatever the policy and the distribution (split conformal
-prediction: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005; Angelopoulos and Bates,
-arXiv:2107.07511). Steps of one demonstration resemble each other, so this holds on average over many demonstrations.
+The unit of an uncertainty has no meaning for a person, so thresholds are given as quantiles. With n steps of held-out
+demonstrations, the threshold for the quantile q is the ceil((n + 1) q)-th smallest uncertainty of these steps. Another
+step from the same distribution exceeds the threshold with a probability of at most 1 - q, for any policy and any
+distribution (split conformal prediction: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005;
+Angelopoulos and Bates, arXiv:2107.07511). Steps of one demonstration are not independent, so the bound holds on average
+over many demonstrations.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 from imitate.errors import CheckpointError, UserError
 
 MOST_STEPS = 1000
-"""Largest number of steps whose uncertainties a checkpoint contains."""
+"""Largest number of demonstration steps whose uncertainties are stored in a checkpoint."""
 
 
 UNCERTAIN = (
     "train bc_ensemble, or flow_policy, diffusion_policy or act with algo.uncertainty_samples"
 )
-"""Advice for somebody who needs a policy with an uncertainty."""
+"""Advice in messages for a policy without an uncertainty."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Calibration:
 
     Attributes:
         values: (n,) uncertainties, ascending.
-        held_out: true if the policy did not learn from these demonstrations; otherwise new steps exceed its thresholds
-            more often than stated.
+        held_out: true if the policy did not learn from these demonstrations; otherwise new steps exceed a threshold
+            more often than its quantile says.
     """
 
     values: NDArray[np.float64]
@@ -51,10 +52,10 @@ class Calibration:
     def threshold(self, quantile: float) -> float:
         """Return the uncertainty that new steps exceed with a probability of at most ``1 - quantile``.
 
-        It is infinite if there are too few steps for this quantile.
+        The threshold is infinite if there are too few steps for this quantile.
 
         Raises:
-            UserError: the quantile is not above 0 and at most 1.
+            UserError: the quantile is not in (0, 1].
         """
         if not 0.0 < quantile <= 1.0:
             raise UserError(f"the quantile is {quantile:g}; wanted a number above 0, at most 1")
@@ -70,7 +71,7 @@ class Calibration:
         return below
 
     def words(self, quantile: float) -> str:
-        """Describe a threshold and its coverage in a line."""
+        """Describe the threshold for a quantile and its coverage in one line."""
         steps = f"{len(self.values)} {'held-out' if self.held_out else 'training'} steps"
         return (
             f"threshold {self.threshold(quantile):.3g}, the {100 * quantile:g} % quantile of {steps}: at most "
@@ -78,7 +79,7 @@ class Calibration:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the part ``calibration`` of a checkpoint."""
+        """Return the calibration as the part ``calibration`` of a checkpoint."""
         import torch
 
         values = torch.as_tensor(self.values, dtype=torch.float64)
@@ -86,16 +87,16 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any] | None, source: str | Path) -> Calibration | None:
-        """Return the calibration of a checkpoint with the name ``source``; None if it has none.
+        """Read the part ``calibration`` of a checkpoint; None if the checkpoint has none.
 
         Raises:
-            CheckpointError: a value is not a finite number.
+            CheckpointError: a value is not a finite number; the message begins with ``source``, the checkpoint's name.
         """
         if not saved:
             return None
         values = saved["values"].double().cpu().numpy()
         if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
             raise CheckpointError(
-                f"{source}: 'calibration.values' of the checkpoint: wanted a row of finite numbers"
+                f"{source}: 'calibration.values' of the checkpoint must be a vector of finite numbers"
             )
         return cls.of(values, bool(saved["held_out"]))

@@ -139,7 +139,7 @@ def test_several_tasks_become_a_one_hot_observation():
     [
         ({"_encoder.rgb.2.weight": torch.zeros(1)}, "images .* has no counterpart"),
         ({"_action_masks": torch.tensor([[1.0, 0.0]])}, "different numbers of action dimensions"),
-        ({"_reward.0.weight": torch.zeros(16, 3)}, "unexpected parts"),
+        ({"_reward.0.weight": torch.zeros(16, 3)}, "unexpected content"),
     ],
 )
 def test_what_has_no_counterpart_is_named(changes, words):

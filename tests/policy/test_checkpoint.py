@@ -152,7 +152,7 @@ def layers(*sizes):
         (layers(30000, 30000), r"requires a tensor of "),
         (layers(10**12), r"requires a tensor of "),
         (layers(17), "do not fit"),
-        (repeated, "'nets.policy.* of shape .* repeats 4 stored bytes"),
+        (repeated, "'nets.policy.* of shape .* has only 4 stored bytes"),
     ],
 )
 def test_weights_that_are_not_those_of_the_networks_are_refused_before_they_are_made(change, words):
@@ -191,7 +191,11 @@ def test_large_finite_weights_are_taken():
         (("shape_metadata", "ac_dim"), "7", "'shape_metadata.ac_dim' of the checkpoint"),
         (("shape_metadata", "all_shapes", "state"), [0], "'shape_metadata.all_shapes.state"),
         (("shape_metadata", "action_low"), [float("nan")] * 2, "'shape_metadata.action_low.0'"),
-        (("shape_metadata", "action_low"), [0.0], "'action_low' .* has 1 numbers; its .* have 2"),
+        (
+            ("shape_metadata", "action_low"),
+            [0.0],
+            "'action_low' .* has 1 numbers; an action .* has 2",
+        ),
         (("model",), [], "'model' of the checkpoint"),
         (("model", "nets"), {"a": 1}, "'model.nets.a' of the checkpoint"),
         (("preprocess", "obs", "state", "modality"), 3, "'preprocess.obs.state.modality'"),
@@ -260,7 +264,7 @@ def test_a_pickle_payload_is_refused_and_not_run(tmp_path):
         ({"format_version": 3}, "in format 3 by imitate .*reads up to 2: upgrade imitate"),
         ({"format_version": 3, "versions": None}, "by imitate an unknown version; this"),
         ({"format_version": None}, "format_version"),
-        ({"model": None}, "lacks model"),
+        ({"model": None}, "missing: model"),
     ],
 )
 def test_foreign_and_newer_files_are_refused(tmp_path, change, words):
@@ -412,16 +416,19 @@ def test_a_folder_of_lerobot_is_converted(converters, tmp_path):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (UserError("no such layer"), "{}; no such layer"),
-        (KeyError("x\ny"), "{} with unexpected parts (KeyError: 'x\\ny')"),
+        (UserError("no such layer"), "{} cannot be converted: no such layer"),
+        (KeyError("x\ny"), "{} has unexpected content and cannot be converted (KeyError: 'x\\ny')"),
     ],
 )
 def test_checkpoints_that_cannot_be_converted(converters, tmp_path, error, words):
     converters(error)
     for toolkit, call in (
-        ("m.pth: a checkpoint of robomimic", lambda: checkpoints.converted({"theirs": 1}, "m.pth")),
-        ("ckpt_dict: a checkpoint of TD-MPC2's authors", lambda: checkpoints.converted(NETS)),
-        (f"{tmp_path / 'model'}: a policy of LeRobot", lambda: load_checkpoint(tmp_path)),
+        (
+            "m.pth: this checkpoint of robomimic",
+            lambda: checkpoints.converted({"theirs": 1}, "m.pth"),
+        ),
+        ("ckpt_dict: this checkpoint of TD-MPC2's authors", lambda: checkpoints.converted(NETS)),
+        (f"{tmp_path / 'model'}: this policy of LeRobot", lambda: load_checkpoint(tmp_path)),
     ):
         with pytest.raises(CheckpointError) as caught:
             call()
@@ -450,7 +457,7 @@ def test_an_observation_without_preparation_is_refused():
     ckpt = make_checkpoint()
     other = tiny_algo(obs={"place": 3}, action=2)
     ckpt["preprocess"] = other.preprocess.to_dict()
-    with pytest.raises(CheckpointError, match="'state' of the configuration has no 'preprocess.o"):
+    with pytest.raises(CheckpointError, match="'state' of the configuration is missing in 'prep"):
         algo_from_checkpoint(ckpt)
 
 

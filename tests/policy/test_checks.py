@@ -55,7 +55,12 @@ def test_the_newest_of_stacked_frames():
         ({"a": (3, 2), "b": (3,)}, (1, 4), False, r"'a' has shape \(3, 2\); expected \(2\)"),
         ({"a": (4, 2), "b": ()}, (1, 4), False, r"'b' has shape \(\); expected \(\)"),
         ({"a": (4, 2), "lang": (3,)}, (1, 4), False, r"'lang' has shape"),
-        ({"a": (1, 4, 2)}, (1, 4), False, "or all of them stacked as 1 or 4 frames; for several"),
+        (
+            {"a": (1, 4, 2)},
+            (1, 4),
+            False,
+            "or all observations stacked as 1 or 4 frames; for several",
+        ),
         ({"a": (1, 4, 2)}, (1, 4, 2), False, "stacked as 1 or 2 or 4 frames"),
         ({"a": (3, 2)}, (1,), False, "stacked as 1 frame;"),
         ({"a": (5, 3, 2)}, (1, 4), True, r"expected \(B, 2\)"),

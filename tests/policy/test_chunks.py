@@ -124,7 +124,7 @@ def test_what_is_no_chunk_is_refused(bad):
 
 
 def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(UserError, match="unknown 'blent'.*blend"):
+    with pytest.raises(UserError, match="unknown join of chunks 'blent'.*blend"):
         ChunkPlayer("blent")
     with pytest.raises(UserError, match="at least 1"):
         ChunkPlayer("blend", 0)

@@ -48,7 +48,9 @@ def test_others_are_embedded_once_loaded_and_without_downloads(monkeypatch):
 
 def test_another_model_is_refused(monkeypatch):
     monkeypatch.setattr(rollout_policy, "TransformersText", lambda name, local_only: Lengths(2.0))
-    with pytest.raises(UserError, match="'own' on this machine differs .* known: lift; push"):
+    with pytest.raises(
+        UserError, match="'own' on this machine differs .* known instruction: lift; push"
+    ):
         vector_of(KNOWN, "stack")
 
 
@@ -66,7 +68,9 @@ def test_a_model_is_the_one_of_the_table_up_to_a_hundredth(monkeypatch, constant
 def test_a_model_with_larger_vectors_is_another_and_ten_instructions_are_listed(monkeypatch):
     table = Instructions(tuple("abcdefghijk"), np.ones((11, 3), np.float32), encoder="own")
     monkeypatch.setattr(rollout_policy, "text_model", lambda name: Lengths())
-    with pytest.raises(UserError, match="differs .* known: a; b; c; d; e; f; g; h; i; j$"):
+    with pytest.raises(
+        UserError, match="differs .* known instruction: a; b; c; d; e; f; g; h; i; j$"
+    ):
         vector_of(table, "stack")
 
 

@@ -106,7 +106,9 @@ def test_precisions(ckpt, monkeypatch, precision, device, bf16, int8, words):
 @pytest.mark.parametrize("name", ["action_low", "action_high"])
 def test_limits_of_another_size_are_refused(ckpt, name):
     ckpt["shape_metadata"][name] = [0.0]
-    with refused(f"a.pt: '{name}'|has 1 numbers; its actions have 2", error=CheckpointError):
+    with refused(
+        f"a.pt: '{name}'|has 1 numbers, but an action of the policy has 2", error=CheckpointError
+    ):
         policy_of(ckpt, "cpu", "a.pt")
     ckpt["shape_metadata"][name] = None
     policy_of(ckpt, "cpu", "a.pt")

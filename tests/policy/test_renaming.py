@@ -143,5 +143,5 @@ def test_a_served_policy_that_does_not_tell_its_names():
     np.testing.assert_array_equal(chunk, [[4, 4]])
     assert rest == {"horizon": 3}
     assert policy.control_freq == 20.0
-    with pytest.raises(UserError, match="gives no 'joints'; it gives other"):
+    with pytest.raises(UserError, match="gives no observation 'joints'; it gives other"):
         policy({"other": [1]})

@@ -114,7 +114,10 @@ REPEATED = torch.ones(2).expand(3, 2)
             "'w' is not a plain tensor",
         ),
         (torch.ones(2, dtype=torch.complex64), "'w' has dtype torch.complex64"),
-        (REPEATED, "'w' of shape (3, 2) repeats 8 stored bytes"),
+        (
+            REPEATED,
+            "'w' of shape (3, 2) has only 8 stored bytes, which it repeats; expected a tensor with all its values",
+        ),
     ],
 )
 def test_tensors_that_are_no_arrays_are_refused(tensor, words):
@@ -152,7 +155,8 @@ def test_the_most_repeated_tree():
         most += 1
     check_extent([leaf] * most, "a.pt")
     with refused(
-        f"a.pt: has {1024 + most + 1:,} values|{1 + (most + 1) * 1025:,}", error=CheckpointError
+        f"a.pt: has {1024 + most + 1:,} stored values|{1 + (most + 1) * 1025:,}",
+        error=CheckpointError,
     ):
         check_extent([leaf] * (most + 1), "a.pt")
 

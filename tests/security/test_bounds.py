@@ -251,7 +251,7 @@ def called(function, given):
 LARGE, LONG = b"J\0\0\0\x40", text(b"a" * 2**17)
 BYTEARRAY = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (2**33).to_bytes(5, "little") + b"\x85R."
 WRONG = {
-    "expanded": (weight(lambda w: torch.zeros(1).expand(2**40)), "repeats 4 stored bytes"),
+    "expanded": (weight(lambda w: torch.zeros(1).expand(2**40)), "has only 4 stored bytes"),
     "meta": (weight(lambda w: w.to("meta")), "tensor of another kind"),
     "nested": (weight(lambda w: torch.nested.nested_tensor([w, w])), "tensor of another kind"),
     "sparse": (weight(lambda w: w.to_sparse()), "tensor of another kind"),
@@ -272,7 +272,7 @@ WRONG = {
     "a text many times": (pickled(repeated("_codecs\nencode", LONG, text(b"latin1") + b"\x86")), "many copies"),
     "a tuple many times": (pickled(repeated("torch\nSize", b"(" + b"K\x01" * 2**16 + b"t")), "many copies"),
     "arguments in a list": (called("_codecs\nencode", b"](" + LONG + text(b"hex") + b"e"), "not a tuple"),
-    "lists of lists": (endless("versions"), "values, repeated to"),
+    "lists of lists": (endless("versions"), "stored values, but repeats"),
     "two entries of a name": (entries(lambda n, d: [(n, d)] * (1 + n.endswith("data/0"))), "two of its entries"),
     "two entries but for case": (entries(lambda n, d: [(n, d), (n.upper(), d)]), "two of its entries"),
     "byte order": (entries(lambda n, d: [(n, b"big" if n.endswith("byteorder") else d)]), "byte order 'big'"),
@@ -301,7 +301,9 @@ def test_values_may_be_repeated_sixteen_times_and_65_536_beside():
         check_extent([deep], "a.pth")
     weight = torch.zeros(3, 4)
     assert stored_numbers({"a": weight, "b": {"c": weight.T, "d": torch.zeros(5)}}) == 17
-    with pytest.raises(CheckpointError, match="has 65,808 values, repeated to 1,118,465"):
+    with pytest.raises(
+        CheckpointError, match="has 65,808 stored values, but repeats them to 1,118,465"
+    ):
         check_extent([[0] * 65_791] * 17, "a.pth")
 
 

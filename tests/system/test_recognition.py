@@ -173,9 +173,9 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
 
 
 COMMANDS = """
-info act | a policy of LeRobot; config.json: input_features is missing
+info act | this policy of LeRobot cannot be converted: config.json: input_features is missing
 info lr/meta/info.json | is a file of the LeRobot dataset lr
-info vqbet | a policy of LeRobot; a policy of type 'vqbet' cannot be read
+info vqbet | this policy of LeRobot cannot be converted: a policy of type 'vqbet' cannot be read
 info robomimic | is a run folder of robomimic
 info ppo.zip | is a model of Stable-Baselines3
 info latest.ckpt | is a checkpoint of Diffusion Policy
@@ -193,7 +193,7 @@ info trained | is a folder whose 'run/1/checkpoints/last.pth' is a pointer of Gi
 eval --agent lfs.pth | is a pointer of Git LFS
 train --config bc/bc --dataset lfs.npz | is a pointer of Git LFS
 config check lfs.json | is a pointer of Git LFS
-eval --agent act/config.json | a policy of LeRobot; config.json: input_features is missing
+eval --agent act/config.json | this policy of LeRobot cannot be converted: config.json: input_features is missing
 eval --agent vqbet | is a policy of LeRobot (vqbet)
 eval --agent lr | is a dataset of LeRobot (v3.0): train on it
 eval --agent ppo.zip | is a model of Stable-Baselines3
@@ -231,7 +231,10 @@ def test_commands_name_what_lies_there(world, monkeypatch, line):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("act/model.safetensors", "a policy of LeRobot; config.json: input_features is missing"),
+        (
+            "act/model.safetensors",
+            "this policy of LeRobot cannot be converted: config.json: input_features is missing",
+        ),
         ("latest.ckpt", "checkpoint of Diffusion Policy"),
         ("last.pth", "not a checkpoint of this toolkit"),
     ],
