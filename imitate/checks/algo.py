@@ -52,7 +52,7 @@ from imitate.train.setup import Setup, build
 
 EPOCH_STEPS = 60
 UPDATES = 8
-"""Smallest number of recorded updates; gradient accumulation may need more for two optimizer steps."""
+"""Smallest number of updates whose gradients and weights are checked; more if gradients are accumulated."""
 HORIZON = 50
 SEEN = 3
 """Number of states in which the policy's actions are checked."""
@@ -71,7 +71,7 @@ LIMITS = {
     "train.online.update_ratio": 0.5,
     "train.online.num_envs": 2,
 }
-"""Upper limits of these keys in the small configuration."""
+"""Upper limits of configuration keys in the test run."""
 FIXED = {
     "experiment.epoch_every_n_steps": EPOCH_STEPS,
     "experiment.validate": False,
@@ -92,7 +92,7 @@ FIXED = {
 
 
 def small(config: Config) -> Config:
-    """Return a configuration whose run takes a few seconds, with the same algorithm and networks."""
+    """Return the configuration of a test run of a few seconds, with the same algorithm and networks."""
     values = dict(FIXED)
     for path, most in LIMITS.items():
         value = operator.attrgetter(path)(config)
@@ -312,7 +312,7 @@ class AlgoCheck:
         return max(UPDATES, 2 * int(self.config.train.gradient_accumulation))
 
     def _loss(self) -> str:
-        """Make and record updates of the first epoch, and of the last one if weights have got no gradient by then."""
+        """Make and record updates of the first epoch; if some weights got no gradient, also of the last epoch."""
         algo = self.setup.algo
         algo.set_train()
         watch = self._watch = NetworkRecord(algo)

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 MOST = 10.0
-"""Largest score; higher scores are cut to this value."""
+"""Largest score of a cause; higher scores are cut to this value."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Neighbours:
         return found
 
     def among_demos(self) -> tuple[Array, NDArray[np.intp]]:
-        """Return for each step of each demonstration the distance and row of the nearest step in the others."""
+        """Return for each step of a demonstration the distance (N,) and row (N,) of the nearest step in the others."""
         found = [
             self.nearest(self.points[self.of == number], number)
             for number in range(len(self.parts))
@@ -260,19 +260,19 @@ class Neighbours:
 
 
 _ROWS = 1500
-"""Largest number of steps for which similar steps of other demonstrations are searched."""
+"""Largest number of states, spread over all demonstrations, for which similar states are searched."""
 _CLOSE = 0.2
 """Largest distance of states that count as the same, in standard deviations per dimension."""
 _STATES = 30
-"""Smallest number of states shared by demonstrations from which their consistency is judged."""
+"""Demonstrations are judged as consistent or not only if they share at least this number of states."""
 _DEMOS = 5
-"""Number of demonstrations that are compared in each shared state."""
+"""Number of demonstrations whose actions are compared in a state that all of them pass."""
 _STEPS = 5
 """Number of steps over which actions are averaged before they are compared."""
 _FORKS = 1.0
-"""Largest mean variance of actions in the 5 % of shared states that differ most, in healthy demonstrations."""
+"""Largest relative variance of actions, in healthy demonstrations, over the 5 % of shared states that differ most."""
 _CHANCE = 0.65
-"""Largest median variance of actions in shared states, in healthy demonstrations."""
+"""Largest median, in healthy demonstrations, of the relative variance of actions in shared states."""
 
 
 def of_consistency(
@@ -318,7 +318,7 @@ def of_consistency(
 
 
 def _next_mean(actions: Array) -> Array:
-    """Return for each step the mean action (T, A) of that step and the next four, fewer at the end."""
+    """Return for each step the mean (T, A) of its action and the next four, or fewer at the end of the episode."""
     sums = np.cumsum(np.concatenate([np.zeros((1, actions.shape[1])), actions]), axis=0)
     ends = np.minimum(np.arange(len(actions)) + _STEPS, len(actions))
     found: Array = (sums[ends] - sums[:-1]) / (ends - np.arange(len(actions)))[:, None]
@@ -326,13 +326,13 @@ def _next_mean(actions: Array) -> Array:
 
 
 _EPOCHS = 10
-"""Smallest number of epochs that the advice names, and from which a finished training is judged."""
+"""Shorter trainings are not judged as finished; the advice is to train at least this number of epochs."""
 _FALLING = 0.12
-"""A training is not finished if the last third of the epochs brought more than this share of the loss's fall."""
+"""A training is not finished if more than this fraction of the loss's decrease is from the last third of the epochs."""
 
 
 def _falling(losses: Sequence[float]) -> float:
-    """Return the decrease of the loss in the last third of the epochs as a fraction of its whole decrease.
+    """Return the loss's decrease in the last third of the epochs as a fraction of its decrease over all epochs.
 
     At least three losses are needed. The fraction is 0 if the loss did not decrease.
     """
@@ -469,7 +469,7 @@ def split_of(sizes: Array, least: float) -> tuple[float, float, int]:
 
 _OTHER_UNIT = 8.0
 _APART = 5.0
-"""Distance of two groups, in standard deviations within them, that halves of one distribution do not reach."""
+"""Two groups differ if their means are more than this number of standard deviations within a group apart."""
 
 
 def limit_of(lengths: Sequence[int], solved: Sequence[bool | None]) -> int | None:

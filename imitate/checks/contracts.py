@@ -1,4 +1,4 @@
-"""Checks of contracts, that is of what the package expects of a user's code, and their findings."""
+"""Runner for checks of contracts (what the package expects of a user's algorithm or environment)."""
 
 from __future__ import annotations
 

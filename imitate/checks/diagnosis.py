@@ -63,9 +63,9 @@ _FIRST = (
 _LAST = ("sensor", "clipping", "outside", "other policy", "undertrained", "inconsistent")
 """Kinds of causes that may follow from others; they are ranked after most others."""
 _CONSEQUENCES = ("coverage", "other starts", "drift")
-"""Kinds for where failures begin and end, which may follow from any cause of wrong actions; they are ranked last."""
+"""Kinds of causes that only say in which states episodes begin or end; they are ranked last."""
 _OF_FRAME = ("exchanged vectors", "offset")
-"""Kinds that are excluded if the observations of solved episodes look like those of demonstrations."""
+"""Kinds of causes that are excluded if solved episodes end with the same observations as demonstrations."""
 _SUCCEEDS = 0.8
 
 
@@ -155,7 +155,7 @@ def diagnose(
 
 
 def ranked(found: Sequence[Cause]) -> list[Cause]:
-    """Sort causes: scores of 1 and more first, among these by kind (:data:`_FIRST` to :data:`_LAST`), then by score."""
+    """Sort causes: scores of at least 1 first; among these causes that explain others come first, then high scores."""
 
     def place(cause: Cause) -> tuple[bool, int, int, float, int]:
         tiers = _FIRST, (), _LAST, _CONSEQUENCES
@@ -276,7 +276,7 @@ _LEFT_OUT = 100
 def _of_left_out(
     policy: RolloutPolicy, data: DatasetFile, names: Sequence[str], error: float
 ) -> Iterator[Cause]:
-    """Measure how well demonstrations predict each other, and whether vectors that the policy does not observe help."""
+    """Measure how well demonstrations predict each other, and whether missing observations would improve this."""
     names = spread(names, _LEFT_OUT)
     demos = episodes_of(data, names, policy)
     known = fitted.LeftOut(demos, policy.obs_keys)
@@ -288,7 +288,7 @@ def _of_left_out(
 
 
 _LARGEST = 32
-"""Largest size of a vector that is tried as a further input."""
+"""Largest size of a vector that is tested as a missing observation."""
 
 
 def _of_recording(
@@ -505,7 +505,7 @@ def at_begin(
 
 
 def _is_negated(episodes: Sequence[Array], known: Range) -> bool:
-    """Return whether the first values of each dimension outside the training's range are inside with opposite sign."""
+    """Return whether first values outside the training's range would be inside with the opposite sign."""
     firsts = np.stack([values[0] for values in episodes])
     room = OUTSIDE * (known.high - known.low)
 
@@ -517,7 +517,7 @@ def _is_negated(episodes: Sequence[Array], known: Range) -> bool:
 
 
 _CONTRADICTED = 0.2
-"""Share of episodes that may be outside the training's range with the opposite sign, too."""
+"""Largest share of episodes that may be outside the training's range even with the opposite sign."""
 
 
 def _of_kind(policy: RolloutPolicy, kinds: Sequence[str]) -> list[str]:

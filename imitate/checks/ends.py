@@ -24,16 +24,16 @@ class Watched(NamedTuple):
 
 
 _HELD = 0.1
-"""The task determines a combination of values if its variance at the ends is below this fraction of the usual one."""
+"""A combination of values defines success if its variance at the ends is below this fraction of that over all steps."""
 _FOLDS, _FEWEST = 5, 8
 _BEFORE = 3
 """Number of unsolved steps before the first solved step that have to look different from solved ones."""
 _RELIABLE = 0.9
-"""The test is reliable if unsolved steps are farther from the solved state than solved ones with this probability."""
+"""The test is reliable if an unsolved step is farther from the solved state than a solved one this often."""
 _EPISODES = 4
-"""Smallest number of failed episodes that look solved for which the cause is named."""
+"""The cause is reported only if at least this number of failed episodes look solved."""
 _SHARE = 0.5
-"""Smallest share of failed episodes that look solved for which the cause is named."""
+"""The cause is reported only if at least this share of the failed episodes look solved."""
 
 
 class SolvedState:
@@ -66,7 +66,7 @@ class SolvedState:
 
     @property
     def weights(self) -> Array:
-        """Weight (D,) of each observed value in the distance from this state."""
+        """Weight (D,) of each observed dimension in the distance from the solved state."""
         found: Array = np.sqrt((self._ways**2).sum(axis=1))
         return found
 
@@ -75,7 +75,7 @@ class SolvedState:
         return found
 
     def distances(self, vectors: Array) -> Array:
-        """Return the squared distances (T,) of vectors (T, D) from this state, divided by the variance at the ends."""
+        """Return squared distances (T,) of vectors (T, D) from the solved state, in units of the ends' variance."""
         found: Array = ((self._standard(vectors) @ self._ways - self._middle) ** 2).mean(axis=1)
         return found
 
@@ -89,7 +89,7 @@ class LooksSolved:
 
     def __init__(self, demos: Sequence[Watched]) -> None:
         self.reliable = False
-        """True if the test tells solved steps of left-out demonstrations from the unsolved steps before."""
+        """True if the test distinguishes solved steps of left-out demonstrations from the unsolved steps before."""
         if len(demos) < max(_FEWEST, 2 * sum(one.vectors.shape[1] for one in demos[:1])):
             return
         self.state = SolvedState(demos)
@@ -115,7 +115,7 @@ class LooksSolved:
         self.limit = float(np.quantile(lasts, 0.9))
         """Largest distance from the solved state with which a step looks solved."""
         self.last = float(np.max(firsts))
-        """Largest distance of the first solved step in a demonstration."""
+        """Largest distance from the solved state of the first solved step in a demonstration."""
 
     def __call__(self, episode: Watched) -> bool:
         """Return whether some step of an episode looks solved."""
@@ -164,7 +164,7 @@ def _is_fixed(values: Array) -> bool:
 
 
 def is_right(looks: LooksSolved, episodes: Sequence[Watched]) -> bool:
-    """Return whether solved episodes of a recording end like demonstrations: then observations describe the scene."""
+    """Return true if solved episodes end with the same observations as demonstrations, so observations are right."""
     solved = [one for one in episodes if one.solved.any()]
     if not looks.reliable or len(solved) < 2:
         return False

@@ -1,4 +1,4 @@
-"""Measurements of whether observed states predict the demonstrated actions: are there enough demonstrations and inputs?
+"""Tests of whether demonstrations are too few, or observations are missing: do states predict demonstrated actions?
 
 The actions of each demonstration are predicted from the other demonstrations by a kernel regression with Gaussian and
 linear kernels (leave-one-out in closed form). The errors do not depend on the policy: they show what any policy could
@@ -69,9 +69,10 @@ class LeftOut:
         return np.stack([errors[self.of == number].mean(axis=0) for number in np.unique(self.of)])
 
     def novelty(self) -> float:
-        """Return how new first states are: 0 if each is a linear combination of the others, and 1 at most.
+        """Return how new first states are to the other demonstrations, from 0 (combinations of their first states) to 1.
 
-        The value is the mean part of the squared distance from the others' mean that no combination explains.
+        The value is the mean fraction of a first state's squared distance from the other first states' mean that no
+        combination of these explains.
         """
         points = np.concatenate([self.first, np.ones((len(self.first), 1))], axis=1)
         left = []
@@ -197,7 +198,7 @@ _SURPRISE = 0.5
 _GAIN = 0.1
 """Largest fraction of an action's variance that further inputs explain in healthy trainings."""
 _CERTAIN = 3.2
-"""Gain over many demonstrations, in standard errors, that does not occur by chance."""
+"""Improvement by a further input, in standard errors, that does not occur by chance with many demonstrations."""
 
 
 def _unobserved(error: Array, known: Array, given: str, advice: str) -> Cause:

@@ -50,7 +50,7 @@ def of_images(
 
 
 def _of_border(key: str, demos: Sequence[Images], shown: Sequence[Images]) -> Cause:
-    """Compare how many pixels are always black: bars around a picture of another shape are missing in the training."""
+    """Compare how many pixels are always black: more than in the demonstrations suggest bars around the picture."""
     here, there = (
         float(np.all([(images == 0).all(axis=(0, 3)) for images in part], axis=0).mean())
         for part in (demos, shown)
@@ -108,7 +108,7 @@ _TURNS: dict[str, Callable[[Images], Images]] = {
 _CELLS = 10
 """Number of rows and of columns to which images are reduced by averaging."""
 _ROWS = 400
-"""Largest number of images that are compared, over all episodes."""
+"""Largest number of images that are compared, spread over all episodes."""
 _RIDGE = 0.1
 
 
@@ -189,7 +189,7 @@ class Seen:
 
 
 def of_views(key: str, recorded: Views, trained: Views) -> Iterator[Cause]:
-    """Test whether the images of a recording are turned or mirrored, or late.
+    """Test whether the images of a recording are turned or mirrored, or show an earlier step.
 
     Nothing is measured if the recording has fewer than ten steps within the range of the demonstrations.
 

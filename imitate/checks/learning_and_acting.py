@@ -21,11 +21,11 @@ from imitate.train.setup import Setup
 
 TOLERANCE = 1e-4
 STEPS = 2
-"""Control steps of each test episode."""
+"""Number of control steps of each test episode."""
 
 
 class ActingCheck:
-    """Checks of the actions of a policy.
+    """Checks that a policy acts correctly, and still does after it was saved and loaded.
 
     Args:
         setup: the parts of a run, with the algorithm that acts.

@@ -89,14 +89,14 @@ def of_vectors(
 
 
 _DRIFT = 0.55
-"""Largest share of steps outside the range of the training when a healthy policy fails now and then."""
+"""Largest share of steps outside the training's range in the rare failures of a healthy policy."""
 
 
 _TWICE = "give the policy raw values, which it normalizes itself"
 _ODD = 3.0
-"""Distance from the training's mean, in standard deviations, above which recorded first values may be scaled."""
+"""If first values are farther from the training's mean, in standard deviations, they may be normalized."""
 _FITS = 1.0
-"""Distance from the mean of the scaled training values, in standard deviations, below which the scaling fits."""
+"""A normalization fits if first values are nearer to its mean than this, in standard deviations."""
 
 
 def _of_scale(here: Array, known: Range, firsts: Array | None) -> str | None:
@@ -238,7 +238,7 @@ _CONSTANT_ADVICE = (
 _WIDER = 20.0
 """The interquartile ranges of first values in N episodes may differ by a factor of 1 + 20 / N by chance."""
 _SHIFTED = 6.0
-"""Shift of the first values, in standard errors, that healthy recordings do not reach."""
+"""Shift of first values, in standard errors, that recordings of healthy policies do not reach."""
 
 
 def _of_sensor(
@@ -292,7 +292,7 @@ def of_dropped(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Caus
 
 
 def _repeated(values: Array) -> float:
-    """Return the share of steps with the same values as the step before, in runs of at most five before a change."""
+    """Return the share of steps that repeat the previous values; runs of more than five repeated steps do not count."""
     moves = np.flatnonzero((np.diff(values, axis=0) != 0).any(axis=1))
     if len(moves) < 2:
         return 0.0
@@ -307,7 +307,7 @@ _RUN = 5
 def _beyond(
     demos: Sequence[Array], known: Range
 ) -> tuple[float, float, tuple[int, int, int] | None]:
-    """Measure how often values are beyond those of the training.
+    """Measure how often recorded values are beyond the values of the training.
 
     Returns:
         the share of steps far from the mean; the share of steps outside the range, both for the dimension in which it
@@ -435,7 +435,7 @@ def of_reach(
 
 
 _LONG = 12
-"""Number of steps above which an episode is long enough for positions to reach their targets."""
+"""Only episodes with more than this number of steps are long enough for positions to reach their targets."""
 
 
 def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Cause]:
@@ -490,7 +490,7 @@ def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Ca
 
 
 _CUT = 0.1
-"""Share of steps with cut actions above which the cause is named."""
+"""Cut actions are reported as a cause if more than this share of the steps have them."""
 _WIDER_LIMITS = "start imitate run with wider limits (--limits) and without --slow"
 
 
@@ -578,9 +578,9 @@ def of_rare_starts(here: Array, there: Array) -> Cause | None:
 
 
 _STARTS = 20
-"""Smallest number of demonstrations with which starts are compared."""
+"""The starts of failed episodes are compared with at least this number of demonstrations, or not at all."""
 _NEAR = 5
-"""The distance to the fifth nearest start is measured."""
+"""The distance of a start to the fifth nearest start of the demonstrations is measured."""
 
 
 def of_coverage(

@@ -22,7 +22,7 @@ Pairs = Sequence[tuple[Array, Array]]
 
 _TAPS = 3
 _AHEAD = 2
-"""Largest number of steps by which a recording's motions may precede its actions (a negative delay)."""
+"""Largest number of steps that motions before their actions are looked for, as a negative delay."""
 _EXPLAINED = 0.5
 """A position follows the actions if the model leaves less than this fraction of its motion unexplained."""
 _FLOOR = 0.01
@@ -152,7 +152,7 @@ def _free(x: Array, motion: Array) -> Array:
 
 
 def _rows(pairs: Pairs, delay: int, reach: int, ahead: int | None = None) -> tuple[Array, Array]:
-    """Return the inputs and outputs of the models over all episodes.
+    """Return the inputs and outputs of the regressions over all episodes.
 
     Args:
         pairs: actions and positions of the episodes.
@@ -313,9 +313,9 @@ class Effects:
         mean = lagged.reshape(len(x), _TAPS, number).mean(axis=1)
         changes = mean.std(axis=0) > 1e-3 * np.abs(mean).max(axis=0, initial=1e-9)
         self.size = np.zeros((number, y.shape[1]))
-        """Motion (A, D) of each position that one unit of each action causes."""
+        """Effects (A, D): motion of each position that one unit of each action causes."""
         self.certain = np.zeros_like(self.size)
-        """The same effects divided by their standard errors; 0 where an action or a position does not change."""
+        """Effects (A, D) divided by their standard errors; 0 where an action or a position does not change."""
         factors, taps = (lagged, _TAPS) if len(x) > 2 * lagged.shape[1] + 10 else (mean, 1)
         if len(x) < number + 5:
             return
@@ -337,9 +337,9 @@ class Effects:
 
 
 _CLEAR = 8.0
-"""Size of an effect over all demonstrations, in standard errors, from which it is certain."""
+"""An action's effect over all demonstrations is certain if it is at least this number of standard errors."""
 _SEEN = 6.0
-"""Size of an effect in a recording, in standard errors, from which it is certain."""
+"""An action's effect in a recording is certain if it is at least this number of standard errors."""
 
 
 def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause | None:
@@ -397,7 +397,7 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
 
 
 def _of_reversed(sent: Commands) -> Cause:
-    """Judge whether an action has the opposite sign, by the direction of motions; it may be almost constant."""
+    """Judge by the direction of motions whether an action has the opposite sign, even if it is almost constant."""
     agrees = sent.sides()
     worst = int(agrees.argmin())
     words = (
@@ -408,7 +408,7 @@ def _of_reversed(sent: Commands) -> Cause:
 
 
 class Commands:
-    """Test of whether scaled or cut actions explain the motions in a recording better than the recorded actions.
+    """Recorded motions, explained by scaled or by cut actions instead of the recorded actions.
 
     Unexplained fractions are mean squared errors, relative to usual motions, of the positions that follow the actions.
 
@@ -503,18 +503,18 @@ class Commands:
 
 
 _FEWEST_MOVED = 10
-"""Smallest number of steps with motion from which the direction of motions is judged."""
+"""The direction of motions is judged only if there are at least this number of steps with motion."""
 _AGAINST = 0.5
-"""Share of the motion in the wrong direction, minus the share in the right one, that healthy actions do not reach."""
+"""An action is reversed if the shares of motion in the wrong and in the right direction differ by more than this."""
 _GRID, _SWEEPS = 24, 3
 _MOST = 4.0
 """Squared errors are cut to this value, in units of the squared usual motion."""
 _BETTER = 0.98
 """A new limit is kept if it lowers the unexplained fraction at least by this factor."""
 _CUT = 0.25
-"""Limits are a cause only if they leave less than this fraction of the motion unexplained."""
+"""Cut actions are reported only if they leave less than this fraction of the motion unexplained."""
 _TIE = 0.03
-"""Limits that leave at most this fraction unexplained are preferred to factors; both explain actions always cut."""
+"""Cut actions are preferred to scaled actions as an explanation if they leave at most this fraction unexplained."""
 
 
 def _of_limits(sent: Commands, usual: float) -> Cause:
@@ -607,20 +607,20 @@ def _observed_scale(
 
 
 _LIKELIER = 3.0
-"""Difference of log-likelihoods above which other units of the positions explain the motions."""
+"""Other units of the positions are reported if their log-likelihood is larger by more than this."""
 
 
 _REVERSED = 0.3
 """An action has the opposite sign if its opposite effect is at least this fraction of that in the demonstrations."""
 _FACTOR = float(np.log(1.85))
-"""Logarithm of a factor between an action's effects in recording and demonstrations that healthy runs do not reach."""
+"""Log of the factor between an action's effects in recording and demonstrations from which a cause is reported."""
 _RATE = float(np.log(1.4))
-"""Logarithm of a median factor between all effects that healthy runs at one control rate do not reach.
+"""Log of the median factor between all effects from which another control rate is reported.
 
 The logarithm for each action has to have the same sign and at least 0.3 times this value.
 """
 _MANY = 4
-"""Smallest number of actions with certain effects from which another control rate is inferred."""
+"""Another control rate is inferred only from at least this number of actions with certain effects."""
 _SCALE = "compare the control rate, the scale of actions, the controller and its gains with those of the demonstrations"
 
 
@@ -663,11 +663,11 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
 
 
 _SURE = 4.0
-"""Size of an effect in one demonstration, in standard errors, from which it is certain."""
+"""An action's effect in one demonstration is certain if it is more than this number of standard errors."""
 _SEVERAL = 4
-"""Smallest number of episodes, or of demonstrations with a certain effect, that are compared."""
+"""Demonstrations are compared only if there are at least this number of them."""
 _OTHER_SIZE = 2.5
-"""Factor between an action's effects in two groups of demonstrations that healthy data do not reach."""
+"""Other effects of an action in some demonstrations are reported if they differ by at least this factor."""
 _UNITS = "convert the units in the robot's observe(), and leave normalization to the checkpoint"
 _SIGN = "compare the signs of joints and actions in the robot's observe() and in its driver"
 _PART = (
@@ -677,9 +677,9 @@ _PART = (
 
 
 _LATER = 0.5
-"""A delay is a cause if it reduces the unexplained fraction by more than a factor of 2 to the power of this value."""
+"""A delay is reported if it reduces the unexplained fraction at least by a factor of 2 to the power of this value."""
 _DELAYED = 0.7
-"""A delay is a cause only if it leaves less than this fraction unexplained; contacts are not in the model."""
+"""A delay is reported only if it leaves less than this fraction of the motion unexplained."""
 
 
 def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:

@@ -56,7 +56,7 @@ class Subject:
     imitates_all: bool = False
 
     def demos_of(self, data: DatasetFile) -> list[str]:
-        """Return the names of the demonstrations of a file with which the policy was trained."""
+        """Return the names of those demonstrations of the file with which the policy was trained."""
         filter_key, limit = self.part
         known = filter_key is not None and filter_key in data.filter_keys()
         return data.demos(filter_key if known else None)[:limit]
@@ -155,7 +155,7 @@ def episodes_of(
 
 
 def recorded_names(policy: RolloutPolicy, rename: Mapping[str, str] | None) -> dict[str, str]:
-    """Return for each observation key of the policy the key in the file."""
+    """Return the keys in the file of the policy's observations, by the policy's observation keys."""
     own = {old: new for new, old in (rename or {}).items()}
     return {key: own.get(key, key) for key in policy.obs_keys}
 
@@ -249,7 +249,7 @@ def followed(pairs: Pairs) -> NDArray[np.bool_] | None:
 
 
 def _moved_by(pairs: Pairs) -> NDArray[np.bool_]:
-    """Return for each dimension whether its motion certainly depends on an action (D,), not only on its own value."""
+    """Return for each dimension whether its motion significantly depends on some action (D,)."""
     found: NDArray[np.bool_] = (np.abs(Effects(pairs).certain) >= _CERTAIN).any(axis=0)
     return found
 
@@ -261,7 +261,7 @@ def _long_model(pairs: Pairs) -> Response | None:
 
 
 def _moves_early(pairs: Pairs) -> NDArray[np.bool_]:
-    """Return for each dimension whether it moves about as much in the first quarter of the episodes as later (D,)."""
+    """Return for each dimension (D,) whether it moves about as much in the first quarter of the episodes as later."""
     moves = [np.abs(np.diff(q, axis=0)) for _, q in pairs if len(q) > 1]
     early = np.mean([part[: max(len(part) // 4, 1)].mean(axis=0) for part in moves], axis=0)
     found: NDArray[np.bool_] = early > 0.3 * np.mean([part.mean(axis=0) for part in moves], axis=0)
@@ -312,11 +312,11 @@ _SHORT = 4
 _LONG_ENOUGH = 10
 """Correlations are computed in episodes of more than this number of steps."""
 _CERTAIN = 8.0
-"""Size of an action's effect, in standard errors, from which it is certain."""
+"""An action's effect is significant if it is at least this number of standard errors."""
 _CLOSELY = 0.05
 """A dimension counts as a position if the response model leaves less than this fraction of its motion unexplained."""
 _ALIKE = 0.9
-"""A dimension also counts as a position above this correlation, which holds if the action's sign differs in some demos.
+"""A dimension also counts as a position if its motion's correlation with an action is larger than this.
 """
 
 
@@ -416,7 +416,7 @@ def unseen_by(policy: RolloutPolicy, predictions: Predictions, key: str) -> floa
 
 
 _CENTRES = (0.8, 0.65, 0.5, 0.35, 0.2)
-"""Height and width of the image's centre that are tried, as fractions of the image."""
+"""Sizes of the image's centre that are tried, as fractions of the image's height and width."""
 
 
 def _change(
