@@ -311,7 +311,7 @@ def of_consistency(
         f"{median.mean():.2f} times that over all states, and {apart:.2f} times in the 5 % that differ most"
     )
     advice = (
-        "record all demonstrations in one way, select such ones (imitate dataset filter), or train a policy that can "
+        "record all demonstrations in one way, remove the others (imitate dataset filter), or train a policy that can "
         "learn several ways: flow_policy, diffusion_policy or vq_bet"
     )
     return scored("inconsistent", value, 5.0 if several_ways else 1.0, words, advice)

@@ -275,7 +275,9 @@ def _states(env: Env, other: Env, steps: int) -> CheckFinding:
     gap = np.abs(np.asarray(again["states"]) - np.asarray(state["states"])).max()
     if gap > 1e-6:
         return CheckFinding(
-            "states", "error", f"after reset_to(state) get_state() differs by up to {gap:g} from it"
+            "states",
+            "error",
+            f"after reset_to(state), get_state() differs from the state by up to {gap:g}",
         )
     return CheckFinding("states", "ok", "can be read and set")
 

@@ -69,7 +69,7 @@ class LeftOut:
         return np.stack([errors[self.of == number].mean(axis=0) for number in np.unique(self.of)])
 
     def novelty(self) -> float:
-        """Return how new first states are to the other demonstrations, from 0 (combinations of their first states) to 1.
+        """Return how new first states are to other demonstrations, from 0 (combinations of their first states) to 1.
 
         The value is the mean fraction of a first state's squared distance from the other first states' mean that no
         combination of these explains.
