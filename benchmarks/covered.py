@@ -1,4 +1,4 @@
-"""Tests of docs/coverage.json: each passes as it is, and fails if the replacement of its proof is made.
+"""Tests of docs/coverage.json: each passes, and fails when the replacement that its entry names is made in the source.
 
     python -m benchmarks.covered [NAME ...]
 

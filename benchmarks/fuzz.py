@@ -86,7 +86,7 @@ TEXTS = [
 
 
 def change_json(path: Path, rng: random.Random) -> str:
-    """Replace a value of a tree, or the text."""
+    """Replace a value in a tree of values, or change the text."""
     if rng.random() < 0.2:
         path.write_bytes(rng.choice(TEXTS))
         return "text"
@@ -447,7 +447,7 @@ def _await(child: int, limit_s: float) -> tuple[int | None, int]:
 
 
 def judged(code: int | None, said: str, used: int) -> str:
-    """Name the outcome of a run."""
+    """Return the outcome of a run: "hang", "traceback", "memory", "refused" or "read"."""
     if code is None:
         return "hang"
     if "Traceback (most recent" in said or code < 0 or code == 70:

@@ -126,7 +126,7 @@ class Figures:
         return None if self.times is None else self.times >= CASES[self.case].wanted
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the case as a dictionary that can be written as JSON."""
         wanted = CASES[self.case].wanted
         figures = {"per_s": self.per_s, "errors": self.errors, "times_peer": self.times}
         return {**figures, "wanted": wanted, "met": self.met}

@@ -23,7 +23,7 @@ from imitate.train.setup import Setup, build, resolve
 
 CASE = "step_image"
 ROUNDS = 15
-"""Number of rounds; many, because figures on a shared machine vary by a tenth."""
+"""Number of rounds; there are many because figures vary by 10 % on a shared machine."""
 BATCHES = 50
 """Number of batches drawn per round to measure data loading alone; a step needs one."""
 

@@ -51,7 +51,7 @@ class Kill:
         gone_s: seconds from the kill of the main process until all its processes had ended.
         exit_codes: exit code of the command and, if it was interrupted, of the resumed one; a signal is negative.
         whole_s: seconds from the beginning to the end of the resumed command.
-        findings: descriptions of broken promises; empty if all were kept.
+        findings: descriptions of what went wrong; empty if nothing did.
     """
 
     number: int
@@ -66,7 +66,7 @@ class Kill:
 
 
 class Killer:
-    """Jobs that are begun, killed and resumed.
+    """Test that starts jobs, kills them and resumes them.
 
     Args:
         folder: folder of the inputs, the undisturbed results and the report.
@@ -99,7 +99,7 @@ class Killer:
             self._references[name] = (took, job.result(place))
 
     def kill(self, number: int, names: Sequence[str]) -> Kill:
-        """Do one kill."""
+        """Start a job, kill it once, resume it and return what happened."""
         rng = random.Random(f"{self._seed} {number}")
         job = self.jobs[rng.choice(list(names))]
         took, reference = self._references[job.name]
@@ -170,7 +170,7 @@ class Killer:
         return code == 0
 
     def _checked(self, done: Kill, job: Job, place: Path, mark: str, reference: Any) -> list[str]:
-        """Return the promises that the resumed command broke."""
+        """Return descriptions of what the resumed command did wrong."""
         if done.exit_codes[-1] and not job.is_done(place):
             return [f"exit code {done.exit_codes[-1]}, see {place / 'output.txt'}"]
         deadline = time.monotonic() + 15.0
@@ -259,7 +259,7 @@ def summary(kills: Sequence[Kill]) -> list[str]:
 
 
 def main() -> int:
-    """Do the remaining kills; return 1 if a promise was broken."""
+    """Do the remaining kills; return 1 if something went wrong after one of them."""
     args = _arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     report = args.out / "kills.jsonl"

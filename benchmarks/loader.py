@@ -70,7 +70,7 @@ def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def _bare(dataset: SequenceDataset, seq_length: int) -> Contestant:
-    """Gather batches by one index per array, without a DataLoader and without regard to the ends of demos."""
+    """Gather batches by one index operation per array, without a DataLoader; windows may cross the ends of demos."""
     everything = dataset[list(range(len(dataset)))]
     arrays = [everything["obs"][key][:, 0].contiguous() for key in OBS_KEYS]
     arrays += [everything[key][:, 0].contiguous() for key in ("actions", "rewards", "dones")]

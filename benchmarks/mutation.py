@@ -318,7 +318,7 @@ class _Trial:
         return {name: tuple(verdict) for name, verdict in found.items()}
 
     def cold(self, chosen: Sequence[Mutant]) -> dict[str, tuple[str, float, str]]:
-        """Return status, seconds and failed test, by name."""
+        """Return status, seconds and failed test of each mutant, by the mutant's name."""
         from benchmarks import mutation_child as child
 
         def start(mutant: Mutant, tests: list[str]) -> Any:

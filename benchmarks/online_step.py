@@ -28,7 +28,7 @@ from imitate.train.online.steps import Step
 OBS, ACTIONS, BATCH, ROLLOUT = 17, 6, 256, 2048
 ENVS = ("CartPole-v1", "Pendulum-v1")
 ROUNDS = 21
-"""Number of rounds; many, because figures on a shared machine vary by a fifth."""
+"""Number of rounds; there are many because figures vary by 20 % on a shared machine."""
 
 
 def run(peer: PeerProcess) -> list[Row]:

@@ -38,14 +38,14 @@ class PeerProcess:
         self.hello = self._read()
 
     def measure(self, case: str, n: int, **more: str) -> dict[str, float]:
-        """Let it run ``n`` iterations of a case; return their cost."""
+        """Let the process run ``n`` iterations of a case, and return their cost."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"case": case, "n": n, **more}) + "\n")
         self._process.stdin.flush()
         return self._read()
 
     def contestant(self, case: str, **more: str) -> Contestant:
-        """Return a contestant for one of its cases."""
+        """Return a contestant that runs one of the cases of this process."""
         return lambda n: Spent(**self.measure(case, n, **more))
 
     def _read(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Peer:
 
     @property
     def live(self) -> bool:
-        """True if robomimic runs in a process."""
+        """True if robomimic is run, false if its figures are recorded ones."""
         return self._process is not None
 
     @property

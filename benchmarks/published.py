@@ -9,12 +9,13 @@ The data are recorded by OGBench's own oracle (`imitate collect --env ogbench:..
 published, so they have the same distribution, but not the same bytes. Methods have the flags of the authors of FQL:
 batches of 256, networks of four layers of 512, 1,000,000 updates, 50 episodes every tenth of a training. As there, the
 result of a seed is the mean of its last three evaluations, and +- is the standard deviation over the seeds. Mazes have
-those of OGBench's authors (arXiv:2410.20092): batches of 1,024, three layers of 512, five tasks of 50 episodes each,
-whose mean is the success.
+the settings of OGBench's authors (arXiv:2410.20092): batches of 1,024, three layers of 512, five tasks of 50 episodes
+each, whose mean is the success.
 
 Each part may be interrupted: the same command continues it, from the last checkpoint of a training. The published
 figures are those of the default task, arXiv:2502.02538, copied from a second source: look them up before you cite them.
-Those of mazes were not at hand. BC and GCBC are the negative controls: cloning cannot know the task, or joins no ways.
+Published figures for mazes were not available. BC and GCBC are negative controls: cloning does not know the task, or
+cannot combine parts of demonstrations.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Task:
         published: success in %, mean and standard deviation, by method.
         kind: rest of the dataset's name.
         methods: ready configurations below ``ogbench/``.
-        num_tasks: number of tasks with goals of their own; 0: the dataset is of one task.
+        num_tasks: number of tasks with different goals; 0 if the dataset has a single task.
     """
 
     num: int

@@ -18,7 +18,7 @@ class Row:
         at_most: true if smaller is better.
         peer: the other library's number in the same unit.
         peer_source: "same run", or the source of a recorded number.
-        note: a remark.
+        note: a remark that is printed beside the numbers.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Row:
         return self.value <= self.target if self.at_most else self.value >= self.target
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the row as a dictionary that can be written as JSON."""
         return {**asdict(self), "met": self.met}
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 FILES = {"cal_ql": "cql"}
-"""Algorithms whose file has another name."""
+"""Names of the modules of algorithms whose module is not named after the algorithm."""
 _EQUATION = re.compile(
     r"^\*\*(?P<title>[^*\n]+)\*\* · (?P<names>`[\w.]+`(?:, `[\w.]+`)*)\n\n"
     r"(?P<text>\$\$\n.*?\n\$\$|[^\n]+(?:\n[^\n]+)*)",
@@ -36,9 +36,9 @@ class Equation(NamedTuple):
 
     title: str
     names: list[str]
-    """Methods and functions: `SAC._target` of the algorithm's file, or a whole path."""
+    """Names of methods and functions: `SAC._target` in the algorithm's file, or a whole dotted path."""
     end: int
-    """Place in the page where it ends."""
+    """Position in the page's text at which the equation ends."""
 
 
 def equations(page: str) -> Iterator[Equation]:
@@ -95,7 +95,7 @@ def with_code(algo_name: str, page: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Unfold methods on the pages of algorithms. (A hook of MkDocs.)"""
+    """Add the code of methods to the pages of algorithms. (A hook of MkDocs.)"""
     path = Path(page.file.src_path)
     if path.parent.name != "algorithms" or path.stem == "index":
         return markdown

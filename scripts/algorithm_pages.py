@@ -23,15 +23,15 @@ from imitate.config.schema import Key, keys
 
 PLACE = re.compile(r"^<!-- generated: (?P<part>[a-z ]+) -->$", re.MULTILINE)
 OPTIMIZER = re.compile(r"\b(optim_params\.\w+|optimizer)\.")
-"""Keys of an optimizer."""
+"""Configuration keys of an optimizer, which the table leaves out."""
 PAPER = "paper/"
-"""Configurations of published results: too many for a row each."""
+"""Prefix of the names of configurations of published results, which are too many for a row each."""
 LONGEST_CELL = 10
-"""Changed options that a row names; of more, their number."""
+"""Largest number of changed options that a row names; if there are more, it gives their number."""
 
 
 def algorithms() -> list[str]:
-    """Return the names of the algorithms of this package; what only acts, such as a script, has no page."""
+    """Return the names of this package's algorithms that learn; those that only act, such as a script, have no page."""
     modules = {name: find(name).to_class.__module__ for name in available()}
     return [
         name
@@ -165,7 +165,7 @@ def filled(algo_name: str, text: str) -> str:
     """Return the page with its tables.
 
     Raises:
-        KeyError: a comment names a part that is not generated.
+        KeyError: a comment names a table that cannot be generated.
     """
     return PLACE.sub(lambda match: PARTS[match["part"]](algo_name), text)
 

@@ -23,7 +23,7 @@ PLACES = (
     *("imitate", "benchmarks", "scripts", "tools", "examples", "plugins", "tests"),
 )
 HELP = ("help", "description", "epilog", "short_help")
-"""Arguments whose text a user reads."""
+"""Names of keyword arguments whose text a user reads."""
 
 
 class Rule(NamedTuple):
@@ -44,7 +44,7 @@ OPENING = Rule(
     re.compile(r"(?:What|Who|Those|Whether|That of|Of (?:the|a|an|all|each|one|its|two))\b"),
     "begin with a noun for a thing, a verb for a function",
 )
-"""Refused at the beginning of a docstring."""
+"""Rule for the beginning of a docstring."""
 
 
 class Text(NamedTuple):
@@ -113,7 +113,7 @@ def _strings(node: ast.AST) -> Iterator[Text]:
 
 
 def findings(texts: Iterator[Text]) -> Iterator[tuple[int, str, str]]:
-    """Return line, words and advice of each refused text."""
+    """Yield the line, the refused words and the advice for each finding."""
     for text in texts:
         opening = OPENING.words.match(text.words.lstrip()) if text.docstring else None
         if opening:

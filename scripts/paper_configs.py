@@ -85,7 +85,7 @@ PLANNER = {"optim_params": {"goal_network": rate(1e-3)}, "vae": GOAL_VAE}
 
 
 def algorithms(data: str) -> dict[str, tuple[str, Tree]]:
-    """Return algo_name and section ``algo`` of each policy of the first study."""
+    """Return ``algo_name`` and the section ``algo`` of each policy in Mandlekar et al."""
     slow = {
         "optim_params": {"critic": rate(1e-4), "action_sampler": rate(1e-4)},
         "target_tau": 5e-4,
@@ -139,7 +139,7 @@ def observation(task: str, image: bool) -> Tree:
 
 
 def of_parts(algo_name: str, one: Tree) -> Tree:
-    """Return the section ``observation`` of an algorithm whose parts all see the same, which planners predict."""
+    """Return the section ``observation`` in which all networks have the same inputs, and planners predict them."""
     planned = {"modalities": {**one["modalities"], "subgoal": one["modalities"]["obs"]}}
     if algo_name == "hbc":
         return {"planner": planned, "actor": one}
@@ -248,7 +248,7 @@ def diffusion_policy() -> Iterator[tuple[str, Tree]]:
 
 
 def tree(algo_name: str, experiment: Tree, train: Tree, algo: Tree, seen: Tree) -> Tree:
-    """Return the content of a file."""
+    """Return the JSON text of a configuration file."""
     return {
         "$schema": f"../../../schema/{algo_name}.json",
         "algo_name": algo_name,
@@ -265,7 +265,7 @@ def files() -> Mapping[str, Tree]:
 
 
 def main() -> None:
-    """Write the configurations."""
+    """Write all configurations below configs/paper."""
     for name, content in files().items():
         path = FOLDER / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

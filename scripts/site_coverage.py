@@ -32,7 +32,7 @@ def coverage_page() -> str:
 
 
 def state_of(row: dict[str, Any]) -> str:
-    """Return the state of a row in a word."""
+    """Return the state of a row: "covered", "partly" or "not here"."""
     if "by" not in row:
         return "not here"
     return "partly" if "lacks" in row else "covered"
@@ -53,5 +53,5 @@ def _group(group: dict[str, Any], proofs: dict[str, Any]) -> str:
 
 
 def _code(text: str) -> str:
-    """Return source in one cell of a table."""
+    """Return source code as the content of one table cell."""
     return " ".join(text.split()).replace("|", "\\|")

@@ -1,6 +1,6 @@
 """Steps of the site's build (mkdocs.yml, ``hooks``): generated pages, and equations as MathML.
 
-``docs/`` is readable in an editor too. The hooks add only what would be written twice otherwise.
+``docs/`` can also be read in an editor. The hooks add only what the program already contains.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEARCH_BOOSTS = {
     "coverage.md": 0.2,
 }
 _OPTIONS_OF = re.compile(r"<!-- options of (\w+) -->")
-"""Place of a table of another toolkit's options, imitate/cli/mistakes.py."""
+"""Comment that marks where the table of another toolkit's options (imitate/cli/mistakes.py) is inserted."""
 _LINK_OUTSIDE = re.compile(
     r"\[(?P<text>[^\]]+)\]\((?:\.\./)+(?P<path>(?:imitate|configs|examples|scripts|benchmarks)/[^)#]*)\)"
 )

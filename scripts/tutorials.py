@@ -1,7 +1,7 @@
 """Run the tutorials of the documentation as a reader would, and write the outputs of their commands to the pages.
 
     python scripts/tutorials.py                  # all of them; rewrites the outputs on the pages
-    python scripts/tutorials.py install          # that of one page
+    python scripts/tutorials.py install          # the tutorial of one page
 
 A tutorial is the part of a page of docs/ between ``<!-- tutorial -->`` and ``<!-- end of the tutorial -->``.
 It consists of blocks, which are run in their order in an empty folder:
@@ -10,7 +10,7 @@ It consists of blocks, which are run in their order in an empty folder:
     ```bash                      commands, which have to succeed
     ```text title="output"       what the commands before it printed; of long outputs the lines between are left out
 
-``examples/`` is beside, as in a clone. ``pip install -e examples/NAME`` installs for this run only.
+The folder ``examples/`` is available, as in a clone. ``pip install -e examples/NAME`` installs for this run only.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Reader:
 
     Args:
         folder: the folder.
-        commands: a folder with commands to use instead of those of this clone, or None for those.
+        commands: a folder with the command ``imitate`` to use; None for that of this clone.
     """
 
     def __init__(self, folder: Path, commands: Path | None = None) -> None:

@@ -94,9 +94,9 @@ _DRIFT = 0.55
 
 _TWICE = "give the policy raw values, which it normalizes itself"
 _ODD = 3.0
-"""If first values are farther from the training's mean, in standard deviations, they may be normalized."""
+"""First values may be normalized if they are farther than this from the training's mean, in standard deviations."""
 _FITS = 1.0
-"""A normalization fits if first values are nearer to its mean than this, in standard deviations."""
+"""A normalization fits if first values are nearer than this to the normalized mean, in standard deviations."""
 
 
 def _of_scale(here: Array, known: Range, firsts: Array | None) -> str | None:

@@ -505,7 +505,7 @@ class Commands:
 _FEWEST_MOVED = 10
 """The direction of motions is judged only if there are at least this number of steps with motion."""
 _AGAINST = 0.5
-"""An action is reversed if the shares of motion in the wrong and in the right direction differ by more than this."""
+"""An action is reversed if the share of motion in the wrong direction exceeds that in the right one by this."""
 _GRID, _SWEEPS = 24, 3
 _MOST = 4.0
 """Squared errors are cut to this value, in units of the squared usual motion."""
@@ -613,11 +613,11 @@ _LIKELIER = 3.0
 _REVERSED = 0.3
 """An action has the opposite sign if its opposite effect is at least this fraction of that in the demonstrations."""
 _FACTOR = float(np.log(1.85))
-"""Log of the factor between an action's effects in recording and demonstrations from which a cause is reported."""
+"""A cause is reported if an action's effects in recording and demonstrations differ by at least this log factor."""
 _RATE = float(np.log(1.4))
-"""Log of the median factor between all effects from which another control rate is reported.
+"""Another control rate is reported if the median log factor between all actions' effects is at least this.
 
-The logarithm for each action has to have the same sign and at least 0.3 times this value.
+The log factor of each action has to have the same sign and at least 0.3 times this value.
 """
 _MANY = 4
 """Another control rate is inferred only from at least this number of actions with certain effects."""
@@ -665,7 +665,7 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
 _SURE = 4.0
 """An action's effect in one demonstration is certain if it is more than this number of standard errors."""
 _SEVERAL = 4
-"""Demonstrations are compared only if there are at least this number of them."""
+"""The effects of actions are compared only between at least this number of episodes."""
 _OTHER_SIZE = 2.5
 """Other effects of an action in some demonstrations are reported if they differ by at least this factor."""
 _UNITS = "convert the units in the robot's observe(), and leave normalization to the checkpoint"
