@@ -47,7 +47,7 @@ class NoiseSchedule:
         return NoiseSchedule(self.betas.to(device), self.alphas_cumprod.to(device))
 
     def alpha_sigma(self, step: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of data and noise at the steps (B,), shaped to multiply ``like``."""
+        """Return the factors of data and of noise at the steps (B,), in a shape that multiplies ``like`` (B, ...)."""
         left = self.alphas_cumprod[step].to(like.dtype).view(-1, *[1] * (like.dim() - 1))
         return left.sqrt(), (1.0 - left).sqrt()
 
@@ -57,7 +57,7 @@ class NoiseSchedule:
         return alpha * data + sigma * noise
 
     def velocity(self, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
-        """Return the derivative of the noisy data with respect to the angle between data and noise."""
+        """Return the velocity ``alpha * noise - sigma * data``, the target of ``v_prediction`` at the steps (B,)."""
         alpha, sigma = self.alpha_sigma(step, data)
         return alpha * noise - sigma * data
 
@@ -112,7 +112,7 @@ def predicted_data(
     alpha: Tensor | float,
     sigma: Tensor | float,
 ) -> Tensor:
-    """Return the clean data that a network's output implies."""
+    """Convert a network's output at a step to the clean data that it predicts."""
     if prediction == "epsilon":
         return (noisy - sigma * output) / alpha
     return output if prediction == "sample" else alpha * noisy - sigma * output
@@ -125,7 +125,7 @@ def predicted_noise(
     alpha: Tensor | float,
     sigma: Tensor | float,
 ) -> Tensor:
-    """Return the noise that a network's output implies."""
+    """Convert a network's output at a step to the noise that it predicts."""
     if prediction == "epsilon":
         return output
     return (
@@ -142,7 +142,7 @@ def output_of_data(
     alpha: Tensor | float,
     sigma: Tensor | float,
 ) -> Tensor:
-    """Return the network's output that implies the given clean data: the inverse of :func:`predicted_data`."""
+    """Return the network output from which :func:`predicted_data` would compute the given clean data: its inverse."""
     if prediction == "sample":
         return data
     noise = (noisy - alpha * data) / sigma
@@ -230,15 +230,15 @@ def make_sampler(
     steps_offset: int = 0,
     set_alpha_to_one: bool = True,
 ) -> Sampler:
-    """Build the reverse process: ``ddpm`` (fixed variance, the smaller one) or ``ddim`` (eta 0, no fresh noise).
+    """Build the reverse process: ``ddpm`` (with the posterior's variance) or ``ddim`` (eta 0, no fresh noise).
 
     Args:
         name: kind of steps.
         schedule: noise schedule of the training.
-        num_steps: number of steps at inference, spread evenly from ``steps_offset`` upwards.
+        num_steps: number of denoising steps at inference, at evenly spaced timesteps from ``steps_offset`` upwards.
         prediction: meaning of the network's output.
         clip: limit of the predicted data's magnitude; None: no clipping.
-        steps_offset: the last timestep of the process; timestep 0 has the least noise.
+        steps_offset: last timestep of the process; timestep 0 has the least noise.
         set_alpha_to_one: true: DDIM's last step ends at pure data; false: at the noise level of step 0.
     """
     _check_name("sampler", name, get_args(SamplerName))
@@ -299,6 +299,6 @@ def _ddim_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
 
 
 def _check_name(key: str, name: str, valid: tuple[str, ...]) -> None:
-    """Refuse a name that is not among the valid ones."""
+    """Raise ConfigError unless ``name`` is one of the ``valid`` values of an option."""
     if name not in valid:
         raise ConfigError(f"{key}: unknown '{name}'; {nearest(name, valid)}")

@@ -31,7 +31,7 @@ def cosine_loss(predicted: Tensor, target: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 def masked_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean of the values where the mask is true; 0 if it is true nowhere.
+    """Return the mean of the values where the mask is true; 0 if the mask is false everywhere.
 
     Args:
         values: (*B).
@@ -46,7 +46,7 @@ def masked_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def step_weights(mask: Tensor | None, weight: Tensor | None) -> Tensor | None:
-    """Return the weight of each step in a mean over steps; 0 for padding, None for equal weights.
+    """Return the weight (*B) of each step in a mean over steps, which is 0 for padding; None means equal weights.
 
     Args:
         mask: (*B) bool, false for padding, or None if there is no padding.
@@ -99,7 +99,7 @@ def categorical_kl(logits_p: Tensor, logits_q: Tensor) -> Tensor:
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:
-    """Asymmetric squared error.
+    """Asymmetric squared error ``|expectile - 1(error < 0)| error^2``, of expectile regression.
 
     Kostrikov et al., ICLR 2022, arXiv:2110.06169.
 
@@ -139,7 +139,7 @@ def advantage_weights(
 
 
 def make_atoms(low: float, high: float, num_atoms: int) -> Tensor:
-    """Return evenly spaced values z_0 = low < ... < z_K-1 = high: (K,)."""
+    """Return K evenly spaced atoms z_0 = low < ... < z_K-1 = high of a distribution of returns: (K,)."""
     return torch.linspace(low, high, num_atoms)
 
 
@@ -170,7 +170,7 @@ def project_categorical(probabilities: Tensor, values: Tensor, atoms: Tensor) ->
     """
     num_atoms = len(atoms)
     low, high = atoms[0], atoms[-1]
-    # in units of the atoms' distance, so that atom i is at i
+    # positions in units of the distance between atoms: atom i is at i
     place = (values.clamp(low, high) - low) * ((num_atoms - 1) / (high - low))
     index = torch.arange(num_atoms, device=atoms.device, dtype=atoms.dtype)
     share = (1.0 - (place.unsqueeze(-1) - index).abs()).clamp(min=0.0)
@@ -223,7 +223,7 @@ def lowest_atoms(atoms: Tensor, num_dropped: int) -> Tensor:
 
 
 def step_weight(batch: Mapping[str, Any]) -> Tensor | None:
-    """Return the weight of each action of a selected batch in the loss; 0 for padding, None for equal weights.
+    """Return the loss weight of each action of a selected batch, which is 0 for padding; None means equal weights.
 
     Args:
         batch: has ``pad_mask``, false for padding, and ``weight``, both (B, [T,] ...) or absent.
@@ -234,7 +234,7 @@ def step_weight(batch: Mapping[str, Any]) -> Tensor | None:
 def sample_weight(batch: Mapping[str, Any]) -> Tensor | None:
     """Return the weight (B,) of each sample of a selected batch: the mean weight of its real steps.
 
-    None for equal weights.
+    The result is None for equal weights.
     """
     weight, mask = batch.get("weight"), batch.get("pad_mask")
     if weight is None or weight.dim() == 1:

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 OBS_STD_FLOOR = 0.01
-"""Smallest standard deviation by which observations are divided, unless all numbers of a key vary less."""
+"""Floor: smallest standard deviation by which observations are divided, unless all numbers of a key vary less."""
 FLOOR_RATIO = 0.1
-"""Fraction of a key's largest standard deviation that replaces the floor if it is smaller."""
+"""This fraction of a key's largest standard deviation replaces the floor, if it is below the floor."""
 ROUNDING = 1e-6
-"""If a dimension's spread is at most this fraction of the key's largest value, it counts as constant."""
+"""A dimension counts as constant if its spread is at most this fraction of the key's largest magnitude."""
 QUANTILE_REACH = 10.0
-"""Largest magnitude of data that are scaled by quantiles."""
+"""Largest magnitude of values after scaling by quantiles."""
 ACTION_LIMIT = 0.999999
-"""Actions scaled by min_max stay within +- this, because the inverse of tanh is infinite at +-1."""
+"""Largest magnitude of actions scaled by min_max; below 1, because the inverse of tanh is infinite at 1."""
 
 
 def mean_std_with_floor(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Offset and scale to mean 0 and standard deviation 1, or a smaller one if the data's is below the floor."""
+    """Return offset and scale to mean 0 and standard deviation 1, or less where the data's is below the floor."""
     mean, std = mean.double(), std.double()
     largest = std.max() if std.numel() else torch.zeros((), dtype=torch.float64)
     floor = torch.clamp(FLOOR_RATIO * largest, max=OBS_STD_FLOOR)
@@ -34,13 +34,13 @@ def mean_std_with_floor(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_std_unless_constant(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Offset and scale to mean 0 and standard deviation 1; the scale of constant dimensions is 1."""
+    """Return offset and scale to mean 0 and standard deviation 1; the scale of constant dimensions is 1."""
     mean, std = mean.double(), std.double()
     return mean, torch.where(std <= _rounding(mean.abs() + std), 1.0, std)
 
 
 def min_max(low: Tensor, high: Tensor, limit: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Offset and scale to [-limit, limit]; the scale of constant dimensions is 1."""
+    """Return offset and scale to [-limit, limit]; the scale of constant dimensions is 1."""
     low, high = low.double(), high.double()
     scale = torch.where(is_constant(low, high), 1.0, (high - low) / (2.0 * limit))
     return (low + high) / 2.0, scale
@@ -49,7 +49,7 @@ def min_max(low: Tensor, high: Tensor, limit: float = 1.0) -> tuple[Tensor, Tens
 def quantiles(
     lower: Tensor, upper: Tensor, low: Tensor, high: Tensor, reach: float = QUANTILE_REACH
 ) -> tuple[Tensor, Tensor]:
-    """Offset and scale that map two quantiles to -1 and 1, and no value beyond ``reach``.
+    """Return offset and scale that map two quantiles to -1 and 1, but no value beyond ``reach``.
 
     A number that changes only in rare events, such as a gripper that closes once, has quantiles that hardly differ;
     scaled by them, the rare values would become targets in the thousands.

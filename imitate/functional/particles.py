@@ -49,12 +49,12 @@ def similarity(particles: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _centred(particles: Tensor) -> Tensor:
-    """Return particles around their mean: distances between far points are exact only near 0."""
+    """Subtract the mean of the particles, because distances between points far from 0 are inexact."""
     return (particles - particles.mean(0)).detach()
 
 
 def kernel(particles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the kernel (n, n) of particles (n, D), and r (n, D), which points away from the others; no gradient."""
+    """Return the kernel (n, n) and the repulsion r (n, D) of particles (n, D), without gradient."""
     centred = _centred(particles)
     near, width = similarity(particles)
     away = (2.0 / width) * (near.sum(1, keepdim=True) * centred - near @ centred)
@@ -67,23 +67,23 @@ def svgd(particles: Tensor, gradients: Tensor, weight: float) -> Tensor:
     Args:
         particles: (n, D).
         gradients: (n, D) gradients of the loss.
-        weight: strength of the repulsion; 0: none, and neighbours still share gradients.
+        weight: strength of the repulsion; 0: no repulsion, but neighbours still share gradients.
     """
     near, away = kernel(particles)
     return (near @ gradients - weight * away) / len(particles)
 
 
 def gfsf(particles: Tensor, gradients: Tensor, weight: float) -> Tensor:
-    """Return the directions (n, D) of gradient flow with smoothed functions. Arguments as of :func:`svgd`."""
+    """Return the directions (n, D) of gradient flow with smoothed functions. Arguments are those of :func:`svgd`."""
     near, away = kernel(particles)
     ridge = RIDGE * torch.eye(len(near), device=near.device, dtype=near.dtype)
-    # without a check of the result, which would wait for a GPU; the ridge keeps the matrix regular
+    # solve_ex does not check the result, which would make the CPU wait for a GPU; the ridge makes the matrix invertible
     solved: Tensor = torch.linalg.solve_ex(near + ridge, away)[0]
     return gradients - weight * solved
 
 
 def plain(particles: Tensor, gradients: Tensor, weight: float) -> Tensor:
-    """Return the gradients: independent particles."""
+    """Return the gradients unchanged, so that particles are independent (rule ``none``)."""
     return gradients
 
 
@@ -92,7 +92,7 @@ RULES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "gfsf": gfsf,
     "none": plain,
 }
-"""Functions of particles, gradients and weight, by name; ``minmax`` needs a function that learns."""
+"""Rules by name: functions of particles, gradients and weight that return directions. ``minmax`` is not here."""
 
 
 def stein_objective(

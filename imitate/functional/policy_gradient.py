@@ -34,13 +34,13 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: float) -> Ten
 def clipped_value_error(
     values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None
 ) -> Tensor:
-    """Squared error of values: the larger one of the value's and the clipped value's.
+    """Squared error of values: the larger of the errors of the value and of the clipped value.
 
     Args:
         values: (B,).
         returns: (B,) targets.
         old_values: (B,) values before the updates on this rollout.
-        clip: largest distance of the clipped value from the old one; None: no clipping.
+        clip: largest distance of the clipped value from the old value; None: no clipping.
 
     Returns:
         (B,).
@@ -76,7 +76,7 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
     Args:
         values: (B, ...) predicted values.
-        returns: (B, ...) what they predict. If all are equal, the result is 0.
+        returns: (B, ...) actual returns. If all returns are equal, the result is 0.
     """
     spread = returns.var(correction=0)
     left = (returns - values).var(correction=0) / spread.clamp(min=torch.finfo(spread.dtype).tiny)
@@ -109,8 +109,8 @@ def generalized_advantages(
         terminals: (T, N), true where the task ended.
         timeouts: (T, N), true where the episode was truncated by its time limit.
         discount: in [0, 1].
-        trace: the paper's lambda, in [0, 1]; or (T, N) that of each step. Where it is 1, the value of the next state
-            cancels, as within a chunk of actions that were decided together.
+        trace: the paper's lambda in [0, 1], one number or one per step (T, N). Where lambda is 1, the value of the next
+            state cancels, as within a chunk of actions that were decided together.
 
     Returns:
         (T, N) advantages. Advantages plus ``values`` are the regression targets of TD(lambda).
@@ -175,7 +175,7 @@ def vtrace(
 def surrogate_figures(
     log_ratio: Tensor, clip: float, values: Tensor, returns: Tensor
 ) -> dict[str, Tensor]:
-    """Return what algorithms with a clipped surrogate log of a minibatch, each ().
+    """Return statistics of a minibatch that algorithms with a clipped surrogate log, each a scalar tensor.
 
     Args:
         log_ratio: (B,) log pi(a) - log pi_old(a).

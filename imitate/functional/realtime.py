@@ -45,8 +45,9 @@ from imitate.functional.diffusion import Sampler, output_of_data, predicted_data
 Schedule = Literal["exponential", "linear", "ones", "zeros"]
 Jacobian = Literal["identity", "vjp"]
 Guidance = Literal["identity", "vjp", "prefix"]
-"""Method by which a prediction agrees with planned actions: guided with one of the Jacobians, or, as
-:mod:`imitate.functional.realtime` describes, given the actions that are executed meanwhile."""
+"""Way in which a new chunk is joined to planned actions: by guidance with one of two Jacobians, or by giving the policy
+the actions that are executed meanwhile.
+"""
 
 
 def prefix_weights(
@@ -56,7 +57,7 @@ def prefix_weights(
     schedule: Schedule = "exponential",
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Weights (chunk,) in [0, 1] with which each action of a new chunk is guided towards the old one.
+    """Return the weights (chunk,) in [0, 1] with which the actions of a new chunk are guided towards the old chunk.
 
     Args:
         delay: d, number of actions of the old chunk that are executed before the new one begins, 0 to ``end``.
@@ -112,7 +113,7 @@ def guided_velocity(
             values do not matter where ``weights`` is 0.
         weights: (H,) or (B, H), from :func:`prefix_weights`.
         beta: largest strength of the guidance.
-        jacobian: ``identity`` or ``vjp``, see the module.
+        jacobian: ``identity`` or ``vjp``, as described in :mod:`imitate.functional.realtime`.
 
     Raises:
         ConfigError: ``jacobian`` is unknown.
@@ -221,7 +222,7 @@ class Prefix:
 
 
 class Given(NamedTuple):
-    """Known actions of a chunk.
+    """Actions of a chunk that a policy is given, instead of predicting them.
 
     Attributes:
         actions: (B, H, A) normalized; their values do not matter where ``mask`` is false.
@@ -236,7 +237,7 @@ class Given(NamedTuple):
         return torch.where(self.mask[..., None], self.actions, chunk)
 
     def rest(self, weight: Tensor | None) -> Tensor:
-        """Return weights (B, H) of a loss on the actions that are not given.
+        """Return loss weights (B, H) that are 0 for the given actions.
 
         Args:
             weight: (B, H) weights of the loss, or bool; None: equal weights.

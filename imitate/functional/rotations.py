@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 _TINY = 1e-9
-"""Below this, sin(x) equals x to all digits."""
+"""For smaller x, sin(x) equals x in floating point."""
 
 
 def axis_angle_to_quaternion(axis_angle: Tensor) -> Tensor:
@@ -141,19 +141,19 @@ def matrix_to_euler(matrix: Tensor) -> Tensor:
     )
     a = torch.atan2(-m12, m22)
     b = torch.atan2(m02, torch.hypot(m00, m01))
-    # computed from the second row of Rx(-a) R, so that c fits a even if a itself is rounding noise
+    # computed from the second row of Rx(-a) R, so that c matches a even if a is only rounding noise
     sine, cosine = a.sin(), a.cos()
     c = torch.atan2(cosine * m10 + sine * m20, cosine * m11 + sine * m21)
     return torch.stack((a, b, c), dim=-1)
 
 
 def _positive(quaternion: Tensor) -> Tensor:
-    """Return the one of a rotation's two quaternions that has w >= 0."""
+    """Return q or -q, which are the same rotation, so that w >= 0."""
     return torch.where(quaternion[..., 3:] < 0, -quaternion, quaternion)
 
 
 class RotationForm(NamedTuple):
-    """Representation of a rotation by numbers.
+    """Representation of a rotation as a vector of numbers.
 
     Attributes:
         size: number of values.
@@ -175,18 +175,18 @@ FORMS = {
     ),
     "rotation_6d": RotationForm(6, rotation_6d_to_matrix, matrix_to_rotation_6d),
 }
-"""Representations by name; a matrix is flattened row by row."""
+"""Representations of rotations by name; a matrix is flattened row by row."""
 
 
 class Pose(NamedTuple):
-    """Positions (*B, 3) and rotation matrices (*B, 3, 3)."""
+    """Poses: positions (*B, 3) and rotation matrices (*B, 3, 3)."""
 
     position: Tensor
     rotation: Tensor
 
 
 def relative_in_frame(pose: Pose, base: Pose) -> Pose:
-    """Return the pose in the frame of ``base``."""
+    """Return ``pose`` relative to ``base``, in the frame of ``base``."""
     back = base.rotation.transpose(-1, -2)
     return Pose(_turned(back, pose.position - base.position), back @ pose.rotation)
 
@@ -198,7 +198,7 @@ def absolute_from_frame(pose: Pose, base: Pose) -> Pose:
 
 
 def relative_in_world(pose: Pose, base: Pose) -> Pose:
-    """Return the motion from ``base`` to the pose, along the axes of the world."""
+    """Return ``pose`` relative to ``base``, along the axes of the world: the motion from ``base``."""
     turn = pose.rotation @ base.rotation.transpose(-1, -2)
     return Pose(pose.position - base.position, turn)
 
@@ -214,11 +214,11 @@ def _turned(matrix: Tensor, vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CommandRange:
-    """Limits and scale of commands.
+    """Limits of a controller's pose commands, and the motions that they mean.
 
     Attributes:
         low, high: (6,) limits to which commands are clipped.
-        motion_low, motion_high: (6,) metres and radians at these limits.
+        motion_low, motion_high: (6,) motion at these limits: 3 metres, 3 radians.
     """
 
     low: Tensor
@@ -231,12 +231,12 @@ class CommandRange:
         return torch.minimum(torch.maximum(commands, self.low), self.high)
 
     def to_motion(self, commands: Tensor) -> Tensor:
-        """Convert commands (*B, 6) to metres and radians."""
+        """Convert commands (*B, 6) to motions in metres and radians."""
         share = (self.clipped(commands) - self.low) / (self.high - self.low)
         return self.motion_low + share * (self.motion_high - self.motion_low)
 
     def to_commands(self, motion: Tensor) -> Tensor:
-        """Convert metres and radians to commands, without clipping: the inverse of :meth:`to_motion`."""
+        """Convert motions (*B, 6) in metres and radians to commands, without clipping; inverts :meth:`to_motion`."""
         share = (motion - self.motion_low) / (self.motion_high - self.motion_low)
         return self.low + share * (self.high - self.low)
 
@@ -269,7 +269,7 @@ def commands_to(
 ) -> Tensor:
     """Return the relative commands (*B, 6) that lead to goals in the world.
 
-    They exceed the limits if a goal is too far.
+    Commands exceed the limits if a goal is too far away.
     """
     back = hands.frame.transpose(-1, -2)
     turn = matrix_to_axis_angle(rotation @ hands.rotation.transpose(-1, -2))

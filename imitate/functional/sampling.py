@@ -1,4 +1,4 @@
-"""Random numbers with the same order and results as torch's, at a fraction of the overhead."""
+"""Random numbers in the same order and with the same values as torch's, at a fraction of the overhead."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 
 @cache
 def _poisson(device: torch.device) -> Tensor:
-    """Cumulative probabilities of Poisson(1) for 0, 1, ... 9. They are not in float64, which MPS lacks."""
+    """Cumulative probabilities of Poisson(1) for 0, 1, ... 9, in float32, because MPS lacks float64."""
     exactly = torch.tensor([1.0 / math.factorial(k) for k in range(10)], dtype=torch.float64)
     return (exactly.cumsum(0) / math.e).float().to(device)
 
 
 _GOLDEN = -0x61C8864680B583EB
-"""2^64 over the golden ratio, as an int64: the increment of SplitMix64."""
+"""Increment of SplitMix64: 2^64 divided by the golden ratio, as an int64."""
 
 
 class RowGenerator(torch.Generator):
     """Generator with a separate random stream for each row of a batch, independent of the other rows.
 
-    The functions of this module that take a generator give row b the stream of ``seeds[b]``. For torch's own functions
-    it is an ordinary generator, seeded with the first seed.
+    The functions of this module that take a generator give row b the stream of ``seeds[b]``. For torch's own functions,
+    this is an ordinary generator with the first seed.
 
     Args:
         seeds: (B,) int64 seeds, on the CPU.
@@ -63,7 +63,7 @@ class RowGenerator(torch.Generator):
 def split_mix(bits: Tensor) -> Tensor:
     """Mix the bits of int64 numbers as in SplitMix64 (Steele, Lea, Flood 2014), with wrap-around arithmetic."""
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
-        # a right shift of int64 copies the sign bit, which is masked out
+        # a right shift of int64 fills the left with copies of the sign bit, which are masked out
         bits = (bits ^ ((bits >> shift) & (2 ** (64 - shift) - 1))) * factor
     return bits
 
@@ -78,7 +78,7 @@ def fill_normal(out: Tensor, generator: torch.Generator | None = None) -> Tensor
 def fill_uniform(out: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Fill a tensor (B, ...) in place with the uniform numbers in [0, 1) that ``out.uniform_()`` would draw."""
     if isinstance(generator, RowGenerator):
-        # a double just below 1 would become 1 as a float
+        # a double just below 1 would be rounded to 1 as a float
         return out.copy_(generator.uniform(out.shape)).clamp_(max=1.0 - 2.0**-24)
     return out.uniform_(generator=generator)
 
@@ -159,10 +159,10 @@ def pick_class(values: Tensor, index: Tensor) -> Tensor:
 
 
 def draw_dirichlet(like: Tensor, alpha: float, generator: torch.Generator | None = None) -> Tensor:
-    """Draw from symmetric Dirichlet distributions, one for each row of a tensor (B, C) of this shape.
+    """Draw a vector from the symmetric Dirichlet distribution for each row of a tensor (B, C).
 
-    Gamma numbers of Marsaglia and Tsang (2000), of shape alpha + 1, times u^(1 / alpha). Each is the first of four that
-    is accepted; that none is has a probability below 1e-5.
+    Gamma numbers of Marsaglia and Tsang (2000), of shape alpha + 1, times u^(1 / alpha). Each number is the first of
+    four candidates that is accepted; with a probability below 1e-5, no candidate is.
 
     Returns:
         (B, C), rows that sum to 1.

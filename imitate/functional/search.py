@@ -29,17 +29,17 @@ Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
 NEWTON_STEPS = 30
-"""Most steps of Newton's method; it converges quadratically."""
+"""Largest number of Newton steps, which converge quadratically."""
 
 
 class Leaf(NamedTuple):
     """Predictions of a model for B states that were just reached.
 
     Attributes:
-        values: (B,) predicted returns from the states on; of no meaning after an end.
+        values: (B,) predicted returns from the states on; ignored where the episode ended.
         priors: (B, A) probabilities of the choices; 0 where one is not allowed.
         rewards: (B,) rewards of the steps that led to the states.
-        discounts: (B,) factors of what follows them; 0: the step ended the episode.
+        discounts: (B,) factors of the returns that follow; 0 where the step ended the episode.
     """
 
     values: Floats
@@ -49,8 +49,10 @@ class Leaf(NamedTuple):
 
 
 Expand = Callable[[int, Numbers, Numbers], Leaf]
-"""Function of the number of the new nodes, and, for each of B trees, the number of the node that a step starts from and
-the choice. Nodes are numbered from 1 in the order of the calls; 0 is the root. The model keeps their states."""
+"""Model of a search: a function of the number of the new nodes and, for each of B trees, of the parent node's number
+and the choice. It returns the leaves. Nodes are numbered from 1 in the order of the calls; 0 is the root. The model
+stores the states of all nodes.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Rule:
 
     Attributes:
         c_1: weight of the prior.
-        c_2: number of visits from which on the prior's weight grows.
+        c_2: number of visits above which the weight of the prior grows.
     """
 
     c_1: float = 1.25
@@ -76,8 +78,8 @@ class TreeResult(NamedTuple):
 
     Attributes:
         visits: (B, A) visits of the choices at the root.
-        q: (B, A) mean returns of the choices; of those without a visit, the model's value of the root.
-        scaled: (B, A) the same over the range of all Q of the tree.
+        q: (B, A) mean returns of the choices; for choices without a visit, the model's value of the root.
+        scaled: (B, A) ``q``, scaled to [0, 1] by the range of all Q of the tree.
         values: (B,) mean returns of all simulations and the model's value of the root.
     """
 
@@ -94,11 +96,11 @@ def search(root: Leaf, expand: Expand, simulations: int, rule: Rule = Rule()) ->
         root: values and priors of the roots, with noise if the search explores.
         expand: the model.
         simulations: number of simulations, at least 1.
-        rule: constants of the score.
+        rule: constants of the score; see :class:`Rule`.
     """
     size, choices = root.priors.shape
     nodes = simulations + 1
-    # index of an extra edge outside of all trees, which fills the ends of shorter paths
+    # index of an extra edge outside of all trees, with which shorter paths are padded
     none = size * nodes * choices
     first = np.arange(size) * nodes
     visits, q, rewards = (np.zeros(none + 1, np.float32) for _ in range(3))
@@ -121,7 +123,8 @@ def search(root: Leaf, expand: Expand, simulations: int, rule: Rule = Rule()) ->
             prior = priors[rows]
             score = prior * weights[counts[rows]]
             score /= by_node[0][rows] + 1.0
-            score += by_node[1][rows] * scale  # the lower limit is the same for all choices
+            # without subtracting the smallest Q, which is the same for all choices
+            score += by_node[1][rows] * scale
             score[prior <= 0] = -np.inf
             edges = rows * choices + score.argmax(1)
             if done is None:
@@ -169,7 +172,8 @@ def regularized_policy(found: TreeResult, priors: Floats, rule: Rule = Rule()) -
     weight = rule.weight(count) * np.sqrt(count) / (count + priors.shape[1])
     share = np.where(priors > 0, weight * priors, 0.0).astype(np.float64)
     q = np.where(priors > 0, found.scaled, -np.inf).astype(np.float64)
-    # the sum falls and is convex, and it is at least 1 here: Newton's steps approach the root from one side
+    # As a function of the bound, the sum is falling and convex, and at least 1 here, so Newton's steps approach the
+    # root from one side.
     bound = (q + share).max(1, keepdims=True)
     for _ in range(NEWTON_STEPS):
         parts = share / (bound - q)
@@ -186,20 +190,20 @@ Obs = dict[str, NDArray[Any]]
 
 
 class Stateful(Protocol):
-    """Part of ``imitate.envs.env.Env`` that a search uses."""
+    """Methods of ``imitate.envs.env.Env`` that a search calls."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the simulator's state."""
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Return to a state."""
+        """Set the simulator to a state from :meth:`get_state`."""
 
     def step(self, action: NDArray[Any]) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action (A,): observation, reward, terminated, truncated, info."""
 
 
 class EnvTree:
-    """A true model: an environment as :func:`search` calls it, for one tree and a few actions.
+    """Environment as the model of :func:`search`, for one tree and a given list of actions.
 
     The nodes are states of the simulator, from ``get_state``; a new one is reached by ``reset_to`` and one step. Steps
     of a search are not steps of the episode, but ``reset_to`` begins a new episode, so the environment's own time
@@ -209,7 +213,7 @@ class EnvTree:
         env: the environment, in the state from which the search starts.
         actions: (C, action_dim) the choices, in the environment's units.
         discount: factor per step.
-        value: estimate of the return from an observation on; by default 0.
+        value: function that estimates the return from an observation on; by default 0.
     """
 
     def __init__(
@@ -230,7 +234,7 @@ class EnvTree:
             rule: constants of the search.
 
         Raises:
-            EnvError: the environment's states cannot be saved.
+            EnvError: the environment cannot save and restore states.
         """
         self.states = [self.env.get_state()]
         root = self._leaf(self.env.reset_to(self.states[0]), 0.0, self.discount)
@@ -240,7 +244,7 @@ class EnvTree:
             self.env.reset_to(self.states[0])
 
     def __call__(self, number: int, parents: Numbers, choices: Numbers) -> Leaf:
-        """Expand an edge of the tree."""
+        """Expand one edge: step the environment from the parent's state, and return the leaf."""
         self.env.reset_to(self.states[parents[0]])
         obs, reward, terminal, _, _ = self.env.step(self.actions[choices[0]])
         self.states.append(self.env.get_state())

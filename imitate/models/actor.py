@@ -35,7 +35,7 @@ Memory = dict[str, Any]
 """Nested dict of tensors (B, ...) that a policy keeps from step to step."""
 
 Inputs = dict[str, Any]
-"""Nested dict of tensors (B, ...), or None, from which single rows can be selected."""
+"""Inputs of :meth:`PolicyNetwork.decide`: a nested dict of tensors (B, ...) or None; rows can be selected."""
 
 
 class FeatureEncoder(Protocol):
@@ -83,13 +83,13 @@ class GroupEncoder(nn.Module):
 
 
 class PolicyNetwork(nn.Module, ABC):
-    """Base class of policy networks: selection of learned steps, memory, decisions.
+    """Base class of policy networks: which steps of a window are learned, memory in rollouts, actions.
 
     In training, :meth:`select` selects observations and targets of a window. In a rollout, :meth:`observe` processes an
     observation at every step, and :meth:`decide` predicts actions from its result.
 
-    Unless a subclass overrides this, a network sees the first ``encoder.frames`` observations of a window, learns at
-    the last of them, and has no memory.
+    By default, a network sees the first ``encoder.frames`` observations of a window, learns the action at the last of
+    these, and has no memory.
     """
 
     encoder: GroupEncoder
@@ -106,7 +106,7 @@ class PolicyNetwork(nn.Module, ABC):
         return {key: value[:, steps] for key, value in obs.items()}, frames - 1
 
     def supervised(self, features: Tensor) -> Tensor:
-        """Select from the features of all steps those of the steps that the loss uses."""
+        """Return the features of those steps that the loss uses, from the features of all steps."""
         return features
 
     def initial_memory(self, batch_size: int) -> Memory:
@@ -119,7 +119,7 @@ class PolicyNetwork(nn.Module, ABC):
         Args:
             obs: (B, ...), or (B, F, ...) if frames are stacked.
             goal: (B, ...), if the policy has goals.
-            memory: from :meth:`initial_memory` or the previous step; further keys are ignored.
+            memory: from :meth:`initial_memory` or the previous step; other keys of the state are ignored.
         """
         return {"obs": obs, "goal": goal}, {}
 
@@ -130,7 +130,7 @@ class PolicyNetwork(nn.Module, ABC):
         """Return the head's actions, (B, D) or (B, T, D): with the learned noise to explore, else as in evaluation."""
 
     def forget_plan(self, memory: Memory) -> Memory:
-        """Return the memory without observations that are reused for later steps."""
+        """Return the memory without an observation that :meth:`observe` would reuse at later steps."""
         return memory
 
 
@@ -193,7 +193,7 @@ class RecurrentActor(PolicyNetwork):
         return self.mlp(features), state
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """Select as many steps as there are targets."""
+        """Select the first ``num_targets`` steps, all of which the loss uses."""
         if self.open_loop:
             obs = {key: value[:, :1].expand_as(value) for key, value in obs.items()}
         return {key: value[:, :num_targets] for key, value in obs.items()}, slice(None)
@@ -238,7 +238,7 @@ class RecurrentActor(PolicyNetwork):
         return self.head.act(inputs["features"], explore, generator)
 
     def forget_plan(self, memory: Memory) -> Memory:
-        """Start a new horizon at the next step, with ``open_loop``."""
+        """With ``open_loop``, start a new horizon at the next step, so that its observation is used."""
         if not self.open_loop:
             return memory
         return {**memory, "step": torch.zeros_like(memory["step"])}
@@ -284,7 +284,7 @@ class TransformerActor(PolicyNetwork):
         return features, None
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """Select the context up to the newest frame, and targets at all steps, at the last one, or from there on."""
+        """Select the context up to the newest frame, and target steps: all, only the newest, or from the newest on."""
         now, length = self.frames, self.transformer.context_length
         context = slice(0, num_targets) if self.has_cache else slice(now - length, now)
         targets = context
@@ -299,11 +299,11 @@ class TransformerActor(PolicyNetwork):
         return features if self.all_steps or self.future else features[:, -1:]
 
     def initial_memory(self, batch_size: int) -> Memory:
-        """Return an empty cache, if positions are rotary."""
+        """Return an empty cache if positions are rotary, else no memory."""
         return {"cache": self.transformer.initial_cache(batch_size)} if self.has_cache else {}
 
     def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
-        """Compute ``features`` of the newest step if positions are rotary; otherwise return the context."""
+        """Compute ``features`` of the newest step if positions are rotary; otherwise return the observations."""
         if self.has_cache:
             newest, cache = self.transformer.step(self.encoder(obs, goal), memory["cache"])
             return {"features": newest}, {"cache": cache}
@@ -319,7 +319,8 @@ class TransformerActor(PolicyNetwork):
         if self.has_cache:
             return self.head.act(inputs["features"], explore, generator)
         features, _ = self(inputs["obs"], inputs["goal"])
-        # A mixture samples for all steps, as robomimic's does, so that the same seed gives the same actions.
+        # A mixture draws samples for all steps of the window, as in robomimic, so that the same seed gives the same
+        # actions.
         actions = self.head.act(features, explore, generator)
         return actions if self.future else actions[:, -1]
 
@@ -353,14 +354,14 @@ class PolicyAndValue(nn.Module):
         encoder: encoder of observations.
         ac_dim: A.
         num_choices: number of choices of a discrete action; 0: continuous.
-        memory: recurrent network after the encoder, or None.
+        memory: recurrent network after the encoder; None: no recurrent network.
         layer_dims: widths of the hidden layers of policy and value, each.
         activation: activation after each hidden layer.
         init_std: initial standard deviation, the same for all states.
         orthogonal_init: initialize weights orthogonally.
         num_values: V; if V > 0, there are V values of each state.
         popart: rate of the values' normalization (:class:`~imitate.models.moments.PopArt`), or None.
-        more: encoder of the observations that the value sees beside those of the policy, or None.
+        more: encoder of further observations that only the value sees; None: the value sees those of the policy.
     """
 
     def __init__(
@@ -442,5 +443,5 @@ class PolicyAndValue(nn.Module):
 
     @property
     def unused_to_act(self) -> tuple[str, ...]:
-        """Names of the parts that acting cannot use: the value, if it sees more than the policy."""
+        """Names of the submodules that acting cannot use: the value's, if it sees more observations than the policy."""
         return () if self.more is None else ("more", "value", "value_head")

@@ -11,7 +11,7 @@ from imitate.errors import ConfigError
 
 
 def head_dim(embed_dim: int, num_heads: int) -> int:
-    """Return the number of features of one attention head."""
+    """Return the number of features of one attention head. Raises ConfigError if heads do not divide ``embed_dim``."""
     if embed_dim % num_heads:
         raise ConfigError(
             f"transformer: {num_heads} heads do not divide {embed_dim} features; expected a divisor"
@@ -52,7 +52,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 def causal_mask(num_steps: int, window: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return a mask (T, T), true if a step (row) attends to a column: itself and the ``window - 1`` steps before."""
+    """Return a mask (T, T), true where step i (row) attends to step j (column): i - window < j <= i."""
     step = torch.arange(num_steps, device=device)
     distance = step.unsqueeze(1) - step
     return (distance >= 0) & (distance < window)

@@ -62,7 +62,7 @@ class Categorical(ActionDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The most likely choice, one-hot, because choices have no mean."""
+        """The most likely choice, one-hot (*B, A), which takes the place of a mean."""
         return one_hot(self.logits.argmax(-1), self.logits)
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -101,7 +101,7 @@ class CategoricalHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return a sample to explore, else the most likely choice."""
+        """Return a sample if ``explore``, else the most likely choice."""
         choices = self.forward(features)
         return choices.sample(generator) if explore else choices.mean
 
@@ -116,7 +116,7 @@ class Mixed(ActionDistribution):
 
     Attributes:
         choice: (*B, C) distribution of the choice.
-        numbers: distribution of the numbers for each choice, with batch shape (*B, C).
+        numbers: distribution of the continuous numbers for each choice, with batch shape (*B, C).
     """
 
     def __init__(self, choice: Categorical, numbers: TanhDistribution) -> None:
@@ -144,7 +144,7 @@ class Mixed(ActionDistribution):
 
     @staticmethod
     def _joined(chosen: Tensor, numbers: Tensor) -> Tensor:
-        """Concatenate a choice (*B, C) with its entry of the numbers (*B, C, A - C)."""
+        """Concatenate a one-hot choice (*B, C) with the numbers of that choice, selected from (*B, C, A - C)."""
         return torch.cat([chosen, pick_class(numbers, chosen.argmax(-1))], dim=-1)
 
 
@@ -177,7 +177,7 @@ class MixedHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return a sample to explore, else the most likely choice with the mean of its numbers."""
+        """Return a sample if ``explore``, else the most likely choice with the mean of its numbers."""
         actions = self.forward(features)
         return actions.sample(generator) if explore else actions.mean
 
@@ -186,7 +186,7 @@ PolicyT = TypeVar("PolicyT", bound=ActionDistribution)
 
 
 class ActionMask:
-    """Slot of an algorithm: the choices that the environment currently allows.
+    """Mask of the choices that the environment currently allows, read from an observation.
 
     Args:
         key: key of the observation that contains the mask; None: all choices are allowed.
@@ -198,7 +198,7 @@ class ActionMask:
     def of(self, obs: Mapping[str, Tensor]) -> Tensor | None:
         """Return the allowed choices (B, C), bool, from observations (B, ...) or stacked frames (B, F, ...).
 
-        Returns None if there is no mask.
+        The result is None if no observation is a mask.
         """
         if self.key is None:
             return None
@@ -206,7 +206,7 @@ class ActionMask:
         return mask[:, -1] if mask.dim() == 3 else mask
 
     def to_act(self, obs: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the allowed choices like :meth:`of`, for a step at which a choice has to be made.
+        """Return the allowed choices like :meth:`of`, for a step at which the policy acts.
 
         Raises:
             EnvError: no choice is allowed.
@@ -230,13 +230,13 @@ class ActionMask:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the key of the mask in a tuple, or an empty tuple if no observation is a mask."""
+        """Tuple with the key of the mask; empty if no observation is a mask."""
         return () if self.key is None else (self.key,)
 
     def log_counts(self, obs: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the logarithms (B,) of the numbers of allowed choices, which are the largest entropies.
+        """Return the logarithms (B,) of the number of allowed choices: the largest possible entropies, in nats.
 
-        Returns None if there is no mask.
+        The result is None if no observation is a mask.
         """
         mask = self.of(obs)
         return None if mask is None else mask.sum(-1).clamp(min=1).float().log()

@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 Paths = str | tuple["Paths", ...] | Mapping[str, "Paths"]
-"""Names of results, such as ``input.image``: one, or a tuple or dict of them."""
+"""Path of a result, such as ``input.image``, or a tuple or dict of paths."""
 Step = Callable[[Any], Any] | tuple[Paths, Callable[[Any], Any]]
 
 
 class Sequential(nn.Module):
-    """Steps in a row. Each gets the result before it, or the results that it names.
+    """Steps that are computed one after another; each gets the previous result, or the results that it names.
 
         Sequential(
             image=("input.image", convolutions),
@@ -22,15 +22,15 @@ class Sequential(nn.Module):
             output={"features": "joined", "image": "image"},
         )
 
-    A step is a module or another function of one argument, or a pair of paths and such a function. Of the results,
-    ``input`` is the whole input, and the others have the names of their steps, or their numbers from "0" on. A dot
-    goes on to an entry of a dict, or to an attribute. (As ``Sequential`` of ALF, but without states: memory is in
+    A step is a module or another function of one argument, or a pair of paths and such a function. The result ``input``
+    is the whole input; other results have the name of their step, or its number from "0" on. After a dot follows the
+    key of a dict or the name of an attribute. (As ``Sequential`` of ALF, but without states: memory is in
     ``algo.rnn``.)
 
     Args:
-        *steps: the first steps.
-        output: paths of what is returned; by default the last result.
-        **named: further steps, with names.
+        *steps: the first steps, numbered from "0" on.
+        output: paths of the results that are returned; by default the last result.
+        **named: further steps by name, after the numbered ones.
 
     Raises:
         ValueError: a step is not a function, or reads a result that no earlier step has.

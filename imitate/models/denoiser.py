@@ -45,7 +45,7 @@ class Denoiser(nn.Module):
         self.marks = marks
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Also compile the encoder, which :meth:`condition` calls separately from :meth:`forward`."""
+        """Compile the network and the encoder, which :meth:`condition` calls separately from :meth:`forward`."""
         self.encoder.compile(*args, **kwargs)
         super().compile(*args, **kwargs)
 
@@ -69,7 +69,7 @@ class Denoiser(nn.Module):
     def for_steps(
         self, steps: Sequence[float], condition: Tensor, given: Given | None = None
     ) -> AtSteps:
-        """Return :meth:`forward` for these steps and this condition, with common parts computed only once."""
+        """Return a function like :meth:`forward` for given steps and one condition; common parts are computed once."""
         network, times = self.network, tuple(steps)
         if isinstance(network, ConditionalUnet1D):
             films = network.films(times, condition)
@@ -94,7 +94,7 @@ class Denoiser(nn.Module):
 
 
 class AtSteps:
-    """A denoiser at the steps of one sampling, called with a noisy chunk (B, T, A) and a step.
+    """Denoiser for the steps of one sampling, called with a noisy chunk (B, T, A) and one of these steps.
 
     Args:
         steps: the S steps.
@@ -102,7 +102,7 @@ class AtSteps:
         denoise: maps a noisy chunk and the conditions of a step to the prediction.
 
     Attributes:
-        conditions, denoise: as given.
+        conditions, denoise: the arguments of these names.
     """
 
     def __init__(

@@ -58,13 +58,13 @@ def step_encoder(dim: int, output_dim: int) -> nn.Sequential:
 
 
 def steps_like(step: Tensor | float, sample: Tensor) -> Tensor:
-    """Return the step of each row of ``sample`` (B, ...) as a float tensor (B,), from one number or (B,)."""
+    """Return the step of each row of ``sample`` (B, ...) as a float tensor (B,); ``timestep`` is a number or (B,)."""
     steps = torch.as_tensor(step, dtype=torch.float32, device=sample.device)
     return steps.expand(sample.shape[0])
 
 
 class ResidualBlock(nn.Module):
-    """LayerNorm, Linear, SiLU, dropout, Linear, added to the input."""
+    """Residual block: LayerNorm, Linear, SiLU, dropout, Linear; the result is added to the input."""
 
     def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ class DiffusionTransformer(nn.Module):
                 nn.init.zeros_(p)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # stored because the original stores it
+        # buffers that the original's checkpoints contain; they are not learned
         for name in ("mask", "memory_mask", "_dummy_variable"):
             state_dict.pop(f"{prefix}{name}", None)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -23,7 +23,7 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "g
 
 
 class _Layer(nn.Module):
-    """Base class of both kinds of layers: one self-attention, one MLP."""
+    """Common part of encoder and decoder layers: self-attention and an MLP."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class DecoderLayer(_Layer):
     ) -> Tensor:
         """Update the queries ``(B, K or 1, E)`` to ``(B, K, E)``.
 
-        ``places`` is the memory plus its positions; one query may represent K equal ones.
+        ``places`` is the memory plus the memory's positions. A single query may stand for K equal queries.
         """
         own = queries[: x.shape[1]]
         if self.pre_norm:
@@ -137,7 +137,7 @@ class DETREncoder(nn.Module):
         num_heads: number of attention heads, a divisor of E.
         feedforward_dim: width of the MLPs.
         dropout: dropout of attention weights, of each sublayer and inside the MLPs.
-        pre_norm: LayerNorm before each sublayer and at the end, not after each sum.
+        pre_norm: LayerNorm before each sublayer and at the end; false: after each residual sum.
         activation: activation of the MLPs.
     """
 
@@ -171,7 +171,7 @@ class DETREncoder(nn.Module):
         Args:
             x: (B, T, E).
             positions: (1 or B, T, E) positions, which are added to queries and keys.
-            pad_mask: (B, T) bool, false for padding, which is ignored. Each row needs at least one token that is not.
+            pad_mask: (B, T) bool, false for padding, which is ignored. Each row needs at least one true value.
             count: number of tokens to return, from the first; the last layer computes only these. None: all.
 
         Returns:
@@ -192,7 +192,7 @@ class Decoder(nn.Module):
         num_heads: number of attention heads, a divisor of E.
         feedforward_dim: width of the MLPs.
         dropout: dropout of attention weights, of each sublayer and inside the MLPs.
-        pre_norm: LayerNorm before each sublayer.
+        pre_norm: LayerNorm before each sublayer; false: after each residual sum.
         first_layer_only: return the first layer's result and do not use the others, as the published code of ACT does
             by mistake.
         activation: activation of the MLPs.
@@ -263,7 +263,7 @@ def sinusoidal_positions_2d(height: int, width: int, dim: int) -> Tensor:
 
 
 def _init_matrices(module: nn.Module) -> None:
-    """Initialize as DETR: Xavier for every matrix."""
+    """Initialize every matrix by Xavier's rule, as DETR does."""
     for p in module.parameters():
         if p.dim() > 1:
             nn.init.xavier_uniform_(p)
@@ -272,9 +272,9 @@ def _init_matrices(module: nn.Module) -> None:
 class ObservationTokens(nn.Module):
     """Tokens of the last frames of an observation.
 
-    Vectors without a network form one token together, or one each. Each key with a network forms one token, or one per
-    cell if its features are a map ``(C, H, W)`` (no pooling, not flattened). A token's position is learned per frame
-    and key; DETR's sinusoidal positions of row and column are added for cells.
+    Vectors without a network form one common token, or one token each. Each key with a network forms one token, or one
+    token per cell if its features are a map ``(C, H, W)`` (no pooling, not flattened). A token's position is learned
+    per frame and key; DETR's sinusoidal positions of row and column are added for cells.
 
     Args:
         encoder: encoder of the observation.
@@ -301,7 +301,7 @@ class ObservationTokens(nn.Module):
         self.vectors = [key for key in encoder.feature_dims if key not in encoder.encoded_shapes]
         joined = bool(self.vectors) and not separate_vectors
         self.state = nn.Linear(self.dim_of(self.vectors), embed_dim) if joined else None
-        # numbered, because a key's name may not be a valid module name
+        # a list instead of a dict, because an observation's key may not be a valid module name
         self.vector_maps = nn.ModuleList(
             nn.Linear(self.dim_of([key]), embed_dim) for key in self.vectors if separate_vectors
         )
@@ -362,7 +362,7 @@ class ObservationTokens(nn.Module):
             tokens.append(linear(features[key]).unsqueeze(2))
         for key, linear in zip(self.encoded, self.maps, strict=True):
             shape, value = self.encoder.encoded_shapes[key], features[key]
-            # the channels of a map are the features of its cells
+            # each cell of a feature map becomes one token, whose features are the channels
             channels = shape[0] if len(shape) == 3 else value.shape[-1]
             pixels = value.reshape(*value.shape[:2], channels, -1)
             tokens.append(linear(pixels.transpose(-2, -1)))

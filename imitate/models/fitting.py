@@ -25,27 +25,27 @@ class Stats(Protocol):
 
     @property
     def mean(self) -> ArrayLike:
-        """Average."""
+        """Mean of each number, or of each channel of an image."""
         ...
 
     @property
     def std(self) -> ArrayLike:
-        """Population standard deviation."""
+        """Population standard deviation of each number, or of each channel."""
         ...
 
     @property
     def min(self) -> ArrayLike:
-        """Smallest value."""
+        """Smallest value of each number, or of each channel."""
         ...
 
     @property
     def max(self) -> ArrayLike:
-        """Largest value."""
+        """Largest value of each number, or of each channel."""
         ...
 
     @property
     def quantiles(self) -> Mapping[float, ArrayLike] | None:
-        """Quantiles 0.01, 0.1, 0.9 and 0.99 by their level; None if they are not known, as for images."""
+        """Quantiles 0.01, 0.1, 0.9 and 0.99 by their level; None if they were not measured, as for images."""
         ...
 
 
@@ -55,7 +55,7 @@ Statistics = Mapping[str, Mapping[str, Stats]]
 
 @dataclass(frozen=True)
 class MeasuredStats:
-    """Statistics of values (N, ...); each has the shape (...)."""
+    """Statistics of N values, which were measured in float64; each statistic has the shape of one value."""
 
     mean: Tensor
     std: Tensor
@@ -79,11 +79,11 @@ class MeasuredStats:
 
 
 QUANTILES = {"quantile": (0.01, 0.99), "quantile10": (0.1, 0.9)}
-"""Levels of the quantiles that these normalizations map to -1 and 1."""
+"""For each normalization by quantiles, the levels of the quantiles that it maps to -1 and 1."""
 
 
 class PartlyMeasured(Mapping[str, Stats]):
-    """Statistics of which some are measured on first use.
+    """Statistics by key, some of which are measured when they are first read.
 
     Args:
         known: statistics of all keys, from before a step changed the values.
@@ -145,8 +145,8 @@ def _quantile(mode: str, stats: Stats, place: str) -> Affine:
     found = stats.quantiles
     if found is None:
         raise ConfigError(
-            f"{place}: '{mode}' is for vectors, and the quantiles of this one are not known; "
-            "expected 'mean_std' or 'min_max'"
+            f"{place}: '{mode}' needs quantiles, which are known only for vectors, and not here; expected 'mean_std' "
+            "or 'min_max'"
         )
     lower, upper = (_tensor(found[level]) for level in QUANTILES[mode])
     return normalization.quantiles(lower, upper, _tensor(stats.min), _tensor(stats.max))

@@ -63,9 +63,9 @@ class Generator(nn.Module):
         output_dim: D, length of a particle.
         noise_dim: K, number of noise values that the network sees, at most D with ``link``; None: the smaller of 32 and
             D.
-        layer_dims: hidden layers.
-        link: factor of noise (n, D) that is added to the particles; 0: none, and noise is (n, K). With the default
-            particles begin as the noise, which keeps the slopes of ``gpvi`` regular.
+        layer_dims: widths of the hidden layers.
+        link: factor of the noise (n, D) that is added to the particles; 0: no noise is added, and noise is (n, K). With
+            the default, particles begin as the noise, so that the Jacobians of ``gpvi`` are regular.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Generator(nn.Module):
         noise_dim = min(32, output_dim) if noise_dim is None else noise_dim
         if link and noise_dim > output_dim:
             raise ValueError(
-                f"noise_dim {noise_dim} exceeds the {output_dim} numbers of a particle"
+                f"noise_dim {noise_dim} exceeds the {output_dim} numbers of a particle: lower it, or set link to 0"
             )
         self.body = MLP(noise_dim, layer_dims)
         self.last = nn.Linear(self.body.output_dim, output_dim)
@@ -98,7 +98,7 @@ class Generator(nn.Module):
 
     @torch.no_grad()
     def jacobian(self, noise: Tensor) -> Tensor:
-        """Return the slopes (n, D, K) of the network, without the link; no gradient."""
+        """Return the Jacobians (n, D, K) of the network without the link term, without gradient."""
         x = noise[:, : self.noise_dim]
         slopes = torch.eye(self.noise_dim, device=x.device, dtype=x.dtype).expand(len(x), -1, -1)
         for layer in self.body.layers:
@@ -109,7 +109,7 @@ class Generator(nn.Module):
 
 
 def inverse_products(generator: Generator, noise: Tensor, vectors: Tensor) -> Tensor:
-    """Return J^-T v (n, m, D) of m vectors (n, m, D) for each draw, J the slopes of particles by noise (n, D)."""
+    """Return J^-T v (n, m, D) for m vectors v (n, m, D) per draw; J is the Jacobian of a particle by its noise."""
     seen, link = generator.noise_dim, generator.link
     slopes = generator.jacobian(noise)
     own, rest = slopes[:, :seen], slopes[:, seen:]
@@ -124,10 +124,10 @@ def inverse_products(generator: Generator, noise: Tensor, vectors: Tensor) -> Te
 
 
 def gpvi(generator: Generator, noise: Tensor, gradients: Tensor, weight: float) -> Tensor:
-    """Return the directions (n, D) of generative particle variational inference: the kernel is of noise, not outputs.
+    """Return the directions (n, D) of generative particle variational inference, with a kernel of the noise.
 
     Args:
-        generator: with ``link``, or with as many noise values as outputs.
+        generator: generator with ``link`` above 0, or with as many noise values as outputs.
         noise: (n, D).
         gradients: (n, D) gradients of the loss by the particles.
         weight: strength of the repulsion.
@@ -140,7 +140,7 @@ def gpvi(generator: Generator, noise: Tensor, gradients: Tensor, weight: float) 
 
 
 def _of_others(moved: Tensor, gradients: Tensor) -> Tensor:
-    """Return the mean over the other draws: move means over all n, in which a draw's own part is its gradient."""
+    """Convert means over all n draws to means over the n - 1 other draws, by removing each draw's own gradient."""
     count = len(moved)
     return (count * moved - gradients) / (count - 1)
 
@@ -161,7 +161,7 @@ def directions(
 
 
 class WeightLayout:
-    """Order of an MLP's weights in a particle: for each layer the matrix (in, out), then the offsets (out)."""
+    """Order of an MLP's weights in a particle: for each layer the matrix (in, out), then the biases (out)."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         self.pairs = list(zip(widths[:-1], widths[1:], strict=True))
@@ -169,7 +169,7 @@ class WeightLayout:
         """Number of weights, D."""
 
     def layers(self, particles: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Split particles (E, D) into the weights (E, in, out) and offsets (E, out) of each layer."""
+        """Split particles (E, D) into the weights (E, in, out) and biases (E, out) of each layer."""
         found, start = [], 0
         for n, m in self.pairs:
             scaled = particles[:, start : start + n * m + m] / math.sqrt(n)

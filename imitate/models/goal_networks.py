@@ -17,7 +17,7 @@ from imitate.models.mlp import MLP, FullPrecisionLinear, gelu
 from imitate.models.observation import ObservationEncoder
 
 LAST_GAIN = 0.1
-"""Gain of the initial weights of an actor's last layer."""
+"""Gain of the Xavier initialization of an actor's last layer."""
 
 
 class GoalActor(PolicyNetwork):
@@ -27,7 +27,7 @@ class GoalActor(PolicyNetwork):
         encoder: encoder of observation and goal, or of the observation alone.
         layer_dims: widths of the hidden layers.
         output_dim: A, size of an action.
-        more: number of further features, for a goal that is a vector of features.
+        more: number of further input features, such as those of a goal that is a learned representation.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GoalActor(PolicyNetwork):
 
 
 class NormedMLPs(nn.Module):
-    """E networks of linear map, GELU and layer normalization, with a linear map at the end.
+    """E MLPs whose hidden layers are linear map, GELU and layer normalization; the last layer is linear.
 
     Args:
         size: E, number of networks.
@@ -223,7 +223,7 @@ class SubgoalValue(nn.Module):
         return to_sphere(self.rep(self.both(obs, goal))[0])
 
     def forward(self, obs: Obs, goal: Obs, target: NormedMLPs | None = None) -> Tensor:
-        """Return values (E, B); with ``target`` those of target networks, for the same representation."""
+        """Return values (E, B), by the MLPs ``target`` if given; the representation is always the online one."""
         features = torch.cat([self.obs(obs), self.represent(obs, goal)], dim=-1)
         values: Tensor = (target or self.mlps)(features)
         return values.squeeze(-1)

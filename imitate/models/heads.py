@@ -20,7 +20,7 @@ from imitate.functional.sampling import draw_class, draw_normal, pick_class
 from imitate.models.mlp import FullPrecisionLinear
 
 LOW_NOISE_STD = 1e-4
-"""Standard deviation used for acting with ``low_noise_eval``."""
+"""Standard deviation with which policies act in evaluation if ``low_noise_eval`` is set."""
 
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _MEAN_LIMIT = 9.0
@@ -49,7 +49,7 @@ class ActionDistribution(ABC):
         """Sample actions ``(*B, A)``, without gradient."""
 
     def restricted(self, allowed: Tensor) -> Self:
-        """Return the distribution over the choices that are ``allowed``, (*B, C) bool.
+        """Restrict the distribution to the choices that are ``allowed``, (*B, C) bool.
 
         Raises:
             ConfigError: actions are not choices.
@@ -71,7 +71,7 @@ class Deterministic(ActionDistribution):
         return self._mean
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return 0 where actions equal the point, else -inf, which is useless as a loss."""
+        """Return 0 where actions equal the point, else -inf; a loss needs another measure."""
         equal = actions == self._mean if weight is None else (actions == self._mean) | (weight == 0)
         equal = equal.all(-1)
         return torch.where(equal, 0.0, -math.inf)
@@ -156,7 +156,7 @@ class GaussianMixture(ActionDistribution):
 
 
 class TanhDistribution(ActionDistribution):
-    """Gaussian or mixture whose values are transformed by tanh.
+    """Gaussian or mixture, the ``base``, whose values are transformed by tanh.
 
     The inverse clamps 1 +- a at 1e-6, and the correction of the density is log(1 - a^2 + 1e-6), so that a = +-1 has a
     finite density.
@@ -192,7 +192,9 @@ class TanhDistribution(ActionDistribution):
         The density is computed before the tanh, where it is exact: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
         """
         if not isinstance(self.base, Gaussian):
-            raise TypeError(f"samples of a {type(self.base).__name__} have no gradient")
+            raise TypeError(
+                f"samples with gradients need a tanh of a Gaussian, but this is a tanh of a {type(self.base).__name__}"
+            )
         before_tanh, log_prob = self.base.draw(num_samples, generator)
         slope = 2.0 * (math.log(2.0) - before_tanh - nn.functional.softplus(-2.0 * before_tanh))
         return before_tanh.tanh(), log_prob - slope.sum(-1)
@@ -209,7 +211,7 @@ class ActionHead(nn.Module, ABC):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return actions ``(*B, A)``: with the learned noise to explore, else as in evaluation."""
+        """Return actions ``(*B, A)``: with the learned noise if ``explore``, else as in evaluation."""
 
     def loss(
         self,
@@ -236,7 +238,7 @@ class ActionHead(nn.Module, ABC):
         real = torch.ones_like(actions[..., 0]) if mask is None else mask.to(actions)
         dims = real.repeat_interleave(actions.shape[-1], dim=-1)
         log_prob, steps = distribution.log_prob(actions.flatten(-2), dims), real.sum(-1)
-        # one density of the whole chunk, so that its steps have equal weights
+        # the head gives one density for a whole chunk, so the chunk is weighted by the mean weight of its steps
         if weight is not None:
             counts = (weight * real).sum(-1) / steps.clamp(min=1.0)
             log_prob, steps = log_prob * counts, steps * counts
@@ -290,7 +292,7 @@ class DeterministicHead(ActionHead):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the weighted sum of the regression errors, each averaged over steps.
 
-        Arguments as in the base class.
+        The arguments are those of :meth:`ActionHead.loss`.
         """
         predicted, counts = self(features).mean, step_weights(mask, weight)
         if actions.dim() > features.dim():
@@ -322,9 +324,9 @@ class GaussianHead(ActionHead):
         fixed_std: keep the std at ``init_std``.
         state_independent_std: learn one std for all states, by its logarithm.
         std_activation: function from the linear map's output to the std.
-        low_noise_eval: in evaluation act with the mean instead of a sample.
+        low_noise_eval: act with the mean instead of a sample in evaluation.
         use_tanh: apply tanh to values (and correct the density for it) instead of to the mean.
-        init_last_fc_weight: initialize weights and biases uniformly in +- this.
+        init_last_fc_weight: initialize weights and biases uniformly between minus and plus this number; None: as torch.
     """
 
     def __init__(
@@ -368,7 +370,7 @@ class GaussianHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return a sample to explore or without ``low_noise_eval``, else the mean."""
+        """Return a sample if ``explore`` is true or ``low_noise_eval`` is false, else the mean."""
         if explore or not self.low_noise_eval:
             return self.forward(features).sample(generator)
         mean = self._mean(features)
@@ -445,7 +447,7 @@ class GMMHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return a sample; the mode is sampled in evaluation too."""
+        """Return a sample; in evaluation with less noise, but the mode of the mixture is always sampled."""
         low_noise = self.low_noise_eval and not explore
         return self.forward(features, low_noise=low_noise).sample(generator)
 

@@ -1,4 +1,4 @@
-"""Network of one observation, or of several of the same kind: randomizers, core, ReLU.
+"""Network of one observation, or of several observations that share it: randomizers, core, ReLU.
 
 A core is a module built as ``core(input_shape, **core_kwargs)`` with an attribute ``output_shape``; its ``forward``
 maps ``(B, *input_shape)`` to ``(B, *output_shape)``. If its constructor has arguments of these names, they are passed
@@ -104,7 +104,7 @@ class KeyEncoder(nn.Module):
         """Encode values ``(*B, *input_shape)`` of one or more keys as ``(*B, output_dim)`` each, in one pass.
 
         Args:
-            values: one per key; or features ``(*B, *frozen_shape)`` from :meth:`frozen_features`.
+            values: value of each key, or its features ``(*B, *frozen_shape)`` from :meth:`frozen_features`.
             language: ``(*B, D)``, if the core uses it.
         """
         if self.frozen_shape is not None and values[0].shape[-3:] == self.frozen_shape:
@@ -138,7 +138,7 @@ class KeyEncoder(nn.Module):
         return list(x.reshape(len(values), *batch, self.output_dim).unbind(0))
 
     def _core_inputs(self, x: Tensor, keys: int, language: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the inputs of the core: the samples, and if it uses language the embedding of each."""
+        """Return the inputs of the core: the samples, and the embedding of each if the core uses language."""
         if language is None or not self.uses_language:
             return (x,)
         language = language.reshape(-1, language.shape[-1]).repeat(keys, 1)
@@ -167,14 +167,14 @@ class KeyEncoder(nn.Module):
 def make_key_encoder(
     key: str, shape: Shape, section: str, config: Any, supplies: Mapping[str, Any]
 ) -> KeyEncoder | None:
-    """Build the network of a key, or return None if it needs none.
+    """Build the network of a key; return None if the section names neither core nor randomizer.
 
     Args:
         key: name of the observation, for messages.
         shape: shape of one step, as networks see it.
         section: name of the section, for messages.
         config: the section ``observation.encoder.<section>``.
-        supplies: arguments for cores with parameters of these names.
+        supplies: further arguments, given to cores whose constructors have parameters of these names.
     """
     try:
         randomizers = _randomizers(shape, config)
@@ -197,7 +197,7 @@ def _core(shape: Shape, config: Any, supplies: Mapping[str, Any]) -> nn.Module |
 
 
 def _randomizers(shape: Shape, config: Any) -> list[Randomizer]:
-    """Return the randomizers: one name with its arguments, or a list of names with a list of arguments."""
+    """Build the randomizers of a section, which names one with its arguments, or lists of names and arguments."""
     names = config.get("obs_randomizer_class", None) or ()
     kwargs = config.get("obs_randomizer_kwargs", None) or {}
     if isinstance(names, str):

@@ -61,7 +61,7 @@ class NormedLayer(nn.Module):
 def normed_mlp(
     inputs: int, hidden: Sequence[int], outputs: int, last: nn.Module | None = None
 ) -> nn.Sequential:
-    """Return hidden layers and an output layer: normalized by ``last``, or linear without it."""
+    """Return normalized hidden layers and an output layer, normalized with the activation ``last``, or linear."""
     widths = [inputs, *hidden]
     layers: list[nn.Module] = [NormedLayer(n, m) for n, m in zip(widths[:-1], hidden, strict=True)]
     layers.append(
@@ -103,7 +103,7 @@ class LogitEnsemble(nn.Module):
         nn.init.zeros_(layers[-1].weight)
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
-        """Map (M, N, inputs) to logits (M, N, K), part m by the network ``members[m]``; by default by all E."""
+        """Map (M, N, inputs) to logits (M, N, K) by the networks ``members`` (M); by default by all E networks."""
 
         def of(weight: Tensor) -> Tensor:
             return weight if members is None else weight[members]
@@ -139,6 +139,6 @@ class Atoms(nn.Module):
         return symexp(expected_value(logits, self.values))
 
     def two_hot(self, numbers: Tensor) -> Tensor:
-        """Divide each number (*B) between its two neighbouring atoms: (*B, K); beyond the limits, to the last one."""
+        """Distribute each number (*B) over its two neighbouring atoms (*B, K); beyond the limits, to the last atom."""
         one = torch.ones_like(numbers).unsqueeze(-1)
         return project_categorical(one, symlog(numbers).unsqueeze(-1), self.values)

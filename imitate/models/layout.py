@@ -1,4 +1,4 @@
-"""Layouts of observations and actions: in files, inside networks, and as sent to the robot."""
+"""Layouts of observations and actions: in files, inside networks, and for the robot."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _Convert = Callable[[Tensor], Tensor]
 
 
 class _Robot(NamedTuple):
-    """Form of three numbers in which a robot takes rotations."""
+    """Forms of a rotation as three numbers, as which a robot takes it: axis-angle or Euler angles."""
 
     from_6d: _Convert
     to_6d: _Convert
@@ -75,7 +75,7 @@ _ROBOT_ROTATIONS = {
 
 
 class ActionKey(NamedTuple):
-    """One action key.
+    """Size and rotation form of one action key.
 
     Attributes:
         stored: number of values in the data.

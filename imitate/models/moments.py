@@ -43,7 +43,7 @@ class RowMoments(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """Return the standard deviation (D,); 1 where nothing is known or nothing varies."""
+        """Return the standard deviation (D,); 1 for numbers without rows so far or without variation."""
         std = (self.squares / self.count.clamp(min=1.0)).sqrt()
         return std.masked_fill_(std <= 1e-6, 1.0)
 
@@ -60,11 +60,11 @@ class PopArt(FullPrecisionLinear):
     Args:
         input_dim: number of features.
         num_values: V.
-        rate: fraction of the statistics that is replaced by those of new returns; the first ones count alike.
+        rate: fraction of the statistics that each new set of returns replaces; the first sets have equal weights.
 
     Attributes:
         mean: (V,) mean of the returns.
-        std: (V,) their standard deviation.
+        std: (V,) standard deviation of the returns.
         count: () number of times that the statistics have changed.
     """
 

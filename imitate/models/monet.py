@@ -9,7 +9,8 @@ Representation", 2019 (arXiv:1901.11390). For slots k = 1..G of an image x, with
     loss      -log sum_k m_k N(x; x_k, sigma_k) + beta sum_k KL(q || N(0, 1)) + gamma KL(m || m') -> slot_losses
 
 The core gives the means of all slots. It is trained by a policy's loss, and by that of the auxiliary ``monet``
-(:mod:`imitate.algo.slots.monet`). sigma_1 differs from the others, which decides what the first slot is.
+(:mod:`imitate.algo.slots.monet`). sigma_1, which differs from the sigma of the other slots, decides what the first slot
+represents.
 
 Departures: smaller networks for small images; the encoder sees m_k instead of log m_k, which has no lower limit.
 """
@@ -32,7 +33,7 @@ def _block(before: int, after: int) -> nn.Sequential:
 
 
 class MaskNet(nn.Module):
-    """U-Net from (B, C, H, W) to logits (B, 2, H, W), each level of half the height and width, with a vector below."""
+    """U-Net from (B, C, H, W) to logits (B, 2, H, W); each level halves height and width, the lowest is a vector."""
 
     def __init__(self, shape: Shape, channels: int, levels: int = 3) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class MaskNet(nn.Module):
         self.last = nn.Conv2d(channels, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return unnormalized logits of attention and of what is left."""
+        """Return unnormalized logits (B, 2, H, W): of the slot's attention, and of the remaining scope."""
         kept = []
         for number, block in enumerate(self.down):
             x = block(F.max_pool2d(x, 2) if number else x)
@@ -62,7 +63,7 @@ class MaskNet(nn.Module):
 
 
 class SlotCore(nn.Module):
-    """Attention and encoder.
+    """Core that divides an image among slots by attention and encodes each slot.
 
     Args:
         input_shape: (C, H, W), at least 8 x 8.
@@ -113,7 +114,7 @@ class SlotCore(nn.Module):
 
 
 class SlotDecoder(nn.Module):
-    """Spatial broadcast decoder of slots, without positions other than the coordinates."""
+    """Decoder that broadcasts a slot to all pixels and adds their coordinates (spatial broadcast decoder)."""
 
     def __init__(self, core: SlotCore, channels: int = 32) -> None:
         super().__init__()

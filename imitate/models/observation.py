@@ -15,9 +15,9 @@ from imitate.models.layout import Shape
 from imitate.system.instructions import LANGUAGE_KEY
 
 CONDITION_KEY = "advantage_condition"
-"""Name of the input with the condition of :mod:`imitate.algo.slots.advantage`."""
+"""Key of the input that contains the condition of :mod:`imitate.algo.slots.advantage`."""
 GOOD = (1.0, 0.0)
-"""The condition under which a policy acts; (0, 1) marks steps that are not good, (0, 0) is no condition."""
+"""Value of the condition for acting: the action is good. (0, 1) means not good, (0, 0) means no condition."""
 
 
 class ObservationEncoder(nn.Module):
@@ -75,7 +75,7 @@ class ObservationEncoder(nn.Module):
     def _networks(
         self, modalities: Mapping[str, str], encoder_config: Any
     ) -> list[tuple[list[str], str, Any]]:
-        """Return the keys that share a network, the name of their section, and the section."""
+        """Yield for each network the keys that share it, the name of their section, and the section."""
         networks: list[tuple[list[str], str, Any]] = []
         shared: dict[tuple[str, Shape], list[str]] = {}
         for key, shape in self.obs_shapes.items():
@@ -86,7 +86,7 @@ class ObservationEncoder(nn.Module):
                 if name == "low_dim":
                     continue
                 raise ConfigError(
-                    f"observation.encoder.{name} is missing, but observation '{key}' needs it"
+                    f"observation.encoder.{name} is missing, but observation '{key}' needs it: add this section"
                 )
             if config.get("share", False) and (name, shape) in shared:
                 shared[name, shape].append(key)
@@ -110,11 +110,11 @@ class ObservationEncoder(nn.Module):
         self._vectors_only = not self.nets and all(len(s) == 1 for s in self.obs_shapes.values())
 
     def shared_keys(self) -> list[list[str]]:
-        """Return the keys of each network that is shared by several."""
+        """Return the groups of keys that share a network."""
         return [keys for keys in self._keys_of.values() if len(keys) > 1]
 
     def networks_of_keys(self) -> dict[str, KeyEncoder]:
-        """Return the network of each key that has one."""
+        """Return the network of each key that is encoded by a network."""
         nets = self._encoders()
         return {key: nets[module] for module, keys in self._keys_of.items() for key in keys}
 
@@ -146,7 +146,7 @@ class ObservationEncoder(nn.Module):
     def keypoints(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return keypoints of the networks with a spatial softmax: per key ``(*B, K, 2)``, x and y in pixels.
 
-        They are computed as in evaluation, without noise and from the centre crop.
+        Keypoints are computed as in evaluation: without noise, and from the centre crop.
         """
         found: dict[str, Tensor] = {}
         for module, net in self._encoders().items():

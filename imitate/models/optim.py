@@ -75,17 +75,17 @@ def lr_factor(
 _FUSED_DEVICES = {"cpu", "cuda", "mps"} & set(_get_fused_kernels_supported_devices())
 
 ShareGradients = Callable[[Sequence[nn.Parameter]], AbstractContextManager[None]]
-"""Context of a backward pass that gives these weights the mean gradients of all training processes."""
+"""Returns a context for a backward pass, in which gradients of the weights are averaged over all processes."""
 
 
 class _ContiguousViews(torch.optim.Optimizer):
-    """Base class of both optimizers: gives the fused CPU kernel contiguous views of the weights.
+    """Base class of Adam and AdamW that gives the fused CPU kernel contiguous views of the weights.
 
     The kernel copies tensors that are not contiguous, which takes three times as long as the step itself for
     convolutions with channels last. The views share the memory of the weights.
 
     Attributes:
-        rates: learning rates on the device by group of weights, in place of the groups' numbers, or None.
+        rates: learning rates on the device, one per group of weights, used in place of each group's ``lr``; or None.
     """
 
     rates: Sequence[Tensor] | None = None
@@ -100,7 +100,7 @@ class _ContiguousViews(torch.optim.Optimizer):
         return found
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add weights, as torch does."""
+        """Add a group of weights, as torch's optimizers do."""
         _undecorated(super().add_param_group)(self, param_group)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -109,7 +109,7 @@ class _ContiguousViews(torch.optim.Optimizer):
             return self.profile_hook_step(_ContiguousViews._step)(self, closure)
         return self._step(closure)
 
-    # otherwise torch wraps the method for its profiler, which takes as long as the step of a small network
+    # keeps torch from wrapping the method for its profiler, which takes as long as the step of a small network
     step.hooked = True  # type: ignore[attr-defined]
 
     def _step_hooks(self) -> tuple[dict[int, Any], ...]:
@@ -160,19 +160,23 @@ class _ContiguousViews(torch.optim.Optimizer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, as torch does."""
+        """Return the state of the optimizer, as torch's optimizers do."""
         state: dict[str, Any] = _undecorated(super().state_dict)(self)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, as torch does.
+        """Load a state of the optimizer, as torch's optimizers do, but check shapes and values first.
 
         Raises:
-            ValueError: a value does not fit its weight: the kernel would read and write beyond the value.
+            ValueError: the shape of a moment differs from that of its weight, so that the kernel would write beyond it,
+                or a setting is not finite.
         """
         groups = state_dict["param_groups"]
         if len(groups) != len(self.param_groups):
-            raise ValueError(f"{len(groups)} groups of weights, not {len(self.param_groups)}")
+            raise ValueError(
+                f"the saved optimizer has {len(groups)} groups of weights, but this network has "
+                f"{len(self.param_groups)}"
+            )
         numbers = [number for group in groups for number in group["params"]]
         weights = [weight for group in self.param_groups for weight in group["params"]]
         moments = {
@@ -188,7 +192,7 @@ class _ContiguousViews(torch.optim.Optimizer):
 
 
 def _moments(state: Mapping[str, Any], weight: Tensor) -> dict[str, Tensor]:
-    """Return the moments of a weight; raise ValueError if their shapes differ from its own."""
+    """Return step counter and moments of a weight. Raises ValueError if a moment has another shape than the weight."""
     found: dict[str, Tensor] = {"step": torch.tensor(float(state["step"]), dtype=torch.float32)}
     for name in ("exp_avg", "exp_avg_sq"):
         found[name] = torch.as_tensor(state.get(name, ()))
@@ -200,13 +204,15 @@ def _moments(state: Mapping[str, Any], weight: Tensor) -> dict[str, Tensor]:
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a group of weights; raise ValueError or TypeError for what is none."""
+    """Return the settings of a group of weights. Raises ValueError or TypeError if one is not a finite number."""
     found = {
         name: group[name] for name in ("lr", "eps", "weight_decay", "initial_lr") if name in group
     }
     beta1, beta2 = group["betas"]
     if not all(math.isfinite(number) for number in (*found.values(), beta1, beta2)):
-        raise ValueError(f"settings that are not finite: {found}, {group['betas']}")
+        raise ValueError(
+            f"the saved optimizer has settings that are not finite: {found}, betas {group['betas']}"
+        )
     return {**found, "betas": (beta1, beta2)}
 
 
@@ -224,12 +230,12 @@ _ONE = torch.ones(())
 
 
 def is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Return True if the kernel of this optimizer is called directly: for all groups of weights."""
+    """Return True if :meth:`step` can call the fused kernel directly for all groups of weights."""
     return all(map(_is_plain, optimizer.param_groups))
 
 
 def _is_plain(group: Mapping[str, Any]) -> bool:
-    """Return True for fused weights of float32 on one kind of device, without options that are not used here."""
+    """Return True for a fused group of float32 weights, all on CPUs or all on GPUs, without amsgrad or maximize."""
     options = group["amsgrad"] or group["maximize"] or isinstance(group["lr"], Tensor)
     weights = group["params"]
     return (
@@ -302,7 +308,7 @@ def _match_layouts(optimizer: torch.optim.Optimizer) -> None:
         group["fused"] = optimizer.defaults["fused"]
     for weight, state in optimizer.state.items():
         if optimizer.defaults["fused"] and "step" in state:
-            # other kernels keep the step counter on the CPU
+            # kernels that are not fused keep the step counter on the CPU, so a loaded counter may be there
             state["step"] = state["step"].to(weight.device)
         for name, value in state.items():
             if value.shape == weight.shape and value.stride() != weight.stride():
@@ -335,7 +341,7 @@ def make_scheduler(
         optimizer: optimizer whose learning rates, of all groups, are scaled.
         config: an ``OptimizerConfig``; only its section ``learning_rate`` is used.
         steps_per_epoch: number of updates per epoch.
-        num_epochs: number of epochs of the whole training, at whose end a cosine ends.
+        num_epochs: number of epochs of the whole training; a cosine schedule ends with the last.
     """
     rate = config.learning_rate
 
@@ -368,7 +374,7 @@ def backward(
     Args:
         loss: scalar loss.
         parameters: the weights that get gradients, which are measured and clipped. Other networks in the loss, such as
-            the critic of an actor's loss, get none.
+            the critic in an actor's loss, get no gradients.
         max_grad_norm: L2 norm over all weights to which gradients are clipped; None: no clipping.
         share: see :data:`ShareGradients`; None if only one process trains.
         part: index of this part of the batch, from 0, and the number of parts; their gradients are averaged.
@@ -381,22 +387,22 @@ def backward(
     trained = []
     for parameter in parameters:
         if number == 0:
-            # replaces zero_grad, which costs as much as a small network's step; includes frozen weights, whose
-            # gradients would add up
+            # Discard old gradients, also of frozen weights, where they would add up. zero_grad would take as long as
+            # the step of a small network.
             parameter.grad = None
         if parameter.requires_grad:
             trained.append(parameter)
     with nullcontext() if share is None or not is_last else share(trained):
         (loss if parts == 1 else loss / parts).backward(inputs=trained)  # type: ignore[no-untyped-call]
     if number == 0 and parts > 1 and loss.is_cuda:
-        # A CUDA graph of a compiled network overwrites its results in the next part.
+        # copied, because the CUDA graph of a compiled network overwrites its results in the next part of the batch
         for weight in trained:
             weight.grad = None if weight.grad is None else weight.grad.clone()
     gradients = [p.grad for p in trained if p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if is_last and max_grad_norm is not None:
         scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        # on other devices, the process would have to wait
+        # skip the multiplication by 1 only on the CPU; on other devices, reading the scale would make the CPU wait
         if norm.device.type != "cpu" or not bool(scale == 1.0):
             torch._foreach_mul_(gradients, scale)
     return norm
@@ -437,7 +443,7 @@ class EMA:
         self.module = copy.deepcopy(source).requires_grad_(False).eval()
         for part in self.module.modules():
             if isinstance(part, nn.RNNBase):
-                # the weights of a copy are not contiguous, which cuDNN would fix in each call
+                # the weights of the copy are not in one block of memory, into which cuDNN would copy them in each call
                 part.flatten_parameters()
 
     def decay_at(self, update: int) -> float:
@@ -483,6 +489,6 @@ class EMA:
 
 
 def averaging(config: Any) -> Any:
-    """Return the section ``ema`` of an algorithm's section, or None if it is not enabled."""
+    """Return the section ``ema`` of an algorithm's section; None if the moving average is not enabled."""
     section = config.get("ema", None)
     return section if section is not None and section.enabled else None

@@ -15,18 +15,18 @@ _BUILDERS = {
     *("self", "input_shape", "input_channel"),
     *("language_dim", "default_norm", "load_pretrained"),
 }
-"""Arguments that only the builder of a network sets, never a configuration."""
+"""Constructor arguments that the builder of a network sets, so that a configuration cannot set them."""
 
 
 def chosen(table: Mapping[str, T], name: str, key: str) -> T:
-    """Return the entry of that name. Raises ConfigError with the nearest name if it is unknown."""
+    """Return the entry ``name`` of a table. Raises ConfigError with the nearest name if there is no such entry."""
     if name not in table:
         raise ConfigError(f"{key}: unknown '{name}'; {nearest(name, table)}")
     return table[name]
 
 
 def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: str) -> Any:
-    """Return the entry of that name, or another package's entry point of that name.
+    """Return the entry ``name`` of a table, or the entry point of that name in another package.
 
     Raises:
         ConfigError: neither exists, or the entry point cannot be loaded.
@@ -58,7 +58,7 @@ def arguments(kind: Any) -> list[str]:
 
 
 def supplied(kind: Any, **values: Any) -> dict[str, Any]:
-    """Return those of the builder's values for which the constructor has parameters."""
+    """Return the values of ``supplies`` for which the constructor of ``kind`` has parameters."""
     wanted = inspect.signature(kind).parameters
     return {name: value for name, value in values.items() if name in wanted}
 
@@ -66,7 +66,7 @@ def supplied(kind: Any, **values: Any) -> dict[str, Any]:
 def relevant(
     table: Mapping[str, Any], kind: Any, options: Mapping[str, Any] | None, key: str
 ) -> dict[str, Any]:
-    """Return the options that ``kind`` accepts.
+    """Return the options that the class ``kind`` accepts.
 
     Options of other classes in the table are ignored, so that the class can be changed without changing the options.
     An option that no class has raises ConfigError.

@@ -22,7 +22,7 @@ class SpatialSoftmax(nn.Module):
         temperature: temperature of the softmax over pixels.
         learnable_temperature: learn the temperature.
         output_variance: also return var x, cov x y and var y of each keypoint.
-        noise_std: standard deviation of noise added to the coordinates in training.
+        noise_std: standard deviation of the noise added to coordinates in training; 0: no noise.
     """
 
     pos_x: Tensor
@@ -217,7 +217,7 @@ POOLS: dict[str, Any] = {
 def make_pool(
     pool_class: str | None, pool_kwargs: Mapping[str, Any] | None, shape: Shape
 ) -> tuple[nn.Module, Shape]:
-    """Build the pooling of that name for features (C, H, W); return it with the shape of its output."""
+    """Build a pooling by its name for features (C, H, W); return the module and the shape of its output."""
     if pool_class is None:
         return nn.Identity(), shape
     kind = chosen(POOLS, pool_class, "pool_class")

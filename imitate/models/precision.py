@@ -1,4 +1,4 @@
-"""Fast computation on a device: bf16 if the hardware supports it, compiled networks, fast switching of their mode."""
+"""Precision and speed on a device: bf16 if the hardware supports it, compiled networks, fast mode switching."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU_COMPUTES_BF16 = (
 )
 """False if oneDNN does not support bf16 on this processor. Without oneDNN, torch's own kernels compute in any dtype.
 
-It is a constant, because an operator that is called during tracing would become a part of the traced network.
+This is a constant, because calling the check while a network is traced would make it a part of the network.
 """
 
 
@@ -41,7 +41,7 @@ def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a function that makes contexts in which wide layers compute in bf16, if :func:`autocast_dtype` is bf16."""
+    """Return a function that makes autocast contexts, which have an effect if :func:`autocast_dtype` is bf16."""
     if autocast_dtype(precision, device) is torch.float32:
         return nullcontext  # torch 2.4 has no autocast for MPS, not even a disabled one
     return partial(torch.autocast, device.type, dtype=torch.bfloat16)
@@ -53,7 +53,7 @@ def has_fast_bf16(device: torch.device) -> bool:
         capability_of = torch.cuda.get_device_capability
         return torch.version.hip is not None or capability_of(device)[0] >= CUDA_BF16
     if device.type == "cpu":
-        # older torch versions have no such test; then fp32 is the safe answer
+        # older torch versions cannot report the CPU's instructions; False, which means fp32, is then safe
         capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         return any(capability.get(name) for name in CPU_BF16)
     return False

@@ -45,13 +45,13 @@ class Preprocess(nn.Module):
     Args:
         raw_shapes: shape of one step of each observation key as stored.
         modalities: 'low_dim', 'rgb', 'depth' or 'scan' for each key.
-        actions: the action keys, or the size of each, in the order of concatenation.
+        actions: layout of the action keys, or the size of each key, in the order of concatenation.
         obs_affine: offset and scale of the keys to normalize, shaped like one step, or per channel.
         action_affine: offset and scale of the action keys to normalize.
         obs_clip: largest magnitude of a prepared low_dim number; None: no limit.
         steps: entries of ``train.preprocess``, see :mod:`imitate.models.preprocessing.table`.
         normalize: the normalization, to be fitted; by default one that changes no values.
-        image_types: type of each image's recorded values ('uint8', 'integer' or 'float'), if it is known.
+        image_types: type of the recorded values of each image ('uint8', 'integer' or 'float'), where it is known.
 
     Attributes:
         steps: all steps in order.
@@ -59,7 +59,7 @@ class Preprocess(nn.Module):
         obs_shapes: shape of one step of each observation as networks see it.
         reference_keys: observations to which actions are relative; empty if actions are not relative.
         feature_shapes: shapes of features of frozen encoders, by image. Values of such a shape are features that data
-            contain instead of images, and networks receive them unchanged. A training sets this attribute; it is not
+            contain instead of images, and networks receive them unchanged. A training sets this attribute, which is not
             saved.
     """
 
@@ -89,7 +89,7 @@ class Preprocess(nn.Module):
             key: kind for key, kind in (image_types or {}).items() if key in self.raw_shapes
         }
         self.feature_shapes: dict[str, Shape] = {}
-        # These modules are among the steps too; they are stored without torch's registration, so that each is
+        # Both modules are registered as steps too; these attributes bypass torch's registration, so that each is
         # registered once.
         self.__dict__.update(_layout=layout, normalization=normalization)
         clip = [] if obs_clip is None else [Clip(obs_clip)]
@@ -111,7 +111,7 @@ class Preprocess(nn.Module):
         self._refresh()
 
     def _bound(self) -> list[Spec]:
-        """Bind each step to the output of the one before; return the input of each, and the last output."""
+        """Bind each step to the output spec of the previous step; return all input specs and the last output spec."""
         spaces = {key: Space(self.raw_shapes[key], self.modalities[key]) for key in self.raw_shapes}
         specs = [Spec(spaces, {name: key.stored for name, key in self.actions.keys.items()})]
         for step in self.steps:
@@ -148,7 +148,7 @@ class Preprocess(nn.Module):
     ) -> Self:
         """Build an unfitted pipeline from shapes and names, for :meth:`fit`.
 
-        Arguments as in :meth:`from_statistics`.
+        The arguments are those of :meth:`from_statistics`.
         """
         layout = ActionLayout.from_config(action_dims, action_config or {})
         modes: dict[str, str | None] = {}
@@ -197,8 +197,8 @@ class Preprocess(nn.Module):
                 +-0.999999; 'gaussian', to mean 0 and std 1; 'quantile' as for observations; and ``format`` and
                 ``convert_at_runtime``, see :class:`~imitate.models.layout.ActionLayout`.
             unit_range_keys: images that are not normalized further and remain in [0, 1].
-            obs_clip: see the class.
-            steps: see the class.
+            obs_clip: largest magnitude of a prepared low_dim number; None: no limit.
+            steps: entries of ``train.preprocess``.
             samples: windows of the data, for statistics of values that ``steps`` have changed.
         """
         pipeline = cls.unfitted(
@@ -232,7 +232,7 @@ class Preprocess(nn.Module):
 
         Args:
             raw: (*B, ...) arrays or tensors with the same leading dimensions; other keys are ignored.
-            keys: the requested keys, all of them by default.
+            keys: the requested keys; None: all.
 
         Returns:
             (*B, ...) float32 tensors on the module's device, which may share one storage.
@@ -249,7 +249,7 @@ class Preprocess(nn.Module):
         return plan.prepared(raw, features)
 
     def plan(self, keys: tuple[str, ...] | None) -> ObsPlan:
-        """Return the plan by which the observations of these keys are prepared, or of all if None; made only once."""
+        """Return the plan for preparing the observations ``keys`` (None: all), which is made once and then reused."""
         plan = self._plans.get(keys)
         if plan is None:
             device = self.normalization.offset.device
@@ -258,7 +258,7 @@ class Preprocess(nn.Module):
         return plan
 
     def _features(self, raw: Raw, keys: Sequence[str]) -> list[str]:
-        """Return the keys of images for which features are given."""
+        """Return the keys of images for which ``raw`` contains features of a frozen encoder."""
         return [
             key
             for key in keys
@@ -274,7 +274,7 @@ class Preprocess(nn.Module):
         return value
 
     def normalize_obs(self, key: str, value: Tensor) -> Tensor:
-        """Invert :meth:`unnormalize_obs`, within the limits of :meth:`prepare_obs`."""
+        """Invert :meth:`unnormalize_obs`; values are clipped as in :meth:`prepare_obs`."""
         value = value.clone()
         for step in self.steps[1:]:
             if step.acts_on(key):
@@ -313,14 +313,14 @@ class Preprocess(nn.Module):
         return actions
 
     def rebase_actions(self, actions: Tensor, old: Observations, new: Observations) -> Tensor:
-        """Convert predictions from being relative to one observation to being relative to another."""
+        """Convert predictions that are relative to the observations ``old`` to the same actions relative to ``new``."""
         if not self.reference_keys:
             return actions
         before, after = self._reference(old), self._reference(new)
         return rebased_actions(self._action_steps, actions, before, after)
 
     def to_targets(self, actions: Tensor) -> Tensor:
-        """Convert normalized chunks ``(B, K, A)`` to the targets of networks, if a step combines their actions."""
+        """Convert normalized chunks ``(B, K, A)`` to the targets of networks; differs only with ``delta_actions``."""
         return through_chain(self._action_steps, actions, lambda step, x: step.to_targets(x))
 
     def from_targets(self, targets: Tensor) -> Tensor:
@@ -434,7 +434,7 @@ class Preprocess(nn.Module):
     # ---- buffers ---------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        """Update the plans from the buffers; call it whenever they change."""
+        """Make new preparation plans; must be called whenever the buffers of a step change."""
         self._plans: dict[tuple[str, ...] | None, ObsPlan] = {}
         normalization = self.normalization
         normalization.refresh()
@@ -446,7 +446,7 @@ class Preprocess(nn.Module):
         self._action_steps = [step for step in self.steps if step.changes_actions]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the plans, whose functions cannot be pickled and are recreated."""
+        """Return the state for pickling, without the plans, which contain functions and are recreated later."""
         return {**self.__dict__, "_plans": {}}
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:

@@ -121,7 +121,7 @@ def checksum(path: Path) -> str:
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise _missing(path) from error
-        raise ConfigError(f"{_KEY}: cannot read {path}") from error
+        raise ConfigError(f"{_KEY}: cannot read {path}; check its permissions") from error
     return digest.hexdigest()
 
 
@@ -172,7 +172,7 @@ def read_safetensors(path: Path) -> Weights:
     """Read the tensors of a .safetensors file.
 
     Raises:
-        ValueError: there is no regular file, or it is truncated or damaged.
+        ValueError: the path is not a regular file, or the file is truncated or damaged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -186,7 +186,7 @@ def read_safetensors(path: Path) -> Weights:
 
 
 def without_wrapper(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state_dict without the wrapper that a training saved around it."""
+    """Return the state_dict within a file's content, which may be a training's dict that contains it."""
     for wrapper in ("state_dict", "model", "r3m"):
         if isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
@@ -194,7 +194,7 @@ def without_wrapper(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _by_torchvisions_names(content: Mapping[str, Any], path: Path) -> Weights:
-    """Return the weights with torchvision's names, without a prefix such as R3M's ``r3m: module.convnet.``."""
+    """Return the weights with torchvision's names, by removing a prefix such as R3M's ``module.convnet.``."""
     content = without_wrapper(content)
     firsts = [name for name in content if name.endswith(_FIRST) and ".layer" not in f".{name}"]
     if len(firsts) != 1:

@@ -87,7 +87,7 @@ def _per_image(amount: Tensor) -> Tensor:
 
 
 CACHED_IMAGES = 16
-"""Number of images that are processed together on the CPU, so that they stay in its cache."""
+"""Number of images that are processed at a time on the CPU, so that they stay in its cache."""
 
 
 class Randomizer(nn.Module, ABC):
@@ -96,7 +96,7 @@ class Randomizer(nn.Module, ABC):
     Args:
         output_shape: shape of one output sample.
         num_versions: number of versions of each sample in training, whose features are averaged.
-        shared_over_time: change all steps of a window in the same way; false: each step has its own amounts, as in
+        shared_over_time: change all steps of a window by the same random amounts; false: each step has its own, as in
             robomimic.
 
     Attributes:
@@ -153,7 +153,7 @@ class CropRandomizer(Randomizer):
         crop_width: columns of a crop.
         num_crops: number of crops of each image in training.
         pos_enc: add two channels with the pixel's coordinates in the image.
-        shared_over_time: crop all steps of a window at the same place.
+        shared_over_time: crop all steps of a window at the same position.
         centre: rounding for odd margins: the centre crop begins at half the margin rounded down ('down'), or rounded
             half to even ('even'), as in torchvision and LeRobot.
     """
@@ -169,7 +169,7 @@ class CropRandomizer(Randomizer):
         centre: Literal["down", "even"] = "down",
     ) -> None:
         if len(input_shape) != 3:
-            raise ConfigError(f"CropRandomizer needs images, got shape {input_shape}")
+            raise ConfigError(f"CropRandomizer needs images (C, H, W), got shape {input_shape}")
         channels, height, width = input_shape
         if crop_height > height or crop_width > width:
             raise ConfigError(
@@ -215,7 +215,7 @@ class ColorRandomizer(Randomizer):
         hue: h: rotations of the colour wheel from -h to h, at most half a turn; or (smallest, largest); None: no
             change.
         num_samples: number of versions of each sample, whose features are averaged.
-        shared_over_time: change all steps of a window in the same way.
+        shared_over_time: change all steps of a window by the same random amounts.
     """
 
     def __init__(
@@ -230,8 +230,8 @@ class ColorRandomizer(Randomizer):
     ) -> None:
         if len(input_shape) != 3 or input_shape[0] != 3:
             raise ConfigError(
-                f"ColorRandomizer needs images of 3 channels, got shape {input_shape}; "
-                "a CropRandomizer with pos_enc comes after it"
+                f"ColorRandomizer needs images of 3 channels, got shape {input_shape}; list a CropRandomizer with "
+                "pos_enc after it"
             )
         super().__init__(input_shape, num_samples, shared_over_time)
         ranges = {
@@ -245,7 +245,7 @@ class ColorRandomizer(Randomizer):
     @torch.no_grad()
     def randomize(self, x: Tensor, steps: int) -> Tensor:
         """Map ``(B, 3, H, W)`` to randomly coloured ``(B num_samples, 3, H, W)``."""
-        # separate colour planes make the arithmetic three times as fast as interleaved colours
+        # contiguous colour planes make the following arithmetic three times as fast as interleaved colours
         out = torch.empty(
             (len(x) * self.num_versions, *x.shape[1:]), device=x.device, dtype=x.dtype
         )
@@ -321,8 +321,6 @@ def crops_at(x: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> T
     """Return crops of ``(B, C, H, W)`` with the given first rows and columns ``(B n,)``: ``(B n, C, height, width)``.
 
     Each n consecutive positions belong to the same image.
-
-    n neighbouring places belong to the same image.
     """
     if (
         kernels_apply()

@@ -12,11 +12,11 @@ from imitate.models.layout import Shape
 from imitate.models.mlp import MLP
 
 CHANNELS = (64, 32, 16)
-"""Channels before each transposed convolution, which doubles height and width."""
+"""Number of channels before each transposed convolution; each of these doubles height and width."""
 
 
 class ImageDecoder(nn.Module):
-    """Map features (B, D) to images (B, C, H, W); a larger image is computed and cut to this size."""
+    """Map features (B, D) to images (B, C, H, W), by computing a larger image and cropping it."""
 
     def __init__(self, input_dim: int, shape: Shape) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class ObservationDecoder(nn.Module):
     Args:
         input_dim: D, number of features.
         shapes: shape of each observation as networks see it.
-        layer_dims: hidden layers of the vectors, and before an image's convolutions.
+        layer_dims: widths of the hidden layers before the linear maps and the convolutions.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ObservationDecoder(nn.Module):
         self.shapes = dict(shapes)
         self.trunk = MLP(input_dim, layer_dims)
         width = self.trunk.output_dim
-        # numbered, because a key's name may not be a valid module name
+        # a list instead of a dict, because an observation's key may not be a valid module name
         self.heads = nn.ModuleList(
             ImageDecoder(width, shape) if len(shape) == 3 else nn.Linear(width, math.prod(shape))
             for shape in self.shapes.values()
@@ -76,5 +76,5 @@ class ObservationDecoder(nn.Module):
 
 
 def joined_errors(errors: Mapping[str, Tensor]) -> Tensor:
-    """Return the mean (B,) of the errors of several observations."""
+    """Return the mean (B,) of the errors (B,) of several observations."""
     return torch.stack(list(errors.values())).mean(0)

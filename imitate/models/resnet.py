@@ -63,7 +63,7 @@ class FrozenBatchNorm2d(nn.BatchNorm2d):
         self.requires_grad_(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Ignore the mode: the layer stays in evaluation mode."""
+        """Ignore ``mode``, because the layer always stays in evaluation mode."""
         return super().train(False)
 
 
@@ -83,11 +83,11 @@ NORMS: dict[str, type[nn.Module]] = {
 
 
 def norm_class(norm: str | None, default: str, pretrained: bool) -> type[nn.Module]:
-    """Return the normalization class of that name; its constructor takes the number of channels.
+    """Return a normalization class by its name; the constructor takes the number of channels.
 
     Args:
-        norm: name in :data:`NORMS`; None: ``default``, but 'frozen_batch' if that is 'group' and the weights were
-            trained with BatchNorm, because another normalization would spoil their features.
+        norm: name in :data:`NORMS`; None: ``default``, but 'frozen_batch' instead of 'group' for pretrained weights,
+            because these were trained with BatchNorm and have useless features with another normalization.
         default: default normalization of the algorithm.
         pretrained: true if pretrained weights are loaded.
     """
@@ -198,11 +198,11 @@ class ResNet(nn.Module):
             torchvision's names. A first convolution with fewer than three channels is not loaded.
         pretrained_sha256: checksum that the file must have; None: not checked.
         input_coord_conv: give pixel coordinates to the first convolution as further channels.
-        freeze: do not train the pretrained weights, and keep BatchNorm's statistics.
-        lr_scale: factor of the learning rate for these weights.
+        freeze: do not train the pretrained weights, and do not update BatchNorm's statistics.
+        lr_scale: factor on the learning rate of the trunk's weights.
         norm: see :func:`~imitate.models.resnet.norm_class`.
         imagenet_normalization: normalize colours in [0, 1] as for ImageNet; None: if the weights are pretrained.
-        image_size: side in pixels of the square to which images are resized; None: no resizing.
+        image_size: side length, in pixels, of the square to which images are resized; None: no resizing.
         lang_emb_dim: robomimic's key: size of the instruction's embedding; if given, it must equal the observation's.
         language_dim: size of the instruction's embedding, if there is one.
         default_norm: normalization that is used if ``norm`` is None.
@@ -310,7 +310,7 @@ class ResNet(nn.Module):
         return (self.channels, math.ceil(height / 32), math.ceil(width / 32))
 
     def train(self, mode: bool = True) -> Self:
-        """Switch the mode; a frozen trunk stays in evaluation mode."""
+        """Set training or evaluation mode; a frozen trunk stays in evaluation mode."""
         return super().train(mode and not self.frozen)
 
     def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:

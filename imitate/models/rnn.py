@@ -78,8 +78,8 @@ class RNN(nn.Module):
 
         Args:
             x: (B, T, input_dim).
-            lengths: (B,) 0 to T, on the CPU, as torch requires.
-            state: state before the windows; it is returned unchanged where ``lengths`` is 0.
+            lengths: (B,) number of steps of each window, 0 to T, on the CPU, as torch requires.
+            state: state before the windows, which is returned unchanged where ``lengths`` is 0.
         """
         counts = lengths.clamp(min=1)
         packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
@@ -94,7 +94,7 @@ class RNN(nn.Module):
     def _run(self, x: Any, state: RNNState | None) -> tuple[Any, Any]:
         """Call torch's network on a window (B, T, D), packed or not.
 
-        If its kernels do not compute in autocast's bfloat16, autocast is disabled for them.
+        If the recurrent kernels of a device do not compute in bfloat16, autocast is disabled for them.
         """
         kind = x.data.device.type
         if not has_bf16_kernels(kind) and torch.is_autocast_enabled(kind):
@@ -136,7 +136,7 @@ class RNN(nn.Module):
 
 
 def has_bf16_kernels(kind: str) -> bool:
-    """Return False for a kind of device whose recurrent kernels do not compute in bfloat16.
+    """Return True if the recurrent kernels of a type of device ('cpu', 'cuda', 'mps') compute in bfloat16.
 
     On CUDA, cuDNN computes in float16 under any autocast, in which small gradients become 0 without a scaler; its
     float32 kernels use tensor cores too, in TF32. On a CPU, oneDNN refuses bfloat16 if the processor lacks the

@@ -106,12 +106,12 @@ class SubgoalVAE(nn.Module):
 
 
 def _sizes(shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the number of values of each key, by the name of its head."""
+    """Return the number of values of each key of a subgoal, by the name of the key's head."""
     return {_head(key): math.prod(shapes[key]) for key in sorted(shapes)}
 
 
 def _shaped(parts: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> Obs:
-    """Convert vectors (*B, D), by the name of their head, to {key: (*B, *shape)}."""
+    """Convert the outputs of the heads, vectors (*B, D) by head name, to {key: (*B, *shape)}."""
     return {
         key: (part := parts[_head(key)]).reshape(*part.shape[:-1], *shape)
         for key, shape in shapes.items()

@@ -25,9 +25,9 @@ from imitate.system.text import counted
 Activation = Literal["gelu", "geglu"]
 Positions = Literal["parameter", "embedding", "sinusoidal", "rotary"]
 KVCache = dict[str, Tensor]
-"""Cache of the steps so far, one row per sequence: ``keys`` and ``values`` (B, L, heads, W, head_dim), the newest step
-last and keys not yet rotated, and ``length`` (B,), the number of steps so far, at most W. A row of zeros is the initial
-state.
+"""Keys and values of the last W steps of each sequence: ``keys`` (not yet rotated) and ``values`` (B, L, heads, W,
+head_dim), the newest step last, and ``length`` (B,), the number of steps so far, at most W. The initial cache is all
+zeros.
 """
 
 
@@ -59,7 +59,7 @@ class CausalSelfAttention(nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # stored because robomimic stores its triangle of ones
+        # robomimic's checkpoints contain the causal mask, a triangle of ones, which is not learned
         state_dict.pop(f"{prefix}mask", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -70,7 +70,7 @@ class CausalSelfAttention(nn.Module):
         return q, k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute the result of the sublayer, ``(B, T, E)``; without a mask each step attends to all earlier steps."""
+        """Compute self-attention, ``(B, T, E)``; without a mask each step attends to itself and all earlier steps."""
         dropout = self.attn_dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=mask is None)
         y = self.nets["output"](y.transpose(1, 2).flatten(2))
@@ -191,7 +191,7 @@ class GPTBackbone(nn.Module):
 
     @property
     def blocks(self) -> list[SelfAttentionBlock]:
-        """Return the layers in order."""
+        """Return the transformer blocks, from the first to the last."""
         return cast(list[SelfAttentionBlock], list(cast(nn.Sequential, self.nets["transformer"])))
 
     def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:
@@ -215,7 +215,7 @@ class GPTBackbone(nn.Module):
         return cast(Tensor, self.nets["output_ln"](x))
 
     def check_length(self, num_steps: int) -> None:
-        """Refuse a sequence longer than the positions."""
+        """Raise ConfigError if a sequence is longer than ``context_length`` and positions are not rotary."""
         if self.rotation is None and num_steps > self.context_length:
             raise ConfigError(
                 f"transformer: a window of {counted(num_steps, 'step')}, longer than context_length "
@@ -258,7 +258,7 @@ class GPTBackbone(nn.Module):
         The result has no gradient.
         """
         window, rotation = self.context_length, cast(Tensor, self.rotation)
-        # shift everything by one and append the new step; the given cache is not changed
+        # shift keys and values by one step and write the new step at the end; the given cache is not changed
         keys, values = cache["keys"].roll(-1, 3), cache["values"].roll(-1, 3)
         turned = rotate(keys, rotation)
         length = (cache["length"] + 1).clamp(max=window)
@@ -383,7 +383,7 @@ class CausalTransformer(nn.Module):
 
 
 def _init_weights(module: nn.Module) -> None:
-    """Initialize as GPT: small normal weights, zero biases."""
+    """Initialize as in GPT: small normal weights, biases of zero."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
         if module.bias is not None:

@@ -132,7 +132,7 @@ class ConditionalUnet1D(nn.Module):
         down_dims: channels of each level; each level but the last halves the time axis.
         kernel_size: size of the kernels, odd.
         n_groups: number of groups of each GroupNorm, a divisor of each of ``down_dims``. The last block always has 8,
-            as in the original.
+            as in the original code.
         cond_predict_scale: the condition scales and shifts channels; false: it only shifts.
         output_dim: number of values of a predicted action; A by default.
     """
@@ -191,7 +191,7 @@ class ConditionalUnet1D(nn.Module):
         )
 
     def check_horizon(self, steps: int) -> None:
-        """Refuse a chunk length that the levels cannot halve."""
+        """Raise an error if a chunk length cannot be halved at each level."""
         factor = 2 ** (self.num_levels - 1)
         if steps % factor:
             raise ConfigError(
@@ -255,7 +255,7 @@ class ConditionalUnet1D(nn.Module):
         return cast(Tensor, self.final_conv(x).squeeze(2).transpose(1, 2))
 
     def _residuals(self) -> list[ConditionalResidualBlock]:
-        """Return the residual blocks in the order in which they run."""
+        """Return the residual blocks in the order in which they are computed."""
         down = [block for level in _levels(self.down_modules) for block in level[:2]]
         up = [block for level in _levels(self.up_modules) for block in level[:2]]
         return [*down, *cast(Iterable[ConditionalResidualBlock], self.mid_modules), *up]

@@ -33,8 +33,9 @@ from imitate.models.mlp import MultiHeadMLP
 
 Params = dict[str, Tensor]
 
-_LOGSTD_LIMITS = (-4.0, 15.0)  # used in samples of the sampled KL
-_LOGVAR_LIMITS = (-8.0, 30.0)  # in the sampled KL
+_LOGSTD_LIMITS = (-4.0, 15.0)  # limits of the log std for samples of the posterior
+# limits of log variances in a KL divergence that is estimated from samples
+_LOGVAR_LIMITS = (-8.0, 30.0)
 
 
 class PriorParams(nn.Module):
@@ -73,7 +74,7 @@ class PriorParams(nn.Module):
 
 
 class Latent(nn.Module, ABC):
-    """Family of a VAE's posterior and prior: parameters, samples, KL divergence.
+    """Latent variables of a VAE: a family of posteriors with its prior, samples of both, KL divergence.
 
     Attributes:
         size: width of a sample as the decoder receives it.
@@ -101,7 +102,7 @@ class GaussianLatent(Latent):
 
     Args:
         latent_dim: number of dimensions.
-        clip: samples of the prior are clamped to +- this.
+        clip: largest magnitude of samples of the prior, which are clamped; None: no limit.
     """
 
     def __init__(self, latent_dim: int, clip: float | None = None) -> None:
@@ -115,7 +116,7 @@ class GaussianLatent(Latent):
         return _reparameterize(posterior["mean"], posterior["logvar"], generator)
 
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw from the prior."""
+        """Draw from the prior and clamp the sample to +- ``clip``, if it is set."""
         return self._clipped(self._draw(condition, generator))
 
     def kl(self, posterior: Params, z: Tensor, condition: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ class LearnedGaussianLatent(GaussianLatent):
         latent_dim: number of dimensions.
         condition_dim: size of the condition; None for a prior that does not depend on it.
         layer_dims: widths of the hidden layers of the conditioned prior.
-        clip: samples of the prior are clamped to +- this.
+        clip: largest magnitude of samples of the prior, which are clamped; None: no limit.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class GMMLatent(GaussianLatent):
         learn_weights: learn the modes' weights; false: they are equal.
         condition_dim: size of the condition; None for a prior that does not depend on it.
         layer_dims: widths of the hidden layers of the conditioned prior.
-        clip: samples of the prior are clamped to +- this.
+        clip: largest magnitude of samples of the prior, which are clamped; None: no limit.
     """
 
     def __init__(
@@ -394,7 +395,7 @@ class VAE(nn.Module):
     def forward(
         self, actions: Tensor, condition: Tensor, generator: torch.Generator | None = None
     ) -> VAEOutput:
-        """Encode, sample, decode; return the terms of the evidence lower bound, unreduced over the batch."""
+        """Encode actions, sample latents and decode them; return the terms of the evidence lower bound, per sample."""
         posterior = self.encode(actions, condition)
         z = self.latent.sample_posterior(posterior, generator)
         reconstruction = self.decode(z, condition)
@@ -408,9 +409,11 @@ class VAE(nn.Module):
         )
 
     def set_gumbel_temperature(self, temperature: float) -> None:
-        """Set the temperature of the Gumbel-softmax. Raises TypeError for other latents."""
+        """Set the temperature of the Gumbel-softmax. Raises TypeError if latents are not categorical."""
         if not isinstance(self.latent, CategoricalLatent):
-            raise TypeError(f"{type(self.latent).__name__} has no temperature")
+            raise TypeError(
+                f"{type(self.latent).__name__} has no temperature; only categorical latents have one"
+            )
         self.latent.temperature = temperature
 
 
@@ -418,7 +421,9 @@ def make_latent(condition_dim: int, config: Any) -> Latent:
     """Build the latent of section ``algo.vae``."""
     prior, clip = config.prior, config.latent_clip
     if prior.use_gmm and prior.use_categorical:
-        raise ConfigError("algo.vae.prior: use_gmm and use_categorical exclude each other")
+        raise ConfigError(
+            "algo.vae.prior: use_gmm and use_categorical exclude each other: set one of them to false"
+        )
     for key in ("use_gmm", "is_conditioned"):
         if prior[key] and not prior.learn:
             raise ConfigError(

@@ -89,8 +89,8 @@ class VisualCore(nn.Module):
         backbone_class: name in :data:`BACKBONES`; None: the class's default.
         pool_class: name in :data:`~imitate.models.pools.POOLS`, or None; "auto": SpatialSoftmax, or None if the trunk's
             output has a single position.
-        backbone_kwargs: arguments of the trunk; those of another trunk are ignored.
-        pool_kwargs: arguments of the pooling; those of another pooling are ignored.
+        backbone_kwargs: arguments of the trunk; arguments that only other trunks have are ignored.
+        pool_kwargs: arguments of the pooling; arguments that only other poolings have are ignored.
         flatten: return a vector.
         feature_dimension: size of the vector after a linear map; None: no linear map.
         language_dim: size of the instruction's embedding, if there is one.
@@ -163,7 +163,7 @@ class VisualCore(nn.Module):
             self.frozen_shape = (trunk_shape[0], 1, 1) if self._pools_mean else trunk_shape
         self.flatten = flatten
         self.linear, self.output_shape = make_linear(shape, flatten, feature_dimension)
-        # the layout in which images arrive; halves the time of a single image on the CPU
+        # channels last is the layout in which images arrive, and halves the time of a single image on the CPU
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
@@ -190,7 +190,7 @@ class VisualCore(nn.Module):
     def keypoints(self, x: Tensor, language: Tensor | None = None) -> Tensor | None:
         """Return keypoints of a :class:`SpatialSoftmax`: ``(B, K, 2)``, x and y in [-1, 1].
 
-        None with another pooling.
+        The result is None with another pooling.
         """
         if not isinstance(self.pool, SpatialSoftmax):
             return None
@@ -211,7 +211,7 @@ class VisualCoreLanguageConditioned(VisualCore):
 def make_linear(
     shape: Shape, flatten: bool, feature_dimension: int | None
 ) -> tuple[nn.Module, Shape]:
-    """Build the linear map after pooling; return it with its output's shape."""
+    """Build the linear map after pooling; return it and the shape of its output."""
     if feature_dimension is None:
         return nn.Identity(), (math.prod(shape),) if flatten else shape
     if not flatten:
@@ -277,7 +277,7 @@ class ScanCore(nn.Module):
 def _convolutions(
     input_shape: Shape, conv_kwargs: Mapping[str, Any], activation: str | None
 ) -> tuple[nn.Sequential, Shape]:
-    """Build the layers; return them with the shape of their output."""
+    """Build the convolutions from ``conv_kwargs``; return them and the shape of their output."""
     for name in conv_kwargs:
         if name not in _PER_LAYER:
             raise ConfigError(f"conv_kwargs: unknown key '{name}'; {nearest(name, _PER_LAYER)}")
@@ -309,7 +309,7 @@ def _convolutions(
 
 
 def _seen(layers: Sequence[nn.Conv1d], beams: int) -> int:
-    """Return the number of beams that influence any output."""
+    """Return the number of beams of a scan that influence the output of the convolutions."""
     lengths = [beams]
     for layer in layers:
         lengths.append(_length(layer, lengths[-1]))

@@ -164,7 +164,7 @@ def _joined(weights: Weights) -> Weights:
 def _place_positions(weights: Weights, patches: int, path: Path) -> None:
     """Resample the positions to a square with this number of patches.
 
-    The class token's position is added to the token.
+    The position of the class token is added to the class token itself.
     """
     positions = weights["pos_embed"].flatten(0, -2)
     if math.isqrt(len(positions)) ** 2 != len(positions):
@@ -207,7 +207,7 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
     "large": (1024, 24, 16, 4096),
     "so400m": (1152, 27, 16, 4304),
 }
-"""Number of features D, blocks, heads, and hidden features of the MLP, for each size."""
+"""For each size: number of features D, of blocks, of heads, and of hidden features of the MLPs."""
 _EPS = 1e-6
 
 
@@ -244,7 +244,7 @@ class FeedForward(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """Learned factor of each feature. (Touvron et al., ICCV 2021, arXiv:2103.17239.)."""
+    """LayerScale: a learned factor for each feature (Touvron et al., ICCV 2021, arXiv:2103.17239)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -299,11 +299,11 @@ class ViT(nn.Module):
         depth: number of blocks; None: given by ``size``.
         heads: number of attention heads; None: given by ``size``.
         patch: side of a patch in pixels; None: the family's default.
-        registers: number of tokens beside the class token and the patches; DINOv2's files with registers have 4.
-        image_size: side in pixels of the square to which images are resized, a multiple of ``patch``.
+        registers: number of register tokens beside class token and patches; DINOv2's files with registers have 4.
+        image_size: side length, in pixels, of the square to which images are resized, a multiple of ``patch``.
         features: 'patches': a map of the patches' features; 'class': only the class token, as a map with one cell.
         freeze: do not train the weights.
-        lr_scale: factor of the learning rate for these weights.
+        lr_scale: factor on the learning rate of the trunk's weights.
         imagenet_normalization: normalize colours in [0, 1] as in the family's training; None: if the weights are
             pretrained.
         load_pretrained: read the file; false if a checkpoint contains the weights.
@@ -423,7 +423,7 @@ class ViT(nn.Module):
         return (self.channels, side, side)
 
     def train(self, mode: bool = True) -> Self:
-        """Switch the mode; a frozen trunk stays in evaluation mode."""
+        """Set training or evaluation mode; a frozen trunk stays in evaluation mode."""
         return super().train(mode and not self.frozen)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from imitate.models.mlp import MLP
 
 
 class Quantized(NamedTuple):
-    """Output of :meth:`ResidualVQ.forward`."""
+    """Result of quantizing B vectors with :meth:`ResidualVQ.forward`."""
 
     vectors: Tensor
     """(B, D) sum of the chosen codes; gradients are passed to the input unchanged."""
@@ -108,13 +108,13 @@ class ResidualVQ(nn.Module):
 
     @torch.no_grad()
     def _follow(self, layer: int, x: Tensor, index: Tensor) -> None:
-        """Move each code towards the mean of the vectors assigned to it; replace codes without such vectors."""
+        """Move each code towards the mean of the vectors assigned to it; replace codes with too few vectors."""
         members = nn.functional.one_hot(index, self.num_codes).to(x.dtype)
         counts, sums = self.counts[layer], self.sums[layer]
         counts.lerp_(members.sum(0), 1.0 - self.decay)
         sums.lerp_(members.T @ x, 1.0 - self.decay)
         dead = counts < self.revive_below
-        # sampled each time, even if not needed, so that the process need not wait for the device
+        # drawn in each update, even if no code is dead, because checking that would make the CPU wait for the device
         error = (x - self.codebooks[layer][index]).square().sum(-1)
         donors = x[_draw(error, self.num_codes)]
         counts.copy_(torch.where(dead, 1.0, counts))
@@ -143,7 +143,7 @@ class ResidualVQ(nn.Module):
 
 
 def _draw(weights: Tensor, count: int) -> Tensor:
-    """Sample indices (count,) of (B,) in proportion to the weights; uniformly if all are 0."""
+    """Draw ``count`` indices in proportion to the weights (B,); uniformly if all weights are 0."""
     waits = weights.new_empty(count, len(weights)).exponential_()
     floor = torch.finfo(weights.dtype).tiny
     return (weights.clamp(min=floor) / waits.clamp(min=floor)).argmax(-1)

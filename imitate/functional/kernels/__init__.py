@@ -1,6 +1,6 @@
-"""Faster implementations of single operations on the CPU, and the reasons for each.
+"""Faster implementations of single operations on the CPU, and the reason for each implementation.
 
-Their results equal torch's up to the order of sums, with gradients of every order. torch's own operations are used
+Results equal torch's up to the order of sums, and have gradients of every order. torch's own operations are used
 instead when torch compiles, exports or transforms code, on other devices, and for other types than float32.
 ``IMITATE_KERNELS=0`` disables all of them, for comparisons or debugging. An operation is included only if it
 saves at least a tenth of an update.
@@ -10,7 +10,7 @@ what                      reason                                                
 ========================  =====================================================  =======================================
 :mod:`.layers`            MKL multiplies float32 matrices at half the speed of   an update of BC 2x1024 takes 0.6 of the
                           an AMD processor with AVX-512; oneDNN, which torch     time
-                          has too, at nearly all of it
+                          has too, at almost full speed
 :mod:`.short_convolution` oneDNN reorders a large kernel at each call, which     a pass of the default U-Net takes 0.75
                           takes longer than a convolution over few steps         (AVX-512) or 0.45 (AVX2) of the time
 ``pack_linears``          linear layers that use the products in training, and   a layer of 1024 x 1024 weights acts in

@@ -32,7 +32,7 @@ def switched_on() -> bool:
 
 
 def kernels_apply() -> bool:
-    """Return True in plain eager execution with the switch on.
+    """Return True in plain eager execution, unless ``IMITATE_KERNELS`` is 0.
 
     While torch compiles or exports code, or transforms a function (``torch.func``), it supports only its own operators,
     and neither autograd functions nor operators of oneDNN and numpy.
@@ -48,22 +48,21 @@ def kernels_apply() -> bool:
 LEAST_WORK = 2**22
 """Smallest number of multiplications for which calling oneDNN, some 20 microseconds, pays off."""
 LEAST_WORK_OF_EACH = 2**23
-"""As :data:`LEAST_WORK`, for each of several maps: their results are copied to one tensor, and their gradients too."""
+"""Like :data:`LEAST_WORK` for each of several maps; larger, because results and gradients are copied together."""
 NARROW = 8
-"""Largest number of columns for which MKL multiplies several times faster if all factors are transposed."""
+"""Largest number of columns for which MKL is several times faster with all factors transposed."""
 ROWS_IF_NARROW = 64
-"""Smallest number of rows for which this is so."""
+"""Smallest number of rows for which MKL is faster with all factors transposed."""
 LEAST_ROWS = 4
-"""Smallest number of rows. With fewer, reading the matrix takes the time, and oneDNN is slower for the gradient."""
+"""Smallest number of rows for oneDNN. Fewer rows take as long as reading the matrix, and their gradient longer."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``F.linear``: (*B, D) times weight (E, D), transposed, plus bias (E,), gives (*B, E)."""
     count = x.numel() // weight.shape[1]
+    # the number of rows is checked first, because acting takes only microseconds
     if count < LEAST_ROWS or not _is_for_onednn(count, weight.numel(), x, weight):
-        return F.linear(
-            x, weight, bias
-        )  # few rows are checked first, because acting takes microseconds
+        return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     if torch.is_grad_enabled():
         y: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
@@ -71,7 +70,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         y = onednn_product(rows, weight, bias)
     if x.dim() == 2:
         return y
-    # torch's own linear does the same; a real view would make in-place activations slow
+    # as in torch's own linear: after an ordinary view, in-place activations would be slow
     reshaped: Tensor = torch.ops.aten._unsafe_view(y, (*x.shape[:-1], len(weight)))
     return reshaped
 
@@ -84,7 +83,7 @@ def linears(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.baddbmm(bias.unsqueeze(2), weight.mT, x.mT).mT
     if x.shape[1] * size < LEAST_WORK_OF_EACH or not _is_for_onednn(x.shape[1], size, x, weight):
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
-    # unbind instead of indexing, with which the gradient of each part would be as large as the whole
+    # unbind, because after indexing the gradient of each part would have the size of the whole tensor
     members = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
     return torch.stack([linear(rows, matrix.t(), shift) for rows, matrix, shift in members])
 
@@ -101,7 +100,7 @@ def onednn_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _is_for_onednn(rows: int, size: int, x: Tensor, weight: Tensor) -> bool:
-    """Return True if oneDNN can multiply this number of rows by a matrix of ``size`` numbers, and is faster."""
+    """Return True if oneDNN can multiply ``rows`` rows by a matrix of ``size`` numbers faster than torch's default."""
     return (
         kernels_apply()
         and rows >= LEAST_ROWS
@@ -151,7 +150,7 @@ class _Linear(torch.autograd.Function):
 Net = TypeVar("Net", bound=nn.Module)
 MOST_ROWS = 64
 FEWEST_WEIGHTS = 2**16
-"""Smallest number of weights for which the blocks outweigh the overhead of torch's call."""
+"""Smallest number of weights for which packing in blocks saves more than the overhead of the call."""
 
 
 class FastLinear(nn.Linear):
@@ -185,7 +184,7 @@ class PackedLinear(nn.Linear):
         dtype: dtype of the copy: float32, bfloat16, or int8 if :func:`has_int8`. With int8, all rows of a call share
             one scale, so that a row's result depends a little on the others; and inputs must be finite: with NaN or
             infinity among them, torch raises RuntimeError, or the result is finite and wrong.
-        fewest_rows: rows from which the copy is faster; one row of float32 is not.
+        fewest_rows: smallest number of rows for which the copy is faster; a single row of float32 is not.
     """
 
     dtype = torch.float32
@@ -255,7 +254,7 @@ def pack_linears(net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
 
 
 def _is_large(weight: Tensor) -> bool:
-    """Return True if blocks are faster and a change of the weights can be detected."""
+    """Return True if packed weights are faster for a layer, and a change of its weights can be detected."""
     on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
     return (
         isinstance(weight, nn.Parameter)
@@ -266,7 +265,7 @@ def _is_large(weight: Tensor) -> bool:
 
 
 def _available() -> bool:
-    # torch's own compiler uses this function; older builds, and those for other processors, may lack it.
+    # _reorder_linear_weight, which torch's own compiler uses, is missing in older builds and for some processors.
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return available and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
@@ -275,9 +274,8 @@ def _quantized(weight: Tensor, bias: Tensor | None) -> Any:
     """Return weights (E, D) in int8, each row with its own scale, in the layout of ``linear_dynamic``."""
     scales = weight.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
     zeros = torch.zeros(len(weight), dtype=torch.long)
-    with (
-        warnings.catch_warnings()
-    ):  # torch marks its quantized tensors as deprecated, but offers no other way
+    # torch warns that its quantized tensors are deprecated, but offers no replacement
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
     return torch.ops.quantized.linear_prepack(rounded, bias)
@@ -285,13 +283,13 @@ def _quantized(weight: Tensor, bias: Tensor | None) -> Any:
 
 @cache
 def needs_reduced_range() -> bool:
-    """Return True if sums of two products would overflow 16 bits, so that inputs must have only 7 bits."""
+    """Return True if int8 inputs must be limited to 7 bits, because sums of two products could overflow 16 bits."""
     capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return not capability.get("avx512_vnni")
 
 
 LARGEST = 20.0
-"""Input from which the Mish activation is the identity in float32."""
+"""Inputs above this are unchanged by the Mish activation in float32."""
 
 
 def mish(x: Tensor) -> Tensor:
@@ -304,12 +302,13 @@ def mish(x: Tensor) -> Tensor:
         return F.mish(x)
     w = x.clamp(max=LARGEST).exp_()
     n = w.add(2.0).mul_(w)
-    torch.add(n, 2.0, out=w)  # new memory for many rows takes as long as computing them
+    # written over w, because allocating memory for many rows takes as long as computing them
+    torch.add(n, 2.0, out=w)
     return n.div_(w).mul_(x)
 
 
 def group_softmax(x: Tensor, size: int) -> Tensor:
-    """Softmax in each group of ``size`` neighbours of (*B, D); torch's own does not vectorize so few numbers."""
+    """Softmax in each group of ``size`` consecutive numbers of (*B, D); torch's does not vectorize small groups."""
     groups = x.reshape(*x.shape[:-1], -1, size)
     if x.device.type != "cpu" or not kernels_apply():
         return groups.softmax(-1).flatten(-2)

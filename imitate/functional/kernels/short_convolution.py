@@ -2,12 +2,12 @@
 
 oneDNN reorders kernels and their gradients between its own layout and that of the weights. If a kernel is large and the
 sequence or image is small, as at the bottom of a U-Net over action chunks or of a ResNet, this takes longer than the
-multiplications. Matrix products in the layout of the weights avoid it. The results are those of ``conv2d`` up to
-rounding.
+multiplications. Matrix products in the layout of the weights avoid this reordering. The results are those of ``conv2d``
+up to rounding.
 
-The faster way depends on the processor, so the limits below were measured on two kinds. With AVX-512 only the gradient
-of the kernel is computed as a product. With only AVX2, oneDNN is slower: products are faster for more of the kernels'
-gradients, and for large kernels also for the result and the gradient of the input.
+Which way is faster depends on the processor, so the limits below were measured on two kinds of processors. With AVX-512
+only the gradient of the kernel is computed as a product. With only AVX2, oneDNN is slower: products are faster for more
+of the kernels' gradients, and for large kernels also for the result and the gradient of the input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from imitate.functional.kernels.layers import kernels_apply, linear
 
 SHORT_STEPS = 4
-"""Largest result length that counts as short for kernels of any size."""
+"""Largest length of the output that counts as short for kernels of any size."""
 LARGE_KERNEL = 1024 * 1024
 """Smallest product of input and output channels for which a matrix product is faster at any length."""
 LARGE_IMAGE_KERNEL = 256 * 512
@@ -91,13 +91,12 @@ def _convolution(
 
     Args:
         x, kernel, bias, stride, padding: arguments of ``conv2d``.
-        results: number of results of all channels, B H' W'.
+        results: number of output positions in a batch, B H' W'.
         is_short: true if the kernel's gradient is faster as a product with AVX-512.
         learning: true if the gradient of the kernel may be needed.
     """
-    if not _may_use_product(
-        x
-    ):  # checked first, because torch cannot compile the following code into one graph
+    # checked first, because torch.compile cannot put the following code into one graph
+    if not _may_use_product(x):
         return F.conv2d(x, kernel, bias, stride, padding)
     outputs, inputs = kernel.shape[:2]
     is_whole = False
@@ -115,7 +114,7 @@ def _convolution(
 
 
 def _may_use_product(x: Tensor) -> bool:
-    """Return True on the CPU, if the kernels are switched on and autocast is off."""
+    """Return True on the CPU, if kernels are not disabled and autocast is off."""
     return kernels_apply() and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
@@ -127,7 +126,7 @@ def _has_avx2_alone() -> bool:
 
 
 class ProductConvolution(torch.autograd.Function):
-    """``conv2d`` whose kernel gradient is one matrix product; with ``whole`` everything else is a product too."""
+    """``conv2d`` whose kernel gradient is one matrix product; with ``whole``, also its result and input gradient."""
 
     @staticmethod
     def forward(
@@ -186,7 +185,8 @@ def _input_gradient(grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, paddi
 def _onednn_input_gradient(
     grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, padding: Pair
 ) -> Tensor:
-    mask = [True, False, False]  # with the bias, torch would also compute the kernel's gradient
+    # only the input's gradient: with that of the bias, torch would also compute the kernel's
+    mask = [True, False, False]
     grad_x: Tensor
     grad_x, _, _ = torch.ops.aten.convolution_backward(
         grad, x, kernel, None, stride, padding, [1, 1], False, [0, 0], 1, mask
@@ -208,9 +208,8 @@ def _patches(x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> Tensor:
     """Return the input patch of each result, (B H' W', h w I)."""
     _, inputs, height, width = kernel.shape
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0]))
-    windows = pixels.unfold(1, height, stride[0]).unfold(
-        2, width, stride[1]
-    )  # (B, H', W', I, h, w)
+    # (B, H', W', I, h, w)
+    windows = pixels.unfold(1, height, stride[0]).unfold(2, width, stride[1])
     return windows.permute(0, 1, 2, 4, 5, 3).reshape(-1, height * width * inputs)
 
 

@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 
 Samples = Callable[[Collection[str]], Iterable[Sample]]
-"""Function that returns windows of the training data with these observations."""
+"""Function of observation keys that returns windows of the training data with these observations."""
 
 
 def statistics_before(
@@ -58,7 +58,7 @@ def statistics_before(
 
 
 class _Measured:
-    """Statistics of values that the given steps have changed."""
+    """Measures statistics of values after the given steps have changed them."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class _Measured:
                 value = step.forward_obs(key, value)
             if modality in IMAGE_MODALITIES:  # each pixel is one sample per channel
                 value = value.movedim(1, -1).flatten(0, -2)
-            # statistics of scans have the layout of the file
+            # statistics of scans have the layout (L, C) of the file
             values.append(value.mT if modality == "scan" else value)
         return MeasuredStats.of(torch.cat(values))
 
@@ -104,7 +104,7 @@ class _Measured:
     def _windows(self, key: str, obs_keys: Collection[str]) -> Iterable[Sample]:
         if self._samples is None:
             raise ConfigError(
-                f"train.preprocess: a step changes '{key}' before the normalization, which then must be fitted to "
-                "samples of the data, but none were given"
+                f"train.preprocess: a step changes '{key}' before the normalization, which must be fitted to samples "
+                "of the changed data: give samples"
             )
         return self._samples(obs_keys)

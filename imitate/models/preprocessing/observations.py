@@ -39,7 +39,7 @@ class ObsPlan(NamedTuple):
     one_by_one: dict[str, list[PreprocessStep]]
 
     def prepared(self, raw: Raw, features: Collection[str]) -> dict[str, Tensor]:
-        """Prepare checked values; the features in ``features`` are only converted to float32 on the device."""
+        """Prepare checked values. Keys in ``features`` contain features, which are only converted to float32."""
         prepared: dict[str, Tensor] = {}
         if self.packed:
             prepared = self._split(_joined([raw[key] for key in self.packed], self.device))
@@ -59,11 +59,11 @@ class ObsPlan(NamedTuple):
         """Prepare one observation, ``{key: (1, D)}``, in as few operations as possible.
 
         Args:
-            raw: the observation; the caller's name of each key is in ``names``.
+            raw: the observation, under the caller's names of the keys. names: the caller's name of each key.
 
         Returns:
-            None if the observation is anything but arrays (D,) of finite numbers, so that its values have to be looked
-            at one by one.
+            the prepared vectors; None if a value is not an array (D,) of finite numbers, so that :meth:`prepared` must
+            be used, which checks each value.
         """
         if self.one_by_one:
             return None
@@ -74,7 +74,7 @@ class ObsPlan(NamedTuple):
                 return None
             values.append(value)
         joined = np.concatenate(values)
-        # A sum of squares in float32's range: each value is finite, in float32 too. A comparison with NaN is false.
+        # If the sum of squares is below LARGEST, each value is finite in float32; with NaN, the comparison is false.
         if joined.dtype.kind != "f" or not np.vdot(joined, joined) < LARGEST:
             return None
         x = torch.from_numpy(joined.astype(np.float32, copy=False)[None])
@@ -150,7 +150,8 @@ def _packed(
 ) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
     """Return the vectors that all steps can prepare together, and the functions of these steps."""
     together: list[Callable[[Tensor], Tensor]] = []
-    for step in steps[1:]:  # concatenation already gives a vector its layout
+    # the first step, the layout, is left out: concatenation already makes a float32 vector
+    for step in steps[1:]:
         acted_on = [key for key in keys if step.acts_on(key)]
         if not acted_on:
             continue
@@ -174,7 +175,7 @@ def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.devic
 
 
 def _tensor(value: Tensor | np.ndarray[Any, Any]) -> Tensor:
-    """Return a tensor; torch takes no array that is read backwards, such as ``frame[..., ::-1]``."""
+    """Convert to a tensor; copy arrays with negative strides, such as ``frame[..., ::-1]``, which torch refuses."""
     if isinstance(value, np.ndarray) and min(value.strides, default=0) < 0:
         value = value.copy()
     return torch.as_tensor(value)

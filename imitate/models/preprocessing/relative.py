@@ -96,7 +96,7 @@ class RelativeActions(PreprocessStep):
         return actions + self._shift(actions, reference)
 
     def _shift(self, actions: Tensor, reference: Observations) -> Tensor:
-        """Return the reference for the action's numbers that are relative to it, and 0 for the others."""
+        """Return a tensor with the shape of an action: the reference for its relative numbers, 0 for other numbers."""
         value = columns(reference[self.references[0]], self._from).to(actions)
         while value.dim() < actions.dim():
             value = value.unsqueeze(-2)
@@ -110,13 +110,13 @@ class DeltaActions(RelativeActions):
 
     Networks learn ``a_0 - o``, ``a_1 - a_0``, ``a_2 - a_1`` ... In the pipeline, actions are those of
     :class:`RelativeActions`, ``a_k - o``, because each must be usable alone while a chunk is executed. The arguments
-    are the same.
+    are those of :class:`RelativeActions`.
     """
 
     chains = True
 
     def measured_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """Return the differences of a chunk, of which statistics are computed."""
+        """Return the differences within a chunk, because statistics are computed of these."""
         return self.to_targets(self.forward_actions(actions, reference))
 
     def to_targets(self, actions: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class DeltaActions(RelativeActions):
         return torch.where(self._chosen(targets), targets.cumsum(-2), targets)
 
     def _chosen(self, actions: Tensor) -> Tensor:
-        """Return (A,) bool, true for the numbers that are relative."""
+        """Return a mask (A,) bool, true for the action's relative numbers."""
         chosen = torch.zeros(actions.shape[-1], dtype=torch.bool)
         chosen[self._index] = True
         return to_device(chosen, actions.device)
@@ -162,8 +162,9 @@ def _inverse(steps: Steps, actions: Tensor, reference: Observations) -> Tensor:
 def rebased_actions(
     steps: Steps, actions: Tensor, before: Observations, after: Observations
 ) -> Tensor:
-    """Convert predictions from being relative to one reference to being relative to another."""
-    # Rotations stay in their learned form, and limits apply only to learned actions, not to executed ones.
+    """Convert actions that are relative to the reference ``before`` to the same actions relative to ``after``."""
+    # Rotations stay in the form that networks learn. Steps that cannot be inverted (limits) apply only to learned
+    # actions.
     relative = [step for step in steps if step.invertible and not isinstance(step, Rotations)]
     return _forward(relative, _inverse(relative, actions, before), after)
 
@@ -171,7 +172,7 @@ def rebased_actions(
 def through_chain(
     steps: Steps, actions: Tensor, convert: Callable[[PreprocessStep, Tensor], Tensor]
 ) -> Tensor:
-    """Apply a conversion of the step that combines the actions of a chunk, at its place in the pipeline."""
+    """Apply ``convert`` with the step that combines the actions of a chunk; later steps are undone and redone."""
     place = next((number for number, step in enumerate(steps) if step.chains), None)
     if place is None:
         return actions

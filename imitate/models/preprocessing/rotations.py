@@ -21,20 +21,20 @@ from imitate.functional.rotations import (
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec, columns
 
 _SIZE = 6
-"""Number of values of a rotation as networks learn it."""
+"""Number of values of a rotation in rotation-6d, which networks learn."""
 
 
 def form_of(name: str, place: str) -> RotationForm:
-    """Return the representation of rotations that an option names."""
+    """Return the representation of rotations that the option ``place`` names."""
     if name not in FORMS:
         raise ConfigError(f"{place} is '{name}'; {nearest(name, FORMS)}")
     return FORMS[name]
 
 
 class Rotation6d(PreprocessStep):
-    """Convert a rotation of an action to rotation-6d, which is continuous (Zhou et al.
+    """Convert a rotation of an action to rotation-6d, which is continuous, and back.
 
-    2019, arXiv:1812.07035), and back.
+    Zhou et al. 2019, arXiv:1812.07035.
 
     The six numbers are not normalized.
 
@@ -88,7 +88,7 @@ class Rotation6d(PreprocessStep):
         raise AssertionError("beyond the action")
 
     def place_before(self, dim: int) -> int:
-        """Return the index in the incoming action of a number of the outgoing one."""
+        """Return the index before this step of a number that has the index ``dim`` after it."""
         return dim if dim < self._dims[0] + _SIZE else dim - _SIZE + self._form.size
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
@@ -106,13 +106,13 @@ class Rotation6d(PreprocessStep):
         return actions[..., first : first + _SIZE]
 
     def _with_rotation(self, actions: Tensor, rotation: Tensor, size: int) -> Tensor:
-        """Return the action with its rotation replaced by another one of ``size`` numbers."""
+        """Replace ``size`` numbers of the action, its rotation, by the numbers of ``rotation``."""
         first = self._dims[0]
         return torch.cat((actions[..., :first], rotation, actions[..., first + size :]), dim=-1)
 
 
 class RelativePose(Rotation6d):
-    """Convert a pose of an action to a pose relative to the observed one, with the rotation as rotation-6d, and back.
+    """Convert a pose of an action to the pose relative to the observed pose, with rotation-6d, and back.
 
     Args:
         position: observation with the position, three numbers.
@@ -179,7 +179,7 @@ class RelativePose(Rotation6d):
         return self._with_position(sent, found.position, self._position_dims)
 
     def _places_learned(self) -> list[int]:
-        """Return the indices of the position in the action that networks learn."""
+        """Return the indices of the position within the action that networks learn."""
         longer = _SIZE - self._form.size
         return [dim if dim < self._dims[0] else dim + longer for dim in self._position_dims]
 
@@ -200,7 +200,7 @@ class RelativePose(Rotation6d):
 
 
 class ContinuousObservation(PreprocessStep):
-    """Base class of steps that replace numbers of an observation by continuous ones, and convert them back.
+    """Base class of steps that convert numbers of an observation to a form that does not jump, and back.
 
     Args:
         observation: key of a vector observation.
@@ -209,7 +209,7 @@ class ContinuousObservation(PreprocessStep):
 
     side = "before"
     grown: int
-    """Number of values that replace the chosen numbers."""
+    """Number of values that take the place of the chosen numbers."""
 
     def __init__(self, observation: str, dims: Sequence[int] | None) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class ContinuousObservation(PreprocessStep):
 
     @abstractmethod
     def taken(self, size: int) -> list[int]:
-        """Return all indices of a vector of this size, used if the configuration names none."""
+        """Return the indices to convert in a vector of ``size`` numbers, if the configuration has no ``dims``."""
 
     @abstractmethod
     def there(self, value: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ class ContinuousObservation(PreprocessStep):
 
 
 class ObservedRotation6d(ContinuousObservation):
-    """Convert a rotation of an observation to rotation-6d, which is continuous, and the same for q and -q.
+    """Convert a rotation of an observation to rotation-6d, which is continuous and equal for quaternions q and -q.
 
     Args:
         observation: key of the observation.
@@ -298,11 +298,11 @@ class ObservedRotation6d(ContinuousObservation):
         return bound
 
     def taken(self, size: int) -> list[int]:
-        """Return the indices that are used in a vector of this size."""
+        """Return the indices to convert in a vector of ``size`` numbers: all of them."""
         return list(range(size))
 
     def there(self, value: Tensor) -> Tensor:
-        """Convert numbers of the data to the continuous form."""
+        """Convert the chosen numbers of the data to the form that networks see."""
         return matrix_to_rotation_6d(self._form.to_matrix(value))
 
     def back(self, value: Tensor) -> Tensor:
@@ -323,12 +323,12 @@ class SinCos(ContinuousObservation):
         self.grown = 2 * len(self._chosen or ())
 
     def taken(self, size: int) -> list[int]:
-        """Return the indices that are used in a vector of this size."""
+        """Return the indices to convert in a vector of ``size`` numbers: all of them."""
         self.grown = 2 * size
         return list(range(size))
 
     def there(self, value: Tensor) -> Tensor:
-        """Convert numbers of the data to the continuous form."""
+        """Convert the chosen numbers of the data to the form that networks see."""
         return torch.cat((value.sin(), value.cos()), dim=-1)
 
     def back(self, value: Tensor) -> Tensor:

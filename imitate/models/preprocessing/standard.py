@@ -38,7 +38,7 @@ class Layout(PreprocessStep):
         self.beyond_unit_range: frozenset[str] = frozenset()
         """Images that were recorded with values outside [0, 1]; the range of their values is not checked."""
         self.image_types: Mapping[str, str] = {}
-        """Known types of the recorded values, see :func:`~imitate.system.images.image_type`."""
+        """Types of recorded image values by key, where known, see :func:`~imitate.system.images.image_type`."""
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def bind(self, spec: Spec) -> Spec:
@@ -66,10 +66,11 @@ class Layout(PreprocessStep):
                 self._check_pixels(key, value)
         device = self.place.device
         value = to_device(value, device)
-        # a copy, so that it can be changed in place, which is five times as fast for images
+        # copied, so that later steps can change it in place, which is five times as fast for images
         x = value.to(torch.float32, copy=True)
         if modality in IMAGE_MODALITIES:
-            # A view, so that channels remain last in memory, which suits convolutions. (The ONNX exporter keeps signs.)
+            # A view, so that channels remain last in memory, which suits convolutions. Dimensions are counted from the
+            # front, because negative ones would stay negative in an ONNX file.
             x = x.movedim(x.dim() - 1, x.dim() - 3)
             if divisor != 1.0:
                 x = x.div_(divisor)
@@ -78,9 +79,9 @@ class Layout(PreprocessStep):
         return x
 
     def _check_pixels(self, key: str, value: Tensor) -> None:
-        """Refuse floats outside [0, 1] and integers outside [0, 255].
+        """Raise UserError for an image of floats outside [0, 1] or integers outside [0, 255].
 
-        They are accepted if the normalization was fitted to such values.
+        Images that were recorded with such values are accepted, because the normalization was fitted to them.
         """
         if value.numel() == 0 or key in self.beyond_unit_range:
             return
@@ -94,10 +95,10 @@ class Layout(PreprocessStep):
 
 
 class Rotations(PreprocessStep):
-    """Rotations of actions to rotation-6d and back, see :class:`~imitate.models.layout.ActionLayout`.
+    """Convert rotations of actions to rotation-6d and back, see :class:`~imitate.models.layout.ActionLayout`.
 
-    They are converted back to the robot's form, which may differ from the stored one. Converted numbers are never
-    normalized, so that the statistics of the data stay valid for the rest.
+    Rotations are converted back to the robot's form, which may differ from the stored form. Converted numbers are never
+    normalized, so that the statistics of the data stay valid for the other numbers.
     """
 
     keeps_statistics = True
@@ -178,7 +179,8 @@ class Normalize(PreprocessStep):
                 if key in self._unit_range_keys or space.is_token or space.modality == MASK:
                     continue
                 offset, scale = fit_obs(self._obs_mode, statistics["obs"][key], key)
-                if space.modality == "scan":  # statistics have the layout of the file
+                # statistics of scans have the layout (L, C) of the file
+                if space.modality == "scan":
                     offset, scale = offset.mT, scale.mT
                 self.set_obs(key, offset, scale)
         for key, mode in self._action_modes.items():
@@ -203,7 +205,7 @@ class Normalize(PreprocessStep):
                     self.constant[key] = found
 
     def refresh(self) -> None:
-        """Update the state from the buffers; call it whenever they change."""
+        """Update attributes that depend on the buffers; must be called whenever the buffers change."""
         self.normalizes_obs = not _is_identity(self.offset, self.scale)
         self.normalizes_actions = not _is_identity(self.action_offset, self.action_scale)
         self.changes_actions = self.normalizes_actions
@@ -231,7 +233,7 @@ class Normalize(PreprocessStep):
         return self.action_offset[part], self.action_scale[part]
 
     def acts_on(self, key: str) -> bool:
-        """Return true for all observations if any number is changed."""
+        """Return true for every observation if the normalization changes any number of any observation."""
         return self.normalizes_obs
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
@@ -332,7 +334,7 @@ def _write(key: str, place: tuple[int, int], *pairs: tuple[Tensor, Any]) -> None
 
 
 def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return start and end of each key in the concatenation."""
+    """Return the first index and the end of each key in the concatenated vector."""
     ranges, start = {}, 0
     for key, size in sizes.items():
         ranges[key] = (start, start + size)

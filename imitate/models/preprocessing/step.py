@@ -16,7 +16,7 @@ Observations = Mapping[str, Tensor]
 
 
 class Space(NamedTuple):
-    """Values of one observation at one place in the pipeline.
+    """Shape and kind of one observation before or after a step of the pipeline.
 
     Attributes:
         shape: shape of one time step.
@@ -30,7 +30,7 @@ class Space(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """Observations and actions at the input of a step, or at its output.
+    """Spaces of all observations and sizes of all action keys, before or after a step.
 
     Attributes:
         obs: space of each observation.
@@ -43,7 +43,7 @@ class Spec(NamedTuple):
     unscaled: frozenset[int] = frozenset()
 
     def space(self, key: str, step: str) -> Space:
-        """Return the space of an observation that a step's configuration names."""
+        """Return the space of an observation that ``step`` names. Raises ConfigError for an unknown observation."""
         if key not in self.obs:
             raise ConfigError(
                 f"{step}: there is no observation '{key}'; {nearest(key, self.obs)} "
@@ -52,7 +52,7 @@ class Spec(NamedTuple):
         return self.obs[key]
 
     def with_obs(self, changed: Mapping[str, Space]) -> Spec:
-        """Return a copy with other spaces of some observations."""
+        """Return a copy in which the observations in ``changed`` have new spaces."""
         return self._replace(obs={**self.obs, **changed})
 
 
@@ -69,13 +69,14 @@ class PreprocessStep(nn.Module):
         name: name in the configuration, for messages and checkpoints.
         options: arguments of the constructor.
         changes_actions: True for a step that changes actions.
-        invertible: False if :meth:`inverse_obs` does not return the values given to :meth:`forward_obs`.
+        invertible: False if :meth:`inverse_obs` cannot restore the values that :meth:`forward_obs` was given.
         keeps_statistics: True if the step does not change statistics (per channel of images).
-        side: 'before' or 'after' if the step must be on that side of the normalization; None: either side.
+        side: 'before' or 'after' if the step must come before or after the normalization; None: both are possible.
         references: observations to which actions are relative, see :meth:`forward_actions`.
         chains: True for a step whose :meth:`to_targets` combines the actions of a chunk.
         imitates: True for a step on actions that only imitation algorithms support.
-        rotation_dims: indices in the incoming action of numbers of a rotation, each within +- ``rotation_limit``.
+        rotation_dims: indices of a rotation's numbers in the action before the step; their magnitudes are at most
+            ``rotation_limit``.
     """
 
     name: str = ""
@@ -91,10 +92,11 @@ class PreprocessStep(nn.Module):
     rotation_limit: float = 1.0
 
     def bind(self, spec: Spec) -> Spec:
-        """Return the spec of the output for the spec of the input; called once, before any value.
+        """Check the spec of the input and return the spec of the output; called once, before any conversion.
 
         Raises:
-            ConfigError: the step cannot process the input; the message names step, key, value got and value expected.
+            ConfigError: the step cannot process such an input; the message names the step, the key, and what was
+                expected.
         """
         return spec
 
@@ -110,7 +112,7 @@ class PreprocessStep(nn.Module):
         return value
 
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
-        """Restore the values from before :meth:`forward_obs`; the given values are not changed in place."""
+        """Invert :meth:`forward_obs`; ``value`` is not changed in place."""
         return value
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
@@ -128,11 +130,11 @@ class PreprocessStep(nn.Module):
         return actions
 
     def measured_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """Return the values of a chunk ``(B, K, A)`` of which statistics are computed: those that networks learn."""
+        """Convert a chunk ``(B, K, A)`` to the values that networks learn, of which statistics are computed."""
         return self.forward_actions(actions, reference)
 
     def to_targets(self, actions: Tensor) -> Tensor:
-        """Convert chunks ``(B, K, A)`` of the output to the targets of networks; a linear map."""
+        """Convert chunks ``(B, K, A)``, after the step, to the targets of networks; must be linear."""
         return actions
 
     def from_targets(self, targets: Tensor) -> Tensor:
@@ -140,13 +142,13 @@ class PreprocessStep(nn.Module):
         return targets
 
     def place_before(self, dim: int) -> int:
-        """Return the index in the incoming action of a number of the outgoing one that the step does not change."""
+        """Return the index before the step of a number that has the index ``dim`` after it and is not changed."""
         return dim
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
         """Return a function that applies the step to several concatenated vectors ``(*B, D)`` at once, for speed.
 
-        Returns None if there is no such function; keys that the step acts on are then prepared one by one.
+        The result is None if the step has no such function; its keys are then prepared one by one.
         """
         return None
 

@@ -19,7 +19,7 @@ from imitate.system.images import IMAGE_MODALITIES
 from imitate.system.instructions import LANGUAGE_KEY
 
 _TOLERANCE = 0.02
-"""Largest fraction of the variance of two-valued data that may be missing."""
+"""Relative tolerance when the variance of data is compared with that of two-valued data."""
 
 
 class BinaryActions(PreprocessStep):
@@ -175,7 +175,7 @@ class Pad(PreprocessStep):
 
 
 PADDING = "padding"
-"""Action key of the padding, which is not sent to a robot."""
+"""Name of the action key for padding numbers, which are not sent to a robot."""
 
 
 class Resize(PreprocessStep):
@@ -189,7 +189,7 @@ class Resize(PreprocessStep):
     """
 
     invertible = False
-    # true for statistics per channel, except for the smoothing by interpolation
+    # statistics per channel stay valid, apart from the smoothing by interpolation
     keeps_statistics = True
 
     def __init__(
@@ -231,7 +231,7 @@ class Resize(PreprocessStep):
         )
 
     def acts_on(self, key: str) -> bool:
-        """Return true for the chosen images whose size differs."""
+        """Return true for the chosen images that do not have the wanted size already."""
         return key in self._resized
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ class Resize(PreprocessStep):
         return resized.view(*value.shape[:-2], *self.size)
 
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
-        """Return the image unchanged: its units are already those of the data, and lost pixels cannot be restored."""
+        """Return the image unchanged, because lost pixels cannot be restored."""
         return value
 
 
@@ -270,7 +270,7 @@ class Tokenize(PreprocessStep):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, each at least 1 and below :attr:`vocabulary`."""
+        """Return the tokens of a text: integers from 1 to ``vocabulary`` - 1."""
 
     def bind(self, spec: Spec) -> Spec:
         """Return the shapes of observations and actions after this step, from those before it."""

@@ -25,7 +25,7 @@ from imitate.models.preprocessing.steps import BinaryActions, HashTokens, Pad, R
 
 ENTRY_POINTS = "imitate.preprocess"
 NORMALIZE = "normalize"
-"""Name that marks the place of the normalization in a list of steps."""
+"""Step name that marks the position of the normalization in ``train.preprocess``."""
 
 STEPS: dict[str, type[PreprocessStep]] = {
     "binary_actions": BinaryActions,
@@ -82,7 +82,7 @@ def make_steps(
     must follow it, or at the end.
 
     Raises:
-        ConfigError: an entry cannot be made, or is on the wrong side of the normalization.
+        ConfigError: a step cannot be made from its entry, or is on the wrong side of the normalization.
     """
     before: list[PreprocessStep] = []
     after: list[PreprocessStep] = []
@@ -110,7 +110,7 @@ def make_steps(
 
 
 VERSION = 2
-"""Version of the format. The first version has no number and contains only the standard steps."""
+"""Version of the saved format. The first version has no number and contains only the standard steps."""
 
 
 def saved_form(
@@ -124,7 +124,7 @@ def saved_form(
 ) -> dict[str, Any]:
     """Return all parts of a pipeline as tensors on the CPU, numbers, strings, lists and dicts.
 
-    The arguments are the attributes of :class:`~imitate.models.preprocess.Preprocess` of these names.
+    The arguments are attributes of :class:`~imitate.models.preprocess.Preprocess`.
     """
     obs = {
         key: {
@@ -172,7 +172,7 @@ def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
     version = saved.get("version", 1)
     if version > VERSION:
         raise CheckpointError(
-            f"preprocess: saved in version {version}, but this imitate reads versions up to {VERSION}: upgrade it"
+            f"preprocess: saved in version {version}, but this imitate reads versions up to {VERSION}: upgrade imitate"
         )
     obs, actions = saved["obs"], saved["actions"]
     return {
@@ -184,7 +184,7 @@ def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "obs_affine": _affine_of(obs),
         "action_affine": _affine_of(actions),
-        "obs_clip": saved.get("obs_clip"),  # absent in files written before types were recorded
+        "obs_clip": saved.get("obs_clip"),  # missing in files of the first version
         "steps": saved.get("steps", ()),
         "image_types": {
             key: entry["image_type"] for key, entry in obs.items() if "image_type" in entry
@@ -193,7 +193,7 @@ def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_tensors(steps: Sequence[PreprocessStep], saved: Mapping[str, Any]) -> None:
-    """Load the fitted values of the chosen steps."""
+    """Load the saved buffers of the steps that ``train.preprocess`` lists."""
     for number, step in enumerate(steps):
         prefix = f"{number}."
         step.load_state_dict(
