@@ -308,6 +308,19 @@ def test_windows_come_from_demonstrations_and_by_priority(
     assert len(priorities[priorities > 0].unique()) > 5
 
 
+@pytest.mark.parametrize(("warmup", "warned"), [(2 * EPOCH, True), (EPOCH, False)])
+def test_a_run_that_ends_within_its_warm_up_says_so(tmp_path, warmup, warned):
+    result = run(tmp_path, online={"warmup_steps": warmup}, train={"num_epochs": 2})
+    log = (result.run_dir / "log.txt").read_text()
+    words = (
+        "nothing is learned: the training has 100 environment steps, but updates begin after 100 "
+    )
+    assert (words in log) is warned
+    assert (
+        "Train/Updates" in records(result)[-1] and records(result)[-1]["Train/Updates"] > 0
+    ) is not warned
+
+
 def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(
     tmp_path, demonstrations, monkeypatch
 ):

@@ -144,8 +144,19 @@ class OnlineBatches:
         self._parts = RankFiles(folder.checkpoints, ranks.rank)
         steps = int(config.experiment.epoch_every_n_steps or 1)
         self._total_steps = steps * int(config.train.num_epochs or 1)
+        self._warn_without_updates()
         # files of the replay buffer that last.pth and the checkpoint before it name
         self._named_memories: list[str] = []
+
+    def _warn_without_updates(self) -> None:
+        """Warn if the training ends before the warm-up does."""
+        online, total = self._setup.config.train.online, self._total_steps
+        replays = self.learner.memory is not None
+        if replays and total <= online.warmup_steps and not online.pretrain_updates:
+            self._console.say(
+                f"warning: nothing is learned: the training has {total} environment steps, but updates begin after "
+                f"{online.warmup_steps} (train.online.warmup_steps): lower them, or raise train.num_epochs"
+            )
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
         """Yield ``train.online.pretrain_updates`` batches of demonstrations only."""
