@@ -113,7 +113,7 @@ class Killer:
             process.wait(done.after_s)
         except subprocess.TimeoutExpired:
             pass
-        else:  # the machine is less busy than before, so kill earlier
+        else:  # the job ended before the kill: the machine is less busy, so kill earlier
             self._references[job.name] = (time.monotonic() - began, reference)
             return self.kill(number, names)
         self._strike(done, process, mark, rng)

@@ -113,7 +113,7 @@ def cell(task: str, method: str, seed: int, data: Path, args: argparse.Namespace
         f"train.num_epochs={EVALUATIONS * LAST}",
         f"experiment.epoch_every_n_steps={args.updates // (EVALUATIONS * LAST)}",
         *(f"experiment.rollout.rate={LAST}", f"experiment.rollout.n={args.episodes}"),
-        "experiment.rollout.background=false",  # or some would be left out
+        "experiment.rollout.background=false",  # otherwise some evaluations are left out
     ]
     if method == "fql":
         settings.append(f"algo.actor.distill_weight={TASKS[task].fql_weight}")

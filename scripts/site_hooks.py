@@ -27,7 +27,7 @@ _EQUATION = re.compile(
     re.DOTALL,
 )
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):<code>(?P<short>~?)(?P<name>[^<]*)</code>")
-# Weights of the search: guides before reference. Without them a question finds signatures and lists of options first.
+# Search weights that put guides before the reference, whose signatures and options would otherwise be found first.
 SEARCH_BOOSTS = {
     "index.md": 4.0,
     "tutorials/": 1.5,

@@ -81,6 +81,6 @@ class Trials:
             return CheckFinding(name, "ok", trial())
         except (ContractError, UserError) as error:
             return CheckFinding(name, "error", str(error))
-        except Exception as error:  # A user's algorithm or environment may raise any error.
+        except Exception as error:  # The user's algorithm or environment may raise any error.
             words = f"raised {error_words(error)}"
             return CheckFinding(name, "error", words.splitlines()[0])

@@ -54,7 +54,8 @@ class SolvedState:
         ends = self._standard(np.stack([demo.vectors[-1] for demo in demos])) @ ways
         spread, turned = np.linalg.eigh(np.atleast_2d(np.cov(ends.T)))
         held = spread < _HELD
-        held[: np.count_nonzero(~varied)] = False  # Values that never vary say nothing of the task.
+        # Values that never vary say nothing about the task.
+        held[: np.count_nonzero(~varied)] = False
         width = np.sqrt(np.maximum(spread[held], 0) + 1e-4)
         self._ways = ways @ turned[:, held] / width
         self._middle = ends.mean(axis=0) @ turned[:, held] / width

@@ -31,7 +31,7 @@ _GENERATOR = "Expects the random number generator"
 _NO_BOUNDS = re.compile(r"observation space (minimum|maximum) value is -?infinity")
 """Warning of gymnasium's checker about unbounded observations, ignored since the package needs no bounds to normalize.
 """
-_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # Terminal colours in gymnasium's messages.
+_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # Codes of terminal colours in gymnasium's messages.
 _OF_GYMNASIUM = r"\x1b\[\d+mWARN: "
 """Beginning of gymnasium's warnings, with a terminal colour."""
 
@@ -136,7 +136,7 @@ def _gymnasium(meta: Mapping[str, Any]) -> list[CheckFinding]:
         env = gymnasium.make(str(meta["env_name"]), **kwargs)
         try:
             gymnasium_check(env.unwrapped, skip_render_check=True)
-        except Exception as error:  # The checker raises errors of many types.
+        except Exception as error:  # Gymnasium's checker reports problems as errors of many types.
             first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             return [CheckFinding("gymnasium's checker", "error", first)]
         finally:

@@ -310,8 +310,8 @@ def _beyond(
     """Measure how often recorded values are beyond the values of the training.
 
     Returns:
-        the share of steps far from the mean; the share of steps outside the range, both for the dimension in which it
-        is largest; and episode, step and dimension of the first value outside the range, or None.
+        the largest share over the dimensions of steps far from the mean; the same of steps outside the range; and
+        episode, step and dimension of the first value outside the range, or None.
     """
     size = np.maximum(np.abs(known.mean), 1.0)
     std = np.maximum(known.std, 1e-6 * size)
@@ -568,7 +568,8 @@ def of_rare_starts(here: Array, there: Array) -> Cause | None:
         found: Array = np.sort(distances, axis=1)[:, _NEAR - 1 + skipped]
         return found
 
-    usual = float(np.quantile(far(places, 1), 0.95))  # The nearest start is the start itself.
+    # A demonstration's own start, at distance 0, is skipped.
+    usual = float(np.quantile(far(places, 1), 0.95))
     median = float(np.median(far(here[:, varied] / std[varied], 0)))
     words = (
         f"failed episodes begin {median:.3g} standard deviations from the fifth nearest start of the {len(there)} "

@@ -94,8 +94,8 @@ class Response:
 
         Returns:
             the last K actions in each of N steps (N, K, A); the motion that one unit of each action causes (K, A, D);
-            the motion without the pull towards a target and the offset (N, D), which the actions should explain; and
-            the motion (N, D).
+            the motion (N, D) that the actions should explain, which excludes the pull towards a target and the offset;
+            and the whole motion (N, D).
         """
         x, y = _rows(pairs, 0, 0)
         number = pairs[0][0].shape[1]
