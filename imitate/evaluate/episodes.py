@@ -441,7 +441,7 @@ def _batch(
 
 
 def _random_action(env: Any, obs: Mapping[str, Any], dice: np.random.Generator) -> Vector:
-    """Return a uniform action (A,) of an environment, a choice among those that it allows now."""
+    """Return a uniform random action (A,) of an environment; discrete choices are those that are allowed now."""
     low, mask = np.asarray(env.action_low), obs.get(ACTION_MASK)
     choices = int(getattr(env, "num_choices", 0))
     allowed = None if mask is None else np.asarray(mask)[None]

@@ -185,12 +185,12 @@ class EvalJob:
 
     @property
     def label(self) -> str:
-        """Name under which its environment's results are shown."""
+        """Name under which the results in the job's environment are shown."""
         return label(self.plan.env_meta)
 
     @property
     def needs_processes(self) -> bool:
-        """True if it must be played in worker processes, even if none exist yet."""
+        """True if the job must be played in worker processes, even if none exist yet."""
         several = self.mode == "processes" and self.settings.workers > 1
         return not self.in_this_process and (self.settings.step_timeout_s is not None or several)
 

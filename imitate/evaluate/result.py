@@ -218,7 +218,7 @@ class EvalResult:
 
     @property
     def agents(self) -> dict[str, tuple[float, float | None]]:
-        """Mean return and success rate of each agent, if there are several; None is a rate that is unknown."""
+        """Mean return and success rate of each agent, if there are several; an unknown rate is None."""
         played = [episode.agents for episode in self.episodes if episode.agents is not None]
         found: dict[str, tuple[float, float | None]] = {}
         for name in played[0] if played else ():
@@ -476,7 +476,7 @@ def _entry(line: bytes) -> tuple[str, EpisodeResult] | None:
 
 
 def episode_from_dict(entry: Mapping[str, Any]) -> EpisodeResult:
-    """Return the episode from its :meth:`EpisodeResult.to_dict`."""
+    """Make an episode's result from the dictionary of :meth:`EpisodeResult.to_dict`."""
     names = {field.name for field in fields(EpisodeResult)}
     own = {key: value for key, value in entry.items() if key in names}
     if own["episode_return"] is None:  # JSON has no NaN, so null was written
@@ -565,7 +565,7 @@ class ResultsFile:
 
 
 def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
-    """Return the result from its :meth:`EvalResult.to_dict`."""
+    """Make an evaluation's result from the dictionary of :meth:`EvalResult.to_dict`."""
     own = {key: entry[key] for key in _names(Lateness) if key in entry}
     return EvalResult(
         env_name=entry["env"],

@@ -219,7 +219,7 @@ class EpisodePool:
         self.close()
 
     def cancel(self) -> None:
-        """Let `run` in another thread soon raise EvaluationCancelledError."""
+        """Cancel the evaluation: `run`, in another thread, soon raises EvaluationCancelledError."""
         self._crew.cancel()
 
     def close(self) -> None:

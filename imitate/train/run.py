@@ -263,7 +263,7 @@ class Run:
             self.state.cpu_s += time.process_time() - cpu
 
     def _failed(self) -> bool:
-        """Return true after a bad loss, until it is handled."""
+        """Return true if a bad loss, of this rank or another, was found and not handled yet."""
         return self._bad is not None
 
     def _progressed(self) -> None:
@@ -482,5 +482,5 @@ class Run:
 
 
 def elsewhere(step: int) -> BadLoss:
-    """Return a BadLoss without details for a bad loss on another rank, which reports them."""
+    """Return a BadLoss without details, for a bad loss on another rank: that rank reports the details."""
     return BadLoss(step, float("nan"), "on another rank", None)

@@ -86,10 +86,9 @@ class Setup:
     """The parts of a run: configuration, data and algorithm.
 
     Attributes:
-        config: resolved configuration: absolute data paths, and numbers in place of null.
-        env_metas: environments to evaluate in; the first is the data's own. If there are several, each has a name
-            `key`,
-        and `lang` is its instruction.
+        config: resolved configuration: data paths are absolute, and null is replaced by numbers.
+        env_metas: env_args of the environments to evaluate in; the first is the data's own. If there are several, each
+            has a name `key` and an instruction `lang`.
         language: instructions of a policy with the observation `lang_emb`, otherwise None.
         shares: parts of the demonstration files to train on.
     """

@@ -37,7 +37,7 @@ def best_checkpoint(folder: RunFolder) -> Path | None:
 
 
 def summary_lines(results: Mapping[str, Any], *, advise: bool = True) -> list[str]:
-    """Return the lines of the table of the code that uses the policy, and of advice if it seldom succeeds."""
+    """Return the lines of the run's table, of code that uses the policy, and of advice if it seldom succeeds."""
     rows = [
         ("run", results["run"]),
         ("status", results["status"]),

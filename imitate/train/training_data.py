@@ -170,7 +170,7 @@ def shares_of(
     """Return the share of each entry of ``train.data`` used for training.
 
     Args:
-        config: resolved.
+        config: resolved configuration.
         sources: parts of files to train on.
         files: the open files of the sources.
     """

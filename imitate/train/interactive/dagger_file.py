@@ -119,7 +119,7 @@ class RoundFiles:
         return progress
 
     def round_folder(self, number: int) -> Path:
-        """Return the folder of a round's run; raise OSError if it leads elsewhere."""
+        """Return the folder of a round's run; raise OSError if the folder is a link."""
         folder = self.folder / f"round_{number}"
         check_not_linked(folder)
         return folder

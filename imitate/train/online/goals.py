@@ -134,7 +134,7 @@ def stored_keys(config: Config) -> tuple[str, ...]:
 
 
 def subgoals(config: Config, key: str | None, files: DataFiles | None) -> list[list[float]]:
-    """Return states of the demonstrations that become goals: up to ten of each, evenly spaced up to its last.
+    """Return states of the demonstrations that become goals: up to ten per demo, evenly spaced, the last one included.
 
     Args:
         config: resolved configuration.

@@ -309,7 +309,7 @@ class StepRing:
         return self._reach(rows, np.minimum(ahead, longest - 1 - self.number[rows]), 1)
 
     def _reach(self, rows: NDArray[np.int64], most: Array, direction: int) -> NDArray[np.int64]:
-        """Return (B,) the number of steps by which these episodes continue in one direction without a gap.
+        """Return (B,) the number of steps of the same episodes in one direction up to the first gap or ``most``.
 
         Rows of one episode are consecutive, so the last one is found by bisection.
         """
@@ -359,7 +359,7 @@ class StepRing:
 
 
 def _part(step: Step, kept: Array) -> Step:
-    """Return the part of a step for some of its environments."""
+    """Return the step of only the environments ``kept``."""
     return Step(
         {key: value[kept] for key, value in step.obs.items()},
         step.actions[kept],
@@ -424,7 +424,7 @@ def n_step_sums(
 
 
 def _summed(ring: StepRing, rows: Array, offsets: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the rows (B, n) after these, which of them are summed (B, n), their number and the last of them (B,).
+    """Return the n rows from each row on (B, n), which of them are summed (B, n), and their number and last row (B,).
 
     A terminal is the last, also in a demonstration that continues after it.
     """

@@ -134,7 +134,7 @@ class Publisher:
         return None if self._newest is None else self._newest.version
 
     def newest(self, version: int, in_use: Iterable[Published]) -> Published:
-        """Return the newest weights that may be sent, after publishing them if that is due.
+        """Return the newest weights that may be sent; publish new ones first if enough time has passed.
 
         While workers act with :data:`MOST_IN_USE` publications, no new one is made: the newest of them is returned.
 
@@ -176,7 +176,7 @@ PATIENCE_S = 2.0
 
 
 def collector_limits(step_timeout_s: float, start_timeout_s: float) -> Limits:
-    """Return the time limits of a collecting worker for a step or reset, and for its start with its environments."""
+    """Return the time limits of a collecting worker: for a step or reset, and for starting and making environments."""
     return Limits(start_timeout_s / MAKE_FACTOR, step_timeout_s, start_s=start_timeout_s)
 
 

@@ -50,17 +50,17 @@ class SweepRun:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing is left to train."""
+        """True if the run has finished or was stopped by its own early stopping."""
         return self.status == "finished" or self.status.startswith("stopped early")
 
     @property
     def is_pruned(self) -> bool:
-        """True if the sweep stopped it in favour of better runs; a sweep without early stopping resumes it."""
+        """True if the sweep stopped the run in favour of better ones; a sweep without early stopping resumes it."""
         return self.status.startswith(PRUNED)
 
     @property
     def is_paused(self) -> bool:
-        """True if it waits for the decision whether to train it further."""
+        """True if the run has paused at a rung, until the sweep decides whether to train it further."""
         return self.status.startswith(PAUSED)
 
 

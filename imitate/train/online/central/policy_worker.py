@@ -226,7 +226,7 @@ def noise_seeds(seed: int, clock: Tensor) -> Tensor:
 
 
 def device_here(wanted: str) -> str:
-    """Return the wanted device, or this machine's first GPU or its CPU if it is missing."""
+    """Return the wanted device, or if this machine lacks it, the first GPU or else the CPU."""
     kind, _, number = wanted.partition(":")
     if kind != "cuda" or not torch.cuda.is_available():
         return "cpu"
