@@ -14,9 +14,9 @@ loss. With a = the demonstrated action, s = the observation and f = encoder and 
                -log pi(c | s) - log N(u; mean_c(s), std_c(s)), u before its tanh         -> MixedHead.loss
     BC_VAE     |decode(z, s) - a|^2 + kl_weight KL(q(z|a, s) || p(z|s)), z ~ q           -> BC_VAE._loss
 
-Actions with ``algo.num_choices`` C are [one-hot of the choice c | numbers u]. With ``algo.chunk`` each of the others
-predicts the next K actions at once, as one vector of K A values, which are executed as described in
-:mod:`imitate.algo.base.execution`.
+Actions with ``algo.num_choices`` C are [one-hot of the choice c | numbers u]. With ``algo.chunk`` each head, except
+those for choices, predicts the next K actions at once, as one vector of K A values; :mod:`imitate.algo.base.execution`
+describes how they are executed.
 
 Departures from robomimic: padded steps are left out of the loss if the batch has a ``pad_mask``; the validation loss of
 stochastic policies uses the learned noise, not the low noise of acting, which made the loss meaningless; the network
@@ -386,7 +386,7 @@ class BC_VAE(BC):  # noqa: N801 - the name users know
         return cast(VAEActor, self.active_nets["policy"])
 
     def _create_policy(self) -> nn.Module:
-        # not as a CUDA graph with a categorical prior, whose temperature changes with the epoch
+        # no CUDA graph with a categorical prior, whose temperature changes with the epoch
         self.recordable = not self.config.vae.prior.use_categorical
         encoder = self._create_encoder()
         return VAEActor(
@@ -394,7 +394,7 @@ class BC_VAE(BC):  # noqa: N801 - the name users know
         )
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Make one update, or only compute the losses, with this epoch's Gumbel-softmax temperature."""
+        """Set the Gumbel-softmax temperature of the epoch, then make one update or only compute the losses."""
         prior = self.config.vae.prior
         if not prior.use_categorical:
             return super().train_on_batch(batch, epoch, validate)

@@ -15,8 +15,8 @@ n, a = the demonstrated action, s = the observation, x = copies of observations 
 With ``hypernetwork.enabled`` the members' weights are made from noise (:mod:`imitate.models.generator`): each update
 draws new members, and the n members that act are made from noise that is drawn once and saved  -> GeneratedActor
 
-The members are one network of batched products. At the demonstrated observations the loss holds them together;
-elsewhere nothing does, and the repulsion pushes them apart.
+The members are one network of batched products. At demonstrated observations the loss keeps the members together;
+elsewhere only the repulsion acts and pushes them apart.
 
 Departures: the noise is added to the encoder's features, so that it has the same meaning for vectors and images, in
 units of each feature's standard deviation over the batch; the loss is a mean instead of a sum over the data, so that
@@ -71,14 +71,14 @@ class ParticlesConfig(Section):
         0.1,
         ge=0,
         le=1,
-        description="number of noisy copies of observations, as a fraction of the batch. Their actions are unknown, "
-        "so the members are only pushed apart there",
+        description="number of noisy copies of observations, as a fraction of the batch. No actions are known for the "
+        "copies, so members are only pushed apart at them",
     )
     extra_noise: float = Field(
         1.0,
         ge=0,
-        description="standard deviation of the noise in these copies, in standard deviations of each feature over the "
-        "batch",
+        description="standard deviation of the noise in the copies of extra_share, in standard deviations of each "
+        "feature over the batch",
     )
     critic_layer_dims: LayerDims = Field(
         (100, 100), description="widths of the hidden layers of the function that minmax learns"
@@ -100,7 +100,7 @@ class HypernetworkConfig(Section):
         description="number of noise values from which the weights of a member are generated",
     )
     layer_dims: LayerDims = Field(
-        (64, 64), description="widths of the hidden layers of the network that makes the weights"
+        (64, 64), description="widths of the hidden layers of the hypernetwork"
     )
     link: float = Field(
         0.0,
@@ -264,7 +264,7 @@ def disagreement(outputs: Tensor, mean: Tensor, *, of_choices: bool) -> Tensor:
 
 @register("bc_ensemble", BCEnsembleConfig)
 class BCEnsemble(Algo[BCEnsembleConfig]):
-    """Several policies that agree where there are demonstrations."""
+    """Ensemble of policies that agree near demonstrated observations and disagree elsewhere."""
 
     gives_uncertainty = True
 
@@ -390,7 +390,8 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
         value = actions.new_zeros(())
         for _ in range(particles.critic_steps):
             probe = torch.randint_like(actions, 2) * 2.0 - 1.0
-            # times rows: gradients per observation, because the loss is a mean over the observations
+            # multiplied by the number of rows, because the loss is a mean over the rows, and the objective needs
+            # gradients per row
             value = stein_objective(
                 lambda outputs: cast(Tensor, repulsion(features, outputs)),
                 actions,

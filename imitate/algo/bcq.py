@@ -189,7 +189,7 @@ class BCQ(ActorCritic[BCQConfig]):
         return values if self.atoms is None else expected_value(values, self.atoms)
 
     def _perturbed(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
-        """Perturb actions (B, N, A) by the actor of this name, if there is one."""
+        """Perturb actions (B, N, A) by the perturbation actor ``actor``; without one, return them unchanged."""
         if name not in self.nets:
             return actions
         return cast(Tensor, self.active_nets[name](obs, actions, goal))

@@ -165,7 +165,7 @@ class CausalBC(Algo[CausalBCConfig]):
         predicted, weight = self._predicted_error(batch), batch["weight"]
         value = masked_mean((2.0 * error * predicted - predicted.square()).mean(-1), weight)
         real = predicted * (weight > 0).unsqueeze(-1)
-        # vector_norm has the gradient 0 at 0, where the gradient of a square root is infinite
+        # the gradient of vector_norm is 0 at 0, where the gradient of a square root would be infinite
         size = torch.linalg.vector_norm(real) / predicted.numel() ** 0.5
         loss = self.config.norm_weight * size - value
         return loss, {"Discriminator_Loss": loss, "Residual_Predictability": value}

@@ -29,8 +29,8 @@ that collected the data:
     V(s_t) = the discounted rewards from t to the end of the demo                     -> imitate.data.batches.rewards
 
 If a demo ends without a terminal, its last reward is assumed to continue for ever (``continue_truncated``). The
-published code does this with failed episodes of tasks with sparse rewards, and bootstrapping at timeouts means the
-same. Set it to false for dense rewards, whose last value does not predict later ones.
+published code does so for failed episodes of tasks with sparse rewards, and it is consistent with bootstrapping at
+timeouts. Set it to false for dense rewards, whose last value does not predict later ones.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ class CQLCriticConfig(CriticConfig):
         description="leave the entropy of the next action out of TD targets; false requires num_action_samples 1",
     )
     cql_weight: float = Field(
-        1.0, gt=0, description="weight of the conservative term; initial weight if it is tuned"
+        1.0,
+        gt=0,
+        description="weight of the conservative term, or its initial weight if target_q_gap is given",
     )
     min_q_weight: float = Field(
         1.0,
@@ -187,7 +189,9 @@ class CalQLCriticConfig(CQLCriticConfig):
     """The critics; the conservative weight is fixed unless ``target_q_gap`` is given."""
 
     cql_weight: float = Field(
-        5.0, gt=0, description="weight of the conservative term; initial weight if it is tuned"
+        5.0,
+        gt=0,
+        description="weight of the conservative term, or its initial weight if target_q_gap is given",
     )
     target_q_gap: float | None = Field(
         None,
@@ -307,7 +311,7 @@ class CQL(ActorCritic[CQLConfig]):
 
     @torch.no_grad()
     def _sampled_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return actions (B, 3N, A), N random ones and N each of pi(s) and pi(s'), and their log-densities (B, 3N)."""
+        """Return actions (B, 3N, A), N each of a uniform distribution, pi(s) and pi(s'), and log-densities (B, 3N)."""
         number, goal = self.config.critic.num_random_actions, batch["goal_obs"]
         here, here_density = self._policy(batch["obs"], goal).draw(number)
         there, there_density = self._policy(batch["next_obs"], goal).draw(number)

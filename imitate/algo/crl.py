@@ -10,9 +10,9 @@ f_e(s, a, g) = phi_e(s, a)^T psi_e(g) / sqrt(K), e = 1, 2, and goals g_j a geome
          = -E[ min(exp(alpha (min_e f_e(s, a, g) - h(s, g))), 100) log pi(a | s, g) ] (``awr``),
            h learned as f, without actions, one member                                   -> CRL._extraction_loss
 
-f tends to log p(g in the future of s, a) - log p(g), Monte-Carlo values of the data's policy: demos are not stitched.
-pi is a Gaussian of unit variance. In an update all losses see the networks from before it.
-Departure: images have an encoder for each network. robomimic has no CRL.
+f tends to log p(g in the future of s, a) - log p(g). These are Monte-Carlo values of the policy that collected the
+data, so parts of different demos are not combined. pi is a Gaussian of unit variance. All losses of an update see the
+networks from before the update. Departure: each network has its own image encoders. robomimic has no CRL.
 """
 
 from __future__ import annotations

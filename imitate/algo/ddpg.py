@@ -65,7 +65,7 @@ class DDPGConfig(ActorCriticConfig):
     gradient_clip: float | None = Field(
         None,
         gt=0,
-        description="limit of each derivative dQ/da in the actor's loss; null: no limit",
+        description="limit of each derivative of Q by a number of the action in the actor's loss; null: no limit",
     )
 
 

@@ -65,7 +65,9 @@ class SamplerConfig(Section):
     clip_sample_range: float = Field(
         1.0, gt=0, description="largest magnitude of a clipped number of the chunk"
     )
-    prediction_type: Prediction = Field("epsilon", description="quantity that the network predicts")
+    prediction_type: Prediction = Field(
+        "epsilon", description="quantity that the network predicts: noise, chunk or velocity"
+    )
 
 
 class DDIMConfig(SamplerConfig):
@@ -145,7 +147,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     @cached_property
     def deterministic_sampler(self) -> Sampler:
-        """Sampling steps without random numbers: those of DDIM, also for a policy that acts with DDPM."""
+        """Sampler without random numbers (DDIM), also for a policy that acts with DDPM."""
         config = self.config
         if config.ddim.enabled:
             return self.sampler

@@ -12,7 +12,7 @@ with Quantile Regression", AAAI 2018, arXiv:1710.10044).
 
 With named rewards, Q is the weighted sum of a value of each.
 
-If choices are masked, the best and the random choices are taken from the allowed ones.
+If choices are masked, best and random choices are taken only from the allowed choices.
 
 Rollouts take a random action with probability epsilon, which has a schedule. Every ``target_update_freq`` updates
 the targets are copied if ``target_tau`` is 1, or moved by this fraction if it is less.
@@ -85,8 +85,8 @@ class DQNConfig(ActorCriticConfig):
         0.05,
         ge=0,
         le=1,
-        description="probability of a random action in rollouts; by default it falls from 1 to 0.05 in the first tenth "
-        "of the training",
+        description="probability of a random action in rollouts; by default, a schedule from 1 to 0.05 in the first "
+        "tenth of the training",
     )
     target_tau: float = Field(
         1.0, gt=0, le=1, description="Polyak rate of the target network; 1: copy the online network"

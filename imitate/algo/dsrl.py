@@ -11,12 +11,13 @@ chunk a has K executed actions. With the policy of the noise pi(w | s), a tanh-G
     actor: E[ alpha log pi(w | s) - min_e Q^W_e(s, w) ], w ~ pi(s)                             -> DSRL._actor_loss
     alpha rises while the entropy is below its target, falls while it is above                 -> EntropyWeight.loss
 
-Q is learned from executed actions, so demonstrations and replayed steps are used alike. Q^W gives the actor a
-gradient without one of the frozen policy. A frozen policy starts from noise like that of its training, so whatever
+Q is learned from executed actions, so demonstrations and replayed steps are used alike. Q^W gives the actor a gradient
+that does not pass through the frozen policy. A frozen policy starts from noise like that of its training, so whatever
 the actor chooses, actions stay close to the demonstrated ones.
 
-Departures: critics are per member of the ensemble distilled into those of the noise; the default network is smaller
-(the authors' has three layers of 2048). ``noise.steps`` below the length of the chunk repeats noise vectors, as the
+Departures: each member of the ensemble of critics is distilled into its own noise critic; the default network is
+    smaller (the authors' network has three layers of 2048). ``noise.steps`` below the length of the chunk repeats noise
+    vectors, as the
 authors do for long chunks (pi0), which makes the space that is searched smaller.
 """
 
@@ -60,8 +61,8 @@ class NoiseConfig(Section):
     steps: int = Field(
         1,
         ge=1,
-        description="number of noise vectors along a predicted chunk, each for an equal part of it; 1: one for the "
-        "whole chunk; the policy's prediction_horizon: one for each action",
+        description="number of noise vectors per predicted chunk, each of which is repeated for an equal number of "
+        "actions; 1: one vector for the whole chunk; the policy's prediction_horizon: one vector per action",
     )
     limit: float = Field(
         1.5, gt=0, description="largest magnitude of each number of a noise vector"

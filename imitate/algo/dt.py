@@ -66,7 +66,7 @@ class DTConfig(AlgoSection):
     max_episode_steps: int = Field(
         1000,
         ge=1,
-        description="number of step embeddings; later steps of an episode share the last one",
+        description="number of embeddings of step numbers; all later steps of an episode share the last embedding",
     )
     target_return: float | None = Field(
         None,

@@ -6,7 +6,7 @@ via Iterated Supervised Learning", ICLR 2021 (arXiv:1912.06088). Networks, goals
 
     L_pi = -E[ log pi(a | s, g) ], pi a Gaussian of unit variance                              -> GCBC._actor_loss
 
-Departure: images of state and goal have encoders of their own, whose features are joined. robomimic has no GCBC.
+Departure: images of state and goal have separate encoders, whose features are joined. robomimic has no GCBC.
 """
 
 from __future__ import annotations

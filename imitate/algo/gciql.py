@@ -11,9 +11,9 @@ d, which is 0 there, two critics Q_i and their targets Q'_i:
          = -E[ min(exp(alpha (min_i Q_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ] (``awr``)
                                                                                             -> GCIQL._extraction_loss
 
-pi is a Gaussian of unit variance. In an update all losses see the networks from before it.
-Departures: images of state and goal have encoders of their own; targets follow the critics after their step, there
-those before it. robomimic has no GCIQL.
+pi is a Gaussian of unit variance. All losses of an update see the networks from before the update. Departures: images
+of state and goal have separate encoders; target networks follow the critics after their step, in OGBench before it.
+robomimic has no GCIQL.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GCIQLConfig(ExtractionConfig):
         description="Polyak rate of the target critics: share of the online weights that they take over per update",
     )
     expectile: float = Field(
-        0.9, gt=0, lt=1, description="tau: expectile of the actions' values that V learns"
+        0.9, gt=0, lt=1, description="tau: V learns this expectile of the actions' values"
     )
     value_goals: ValueGoalsConfig = Field(ValueGoalsConfig())
     critic: GoalCriticConfig = Field(GoalCriticConfig())

@@ -1,4 +1,4 @@
-"""Goal-conditioned implicit V-learning (GCIVL): values of states on the way to goals, and the actions that raise them.
+"""Goal-conditioned implicit V-learning (GCIVL): values of states for goals, and cloning of actions that raise values.
 
 Park et al., "OGBench: Benchmarking Offline Goal-Conditioned RL", ICLR 2025 (arXiv:2410.20092), appendix; the value
 learning is that of Park et al., "HIQL", NeurIPS 2023 (arXiv:2307.11949), a version of IQL (Kostrikov et al.,
@@ -12,8 +12,8 @@ and their targets V'_i:
 
 The target networks' advantage gives the weight, and the online value is regressed, as in double DQN. Without Q, luck
 in the dynamics counts as skill: values are optimistic where transitions are random.
-Departures: images of state and goal have encoders of their own; targets follow the values after their step, there those
-before it. robomimic has no GCIVL.
+Departures: images of state and goal have separate encoders; target networks follow the values after their step, in
+    OGBench before it. robomimic has no GCIVL.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class GCIVLConfig(GoalConditionedConfig):
         description="Polyak rate of the target values: share of the online weights that they take over per update",
     )
     expectile: float = Field(
-        0.9, gt=0, lt=1, description="tau: expectile of the next states' values that V learns"
+        0.9, gt=0, lt=1, description="tau: V learns this expectile of the next states' values"
     )
     alpha: float = Field(
         10.0, gt=0, description="weights of actions are exp(alpha advantage); larger is greedier"
@@ -101,7 +101,7 @@ class GCIVL(GoalConditioned[GCIVLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the actor, the values and their targets; the actor's advantages are those before the update."""
+        """Update the actor, the values and their target networks; the actor's advantages are from before the update."""
         update.step("actor", self._actor_loss(batch))
         update.step("value", self._value_loss(batch))
         if update.learns("value"):

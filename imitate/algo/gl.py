@@ -9,8 +9,8 @@ Demonstrations", RSS 2020 (arXiv:2003.06085), and "IRIS", ICRA 2020 (arXiv:1911.
              with ``reconstruction_sum_across_elements`` the sum of all squares          -> GL_VAE._planner_loss
 
 A planner alone does not act: see ``hbc`` and ``iris``. Departures from robomimic: if only the state ``subgoal_horizon``
-steps ahead is needed, only that one is read from the file, so that ``train.seq_length`` may be 1; the decoder does not
-see the observation if ``vae.decoder.is_conditioned`` is false.
+steps ahead is needed, only this state is read from the file, so that ``train.seq_length`` may be 1; the decoder does
+not see the observation if ``vae.decoder.is_conditioned`` is false.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class GL(Algo[GLConfig]):
         number: int = 1,
         generator: torch.Generator | None = None,
     ) -> Batch:
-        """Sample possible subgoals {key: (B, N, ...)}; a planner of means returns N equal ones.
+        """Sample possible subgoals {key: (B, N, ...)}; a planner that predicts the mean returns it N times.
 
         Args:
             obs: prepared observations (B, ...), or (B, frame_stack, ...) if frames are stacked.
@@ -188,7 +188,7 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
         return loss, {"Loss": loss, "Reconstruction_Loss": reconstruction, "KL_Loss": kl}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Make one update, or only compute the losses, with this epoch's Gumbel-softmax temperature."""
+        """Set the Gumbel-softmax temperature of the epoch, then make one update or only compute the losses."""
         prior = self.config.vae.prior
         if prior.use_categorical:
             self.planner.vae.set_gumbel_temperature(prior.temperature(epoch))

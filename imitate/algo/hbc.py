@@ -10,9 +10,10 @@ CoRL 2021 (arXiv:2108.03298). With g = the observation ``subgoal_horizon`` steps
     latent    the actor's goal is the planner's z: in training from the posterior, or the nearest one of N samples of
               the prior; in acting from the prior                                      -> HBC._goals_in_data, _plan
 
-Departures from robomimic: the actor sees the subgoal (there it is built without goals, so that it is plain BC);
-``actor_use_random_subgoals`` draws from 1 to ``subgoal_horizon`` steps ahead as its documentation describes, not to
-``train.seq_length``, and can be combined with latent subgoals; the actor may have any of bc's distributions.
+Departures from robomimic: the actor sees the subgoal (robomimic builds it without goals, as plain BC);
+``actor_use_random_subgoals`` draws subgoals from 1 to ``subgoal_horizon`` steps ahead, as robomimic's documentation
+says, not up to ``train.seq_length``, and can be combined with latent subgoals; the actor may have any of bc's
+distributions.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ V_i(s, g) = V_i(s, R(s, g)), targets V'_i, which see the same R, V = mean_i V_i,
 
 w is not later than g (:mod:`imitate.data.batches.goals`). Policies are Gaussians of unit variance. The representation
 learns from L_V alone. Acting: the high level's mean, scaled to length sqrt(K), is the goal of the low level in each
-step. In an update all losses see the networks from before it.
-Departures: images have encoders of their own in each network; the representation gets no gradient of the low level, not
-even from images; targets follow the values after their step, there those before it. robomimic has no HIQL.
+step. All losses of an update see the networks from before the update. Departures: each network has its own image
+encoders; the representation gets no gradient from the low level, not even for images; target networks follow the values
+after their step, in OGBench before it. robomimic has no HIQL.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HIQLConfig(GoalConditionedConfig):
         description="Polyak rate of the target values: share of the online weights that they take over per update",
     )
     expectile: float = Field(
-        0.7, gt=0, lt=1, description="tau: expectile of the next states' values that V learns"
+        0.7, gt=0, lt=1, description="tau: V learns this expectile of the next states' values"
     )
     low_alpha: float = Field(
         3.0,

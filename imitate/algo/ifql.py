@@ -9,10 +9,10 @@ With noise x_0 from N(0, 1), a time t from [0, 1], x_t = (1 - t) x_0 + t a and t
     L_v = E[ |v(s, x_t, t) - (a - x_0)|^2 ]                                                      -> IFQL._flow_loss
     policy(s): of N actions of the flow, clipped, the one with the largest min_i Q_i             -> IFQL.best_actions
 
-Only actions of the data are learned from, and the policy needs no weight that has to fit the scale of values. Losses
-are minimized in an order in which none sees the step of another one, as in the authors' single step.
-At the same weights, noise and batch losses and gradients are those of the authors' code.
-Departure: layers have torch's default initialization.
+Critics learn only from actions of the data, and no weight of the policy's loss must be tuned to the scale of values.
+Losses are minimized in an order in which no loss sees the step of another loss, as in the authors' single step. Given
+the same weights, noise and batch, losses and gradients equal those of the authors' code. Departure: layers have torch's
+default initialization.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class IFQLConfig(ActorCriticConfig):
         0.9,
         gt=0,
         lt=1,
-        description="expectile of the actions' values that V learns; 0.5 is the mean",
+        description="V learns this expectile of the actions' values; 0.5 is the mean",
     )
     flow: FlowChoiceConfig = Field(FlowChoiceConfig())
     critic: FlowCriticConfig = Field(FlowCriticConfig())

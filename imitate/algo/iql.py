@@ -10,10 +10,10 @@ targets Q' of the critics Q, minima over the ensemble, and the discount g:
 Only actions in the data are ever evaluated. The order is as in the authors' code: V, actor, Q, targets; the actor and
 L_Q use the new V.
 
-Departure from robomimic, whose keys these are: there all losses use V from before the step. As there, ``adv.beta`` is
-a temperature, the inverse of the paper's beta: 1/3 for locomotion, 0.1 for antmaze, 2 for kitchen and adroit. The
-authors' recipes, which scale rewards, do not normalize observations and learn one standard deviation for all states,
-are ready configurations: ``iql_locomotion``, ``iql_antmaze``, ``iql_adroit``.
+The keys are robomimic's. Departure from robomimic, where all losses use V from before the step. As in robomimic,
+``adv.beta`` is a temperature, the inverse of the paper's beta: 1/3 for locomotion, 0.1 for antmaze, 2 for kitchen and
+adroit. The authors' recipes, which scale rewards, do not normalize observations and learn one standard deviation for
+all states, are ready configurations: ``iql_locomotion``, ``iql_antmaze``, ``iql_adroit``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class AdvantageConfig(Section):
     beta: float = Field(
         1.0,
         gt=0,
-        description="temperature: weights are exp(advantage / beta); smaller values are greedier",
+        description="temperature: actions have the weights exp(advantage / beta); a smaller beta prefers the best "
+        "actions more",
     )
     use_final_clip: bool = Field(True, description="limit the weights of actions to 100")
 
@@ -60,7 +61,7 @@ class IQLConfig(ActorCriticConfig):
         0.9,
         gt=0,
         lt=1,
-        description="expectile of the actions' values that V learns; 0.5 is the mean",
+        description="V learns this expectile of the actions' values; 0.5 is the mean",
     )
     actor: StochasticActorConfig = Field(StochasticActorConfig())
     critic: CriticConfig = Field(CriticConfig())

@@ -11,8 +11,9 @@ Manipulation Data", ICRA 2020 (arXiv:1911.05321). With g = the observation ``sub
 
 Demonstrations may be suboptimal: they show which states can be reached, and rewards define their value.
 
-Departures from robomimic: the actor sees the subgoal (there it is built without goals); ``cascade`` works (there it
-fails): the actor then learns with the subgoals of the highest value; random subgoals as in hbc.
+Departures from robomimic: the actor sees the subgoal (robomimic builds it without goals); the mode ``cascade`` works
+(in robomimic it fails), in which the actor learns with the subgoals of the highest value; random subgoals are as in
+hbc.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MDQ: Q-learning of continuous actions whose numbers are chosen one after the other, each among bins.
+"""MDQ: Q-learning for continuous actions, whose numbers are chosen one after another, each from a set of bins.
 
 Multi-dimensional discrete Q-learning of ALF (github.com/HorizonRobotics/alf, ``mdq_algorithm``). Each of the A numbers
 of an action is one of K bins of [-1, 1], with values q_i(s, a_<i, .) of the bins given the numbers before it:
@@ -11,11 +11,12 @@ of an action is one of K bins of [-1, 1], with values q_i(s, a_<i, .) of the bin
     actor       (Q(s, a) - min_e Q'_e(s, a))^2, a ~ pi with a little noise                   -> MDQ.distillation
     alpha       rises while the entropy is below its target                                  -> MDQ._update
 
-The alpha term is the divergence from uniform bins. So critics of any form learn the values, and the structured ones,
-from which actions are drawn exactly, learn from them. The target entropy is that of SAC, for bins of width 2 / K.
+The alpha term is the divergence from uniform bins. So critics of any form learn the values, and the structured network,
+from which actions can be drawn exactly, learns from the critics. The target entropy is that of SAC, for bins of width 2
+/ K.
 
-Departures: one structured network instead of one per critic, of which ALF's policy uses the first; each number has
-layers of its own.
+Departures: there is one structured network instead of one per critic (ALF's policy uses only the first); each number
+    has its own layers.
 """
 
 from __future__ import annotations

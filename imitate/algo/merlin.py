@@ -10,12 +10,13 @@ observation, the predictor's recurrent output h and reading m, and memory rows M
     L = predictor_weight (E_q[ |o - decoder(z)|^2 ] + kl_weight KL(q || p))  -> Merlin.predictor_loss
         + L_policy + value_weight E[ (V - R)^2 ] - entropy_weight E[ H ]     -> Merlin._loss
 
-The policy has a recurrent network and a key of its own and sees z without gradient; the value sees the same with it.
+The policy has its own recurrent network and key. It sees z without gradient; the value sees the same inputs, and z with
+gradient.
 
 Departures: a clipped surrogate (PPO) in place of one actor-critic update. The recurrent networks, the memory, policy
-and value see the mean of q, and only the decoder a sample, so that the policy of an update is that of the collection.
-The previous action is an observation, if the wrapper ``previous_action`` is set; the prior does not see it. No
-values of actions are predicted. A write leaves the other rows as they are; nothing is scaled by 1 - 1 / size.
+and value see the mean of q, and only the decoder sees a sample, so that the policy in an update equals the policy in
+the rollout. The previous action is an observation, if the wrapper ``previous_action`` is set; the prior does not see
+it. No values of actions are predicted. A write leaves the other rows as they are; nothing is scaled by 1 - 1 / size.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ class PredictiveMemory(nn.Module):
         return prior + self.posterior(torch.cat([features, known, prior], -1)), prior
 
     def step(self, features: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
-        """Take one step.
+        """Compute one step of memory, predictor and recurrent networks for B sequences.
 
         Args:
             features: (B, D) of an observation.

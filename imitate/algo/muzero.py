@@ -16,7 +16,8 @@ The loss of step 0 has the weight 1, that of each later one 1 / K; the gradient 
 after an end are absorbing: y and r are 0, and there is no policy to learn. Numbers, as actions, are C candidates per
 state: a quarter of them uniform, the others drawn from p; the search has equal priors.
 
-Departures: all targets are searched anew, none is stored; latent states are products of simplices, not scaled to
+Departures: all policy targets are searched anew, and none is stored; latent states are products of simplices, not
+    scaled to
 [0, 1]; rewards and values are distributions over atoms in symlog units; a search ends where an end is predicted; the
 values of other steps in a target are the network's, not a search's.
 """
@@ -126,7 +127,7 @@ class MuZeroConfig(AlgoSection):
         (128,), description="widths of the hidden layers of the encoder"
     )
     layer_dims: LayerDims = Field(
-        (128,), description="widths of the hidden layers of all other networks"
+        (128,), description="widths of the hidden layers of all networks except the encoder"
     )
     num_atoms: int = Field(101, ge=2, description="number of atoms of rewards and values")
     limits: tuple[float, float] = Field(
@@ -253,7 +254,7 @@ class MuZeroModel(nn.Module):
 
 
 class ModelTree:
-    """The model as a search calls it: latent states and candidates of all nodes of B trees.
+    """Learned model in the form that a search calls; it stores latent states and candidate actions of all nodes.
 
     Args:
         model: the networks.

@@ -134,7 +134,7 @@ class PPG(OnPolicy[PPGConfig]):
     # ---- phases --------------------------------------------------------------------------------------------------
 
     def after_rollout(self, rollout: Batch, batch: Batch, batch_size: int) -> Iterator[Batch]:
-        """Keep the rollout; after ``interval`` of them yield the minibatches of an auxiliary phase."""
+        """Keep the rollout; after every ``interval`` rollouts, yield the minibatches of an auxiliary phase."""
         rows = torch.from_numpy(np.flatnonzero(rollout["mask"]))
         seen = {
             key: torch.from_numpy(x.reshape(-1, *x.shape[2:]))[rows]
@@ -162,24 +162,24 @@ class PPG(OnPolicy[PPGConfig]):
         return self.preprocess.prepare_obs(obs, tuple(self.encoding.in_batches["obs"]))
 
     def _numbers(self, obs: Batch) -> Tensor:
-        """Return the numbers that describe the policy in raw observations (B, ...)."""
+        """Return the parameters of the policy's distribution (:func:`numbers_of`) for raw observations (B, ...)."""
         prepared = self._prepared(obs)
         return numbers_of(self.action_mask.policy(self.net.actor(prepared), prepared))
 
     def leaves_rollout(self, info: Info) -> bool:
-        """Return true if the policy is further than ``target_kl`` from the one that collected the rollout."""
+        """Return true if the policy's divergence from the policy that collected the rollout exceeds ``target_kl``."""
         return "KL" in info and super().leaves_rollout(info)
 
 
 def numbers_of(policy: StochasticPolicy) -> Tensor:
-    """Return the numbers of a distribution: logits (B, A), or means and logarithms of variances (B, 2 A)."""
+    """Return the parameters of a distribution: logits (B, A), or means and log variances (B, 2 A)."""
     if isinstance(policy, Categorical):
         return policy.logits
     return torch.cat([policy.mean, 2.0 * policy.stds.log()], dim=-1)
 
 
 def divergence_from(numbers: Tensor, policy: StochasticPolicy) -> Tensor:
-    """Return KL(old || policy) (B,) from the distribution with these numbers, see :func:`numbers_of`."""
+    """Return KL(old || policy) (B,), where the old distribution is given by ``numbers`` of :func:`numbers_of`."""
     if isinstance(policy, Categorical):
         return categorical_kl(numbers, policy.logits)
     mean, log_var = numbers.chunk(2, dim=-1)

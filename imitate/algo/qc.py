@@ -15,10 +15,11 @@ with one step instead of a choice:
 
 Squares are averaged over the numbers of a chunk. All K actions are executed, in training and at test time. Offline and
 online training are the same; online, demonstrations are part of each batch (``train.online.demo_ratio``).
-Departures: a chunk that a terminal cuts short is learned from, which the authors leave out (so that a success is seen
-only by the one chunk that ends there); means are over the steps and chunks that count, there over the whole batch,
-which scales a loss; losses are minimized in turn and those of critics summed, there averaged; layers have torch's
-default initialization. But for these factors, losses and gradients are those of the authors' code.
+Departures: a chunk that a terminal cuts short is learned from, while the authors leave it out (so that only the single
+    chunk that ends at the terminal sees a success); means are over the steps and chunks that count instead of the whole
+    batch, which scales a loss; losses are minimized in turn, and losses of critics are summed instead of averaged;
+    layers have torch's default initialization. Apart from these factors, losses and gradients equal those of the
+    authors' code.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class QCActorConfig(ActorConfig):
     distill_weight: float = Field(
         100.0,
         ge=0,
-        description="alpha: penalty on the distance to the flow; it has to fit the scale of values",
+        description="alpha: penalty on the distance to the flow's chunks; must be tuned to the scale of values",
     )
 
 
@@ -74,7 +75,7 @@ class QCConfig(ChunkCriticsConfig):
 
 @register("qc", QCConfig)
 class QC(ActorCritic[QCConfig]):
-    """Flow of chunks, and critics that choose among them, or a one-step policy between the two."""
+    """Flow that clones chunks, and critics that choose the best chunk or train a one-step policy."""
 
     main_net = "flow"
 
@@ -108,11 +109,11 @@ class QC(ActorCritic[QCConfig]):
 
     @property
     def one_step(self) -> NoiseNetwork:
-        """The one-step policy, if the section enables it."""
+        """The one-step policy; None unless ``algo.actor.enabled`` is true."""
         return cast(NoiseNetwork, self.active_nets["actor"])
 
     def _chunks(self, flat: Tensor) -> Tensor:
-        """Return chunks (B, K, A) from flat ones (B, K A)."""
+        """Reshape flat chunks (B, K A) to (B, K, A)."""
         return flat.reshape(*flat.shape[:-1], self.chunk_steps, self.ac_dim)
 
     def _max_grad_norm(self, name: str) -> float | None:

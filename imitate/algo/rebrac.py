@@ -39,7 +39,9 @@ class ReBRACActorConfig(DelayedActorConfig):
     bc_weight: float = Field(
         1.0, ge=0, description="beta_1: penalty on the distance to the data's actions"
     )
-    normalize_q: bool = Field(True, description="divide values by their mean magnitude")
+    normalize_q: bool = Field(
+        True, description="divide values in the actor's loss by their mean magnitude"
+    )
 
 
 class ReBRACCriticConfig(CriticConfig):

@@ -186,7 +186,7 @@ class ReinFlow(OnPolicy[ReinFlowConfig]):
     ) -> tuple[Tensor, Tensor]:
         """Draw chains (B, S + 1, T, A) and return them with their log-densities (B,).
 
-        Without ``explore`` only the noise x_0 is drawn, and the densities are not those of the chains.
+        Without ``explore`` only the noise x_0 is drawn, so the returned densities have no meaning.
         """
         steps = self.base.denoising_steps(obs, self.preprocess, self.frame_stack)
         stds = self.noise(obs, len(steps))

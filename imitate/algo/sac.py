@@ -261,7 +261,7 @@ class SAC(ActorCritic[SACConfig]):
             self._follow()
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Return the fraction of states in which the most likely choice differs from the data's; nothing for others."""
+        """Return the fraction of states whose most likely choice is not the data's, if actions are only a choice."""
         if not self._num_choices or self._num_numbers:
             return super()._validation_info(batch)
         policy = cast(Categorical, self._policy(batch["obs"], batch["goal_obs"]))

@@ -14,7 +14,7 @@ p is an action a, with ``linear`` also its change v, with ``quadratic`` also the
     alpha       each rises while the entropy of its part is below the target                   -> TAAC.temperature_loss
 
 So a target spans the steps for which the data and the current policy keep the same plan. Batches are windows of
-``train.seq_length`` steps with the plan before the first one; the later plans follow from the actions that were taken.
+``train.seq_length`` steps with the plan before the first step; later plans follow from the actions that were taken.
 
 Departures: a stored flag for new plans is not needed, because a plan is continued where the action is the continued
 plan's; the target entropy of the choice is half of log 2 (``temperature.choice_entropy``). A window of a file begins
@@ -111,7 +111,7 @@ class TAACConfig(SoftActorCriticConfig):
 
 
 def continued(plan: Tensor) -> Tensor:
-    """Return plans (*B, K, A), whose rows are an action and its changes, one step later."""
+    """Return plans (*B, K, A), whose rows are an action and its changes, as they continue at the next step."""
     rows = list(plan.unbind(-2))
     for row in range(len(rows) - 2, -1, -1):
         rows[row] = (rows[row] + 2.0 * rows[row + 1]).clamp(-1.0, 1.0)

@@ -7,8 +7,8 @@ Fujimoto, van Hoof, Meger, "Addressing Function Approximation Error in Actor-Cri
     L_Q = E[ (r + g min_i Q'_i(s', a') - Q_j(s, a))^2 ], without Q' after a terminal  -> TD3._critic_loss
     L_pi = -E[ Q_1(s, pi(s)) ]                                                        -> TD3._actor_loss
 
-The actor and all targets are updated after every ``actor.update_freq``-th update of the critics. In rollouts, Gaussian
-noise is added to the actions (``exploration``).
+The actor and all target networks are updated after every ``actor.update_freq``-th update of the critics. In rollouts,
+Gaussian noise is added to the actions (``exploration``).
 """
 
 from __future__ import annotations

@@ -8,12 +8,11 @@ Fujimoto, Gu, "A Minimalist Approach to Offline Reinforcement Learning", NeurIPS
     L_pi = -lambda E[ Q_1(s, pi(s)) ] + E[ (pi(s) - a)^2 ],
            lambda = alpha / mean |Q_1(s, pi(s))|, without gradient                    -> TD3_BC._actor_loss
 
-The actor and all targets are updated after every ``actor.update_freq``-th update of the critics. Observations are
-normalized
-(``train.obs_normalization``), which is part of the method.
+The actor and all target networks are updated after every ``actor.update_freq``-th update of the critics. Observations
+are normalized (``train.obs_normalization``), which is part of the method.
 
-Departures from robomimic, whose keys these are: the number of updates is saved, so that a resumed training is exact;
-the actor's loss is computed only if it is used.
+The keys are robomimic's. Departures from robomimic: the number of updates is saved, so that a resumed training is
+exact; the actor's loss is computed only if it is used.
 """
 
 from __future__ import annotations

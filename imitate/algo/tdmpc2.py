@@ -20,7 +20,8 @@ Latent states are products of simplices (:class:`~imitate.models.latent.SimNorm`
 5th and 95th percentile of Q, at least 1; the entropy is that of the Gaussian before its tanh, times the number of
 action dimensions A, as in the authors' code.
 
-Departures: windows that an episode's end cuts short are masked instead of never drawn; all plans of one problem use the
+Departures: windows that are cut short by an episode's end are drawn and masked, instead of never drawn; all plans of
+    one problem use the
 same two critics; image features pass through an MLP before SimNorm; Adam's epsilon is 1e-8 for the policy too; all
 tasks have one discount and all action dimensions; an instruction's embedding passes through a learned linear map.
 """
@@ -125,7 +126,7 @@ class NearConfig(Section):
         0.0,
         ge=0,
         le=1,
-        description="smallest share when acting without exploration, as in evaluations",
+        description="smallest share of the policy's plans when acting without exploration, as in evaluations",
     )
 
 
@@ -160,7 +161,7 @@ class TDMPC2Config(AlgoSection):
         (256,), description="widths of the hidden layers of the encoder"
     )
     layer_dims: LayerDims = Field(
-        (512, 512), description="widths of the hidden layers of all other networks"
+        (512, 512), description="widths of the hidden layers of all networks except the encoder"
     )
     critic: CriticsConfig = Field(CriticsConfig())
     ends: bool = Field(
@@ -326,7 +327,7 @@ class WorldModel(nn.Module):
 
 
 def joined(z: Tensor, task: Tensor | None, *more: Tensor) -> Tensor:
-    """Concatenate latent states (B, ..., D), embeddings of tasks (B, T) and more (B, ..., A)."""
+    """Concatenate latent states (B, ..., D), embeddings of tasks (B, T) and other inputs (B, ..., A)."""
     if task is not None:
         more = (task.view(len(task), *[1] * (z.dim() - 2), -1).expand(*z.shape[:-1], -1), *more)
     return torch.cat([z, *more], dim=-1) if more else z

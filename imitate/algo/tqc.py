@@ -12,13 +12,13 @@ discount g and a tanh-Gaussian policy pi:
     actor:  alpha log pi(a | s) - mean of all atoms of Z_e(s, a), a ~ pi(s)            -> TQC._actor_loss
     alpha:  rises while the entropy is below its target, falls while it is above       -> EntropyWeight.loss
 
-With ``critic.ensemble.rule`` ``least_mean`` it is QR-SAC (Wurman et al., "Outracing champion Gran Turismo drivers with
-deep reinforcement learning", Nature 602, 2022), whose targets are all atoms of one critic, and d is 0:
+With ``critic.ensemble.rule`` ``least_mean`` the algorithm is QR-SAC (Wurman et al., "Outracing champion Gran Turismo
+drivers with deep reinforcement learning", Nature 602, 2022), whose targets are all atoms of one critic, and d is 0:
 
     z_i: atoms of the Z'_e(s', a') with the least mean                                 -> TQC._least
     actor: alpha log pi(a | s) - min_e mean_m Z_em(s, a)                               -> TQC._actor_loss
 
-With named rewards each has its atoms, and those that are dropped are the highest parts of the total.
+With named rewards, each reward has its own atoms, and the dropped atoms are those that raise the weighted total most.
 
 ``critic.num_dropped`` d balances over- and underestimation: in the paper 2 for most tasks, 5 for Hopper, 0 for
 HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's critics have three of 512. With

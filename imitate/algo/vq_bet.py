@@ -11,15 +11,15 @@ layer by layer, e(c) = the sum of their vectors, o = the last observations:
         + offset_weight | a - psi(e(c)) - offset(o, c) |
     acting: draw c_1, then c_2 given c_1, ...; psi(e(c)) + offset(o, c)      -> VQBeT._predict
 
-The stage depends only on the epoch, so a resumed run continues in the right one. Each stage has its own learning-rate
+The stage depends only on the epoch, so a resumed run continues in the right stage. Each stage has its own learning-rate
 schedule, which ends with the stage.
 
-Departures from the published code: a layer's code is drawn given those of the layers before (an option there), since
-independently drawn codes mix different ways of solving a task; the offset is learned for the codes of the
-demonstration, as in BeT, not for drawn codes, whose offset would point from one way to another; it is the output of a
-network that sees the codes, not one output per code; padded actions are replaced by the last real one and left out of
-the losses; one chunk is
-predicted, from the newest observation. The weights of the losses are divided by the weight of the first code.
+Departures from the published code: the code of a layer is drawn given the codes of previous layers (an option in the
+published code), since independently drawn codes mix different ways of solving a task; the offset is learned for the
+codes of the demonstration, as in BeT, not for drawn codes, whose offset would point from one way to another; it is the
+output of a network that sees the codes, not one output per code; padded actions are replaced by the last real one and
+left out of the losses; one chunk is predicted, from the newest observation. The weights of the losses are divided by
+the weight of the first code.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
 
 
 def hold_last(actions: Tensor, mask: Tensor | None) -> Tensor:
-    """Replace actions ``(B, K, A)`` where the mask (B, K) is false by the last real action before them."""
+    """Replace padded actions of ``(B, K, A)``, where the mask (B, K) is false, by the last real action."""
     if mask is None:
         return actions
     steps = torch.arange(actions.shape[1], device=actions.device)

@@ -104,7 +104,7 @@ def draw_class(logits: Tensor, generator: torch.Generator | None = None) -> Tens
         (*B) class indices.
     """
     weights = logits.detach().softmax(-1)
-    # Of exponential waiting times with rates p_c, the one of class c is the shortest with probability p_c.
+    # Among exponential waiting times with rates p_c, that of class c is the shortest with probability p_c.
     waits = fill_exponential(torch.empty_like(weights), generator)
     return (weights / waits).argmax(-1)
 

@@ -186,7 +186,7 @@ class DiffusionTransformer(nn.Module):
         output_dim: int | None = None,
     ) -> None:
         super().__init__()
-        head_dim(n_emb, n_head)  # raises an error if the heads do not divide the width
+        head_dim(n_emb, n_head)  # raises an error if n_head does not divide n_emb
         self.input_emb = nn.Linear(input_dim, n_emb)
         self.pos_emb = nn.Parameter(torch.zeros(1, chunk_steps, n_emb))
         self.drop = nn.Dropout(p_drop_emb)
@@ -270,7 +270,7 @@ class DiffusionTransformer(nn.Module):
                 nn.init.zeros_(p)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # buffers that the original's checkpoints contain; they are not learned
+        # checkpoints of the original code contain these buffers, which are not learned
         for name in ("mask", "memory_mask", "_dummy_variable"):
             state_dict.pop(f"{prefix}{name}", None)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -71,7 +71,7 @@ class Deterministic(ActionDistribution):
         return self._mean
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return 0 where actions equal the point, else -inf; a loss needs another measure."""
+        """Return 0 where actions equal the point, else -inf, so that this cannot be used as a loss."""
         equal = actions == self._mean if weight is None else (actions == self._mean) | (weight == 0)
         equal = equal.all(-1)
         return torch.where(equal, 0.0, -math.inf)

@@ -65,7 +65,7 @@ class ObservationEncoder(nn.Module):
         for keys, name, config in self._networks(modalities, encoder_config):
             net = make_key_encoder(keys[0], self.obs_shapes[keys[0]], name, config, supplies)
             if net is not None:
-                # the name of a module must not contain a dot
+                # the name of a submodule must not contain a dot
                 module = "+".join(keys).replace(".", "/")
                 self.nets[module] = net
                 self._keys_of[module] = keys

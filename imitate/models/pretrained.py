@@ -58,7 +58,8 @@ def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
         given = weights.get(name)
         if given is None:
             raise ConfigError(
-                f"{_KEY}: {source} lacks '{name}', which {type(trunk).__name__} has; use weights of that network"
+                f"{_KEY}: {source} lacks '{name}', which {type(trunk).__name__} has; use weights of the same type of "
+                "network"
             )
         if (
             name == _FIRST
@@ -73,13 +74,13 @@ def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
         else:
             raise ConfigError(
                 f"{_KEY}: '{name}' in {source} is {tuple(given.shape)}, but {type(trunk).__name__} needs "
-                f"{tuple(value.shape)}; use weights of that network"
+                f"{tuple(value.shape)}; use weights of the same type of network"
             )
     unknown = [n for n in weights if n not in state and not _left_out(n)]
     if unknown:
         raise ConfigError(
-            f"{_KEY}: {source} has '{unknown[0]}', which {type(trunk).__name__} does not have; use weights of that "
-            "network"
+            f"{_KEY}: {source} has '{unknown[0]}', which {type(trunk).__name__} does not have; use weights of the "
+            "same type of network"
         )
 
 
@@ -177,7 +178,7 @@ def read_safetensors(path: Path) -> Weights:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if not path.is_file():  # reading a pipe would block
+    if not path.is_file():  # reading a pipe would wait for ever
         raise ValueError("is not a regular file")
     try:
         return dict(load_file(path))

@@ -119,4 +119,4 @@ def _shaped(parts: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> Obs:
 
 
 def _head(key: str) -> str:
-    return key.replace(".", "/")  # the name of a module must not contain a dot
+    return key.replace(".", "/")  # the name of a submodule must not contain a dot

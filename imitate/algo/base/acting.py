@@ -28,7 +28,7 @@ def acting_names(algo: Algo) -> tuple[str, ...]:
 
 
 def acting_model(algo: Algo) -> dict[str, Any]:
-    """Return the model of an algorithm without networks that acting does not need; averaged weights replace others."""
+    """Return the model of an algorithm without networks that acting does not need, with averaged weights if any."""
     nets = _of(algo)
     for learner in algo.learners:
         if learner.ema is not None:
@@ -78,7 +78,7 @@ def acting_state(net: nn.Module) -> dict[str, Tensor]:
 
 
 def keep_only(algo: Algo, stored: Collection[str]) -> None:
-    """Remove the networks without a weight among the names ``stored``, unless acting needs them."""
+    """Remove networks of which ``stored``, the names of stored weights, contains none, unless acting needs them."""
     acting = {name.partition(".")[0] for name in _of(algo)}
     present = {name.partition(".")[0] for name in stored}
     for name in [name for name in algo.nets if name not in acting | present]:

@@ -102,7 +102,7 @@ class Update:
         Args:
             counter: name of the counter in checkpoints.
             every: number of updates from one true result to the next.
-            first: return true at the first of these updates instead of at the last.
+            first: return true at the first update of each such period instead of at the last.
         """
         if not self.learn:
             return True
@@ -187,11 +187,11 @@ class ActorCritic(Algo[RLConfigT]):
     ) -> CriticEnsemble:
         """Create critics of actions, or of chunks of ``num_actions``.
 
-        With ``of_states`` they give one value per state, with ``num_choices`` one value per choice. They also see the
-        observations of the group ``critic``.
+        With ``of_states`` the critics give one value per state, with ``num_choices`` one value per choice. They also
+        see the observations of the group ``critic``.
 
-        If the algorithm has a memory, the recurrent encoder is part of the critics of actions and is trained and
-        followed by targets with them. Actor and state values use its features without gradient.
+        If ``algo.rnn`` is enabled, the recurrent encoder is part of the critics of actions: it is trained with them,
+        and target critics have a copy. Actor and state values use the recurrent features without gradient.
         """
         size, own = 1 if of_states else config.ensemble.n, self.encoding.own
         values = num_values(self.config)
@@ -227,7 +227,7 @@ class ActorCritic(Algo[RLConfigT]):
         return critic
 
     def _add_targets(self) -> None:
-        """Add target copies of networks; call it after these networks were created."""
+        """Add the target networks as copies of their online networks, which must exist already."""
         for target, online in self.targets.items():
             self.nets[target] = target_of(self.nets.get_submodule(online))
 
@@ -295,7 +295,7 @@ class ActorCritic(Algo[RLConfigT]):
         return None if prior is None else partial(prior.log_prob, around=self.preprocess)
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
-        """Replace the rewards of the batch by those of the reward source, after one update of the source."""
+        """Update the reward source once, then replace the rewards of the batch by rewards of the source."""
         weights = reward_weights_in(self.nets)
         if weights is not None:
             update.step(REWARD_WEIGHTS, weights.loss())
@@ -394,8 +394,8 @@ class ActorCritic(Algo[RLConfigT]):
             "discounts": self._discounts(batch),
             "weight": None if weight is None else weight[:, now],
         }
-        # "part" is 0 for samples of the replay buffer and at least 1 for demonstrations. A batch without it consists of
-        # demonstrations.
+        # "part" is 0 for samples of the replay buffer and at least 1 for demonstrations. A batch without "part"
+        # consists of demonstrations.
         if self.config.auxiliary:
             selected["part"] = batch.get("part", torch.ones_like(selected["discounts"]))
             if weight is not None:

@@ -249,7 +249,7 @@ class Algo(ABC, Generic[ConfigT]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Batch) -> Batch:
-        """Prepare a batch of :class:`~imitate.data.SequenceDataset` and select what the algorithm learns from.
+        """Prepare a batch of :class:`~imitate.data.SequenceDataset` and select the parts that the losses use.
 
         Args:
             batch: raw values: ``obs`` (B, T, ...), ``actions`` (B, T, A), ...
@@ -277,7 +277,7 @@ class Algo(ABC, Generic[ConfigT]):
         return {}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Make one update, or with ``validate`` only compute the same losses.
+        """Make one update, or with ``validate`` only compute the losses of an update.
 
         Args:
             batch: from :meth:`process_batch_for_training`.
@@ -305,7 +305,7 @@ class Algo(ABC, Generic[ConfigT]):
         return {k: float(v) for k, v in info.items()} | self.optimization.learning_rates()
 
     def on_epoch_end(self, epoch: int) -> None:  # noqa: B027 - a hook, empty by default
-        """Update what changes once per epoch; the trainer calls this after each epoch, counted from 1."""
+        """Update values that change once per epoch; the trainer calls this after each epoch, counted from 1."""
 
     def set_progress(self, progress: float) -> None:
         """Put the current values of schedules into :attr:`config`. A method that overrides this one must call it.
@@ -334,7 +334,7 @@ class Algo(ABC, Generic[ConfigT]):
     def serialize(self) -> dict[str, Any]:
         """Return everything that an exact resume needs, as tensors, numbers, strings, lists and dicts.
 
-        The tensors are the live ones, not copies.
+        The tensors are those of the networks themselves, not copies.
         """
         state = {"nets": self.nets.state_dict(), **self.optimization.state_dict(), **self.counters}
         state |= self.schedules.state_dict()
@@ -394,7 +394,7 @@ class Algo(ABC, Generic[ConfigT]):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> PolicyStep:
-        """Make one decision for each of B policies; changes nothing on self.
+        """Return the next actions of B policies; changes nothing on self.
 
         Args:
             obs: prepared observations (B, ...).

@@ -75,7 +75,7 @@ def follow_auxiliaries(algo: Any, batch: Mapping[str, Any]) -> None:
 def seen_by_auxiliaries(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Convert an algorithm's batch to the layout that auxiliaries expect (:mod:`imitate.algo.slots.auxiliary`)."""
     seen = {**batch, **batch.get("experience", {})}
-    # a rollout, whose "actions" are not clipped to the limits, but "executed" are
+    # in a rollout, "actions" are not clipped to the limits of actions, but "executed" are
     if "executed" in batch:
         seen |= {"actions": batch["executed"], "part": torch.zeros_like(batch["terminals"])}
     return seen

@@ -21,7 +21,7 @@ from imitate.functional.losses import masked_mean
 from imitate.functional.realtime import Given, Prefix, given_places
 
 DenoisingStep = Callable[[Tensor], Tensor]
-"""Function of noisy chunks (B, T, A) that returns less noisy ones."""
+"""Function of noisy chunks (B, T, A) that returns less noisy chunks."""
 
 
 def denoised(steps: Sequence[DenoisingStep], noise: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class ChunkPolicy(Algo[ConfigT]):
     def _predict_various(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Predict chunks as :meth:`_predict` for observations of which all are repeated :attr:`_samples` times.
+        """Predict chunks like :meth:`_predict`, for observations that are repeated :attr:`_samples` times.
 
         A policy whose predictions are deterministic overrides this method.
         """

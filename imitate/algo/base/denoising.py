@@ -64,7 +64,7 @@ class HorizonConfig(Section):
         return ChunkExecution(size, self.action_horizon, self.temporal_ensemble, self.latency)
 
     def problems(self, path: str, frame_stack: int, seq_length: int) -> list[str]:
-        """List problems of training and execution, one line each; ``path`` is the dotted key of this section."""
+        """Return messages about settings of training and execution; ``path`` is the dotted key of this section."""
         problems = execution_problems(
             self.prediction_horizon - self.observation_horizon + 1,
             self.action_horizon,
@@ -101,7 +101,8 @@ class UNetConfig(Section):
     kernel_size: int = Field(5, ge=1, description="kernel size of the convolutions, odd")
     n_groups: int = Field(8, ge=1, description="number of groups of each group normalization")
     cond_predict_scale: bool = Field(
-        True, description="the observation scales and shifts channels; false: it only shifts them"
+        True,
+        description="the observation scales and shifts the U-Net's channels; false: it only shifts them",
     )
 
 
@@ -140,7 +141,7 @@ class PrefixConfig(Section):
 
 
 class DenoisingConfig(CloningSection):
-    """Section ``algo`` of a policy that denoises chunks with one of three networks."""
+    """Base class of the options of policies that denoise chunks, with one of three networks."""
 
     tree_defaults = {"train": {"frame_stack": 2, "seq_length": 16}}
 
@@ -304,7 +305,7 @@ class LoopedSampler:
     def sample(
         self, network: AtSteps, noise: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Run all steps; the arguments are those of the original sampler."""
+        """Run all denoising steps; the arguments are those of :meth:`Sampler.sample`."""
         fresh = [torch.zeros(1, *noise.shape)]
         if self._count:
             drawn = torch.empty(self._count, *noise.shape).normal_(generator=generator)
@@ -355,7 +356,8 @@ def _operator(step: Callable[..., Tensor]) -> Any:
         @staticmethod
         def forward(ctx: Any, x: Tensor, *per_step: Tensor) -> Tensor:
             if torch.onnx.is_in_onnx_export():
-                return x.clone()  # in the export, one operator stands for the following loop
+                # during export, `symbolic` writes one operator in place of the following loop
+                return x.clone()
             for rows in zip(*per_step, strict=True):
                 x = step(x, *rows)
             return x

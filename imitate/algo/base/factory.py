@@ -163,7 +163,8 @@ def check_algorithm(config: Config) -> None:
         key: USUAL_SHAPES.get(kind, (8,))
         for key, kind in config.observation.modalities_of_all().items()
     }
-    with suppress(RuntimeError, ValueError):  # the networks may refuse sizes other than their own
+    # networks of another package may not accept these sizes
+    with suppress(RuntimeError, ValueError):
         algo_factory(config.algo_name, config, shapes, ac_dim=7, load_pretrained=False)
 
 

@@ -52,8 +52,8 @@ class ActorGoalsConfig(Section):
     )
     geometric: bool = Field(
         False,
-        description="draw later states with probabilities that decay with the distance as the discount does; "
-        "false: uniformly",
+        description="draw goals that are later states with probabilities that decay with the distance as the discount "
+        "does; false: uniformly",
     )
 
     @property
@@ -76,8 +76,8 @@ class ValueGoalsConfig(ActorGoalsConfig):
     )
     geometric: bool = Field(
         True,
-        description="draw later states with probabilities that decay with the distance as the discount does; "
-        "false: uniformly",
+        description="draw goals that are later states with probabilities that decay with the distance as the discount "
+        "does; false: uniformly",
     )
 
 
@@ -151,8 +151,8 @@ class ExtractionConfig(GoalConditionedConfig):
 
     actor_loss: Literal["ddpgbc", "awr"] = Field(
         "ddpgbc",
-        description="ddpgbc: maximize the critics' values and imitate the data's actions; awr: imitate them with "
-        "weights by advantage",
+        description="ddpgbc: maximize the critics' values and imitate the data's actions; awr: imitate the data's "
+        "actions, weighted by their advantages",
     )
     alpha: float = Field(
         0.3,
@@ -194,7 +194,7 @@ class GoalConditioned(Algo[GoalConfigT]):
         )
 
     def _add_targets(self) -> None:
-        """Add target copies of networks; call it after these networks were created."""
+        """Add the target networks as copies of their online networks, which must exist already."""
         for target, online in self.targets.items():
             self.nets[target] = target_of(self.nets[online])
 

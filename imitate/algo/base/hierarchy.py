@@ -55,7 +55,10 @@ class PriorCorrectionConfig(Section):
 class LatentSubgoalConfig(Section):
     """Latents of the planner as goals of the actor, in place of decoded subgoals."""
 
-    enabled: bool = Field(False, description="the actor sees the planner's latent as its goal")
+    enabled: bool = Field(
+        False,
+        description="the goal that the actor sees is the planner's latent instead of a decoded subgoal",
+    )
     prior_correction: PriorCorrectionConfig = Field(PriorCorrectionConfig())
 
 
@@ -398,7 +401,7 @@ class Hierarchy(Algo[HierarchyT]):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> PolicyStep:
-        """Make one decision for each of B policies.
+        """Return the next actions of B policies, and plan new subgoals where they are due.
 
         Extras contain ``subgoal/<key>``, the current normalized subgoal.
         """
@@ -446,7 +449,7 @@ class Hierarchy(Algo[HierarchyT]):
         if not state["subgoal"]:
             return {}
         seed = torch.randint(2**62, (), generator=generator, device=self.device)
-        due = (state["step"] == 0).cpu()  # one copy to the CPU for all following checks
+        due = (state["step"] == 0).cpu()  # copied to the CPU once, for all following checks
         if not bool(due.any()):
             return cast(dict[str, Tensor], state["subgoal"])
         own = torch.Generator(self.device).manual_seed(int(seed))

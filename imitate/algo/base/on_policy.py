@@ -61,7 +61,7 @@ OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=OnPolicyConfig, default=Any)
 
 
 class OnPolicy(Algo[OnPolicyConfigT]):
-    """Algorithm that learns from rollouts, each of which is discarded afterwards."""
+    """Algorithm that learns from rollouts of its current policy and then discards them."""
 
     experience = "rollout"
     _OF_STEPS: ClassVar = ("actions", "log_prob", "advantages", "returns", "values")
@@ -325,7 +325,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return cast(Tensor, found)
 
     def _one_step(self, obs: Obs, state: RNNState) -> tuple[Tensor, RNNState]:
-        """Return the recurrent features (B, H) of observations (B, ...) in these states, and the next states."""
+        """Return recurrent features (B, H) of observations (B, ...), given recurrent states, and the next states."""
         assert self.net.memory is not None
         return one_step(self.net.encoder, self.net.memory, obs, state)
 
@@ -351,7 +351,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
         Args:
             rollout: raw rollout, see :meth:`prepare_rollout`.
-            batch: the same, prepared.
+            batch: the prepared rollout.
             batch_size: number of samples of a minibatch.
         """
         yield from ()
@@ -478,7 +478,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             return loss, policy.entropy().mean()
 
     def leaves_rollout(self, info: Info) -> bool:
-        """Return true if the policy is further than ``target_kl`` from the one that collected the rollout."""
+        """Return true if the policy's divergence from the policy that collected the rollout exceeds ``target_kl``."""
         target = self.config.get("target_kl")
         if target is None:
             return False

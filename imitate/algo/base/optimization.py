@@ -107,7 +107,7 @@ class Optimization:
         self._added.clear()
 
     def step(self, name: str, loss: Tensor) -> Tensor:
-        """Make a step of one network, and of those whose losses were added: backward, clip, optimizer and schedule.
+        """Make a gradient step of one network, and of networks whose losses were added by :meth:`add`.
 
         If gradients are accumulated over n losses, only every n-th call makes a step, with the mean of n gradients.
 
@@ -238,8 +238,8 @@ def updates_per_epoch(config: Config, rollouts: bool) -> int:
 
     Args:
         config: the whole configuration.
-        rollouts: true if the algorithm learns from whole rollouts, in several passes; one that decides on ``n_step``
-            actions at once has fewer samples.
+        rollouts: true if the algorithm learns from whole rollouts, in several passes. An algorithm that decides on
+            ``n_step`` actions at once has fewer samples per rollout.
 
     Raises:
         ConfigError: the number of steps per epoch is null.

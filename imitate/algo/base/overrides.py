@@ -35,7 +35,7 @@ METHODS = (
     "get_action",
     "reset",
 )
-"""Methods of ``Algo`` that other code calls."""
+"""Methods of ``Algo`` that training, evaluation and deployment call."""
 
 HOOKS = {
     "_select_batch": "process_batch_for_training",
@@ -81,7 +81,7 @@ def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
         validates: true if losses are to be measured without an update.
 
     Raises:
-        ConfigError: the message has one line per problem.
+        ConfigError: the class has problems; the message has one line per problem.
     """
     if not inspect.isclass(algo_class) or not issubclass(algo_class, contract):
         raise ConfigError(
@@ -193,7 +193,7 @@ def _signature_problem(algo_class: Any, contract: Any, name: str) -> list[str]:
 
 
 def _takes(method: Any, by_place: Any, by_name: Any = ()) -> bool:
-    """Return True if a method accepts these positional and named arguments, beside self."""
+    """Return True if a method can be called with these positional and named arguments, beside self."""
     try:
         inspect.signature(method).bind(None, *by_place, **dict.fromkeys(by_name))
     except TypeError:

@@ -156,11 +156,11 @@ class Acting(Protocol):
     def act(
         self, obs: dict[str, Tensor], state: PolicyState, goal: dict[str, Tensor] | None = None
     ) -> Any:
-        """Make one decision: a ``PolicyStep``."""
+        """Return the next actions and state, as a ``PolicyStep``."""
 
 
 class OwnState:
-    """Keeps the state of a policy between calls, for callers that ask for one action after another."""
+    """Keeps the state of a policy between calls, for callers that need one action after another."""
 
     def __init__(self) -> None:
         self._state: PolicyState | None = None

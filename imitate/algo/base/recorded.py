@@ -217,8 +217,8 @@ def _record(
     inputs = [leaf.clone() for _, leaf in tensors_in(batch)]
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     graph = torch.cuda.CUDAGraph()
-    # Afterwards cuBLAS allocates its workspace anew, from the graph's memory pool. A workspace outside of the pool may
-    # be freed by torch.compile, and the graph would then use memory of other tensors.
+    # After this call, cuBLAS allocates its workspace anew, from the graph's memory pool. A workspace outside of the
+    # pool may be freed by torch.compile, and the graph would then use memory of other tensors.
     torch._C._cuda_clearCublasWorkspaces()
     # "thread_local": CUDA calls of other threads, such as the one that pins memory, do not abort the recording
     with (
@@ -237,7 +237,7 @@ def _record(
 
 
 def _end_recording(stream: Any) -> None:
-    """Record a graph of one operation, since torch's generator stays in the mode of recording after an error."""
+    """Reset torch's generator, which stays in recording mode after an error, by recording a trivial graph."""
     value = torch.zeros(1, device=stream.device)
     with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
         value.add_(1)
@@ -259,7 +259,7 @@ def tensors_in(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def with_tensors(tree: Mapping[str, Any], tensors: Iterator[Tensor]) -> dict[str, Any]:
-    """Return a batch with other tensors in the order of :func:`tensors_in`."""
+    """Return a copy of a batch with new tensors, given in the order of :func:`tensors_in`."""
     return {
         name: next(tensors)
         if isinstance(value, Tensor)

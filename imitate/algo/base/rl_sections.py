@@ -1,4 +1,4 @@
-"""Sections of the configuration that algorithms with critics share; keys as in robomimic, if it has them."""
+"""Sections of the configuration that algorithms with critics share; keys are robomimic's, where it has them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class CriticConfig(Section):
         False, description="use the smooth L1 error instead of the squared error"
     )
     max_gradient_norm: float | None = Field(
-        None, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
+        None,
+        gt=0,
+        description="largest norm of the gradients, to which larger ones are scaled down; null: train.max_grad_norm",
     )
     value_bounds: tuple[float, float] | None = Field(
         None,
@@ -116,7 +118,9 @@ class ActorConfig(Section):
     layer_dims: LayerDims = Field((300, 400), description="widths of the hidden layers")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each hidden layer")
     max_gradient_norm: float | None = Field(
-        None, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
+        None,
+        gt=0,
+        description="largest norm of the gradients, to which larger ones are scaled down; null: train.max_grad_norm",
     )
 
 
@@ -185,7 +189,7 @@ class ActorCriticConfig(AlgoSection):
     reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Request transitions, and images only up to the sample's step, as transitions contain the later ones.
+        """Request transitions, and images only up to the sample's step, because transitions contain later images.
 
         With a recurrent encoder (section ``rnn``), request sequences of transitions.
         """

@@ -110,7 +110,7 @@ def stacked_frames(
 def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
     """Return a prepared batch with transitions (``next_obs``, ``n_step_rewards``, ``discounts``).
 
-    Missing transitions of one step are made from its rewards and terminals.
+    If the batch has no transitions, transitions of one step are made from its rewards and terminals.
 
     Args:
         batch: windows (B, T, ...).

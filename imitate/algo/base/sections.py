@@ -179,7 +179,7 @@ class VAEDecoderConfig(Section):
 
 
 class VAEPriorConfig(Section):
-    """Prior of the VAE: standard normal, unless one of these options is set."""
+    """Prior of the VAE: standard normal by default, or learned, or categorical."""
 
     learn: bool = Field(False, description="learn the prior; false: it is fixed")
     is_conditioned: bool = Field(False, description="the learned prior depends on the observation")
@@ -240,7 +240,7 @@ class RNNConfig(Section):
         10, ge=1, description="number of steps after which the recurrent state is reset when acting"
     )
     hidden_dim: int = Field(400, ge=1, description="size of the hidden state")
-    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="kind of recurrent cell")
+    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="type of the recurrent cell")
     num_layers: int = Field(2, ge=1, description="number of stacked layers")
     open_loop: bool = Field(False, description="use only the first observation of each horizon")
     kwargs: OpenSection = Field(
@@ -254,7 +254,9 @@ class TransformerConfig(Section):
     """Transformer policy."""
 
     enabled: bool = Field(False, description="transformer policy")
-    context_length: int = Field(10, ge=1, description="number of steps that the policy sees")
+    context_length: int = Field(
+        10, ge=1, description="number of steps of observations that the policy sees"
+    )
     embed_dim: int = Field(512, ge=1, description="width")
     num_layers: int = Field(6, ge=1, description="number of blocks")
     num_heads: int = Field(8, ge=1, description="number of attention heads")
@@ -274,7 +276,9 @@ class TransformerConfig(Section):
     )
     nn_parameter_for_timesteps: bool = Field(True, description="learn the embeddings of positions")
     pred_future_acs: bool = Field(
-        False, description="predict the next context_length actions instead of those of the window"
+        False,
+        description="predict the next context_length actions, from the newest observation on, instead of the actions "
+        "of the window",
     )
     causal: bool | None = Field(
         None,

@@ -89,7 +89,7 @@ def own_distribution(algo: Algo, frames: dict[str, Tensor]) -> ActionDistributio
 
 
 def last_frames(frames: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """Return the last ``count`` frames (B, count, ...), the first repeated if there are fewer; without axis if one."""
+    """Return the last ``count`` frames (B, count, ...), the first repeated if necessary; (B, ...) for ``count`` 1."""
     rows = next(iter(frames.values())).shape[1] - 1
     chosen = [max(rows - back, 0) for back in reversed(range(count))]
     return {

@@ -1,4 +1,4 @@
-"""Exploration in rollouts: noise of deterministic actors, optimism of Gaussian ones.
+"""Exploration in rollouts: noise for deterministic actors, optimism for Gaussian actors.
 
 Optimism: Ciosek, Vuong, Loftin, Hofmann, "Better Exploration with Optimistic Actor Critic", NeurIPS 2019
 (arXiv:1910.12807). Before the tanh, the mean m of the policy N(m, S) in state s becomes
@@ -52,7 +52,7 @@ class OptimismConfig(Section):
     )
     beta: float = Field(
         4.66,
-        description="the upper bound of a value is the critics' mean plus this times half of their difference",
+        description="the upper bound of a value is the mean of the critics plus beta times half of their difference",
     )
 
 

@@ -134,7 +134,7 @@ class ICM(Auxiliary):
 
     @torch.no_grad()
     def _known(self, batch: Batch) -> Tensor:
-        """Return forward errors (B,), reusing those of the latest loss if it was computed from this batch."""
+        """Return forward errors (B,); reuse the errors of the latest loss for the same batch."""
         if self._latest is not None and self._latest[0] is batch["next_obs"]:
             return self._latest[1]
         before, after = self.seen(batch)

@@ -42,7 +42,9 @@ class ImaginationConfig(Section):
         description="largest number of steps for which the policy acts in the model from a replayed state",
     )
     start_updates: int = Field(
-        1000, ge=0, description="number of updates of the model before its transitions are used"
+        1000,
+        ge=0,
+        description="number of updates of the model before imagined transitions are used",
     )
 
     def problems(self, config: Any) -> list[str]:
@@ -99,7 +101,7 @@ def imagined(
         steps.append((states, actions, outcome.rewards, outcome.states, ends))
         states = outcome.states
     states, actions, rewards, following, ends = (torch.stack(x) for x in zip(*steps, strict=True))
-    # last step of each trajectory that counts: its first end, or the end of the horizon
+    # index of the last valid step of each trajectory: the first predicted end, or the end of the horizon
     over = torch.cat([ends[:-1], torch.ones_like(ends[:1])]).int().argmax(0)
     at = torch.minimum(torch.randint(config.horizon, (count,), device=rows.device), over)
     return {

@@ -6,7 +6,7 @@ Presence of Rich Exogenous Information", ICML 2023 (arXiv:2211.00164). With feat
 
     loss    mean over A of (g(phi(o_t), phi(o_t+k)) - a_t)^2, or the cross-entropy of a choice       -> Inverse.loss
 
-Features keep what the robot influences, and nothing forces them to keep the rest. Departures: the squared error is a
+Features must contain what the robot influences, and may lose other information. Departures: the squared error is a
 mean over the action's dimensions without the factor 1/2, as the other losses here; k is fixed instead of drawn.
 """
 

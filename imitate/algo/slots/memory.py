@@ -73,7 +73,7 @@ class MemoryConfig(Section):
     """Recurrent network after the encoder, trained on sequences of ``train.seq_length`` steps."""
 
     enabled: bool = Field(False, description="use a recurrent network after the encoder")
-    rnn_type: Literal["LSTM", "GRU"] = Field("GRU", description="kind of recurrent cell")
+    rnn_type: Literal["LSTM", "GRU"] = Field("GRU", description="type of the recurrent cell")
     hidden_dim: int = Field(64, ge=1, description="size of the hidden state of each layer")
     num_layers: int = Field(1, ge=1, description="number of stacked layers")
 
@@ -299,7 +299,7 @@ class ReplayedMemory(RecurrentMemory):
     def _sequences_of(self, batch: Batch, encoder: RecurrentEncoder) -> Batch:
         """Convert windows of T observations to sequences of T - 1 steps, which begin with an empty memory.
 
-        A step is learned from if its successor is in the window or it is a terminal, unless the window begins within a
+        A step is learned from if it is a terminal or the next step is in the window, unless the window begins within a
         demonstration and the step is one of the first ``burn_in``. If the batch has no ``step``, all windows count as
         beginnings.
         """
@@ -375,7 +375,7 @@ class ReplayedMemory(RecurrentMemory):
 
 
 def state_shapes(encoder: RecurrentEncoder) -> dict[str, tuple[int, ...]]:
-    """Return the shapes (layers, H) of the parts of one policy's recurrent state."""
+    """Return the shape (layers, H) of each tensor of one policy's recurrent state, by name."""
     state: dict[str, Any] = encoder.rnn.initial_state(1)
     return {name: tuple(value.shape[1:]) for name, value in state.items()}
 
@@ -425,7 +425,7 @@ class RolloutMemory(RecurrentMemory):
         """
         place, inputs = batch["place"], encoder(batch["obs"])
         sequence = (place == 0).cumsum(0) - 1
-        # one copy to the CPU for both numbers
+        # both numbers are copied to the CPU at once
         last, longest = torch.stack((sequence[-1], place.max())).tolist()
         windows = inputs.new_zeros(last + 1, longest + 1, inputs.shape[-1])
         windows = windows.index_put((sequence, place), inputs)

@@ -1,4 +1,4 @@
-"""Mutual information: an auxiliary loss that maximizes the information of features about those of a later step.
+"""Mutual information: an auxiliary loss that maximizes the information of features about the features of a later step.
 
 Hjelm et al., "Learning Deep Representations by Mutual Information Estimation and Maximization" (Deep InfoMax), ICLR
 2019 (arXiv:1808.06670), between steps in time as in Anand et al., "Unsupervised State Representation Learning in Atari"

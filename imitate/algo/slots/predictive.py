@@ -145,7 +145,7 @@ class Predictive(Auxiliary):
         return masked_mean(cosine_loss(predicted, wanted), window["mask"])
 
     def follow(self, batch: Batch) -> None:
-        """Move the target encoder and its projection towards the online ones."""
+        """Move the target encoder and its projection towards the online encoder and projection."""
         if hasattr(self, "predictor"):
             target = nn.ModuleList([self.target_encoder, self.target_projection])
             online = nn.ModuleList([self.features.encoder, self.projection])

@@ -1,4 +1,4 @@
-"""Slot of soft actor-critics: a policy towards which the learned one is regularized, in place of the uniform one.
+"""Slot of soft actor-critics: a prior policy, in place of the uniform one, towards which the policy is regularized.
 
 Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905), rewards the entropy of the policy,
 which is minus its divergence from a uniform policy. With a prior pi_0 (Galashov et al., "Information Asymmetry in
@@ -7,7 +7,7 @@ KL-regularized RL", ICLR 2019, arXiv:1905.01240), whose density replaces the uni
     log pi(a | s) -> log pi(a | s) - log pi_0(a | s)                                       -> Prior.log_prob
     alpha rises while KL(pi | pi_0) is above target_kld_per_dim A, and falls below it      -> PriorConfig.target
 
-A prior is one of three:
+There are three types of priors:
 
     checkpoint    a frozen policy with a density, such as a clone of demonstrations, with two limits:
                   standard deviations of at least ``min_std``, because the divergence from a narrow policy explodes, and
@@ -135,7 +135,7 @@ class Prior(nn.Module):
             around: the algorithm's preprocessing.
         """
         if self.config.type == "same_action":
-            # the previous action followed by 1; at the start of an episode all zeros
+            # this observation is the previous action followed by 1; at the start of an episode it is all zeros
             before = around.unnormalize_obs(PREVIOUS_ACTION, obs[PREVIOUS_ACTION])
             before = before[:, -1] if before.dim() == 3 else before
             return same_action_log_prob(

@@ -10,9 +10,9 @@ With named rewards s_k, their fixed weights w_k, and a multiplier m_c >= 0 per c
     multiplier  rises while the mean of s_c per step breaks its bound, falls while it keeps it:
                 it follows the gradient of -m_c sign_c (mean(s_c) - bound_c)             -> RewardWeights.loss
 
-The means are moving means over collected steps, with the policy of their time. ``ppo``, ``a2c``, ``sac``, ``tqc``,
-``td3``, ``ddpg``, ``dqn`` and ``rlpd`` learn a value of each named reward, and of what is added to them (entropy,
-bonuses), which stay right when a multiplier moves:
+The means are moving means over collected steps, including steps of earlier policies. ``ppo``, ``a2c``, ``sac``,
+``tqc``, ``td3``, ``ddpg``, ``dqn`` and ``rlpd`` learn a value of each named reward, and of what is added to them
+(entropy, bonuses), which remain correct when a multiplier changes:
 
     value       Q = sum_k v_k Q_k + Q_added, v_k the weight of s_k in r                 -> RewardWeights.total
     pessimism   of several critics, the least Q_k where v_k > 0, the greatest where not -> RewardWeights.pessimistic

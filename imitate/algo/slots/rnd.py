@@ -87,7 +87,7 @@ class RND(Auxiliary):
         return errors
 
     def _known(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return encoded observations (B, D) and squared errors (B,); reuse those of the latest loss of this batch."""
+        """Return encoded observations (B, D) and errors (B,); reuse those of the latest loss for the same batch."""
         if self._latest is None or self._latest[0] is not batch["next_obs"]:
             self._squared_errors(batch)
         assert self._latest is not None

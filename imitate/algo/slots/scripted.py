@@ -7,7 +7,7 @@ exploration noise.
     algo.task     a task with a scripted expert, such as ``Lift``
     algo.expert   ``module:function``, called with an observation {key: (D,)}; it returns an action (A,)
 
-Without these two options, actions are zeros.
+Without ``task`` and ``expert``, actions are zeros.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Scripted(Algo[ScriptedConfig]):
         return PolicyStep(self.preprocess.normalize_actions(action, obs), {"expert": following}, {})
 
     def _number(self, number: int) -> int:
-        """Return the number of an episode's expert; a new one at the start of an episode."""
+        """Return the number of an episode's expert; at the start of an episode, create a new expert."""
         if number in self._experts:
             return number
         self._made += 1

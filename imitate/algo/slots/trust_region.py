@@ -8,9 +8,9 @@ numbers of an action:
     numbers    d^2 = sum over states of KL(pi_0 || pi) + KL(pi || pi_0), / N               -> distance
     while d > c = sqrt(trust_region D):  w <- w_0 + 0.9 c / d (w - w_0)                    -> TrustRegion.shrink
 
-The divergence of choices would be small where one has nearly the whole probability, even if the others change much.
-Departure: ALF compares logits as the network gives them; here they are normalized, since a constant that is added to
-all changes no policy.
+For choices, a KL divergence would be small where one choice has nearly all the probability, even if the logits of other
+choices change much. Departure: ALF compares logits as the network gives them; here they are normalized, because a
+constant that is added to all logits does not change the policy.
 """
 
 from __future__ import annotations

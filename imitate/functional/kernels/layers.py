@@ -94,7 +94,7 @@ def onednn_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     Either factor may be a transposed view, at no extra cost.
     """
     if bias is not None:
-        bias = bias.contiguous()  # with other strides, oneDNN reads past the end
+        bias = bias.contiguous()  # with other strides, oneDNN reads beyond the end of the bias
     y: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, "none", [], "")
     return y
 
@@ -108,7 +108,7 @@ def _is_for_onednn(rows: int, size: int, x: Tensor, weight: Tensor) -> bool:
         and x.dtype is weight.dtype is torch.float32
         and x.device.type == weight.device.type == "cpu"
         and onednn_is_faster()
-        and bool(torch.backends.mkldnn.enabled)  # a user may have disabled it
+        and bool(torch.backends.mkldnn.enabled)  # a user may have disabled oneDNN
         and not torch.is_autocast_enabled("cpu")
     )
 

@@ -78,7 +78,7 @@ class BinaryActions(PreprocessStep):
         )
         for place, dim in enumerate(self._dims):
             ends = low[dim], high[dim]
-            # The variance equals (mean - low) (high - mean) only if all values are one of the two.
+            # The variance equals (mean - low) (high - mean) only if every value is either low or high.
             widest = (mean[dim] - ends[0]) * (ends[1] - mean[dim])
             if ends[0] == ends[1] or std[dim] ** 2 < (1 - _TOLERANCE) * widest:
                 raise ConfigError(

@@ -102,8 +102,8 @@ def make_steps(
         passed = passed or (step.side == "after" and not marked)
         if step.side == ("before" if passed else "after"):
             raise ConfigError(
-                f"{place}: step '{step.name}' is {'behind' if passed else 'before'} the normalization; expected it "
-                f"{'before' if passed else 'behind'} the entry 'normalize'"
+                f"{place}: step '{step.name}' is {'after' if passed else 'before'} the normalization; move it "
+                f"{'before' if passed else 'after'} the entry 'normalize'"
             )
         (after if passed else before).append(step)
     return before, after
@@ -184,7 +184,8 @@ def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "obs_affine": _affine_of(obs),
         "action_affine": _affine_of(actions),
-        "obs_clip": saved.get("obs_clip"),  # missing in files of the first version
+        # checkpoints of the first version do not have this entry
+        "obs_clip": saved.get("obs_clip"),
         "steps": saved.get("steps", ()),
         "image_types": {
             key: entry["image_type"] for key, entry in obs.items() if "image_type" in entry
