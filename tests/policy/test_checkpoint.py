@@ -194,7 +194,7 @@ def test_large_finite_weights_are_taken():
         (
             ("shape_metadata", "action_low"),
             [0.0],
-            "'action_low' .* has 1 numbers; an action .* has 2",
+            "'action_low' .* has 1 numbers, but an action .* has 2",
         ),
         (("model",), [], "'model' of the checkpoint"),
         (("model", "nets"), {"a": 1}, "'model.nets.a' of the checkpoint"),
