@@ -1,5 +1,5 @@
-"""Import of other toolkits' checkpoints, export of ours in their formats, and their ways to call policies.
+"""Import of checkpoints from other toolkits, export to their formats, and adapters to their policy interfaces.
 
-``names.py`` maps names of tensors between toolkits by rules, and converts the tensors accordingly. ``ding.py`` gives
-algorithms the modes of a DI-engine policy, ``srl.py`` makes policies and trainers of SRL of them.
+``names.py`` maps names of tensors between toolkits by rules, and converts the tensors accordingly. ``ding.py`` gives an
+algorithm the interface of a DI-engine policy, and ``srl.py`` the interfaces of a policy and a trainer of SRL.
 """

@@ -1,7 +1,7 @@
-"""Policies of DI-engine: its modes and their functions, over an algorithm of this package.
+"""Adapter that gives an algorithm of this package the modes and functions of a DI-engine policy.
 
 Source: ``Policy`` and ``CommandModePolicy`` in ``ding/policy/base_policy.py`` of https://github.com/opendilab/DI-engine
-(d0b21d06). The names of modes, functions and of the keys of samples are theirs; all behind them is the algorithm:
+(d0b21d06). The modes, the functions and the keys of samples have DI-engine's names; each function calls the algorithm:
 
     learn.forward(samples)           Algo.process_batch_for_training, train_on_batch, log_info: one update
     collect.forward({id: obs})       Algo.act(explore=True), with a state for each id
@@ -13,11 +13,12 @@ Source: ``Policy`` and ``CommandModePolicy`` in ``ding/policy/base_policy.py`` o
 
 Departures:
 
-* ``done`` is divided: a time limit (``info["TimeLimit.truncated"]``) is not a terminal, so its state keeps its value.
-* ``learn.forward`` is one update also for ``ppo`` and ``a2c``: epochs and minibatches belong to the loop around it.
-* Actions are in the environment's units, and a choice of a discrete action is one-hot; observations are raw. The
-  preprocessing of the algorithm converts both.
-* ``import_names`` is refused, because a configuration would choose the code that runs.
+* A ``done`` at a time limit (``info["TimeLimit.truncated"]``) is not a terminal, so TD targets bootstrap from its
+state. * ``learn.forward`` makes one update, also for ``ppo`` and ``a2c``; the calling loop makes epochs and
+minibatches. * Actions are in the environment's units, and discrete actions are one-hot; observations are raw. The
+preprocessing of
+  the algorithm converts both.
+* ``import_names`` is refused, because a configuration must not choose the code that runs.
 * Rewards are used as they are given; ``train.reward`` has no effect here.
 """
 
@@ -40,7 +41,7 @@ from imitate.interop.experience import Experience, decided
 
 FIELDS = ("learn", "collect", "eval", "command")
 OBSERVATION = "flat"
-"""Name of a policy's only observation, as gymnasium's vectors have here."""
+"""Key of a policy's only observation, as for gymnasium environments with vectors."""
 _OF_TRANSITIONS = ("obs", "next_obs", "action", "reward", "done", "timeout")
 
 Sample = Mapping[str, Any]
@@ -101,7 +102,7 @@ class Timestep(Protocol):
 
 
 class _Acting:
-    """Acting in environments by their ids, each with a state of its own."""
+    """Acts in several environments, and keeps the policy's state of each by the environment's id."""
 
     def __init__(self, algo: Algo, *, explore: bool) -> None:
         self._algo, self._explore = algo, explore
@@ -110,7 +111,7 @@ class _Acting:
     def forward(
         self, data: Mapping[int, Any], progress: float | None = None
     ) -> dict[int, dict[str, Tensor]]:
-        """Return ``action`` and further outputs for the raw observation of each id."""
+        """Return ``action`` and further outputs of the policy for the raw observation of each environment id."""
         algo = self._algo
         if progress is not None:
             algo.set_progress(progress)
@@ -123,7 +124,7 @@ class _Acting:
         return {each: {k: x[row] for k, x in named.items()} for row, each in enumerate(data)}
 
     def reset(self, data_id: Collection[int] | None = None) -> None:
-        """Begin new episodes in these environments, by default in all."""
+        """Reset the policy's state for new episodes in these environments, by default in all."""
         for each in list(self._states) if data_id is None else data_id:
             self._states.pop(each, None)
 
@@ -135,7 +136,7 @@ class DingPolicy:
         unknown = set(enable_field) - set(FIELDS)
         if unknown:
             raise UserError(
-                f"enable_field: no field {', '.join(sorted(unknown))}; expected some of {', '.join(FIELDS)}"
+                f"enable_field: unknown {', '.join(sorted(unknown))}; expected some of {', '.join(FIELDS)}"
             )
         self.algo = algo
         self._fields = set(enable_field)
@@ -162,7 +163,7 @@ class DingPolicy:
 
     @property
     def collect_mode(self) -> CollectFunction:
-        """Functions that act with exploration and make samples of what happened."""
+        """Functions that act with exploration and make training samples of the collected steps."""
         self._need("collect")
         return CollectFunction(
             self._collect.forward, process_transition, self._get_train_sample, self._collect.reset,
@@ -180,18 +181,21 @@ class DingPolicy:
 
     @property
     def command_mode(self) -> CommandFunction:
-        """Functions that give settings by the training's progress."""
+        """Functions that return settings for the progress of the training."""
         self._need("command")
         return CommandFunction(lambda info: {}, self._setting_collect, lambda info: {})
 
     def _need(self, name: str) -> None:
         if name not in self._fields:
-            raise UserError(f"{name}_mode: enable_field has only {', '.join(sorted(self._fields))}")
+            raise UserError(
+                f"{name}_mode is not enabled: create the policy with '{name}' in enable_field, which has "
+                f"only {', '.join(sorted(self._fields))}"
+            )
 
     # ---- learn ---------------------------------------------------------------------------------------------------
 
     def _learn(self, data: Sequence[Sample]) -> dict[str, Any]:
-        """Make one update; return floats, and ``priority`` for each sample if critics give errors."""
+        """Make one update; return metrics as floats, and with critics the ``priority`` (TD error) of each sample."""
         algo = self.algo
         if "action" in data[0]:
             self._need_single_steps()
@@ -201,7 +205,7 @@ class DingPolicy:
                 for each, more in zip(data, keys, strict=True)
             ]
         batch = _stacked(data)
-        weight = batch.pop("IS", None)  # weights of a prioritized buffer
+        weight = batch.pop("IS", None)  # importance-sampling weights of a prioritized buffer
         if weight is not None:
             weight = weight.reshape(-1, 1).float().expand(batch["actions"].shape[:2])
             batch["weight"] = weight * batch.get("weight", 1.0)
@@ -230,7 +234,7 @@ class DingPolicy:
             )
 
     def _reset_learn(self, data_id: Collection[int] | None = None) -> None:
-        """Do nothing: learning keeps nothing of an episode."""
+        """Do nothing, because learning has no state of an episode."""
 
     def _info(self) -> str:
         return f"{type(self.algo).__name__} of imitate\n{self.algo.nets}"
@@ -248,7 +252,7 @@ class DingPolicy:
     # ---- collect -------------------------------------------------------------------------------------------------
 
     def _get_train_sample(self, transitions: Sequence[Sample]) -> list[dict[str, Any]]:
-        """Return the samples of one environment's successive steps, of :func:`process_transition`."""
+        """Make training samples of successive steps of one environment, which :func:`process_transition` returned."""
         algo = self.algo
         rows = _stacked(
             [
@@ -277,7 +281,7 @@ class DingPolicy:
     # ---- state, attributes, settings -----------------------------------------------------------------------------
 
     def _acting_state(self) -> dict[str, Any]:
-        """Return the networks that act; averaged ones if there is an average."""
+        """Return the weights of the networks that act; their moving average if the algorithm has one."""
         algo = self.algo
         nets = algo.nets if algo.ema is None else algo.ema.module
         names = (algo.main_net, *algo.acting_nets)
@@ -297,11 +301,11 @@ class DingPolicy:
         return getattr(owner, name)
 
     def _set_attribute(self, name: str, value: Any) -> None:
-        """Keep a value for :func:`get_attribute`; the algorithm does not see it."""
+        """Store a value for ``get_attribute``, without giving it to the algorithm."""
         self._attributes[name] = value
 
     def _setting_collect(self, command_info: Mapping[str, Any]) -> dict[str, float]:
-        """Return the finished part of the training, by its updates or environment steps."""
+        """Return the finished fraction of the training, in [0, 1], from the number of updates or environment steps."""
         config = self.algo.global_config
         every = config.experiment.epoch_every_n_steps or 1
         total = every * (config.train.num_epochs or 1)
@@ -313,7 +317,7 @@ def as_policy(algo: Algo, enable_field: Collection[str] = FIELDS) -> DingPolicy:
     """Give an algorithm the modes of a DI-engine policy.
 
     Args:
-        algo: the algorithm; the policy trains and moves its networks, not copies of them.
+        algo: the algorithm; the policy uses and trains its networks, not copies of them.
         enable_field: modes that may be used.
 
     Example:
@@ -337,8 +341,9 @@ def create_policy(
     """Create an algorithm with the modes of a DI-engine policy.
 
     Args:
-        cfg: ``type``, the algorithm; ``model``: ``obs_shape``, a number, a shape (C, H, W) or a dict of these, and
-            ``action_shape``, the number of an action's numbers; the other keys are a configuration of this package.
+        cfg: ``type``, the name of the algorithm; ``model`` with ``obs_shape``, a number, a shape (C, H, W) or a dict of
+            these, and ``action_shape``, the number of action dimensions; all other keys are a configuration of this
+            package.
         enable_field: modes that may be used.
         device: device of the networks.
     """
@@ -353,14 +358,14 @@ def get_policy_cls(cfg: Mapping[str, Any]) -> type[Algo]:
 
 
 def process_transition(obs: Any, policy_output: Sample, timestep: Timestep) -> dict[str, Any]:
-    """Return one step as a dict, with the further outputs of the policy."""
+    """Return one environment step as a dict, including the further outputs of the policy."""
     limit = bool(timestep.info.get("TimeLimit.truncated", False))
     transition = {"obs": obs, "next_obs": timestep.obs, "reward": timestep.reward}
     return {**transition, "done": bool(timestep.done) or limit, "timeout": limit, **policy_output}
 
 
 def by_key(algo: Algo, obs: Any) -> Mapping[str, Any]:
-    """Return an observation by key; an array is the policy's only observation."""
+    """Return an observation as a dict; an array is taken as the policy's only observation."""
     if isinstance(obs, Mapping):
         return obs
     if len(algo.obs_shapes) != 1:
@@ -369,7 +374,7 @@ def by_key(algo: Algo, obs: Any) -> Mapping[str, Any]:
 
 
 def _read(cfg: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], Config]:
-    """Return the shapes of the observations, and the configuration."""
+    """Return the shapes of the observations and the configuration from DI-engine's ``cfg``."""
     tree = {key: value for key, value in cfg.items() if key not in ("type", "model", "cfg_type")}
     if tree.pop("import_names", None):
         raise ConfigError(
@@ -386,7 +391,7 @@ def _read(cfg: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], Config]:
 
 
 def _stacked(rows: Sequence[Sample]) -> dict[str, Any]:
-    """Stack samples along a new first axis; keys without a value in the first are left out."""
+    """Stack samples along a new first axis; keys that are None in the first sample are left out."""
     first = {key: value for key, value in rows[0].items() if value is not None}
     return {
         key: _stacked([row[key] for row in rows])

@@ -1,4 +1,4 @@
-"""Steps that another toolkit's loop has collected, as batches of an algorithm."""
+"""Conversion of steps that another toolkit's loop has collected to batches of an algorithm."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Experience:
-    """T steps of N environments in order, raw values (T, N, ...).
+    """T successive steps of N environments, raw values (T, N, ...).
 
     Attributes:
         obs: observations before the steps, by key.
-        next_obs: observations after them; at an end, the last one of the episode.
+        next_obs: observations after the steps; at the end of an episode, its last observation.
         actions: (T, N, A) in the units of the environment.
         rewards: (T, N).
-        terminals: (T, N) bool, true if the task ended.
+        terminals: (T, N) bool, true if the step ended the task.
         timeouts: (T, N) bool, true if the time limit ended the episode.
         extras: further outputs of the policy, such as ``log_prob``.
-        mask: (T, N) bool, false where there is no step; None: all are steps.
+        mask: (T, N) bool, false for padding without a step; None if there is no padding.
     """
 
     obs: Arrays
@@ -46,15 +46,16 @@ class Experience:
     mask: Array | None = None
 
     def samples(self, algo: Algo) -> Batch:
-        """Return what an algorithm learns from: rows of its rollouts, or raw windows for its preparation.
+        """Return the batch from which an algorithm learns: a prepared rollout, or raw windows of a replay buffer.
 
         Raises:
-            UserError: the algorithm learns from more than steps and their successors.
+            UserError: the algorithm needs data that single steps and their next observations lack.
         """
         if getattr(algo, "memory", None) is not None:
             raise UserError(
-                f"{algo.global_config.algo_name} learns from sequences with its memory (algo.rnn), which single "
-                "samples lack: train it with imitate train; acting works"
+                f"{algo.global_config.algo_name} learns from sequences with a recurrent state (algo.rnn), "
+                "which single samples lack: train it with `imitate train`; acting with it is supported "
+                "here"
             )
         section, source = algo.config, getattr(algo, "reward_source", None)
         slots = {
@@ -65,12 +66,13 @@ class Experience:
         }
         for name in filter(slots.get, slots):
             raise UserError(
-                f"{name}: only imitate train has its samples: leave it out; acting works"
+                f"{name}: its training samples exist only in `imitate train`: leave it out here; acting "
+                "is supported with it"
             )
         return self._rollout(algo) if algo.experience == "rollout" else self._windows(algo)
 
     def _rollout(self, algo: Any) -> Batch:
-        """Return the prepared steps of a rollout, of which the last may be in the middle of an episode."""
+        """Return the steps as a prepared rollout, whose last steps may be in the middle of an episode."""
         mask = self._mask
         timeouts = self._timeouts
         cut = timeouts.copy()
@@ -97,7 +99,8 @@ class Experience:
         needs = algo.config.data_needs(config)
         if needs.returns is not None or needs.subgoals is not None:
             raise UserError(
-                f"{config.algo_name} learns from whole episodes of a file: train it with imitate train; acting works"
+                f"{config.algo_name} learns from whole episodes of a file: train it with `imitate train`; "
+                "acting with it is supported here"
             )
         obs, following = (_by_env(group) for group in (self.obs, self.next_obs))
         steps = _by_env({"actions": self.actions, "rewards": self.rewards, "dones": self.terminals})
@@ -142,7 +145,7 @@ class Experience:
 
     @property
     def _timeouts(self) -> Array:
-        """Time limits, also where there is no step, and where none follows."""
+        """Time limits (T, N); padding, and a step before padding that is not terminal, count as time limits too."""
         missing = ~self._mask
         missing[:-1] |= missing[1:]
         found: Array = self.timeouts | missing & ~self.terminals
@@ -150,7 +153,7 @@ class Experience:
 
 
 def tensors(tree: Mapping[str, Any], device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return a nested dict with its arrays as tensors."""
+    """Convert the arrays of a nested dict to tensors."""
     return {
         key: tensors(value, device)
         if isinstance(value, Mapping)
@@ -162,7 +165,7 @@ def tensors(tree: Mapping[str, Any], device: torch.device | str = "cpu") -> dict
 def decided(
     algo: Algo, obs: Arrays, state: PolicyState, *, explore: bool
 ) -> tuple[Tensor, PolicyStep]:
-    """Act in evaluation mode for raw observations (B, ...); return the actions in raw units too, (B, A)."""
+    """Act in evaluation mode for raw observations (B, ...); return the result, and the actions (B, A) in raw units."""
     training = algo.nets.training
     algo.set_eval()
     prepared = algo.preprocess.prepare_obs(obs, tuple(algo.obs_shapes))
@@ -175,12 +178,12 @@ def decided(
 
 
 def _flat(value: Array) -> Array:
-    """Merge the first two axes."""
+    """Merge the first two axes: (T, N, ...) to (T N, ...)."""
     return value.reshape(-1, *value.shape[2:])
 
 
 def _by_env(group: Arrays) -> dict[str, Array]:
-    """Return (N T, ...), float32 if they are numbers of a step."""
+    """Return arrays (T, N, ...) as (N T, ...), one environment after the other; vectors become float32."""
     flat = {key: _flat(np.swapaxes(value, 0, 1)) for key, value in group.items()}
     return {
         key: value if value.dtype == np.uint8 else value.astype(np.float32)

@@ -1,7 +1,7 @@
 """Rules that map names of tensors here to names in another toolkit, and the conversion of weights by these rules.
 
-If the other toolkit stores a tensor under several names, the first one is read; the others are copies, which its
-strict loading needs too.
+If the other toolkit stores a tensor under several names, the tensor of the first name is read. The other names are
+written too, because the toolkit's strict loading needs them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch import Tensor
 from imitate.errors import CheckpointError
 
 MEMBER = "{member}"
-"""Placeholder in the other toolkit's names for ``0.``, ``1.`` ..., the index of a network in an ensemble."""
+"""Placeholder in the other toolkit's names for the index of a network in an ensemble: ``0.``, ``1.`` and so on."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A tensor of the other toolkit and the tensor of ours with the same numbers.
+    """Names of one tensor here and in another toolkit, and the difference in its shape.
 
     Attributes:
-        ours: its name in our ``state_dict``.
-        theirs: its name in the other toolkit's.
-        copies: further names of it in the other toolkit.
+        ours: name of the tensor in our ``state_dict``.
+        theirs: name in the ``state_dict`` of the other toolkit.
+        copies: further names in the other toolkit.
         lead: number of axes of size 1 that the other toolkit's tensor has before the axes of ours.
-        trail: number of such axes after the axes of ours.
-        member: index of this tensor along the first axis of ours, or None for all of it.
+        trail: number of axes of size 1 that the other toolkit's tensor has after the axes of ours.
+        member: index of the other toolkit's tensor along the first axis of ours; None if it is the whole tensor.
         transposed: true if the other toolkit stores the transpose.
     """
 
@@ -48,11 +48,11 @@ class NameRule:
     """A rule for all names that match a pattern.
 
     Attributes:
-        pattern: regular expression of a whole name here.
-        names: function from the groups of the match to names in the other toolkit.
+        pattern: regular expression that matches a whole name here.
+        names: function from the groups of the match to the names in the other toolkit.
         lead, trail: as in :class:`Name`.
-        members: number of networks stacked in one tensor of ours, whose names there have :data:`MEMBER`; 0 if there is
-            no stack.
+        members: number of networks that our tensor stacks, whose names in the other toolkit contain :data:`MEMBER`; 0
+            if our tensor is of a single network.
         transposed: as in :class:`Name`.
     """
 
@@ -64,7 +64,7 @@ class NameRule:
     trail: int = 0
 
     def under(self, ours: str, *theirs: str) -> NameRule:
-        """Return the same rule for names that begin with ``ours`` here and with each of ``theirs`` there."""
+        """Return the rule with prefixes: ``ours`` for our names, and each of ``theirs`` for the other toolkit's."""
 
         def names(*groups: str) -> tuple[str, ...]:
             return tuple(prefix + name for prefix in theirs for name in self.names(*groups))
@@ -72,7 +72,7 @@ class NameRule:
         return replace(self, pattern=re.escape(ours) + self.pattern, names=names)
 
     def also(self, other: NameRule) -> NameRule:
-        """Return a rule for the same names here, with the other toolkit's names of both rules."""
+        """Return the rule with the names of another rule for the same tensors as further names in the other toolkit."""
         return replace(self, names=lambda *groups: (*self.names(*groups), *other.names(*groups)))
 
     def of(self, name: str) -> list[Name]:
@@ -93,20 +93,20 @@ class NameRule:
 
 
 def same(pattern: str, template: str = "{}", **options: Any) -> NameRule:
-    """Return a rule whose names in the other toolkit are a template, filled with the groups of the match."""
+    """Return a rule whose name in the other toolkit is ``template``, filled with the groups of the match."""
     return NameRule(pattern, lambda *groups: (template.format(*groups),), **options)
 
 
 def under(rules: Iterable[NameRule], ours: str, *theirs: str) -> list[NameRule]:
-    """Apply :meth:`NameRule.under` to each rule."""
+    """Add prefixes to the names of each rule, see :meth:`NameRule.under`."""
     return [rule.under(ours, *theirs) for rule in rules]
 
 
 def names_of(ours: Iterable[str], rules: Sequence[NameRule], toolkit: str) -> list[Name]:
-    """Return all names that the rules give.
+    """Return the names that the rules assign to tensors of ours.
 
     Raises:
-        CheckpointError: a tensor of ours has no counterpart in the toolkit.
+        CheckpointError: a tensor of ours has no counterpart in the other toolkit.
     """
     found: list[Name] = []
     for name in ours:
@@ -127,9 +127,9 @@ def to_ours(
 
     Args:
         theirs: tensors of the other toolkit.
-        names: pairs of names, for all tensors of ours.
+        names: names of all tensors of ours.
         shapes: shapes of our tensors.
-        constants: names in the other toolkit that have no counterpart here.
+        constants: names of tensors in the other toolkit that are ignored, because they have no counterpart here.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape, or has no counterpart here.
@@ -138,22 +138,22 @@ def to_ours(
     unknown = [name for name in theirs if name not in known]
     if unknown:
         raise CheckpointError(
-            f"the file has {len(unknown)} tensors that belong to no network here, such as '{unknown[0]}'"
+            f"the file has {len(unknown)} tensors that no network of imitate has, such as '{unknown[0]}'"
         )
     ours: dict[str, Tensor] = {}
     rows: dict[str, list[Tensor]] = {}
     for name in names:
         if name.theirs not in theirs:
             raise CheckpointError(
-                f"the file lacks '{name.theirs}', which its configuration requires"
+                f"the tensor '{name.theirs}', which the file's configuration requires, is missing"
             )
         shape = shapes[name.ours]
         value = _as_ours(theirs[name.theirs], name)
         wanted = shape if name.member is None else shape[1:]
         if value.shape != wanted:
             raise CheckpointError(
-                f"'{name.theirs}' has shape {tuple(theirs[name.theirs].shape)}, which does not fit its configuration "
-                f"and observations ({tuple(wanted)} expected here)"
+                f"'{name.theirs}' has shape {tuple(theirs[name.theirs].shape)}, which does not fit the "
+                f"file's configuration and observations; expected {tuple(wanted)}"
             )
         if name.member is None:
             ours[name.ours] = value.clone(memory_format=torch.contiguous_format)
@@ -163,7 +163,7 @@ def to_ours(
 
 
 def to_theirs(ours: Mapping[str, Tensor], names: Sequence[Name]) -> dict[str, Tensor]:
-    """Convert our tensors to the other toolkit's, with all copies."""
+    """Convert our tensors to tensors of the other toolkit, under all names."""
     theirs: dict[str, Tensor] = {}
     for name in names:
         value = ours[name.ours].detach().cpu()

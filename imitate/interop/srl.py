@@ -1,24 +1,24 @@
-"""Policies and trainers of SRL, over an algorithm of this package.
+"""Adapter that gives an algorithm of this package the interfaces of a policy and a trainer of SRL.
 
 Source: ``api/policy.py``, ``api/trainer.py`` and the developer's quick start of https://github.com/openpsi-project/srl
-(636c5dab). The names of methods and fields are theirs; all behind them is the algorithm:
+(636c5dab). Methods and fields have SRL's names; each method calls the algorithm:
 
     Policy.rollout(requests)         Algo.act, with exploration in the rows that are not ``is_evaluation``
     Policy.default_policy_state      one row of Algo.initial_state
     Policy.analyze(sample, target)   log-densities, values and entropies of a rollout, or the losses without an update
     Trainer.step(sample)             Algo.process_batch_for_training and train_on_batch: one update
 
-A sample has the T + 1 observations (T + 1, B, ...) of B agents that SRL's actor workers send. Row t has the ``action``
-after its observation and the ``reward`` of this action, while ``done`` and ``truncated`` say whether its observation is
-an episode's last one. No step leads from there to the next row, which has ``on_reset``.
+A sample has T + 1 observations (T + 1, B, ...) of B agents, which SRL's actor workers send. Row t has an observation,
+the ``action`` after it and the ``reward`` of this action. ``done`` and ``truncated`` are true if the observation is the
+last one of an episode. Such a row has no step; the next row begins an episode and has ``on_reset``.
 
 Departures:
 
-* States, results and samples are nested dicts; :class:`NamedArray` adds attributes and slices, and SRL's own are read.
-  A state has no axis of agents, as a row of a batch has none.
-* Actions are arrays in the units of the algorithm's preprocessing, and a choice is one-hot; an action with a field
-  ``x`` is read.
-* ``step`` makes one update from a sample, without epochs of PPO and without a prefetched sample.
+* States, results and samples are nested dicts (:class:`NamedArray` adds attributes and slices); SRL's named arrays are
+  accepted too. A state has no axis of agents, like a row of a batch.
+* Actions are arrays in the units of the algorithm's preprocessing, and discrete actions are one-hot; SRL's actions
+  with a field ``x`` are accepted too.
+* ``step`` makes one update from a sample, without PPO's epochs and without prefetching.
 * Advantages are computed here, from the policy's values before the update, not from values in the sample.
 """
 
@@ -39,11 +39,11 @@ from imitate.errors import UserError
 from imitate.interop.experience import Experience, decided, tensors
 
 ROLLOUT_TARGETS = ("ppo", "mappo")
-"""Names under which SRL's trainers of rollouts ask for an analysis."""
+"""Values of ``target`` with which SRL's on-policy trainers call ``analyze``."""
 
 
 class NamedArray(dict[str, Any]):
-    """Arrays by name, which are attributes too; an index or slice selects from each of them."""
+    """Arrays by name, also available as attributes; an index or slice selects from each array."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -69,8 +69,8 @@ class TrainerStepResult:
     Attributes:
         stats: numbers to log.
         step: number of updates so far.
-        agree_pushing: true if the weights may be sent to the policy's workers.
-        priorities: TD error of each step of the sample, if the algorithm has critics.
+        agree_pushing: true if the weights may be sent to the policy workers.
+        priorities: TD error of each step of the sample; None if the algorithm has no critics.
     """
 
     stats: dict[str, float]
@@ -85,7 +85,7 @@ class Policy:
     def __init__(self, algo: Algo) -> None:
         self.algo = algo
         self.version = -1
-        """Number of updates; -1 before the first."""
+        """Version of the policy, the number of updates; -1 before the first one."""
 
     @property
     def device(self) -> str:
@@ -110,8 +110,8 @@ class Policy:
             requests: ``obs`` by key (B, ...), and optionally ``policy_state``, ``is_evaluation`` and ``on_reset``.
 
         Returns:
-            ``action`` (B, A), ``policy_state`` after it, ``analyzed_result`` (further outputs; NaN in rows of
-            evaluation), ``policy_version_steps`` (B, 1).
+            ``action`` (B, A), the next ``policy_state``, ``analyzed_result`` (further outputs; NaN in rows with
+            ``is_evaluation``), ``policy_version_steps`` (B, 1).
         """
         algo, given = self.algo, _read(requests)
         count = len(next(iter(given["obs"].values())))
@@ -147,13 +147,13 @@ class Policy:
         return _named({**arrays_of(whole), "policy_version_steps": version})
 
     def analyze(self, sample: Any, target: str) -> NamedArray:
-        """Compute what a trainer needs from a sample; nothing changes.
+        """Compute the quantities that a trainer needs from a sample, without an update.
 
         Args:
-            sample: see the head of this module.
-            target: ``ppo`` or ``mappo``, for an algorithm of rollouts: ``old_action_log_probs``,
-                ``new_action_log_probs``, ``state_values`` and ``entropy`` of the steps, with gradient. Otherwise the
-                name of the algorithm: its losses.
+            sample: a sample as described in the module's docstring.
+            target: for an on-policy algorithm ``ppo`` or ``mappo``, to get ``old_action_log_probs``,
+                ``new_action_log_probs``, ``state_values`` and ``entropy`` of the steps, with gradient; else the name of
+                the algorithm, to get its losses.
         """
         algo, name = self.algo, self.algo.global_config.algo_name
         batch = batch_of(algo, sample)
@@ -168,7 +168,7 @@ class Policy:
             )
         if target != name:
             raise UserError(
-                f"target: {name} has no analysis for '{target}'; '{name}' gives its losses"
+                f"target: {name} has no analysis for '{target}'; give '{name}' to get its losses"
             )
         training = algo.nets.training
         algo.set_eval()
@@ -190,7 +190,7 @@ class Policy:
         self.algo.set_eval()
 
     def inc_version(self) -> None:
-        """Count an update."""
+        """Increase the version after an update."""
         self.version += 1
 
     def get_checkpoint(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Policy:
 
 
 class Trainer:
-    """Trainer of SRL over the algorithm of a policy."""
+    """Trainer of SRL that updates the algorithm of a policy."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -212,7 +212,7 @@ class Trainer:
             policy.algo.keeps_errors = True  # type: ignore[attr-defined]
 
     def step(self, sample: Any) -> TrainerStepResult:
-        """Make one update from a sample, see the head of this module."""
+        """Make one update from a sample as described in the module's docstring."""
         algo, policy = self.policy.algo, self.policy
         every = algo.global_config.experiment.epoch_every_n_steps or 1
         batch = batch_of(algo, sample)
@@ -235,17 +235,17 @@ class Trainer:
 
 
 def batch_of(algo: Algo, sample: Any) -> Batch:
-    """Return the prepared batch of a sample's steps."""
+    """Return the steps of a sample as a batch for the algorithm."""
     given = _read(sample)
     action = given["action"]["x"] if isinstance(given["action"], Mapping) else given["action"]
     shape = len(action) - 1, action.shape[1]
     if shape[0] < 1:
         raise UserError(
-            "sample: has one row, but a step needs the row after it (bootstrap_steps 1)"
+            "the sample has one row, but a step needs the next row, too: collect samples with bootstrap_steps 1"
         )
 
     def flags(name: str) -> Any:
-        """Return the flags (T, B) of the rows after each step."""
+        """Return a flag (T, B) from the row after each step."""
         return (
             given[name][1:].reshape(shape) > 0 if name in given else np.zeros(shape, dtype=np.bool_)
         )
@@ -266,7 +266,7 @@ def batch_of(algo: Algo, sample: Any) -> Batch:
 
 
 def _read(tree: Any) -> dict[str, Any]:
-    """Return named arrays of SRL, or a dict, as a nested dict without missing fields."""
+    """Convert SRL's named arrays, or a dict, to a nested dict without fields that are None."""
     return {
         key: _read(value) if hasattr(value, "items") else np.asarray(value)
         for key, value in tree.items()

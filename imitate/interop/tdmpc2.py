@@ -1,8 +1,8 @@
-"""Import of models of TD-MPC2's authors (github.com/nicklashansen/tdmpc2): their weights, in both of their layouts.
+"""Import of models of TD-MPC2's authors (github.com/nicklashansen/tdmpc2), in both layouts of their files.
 
-Their files have weights only. Sizes follow from them; planner, atoms' limits and simplices are the authors' defaults,
-and the discount is that of episodes of 500 steps, as in DMControl. Observations are named ``state``, and ``task``, a
-one-hot vector, in a model of several tasks.
+The files have only weights, from which the layer sizes follow. The planner, the limits of the value atoms and the size
+of simplices are the authors' defaults, and the discount is the one for episodes of 500 steps, as in DMControl. The
+observation is named ``state``; a model of several tasks also has ``task``, a one-hot vector.
 
     _encoder.state.<i>       model.encoder.mlp.<i>.linear, .norm
     _dynamics, _reward, _termination, _pi     model.dynamics, model.reward, model.ends, policy
@@ -10,7 +10,7 @@ one-hot vector, in a model of several tasks.
     _target_Qs_params.<i>    critic_target
     _task_emb.weight         model.task.weight, transposed
 
-In the older layout, the members' parameters are numbered: weight, bias, scale and shift of each layer in turn.
+In the older layout, the parameters of the critics are numbered: weight, bias, scale and shift of each layer in turn.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Weights = Mapping[str, Tensor]
 EPISODE_STEPS = 500
 """Number of steps of an episode of DMControl, with an action repeat of 2."""
 MANY_ACTIONS = 20
-"""Number of action dimensions from which their search has two more iterations."""
+"""Number of action dimensions from which the authors' planner makes two more iterations."""
 PARTS = {"_dynamics": "model.dynamics", "_reward": "model.reward", "_termination": "model.ends"}
 PARTS |= {"_encoder.state": "model.encoder.mlp", "_pi": "policy"}
 CRITICS = {"model.critics": ("_Qs.params", "_Qs.params")}
 CRITICS |= {"critic_target": ("_target_Qs_params", "_target_Qs.params")}
-"""Names of the members' parameters in the newer and in the older layout."""
+"""Names of the parameters of the critics' layers in the newer and in the older layout."""
 OF_A_LAYER = ("weight", "bias", "ln.weight", "ln.bias")
 
 
@@ -49,7 +49,7 @@ class TDMPC2Import:
     """A model of the authors as an algorithm of ours.
 
     Attributes:
-        algo: the algorithm with their weights.
+        algo: the algorithm with the authors' weights.
         parts: parts of a checkpoint, as the arguments of :func:`imitate.policy.checkpoint.checkpoint_dict`.
     """
 
@@ -75,7 +75,7 @@ def from_tdmpc2(ckpt: Mapping[str, Any]) -> TDMPC2Import:
     shapes = _shapes(theirs)
     ac_dim = named[f"policy.{_depth(theirs, '_pi') - 1}.weight"].shape[0] // 2
     config = load_config(_tree(theirs, named, shapes, ac_dim))
-    # the initial weights are replaced at once, so drawing them must not change the caller's random numbers
+    # the random initial weights are replaced below, so the caller's random number generator is left unchanged
     with torch.random.fork_rng(devices=[]), AllocationLimit(count_numbers(theirs)):
         algo = algo_factory("tdmpc2", config, shapes, ac_dim, "cpu", load_pretrained=False)
     own = algo.nets.state_dict()
@@ -96,13 +96,13 @@ def from_tdmpc2(ckpt: Mapping[str, Any]) -> TDMPC2Import:
 
 
 def _depth(theirs: Weights, part: str) -> int:
-    """Return the number of layers of a part."""
+    """Return the number of layers of the network whose weights have this prefix."""
     pattern = re.compile(re.escape(part) + r"\.(\d+)\.weight")
     return max(int(found[1]) for name in theirs if (found := pattern.fullmatch(name))) + 1
 
 
 def _shapes(theirs: Weights) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the observations."""
+    """Return the shapes of the observations, derived from the weights."""
     size, tasks = theirs["_encoder.state.0.weight"].shape[1], theirs.get("_task_emb.weight")
     if tasks is None:
         return {"state": (size,)}
@@ -110,7 +110,7 @@ def _shapes(theirs: Weights) -> dict[str, tuple[int, ...]]:
 
 
 def _tree(theirs: Weights, ours: Weights, shapes: Mapping[str, Any], ac_dim: int) -> dict[str, Any]:
-    """Return the configuration."""
+    """Return the configuration, with sizes derived from the weights."""
 
     def widths(part: str) -> list[int]:
         return [len(theirs[f"{part}.{i}.weight"]) for i in range(_depth(theirs, part))]

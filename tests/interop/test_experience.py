@@ -78,9 +78,13 @@ def test_a_step_before_a_missing_one_ends_the_rollout_unless_the_task_ends_there
 @pytest.mark.parametrize(
     ("name", "words", "expected"),
     [
-        ("sac", {"algo": {"rnn": {"enabled": True}}, "train": {"seq_length": 4}}, "its memory"),
-        ("mbrl", {}, "algo.dynamics: only imitate train has its samples"),
-        ("dt", {}, "dt learns from whole episodes of a file: train it with imitate train"),
+        (
+            "sac",
+            {"algo": {"rnn": {"enabled": True}}, "train": {"seq_length": 4}},
+            "a recurrent state",
+        ),
+        ("mbrl", {}, "algo.dynamics: its training samples exist only in"),
+        ("dt", {}, "dt learns from whole episodes of a file: train it with `imitate train`"),
     ],
 )
 def test_what_single_steps_lack_is_refused(name, words, expected):

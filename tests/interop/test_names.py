@@ -59,10 +59,13 @@ def test_there_and_back():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"more": W}, "the file has 1 tensors that belong to no network here, such as 'more'"),
-        ({"t": None}, "the file lacks 't', which its configuration requires"),
-        ({"w": W.t()}, "'w' has shape (3, 2), which does not fit its configuration|((2, 3) exp"),
-        ({"q1": W[:1]}, "'q1' has shape (1, 3), which|((2, 3) expected here)"),
+        ({"more": W}, "the file has 1 tensors that no network of imitate has, such as 'more'"),
+        ({"t": None}, "the tensor 't', which the file's configuration requires, is missing"),
+        (
+            {"w": W.t()},
+            "'w' has shape (3, 2), which does not fit the file's configuration|expected (2, 3)",
+        ),
+        ({"q1": W[:1]}, "'q1' has shape (1, 3), which|expected (2, 3)"),
     ],
 )
 def test_refused_tensors(changed, words):

@@ -155,7 +155,9 @@ def test_losses_by_the_name_of_the_algorithm_change_nothing():
     losses = one.analyze(sample_of(), "td3")
     assert same_weights(one.algo, other.algo)
     assert Trainer(other).step(sample_of()).stats["Critic_Loss"] == float(losses.Critic_Loss)
-    with pytest.raises(UserError, match="td3 has no analysis for 'ppo'; 'td3' gives its losses"):
+    with pytest.raises(
+        UserError, match="td3 has no analysis for 'ppo'; give 'td3' to get its losses"
+    ):
         one.analyze(sample_of(), "ppo")
     with pytest.raises(UserError, match="bootstrap_steps 1"):
         one.analyze(sample_of()[:1], "td3")

@@ -480,9 +480,9 @@ def test_lerobot_takes_back_what_was_trained_for_it(tmp_path, algorithm):
         (
             "act",
             {"images": "none"},
-            "observations goal, joint_pos: .* an image or environment_state",
+            "observations goal, joint_pos: .* also an image or environment_state",
         ),
-        ("act", {"image_size": (32, 32)}, "images are resized"),
+        ("act", {"image_size": (32, 32)}, "train.preprocess resizes images"),
     ],
 )
 def test_what_lerobot_cannot_take_back_is_said_before_the_training(path, algorithm, options, words):

@@ -1,8 +1,8 @@
 """Conversion between LeRobot's ACT and our ``act``: configuration and names of tensors.
 
-Compared with ours, LeRobot's network has one token per vector, gives the posterior the robot's state alone, uses the
-same map from camera features to tokens for all cameras, and has no embedding that distinguishes cameras. Frozen
-BatchNorm keeps the statistics of the weights.
+Unlike ours, LeRobot's network has one token per vector, gives only the robot's state to the VAE's posterior, uses the
+same map from camera features to tokens for all cameras, and has no embedding that distinguishes cameras. Its frozen
+BatchNorm keeps the running statistics that come with the pretrained weights.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from imitate.models.observation import ObservationEncoder
 
 PREFIX = "model."
 _SINES = "vae_encoder_pos_enc"
-"""LeRobot's name of the positions in the posterior's encoder, which follow from the configuration."""
+"""LeRobot's name of the sine position embeddings in the posterior's encoder, which are not learned."""
 _ROWS = "encoder_1d_feature_pos_embed.weight"
-"""LeRobot's name of the learned positions of the latent and of the vectors, one row each."""
+"""LeRobot's name of the learned position embeddings of the latent and of the vectors, one row each."""
 _PLACED = ("policy.latent_place", "policy.obs.places")
-"""Names of the learned positions in our network."""
+"""Names of the learned position embeddings in our network."""
 _COUNTER = "num_batches_tracked"
 
 
@@ -44,7 +44,9 @@ def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, A
         CheckpointError: an option of LeRobot has no counterpart here; the message names it.
     """
     if config["n_obs_steps"] != 1:
-        raise CheckpointError(f"n_obs_steps: {config['n_obs_steps']}; expected 1")
+        raise CheckpointError(
+            f"n_obs_steps is {config['n_obs_steps']}, but act here takes 1 observation"
+        )
     state = vectors(features, "STATE")
     ensemble = config["temporal_ensemble_coeff"]
     return {
@@ -120,7 +122,7 @@ def their_config(
     sizes, vae = section.transformer, section.vae
     if any(entry.step == "resize" for entry in config.train.preprocess):
         raise CheckpointError(
-            "images are resized (train.preprocess), but LeRobot's ACT takes those of the cameras"
+            "train.preprocess resizes images, but LeRobot's ACT takes the cameras' images unchanged"
         )
     for encoder in encoders:
         if encoder.norm != "batch":
@@ -179,24 +181,26 @@ def _check_exportable(config: Config, network: ACTNetwork, features: list[Featur
     if section.tokens.separate_vectors and any(len(one.keys) > 1 for one in vectors_here):
         names = ", ".join(network.obs.vectors)
         raise CheckpointError(
-            f"{names} have a token each; LeRobot has one token for 'state' and one for 'environment_state'"
+            f"each of {names} has its own token, but LeRobot has one token for 'state' and one for "
+            "'environment_state'"
         )
     state = [key for feature in vectors(features, "STATE") for key in feature.keys]
     if section.vae.enabled and sorted(network.posterior_keys) != sorted(state):
         raise CheckpointError(
-            f"the posterior takes {', '.join(network.posterior_keys) or 'no vectors'}; LeRobot's takes "
-            f"{', '.join(state)} (set algo.vae.posterior_keys to these)"
+            f"the posterior takes {', '.join(network.posterior_keys) or 'no vectors'}; LeRobot's "
+            f"takes {', '.join(state)}: train with algo.vae.posterior_keys set to these"
         )
     maps = list(network.obs.maps)
     if any(one is not maps[0] and not _equal(one, maps[0]) for one in maps):
         raise CheckpointError(
-            "each camera has its own map to tokens, but LeRobot's share one (set algo.tokens.shared_maps, and "
-            "share of the encoder, to true)"
+            "each camera has its own map to tokens, but in LeRobot all cameras share one: train with "
+            "algo.tokens.shared_maps and the encoder's share set to true"
         )
     first = len(network.obs.places[0]) - len(maps)
     if section.tokens.camera_positions and bool((network.obs.places[0, first:] != 0).any()):
         raise CheckpointError(
-            "cameras have learned positions, which LeRobot lacks (set algo.tokens.camera_positions to false)"
+            "cameras have learned position embeddings, which LeRobot lacks: train with "
+            "algo.tokens.camera_positions=false"
         )
 
 
@@ -214,13 +218,13 @@ def our_tensors(
     """Convert LeRobot's tensors to ours.
 
     Args:
-        network: our network; its weights do not matter.
-        ours: our network's tensors, used where LeRobot has none.
+        network: our network, of which only the structure is used.
+        ours: our network's tensors, used if LeRobot has no counterpart.
         theirs: all tensors of LeRobot's policy.
         features: observations, in LeRobot's order.
     """
     made = _places(network, features, theirs)
-    # LeRobot's frozen BatchNorm has no counters.
+    # LeRobot's frozen BatchNorm does not count batches.
     made |= {name: value for name, value in ours.items() if name.endswith(_COUNTER)}
     names = names_of(
         [name for name in ours if name not in made], _rules(network, features), "LeRobot"
@@ -276,7 +280,7 @@ def _rules(network: ACTNetwork, features: list[Feature]) -> list[NameRule]:
     kinds = {key: feature.kind for feature in features for key in feature.keys}
     for number, key in enumerate(network.obs.vectors):
         rules.append(same(rf"obs\.vector_maps\.{number}\.(.+)", f"{vector_names[kinds[key]]}.{{}}"))
-    if network.obs.vectors:  # all vectors are of one kind and share one token
+    if network.obs.vectors:  # there is only one type of vectors, which share one token
         joined = vector_names[kinds[network.obs.vectors[0]]]
         rules.append(same(r"obs\.state\.(.+)", f"{joined}.{{}}"))
     encoder: ObservationEncoder = network.obs.encoder
@@ -289,16 +293,16 @@ def _rules(network: ACTNetwork, features: list[Feature]) -> list[NameRule]:
 def _places(
     network: ACTNetwork, features: list[Feature], theirs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return our learned positions: LeRobot's for the latent and the vectors, and 0 for the cameras.
+    """Return our position embeddings: LeRobot's for the latent and the vectors, 0 for the cameras.
 
     Raises:
-        CheckpointError: LeRobot's positions are missing or have another shape.
+        CheckpointError: LeRobot's position embeddings are missing or have another shape.
     """
     rows = theirs.get(PREFIX + _ROWS)
     wanted = (1 + _num_vectors(features), network.latent_place.shape[-1])
     if rows is None or tuple(rows.shape) != wanted:
         got = "missing" if rows is None else f"of shape {tuple(rows.shape)}"
-        raise CheckpointError(f"'{PREFIX}{_ROWS}' is {got}; expected {wanted}")
+        raise CheckpointError(f"the tensor '{PREFIX}{_ROWS}' is {got}; expected {wanted}")
     at = torch.zeros_like(network.obs.places)
     for number, row in enumerate(_row_of_tokens(network, features)):
         at[0, number] = rows[row]
@@ -306,7 +310,7 @@ def _places(
 
 
 def _rows(network: ACTNetwork, features: list[Feature]) -> dict[str, Tensor]:
-    """Return LeRobot's learned positions from ours; the inverse of :func:`_places`."""
+    """Return LeRobot's position embeddings from ours; the inverse of :func:`_places`."""
     at = network.obs.places.detach().cpu()[0]
     rows = torch.zeros(1 + _num_vectors(features), at.shape[-1])
     rows[0] = network.latent_place.detach().cpu()[0, 0]
@@ -320,7 +324,7 @@ def _num_vectors(features: list[Feature]) -> int:
 
 
 def _row_of_tokens(network: ACTNetwork, features: list[Feature]) -> list[int]:
-    """Return the row of each vector's token: the latent is first, then the robot's state, then the environment's."""
+    """Return the row of each vector's token; the order is latent, robot state, environment state."""
     order = [feature.keys for kind in _VECTORS for feature in vectors(features, kind)]
     if network.obs.state is not None:
         return [1]

@@ -1,7 +1,7 @@
 """Conversion between LeRobot's diffusion policy and our ``diffusion_policy``: configuration and names of tensors.
 
-LeRobot concatenates the features of a frame in the order state, cameras, environment state; we do so in the order of
-their names. The columns of the U-Net's conditions are permuted accordingly.
+LeRobot concatenates the features of a frame in the order state, cameras, environment state; imitate sorts them by name.
+So the columns of the weights for the U-Net's condition are permuted.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _resizing(config: Mapping[str, Any], features: list[Feature]) -> list[dict[s
 
 
 def _crop(config: Mapping[str, Any]) -> list[int] | None:
-    """Return height and width of the crop; a fraction of the resized image takes precedence over a size."""
+    """Return height and width of the crop; LeRobot's crop as a fraction of the resized image overrides a crop size."""
     size, ratio = config.get("resize_shape"), config.get("crop_ratio", 1.0)
     if size:
         return [int(size[0] * ratio), int(size[1] * ratio)] if ratio < 1.0 else None
@@ -164,7 +164,8 @@ def their_config(
     ]
     if resize and crop is not None:
         raise CheckpointError(
-            "images are resized and cropped to a size; LeRobot's crop of a resized image is a fraction of it"
+            "images are resized and then cropped to a size, but LeRobot crops a resized image to a "
+            "fraction: omit the resize or the crop"
         )
     optimizer = section.optim_params.policy
     theirs = {
@@ -220,11 +221,11 @@ def _check_exportable(section: DiffusionPolicyConfig) -> None:
     }
     found = [words for words, holds in problems.items() if holds]
     if found:
-        raise CheckpointError(f"{found[0]}: LeRobot's diffusion policy has no such option")
+        raise CheckpointError(f"{found[0]}, but LeRobot's diffusion policy has no such option")
 
 
 def _check_pool(encoder: CameraEncoder) -> None:
-    """Refuse an encoder that does not consist of crop, trunk, spatial softmax, linear map of equal size and ReLU."""
+    """Refuse an encoder that does not consist of crop, trunk, spatial softmax, square linear layer and ReLU."""
     pool, crop = encoder.core.pool, encoder.crop
     plain = (
         isinstance(pool, SpatialSoftmax)
@@ -236,14 +237,15 @@ def _check_pool(encoder: CameraEncoder) -> None:
     )
     if not plain:
         raise CheckpointError(
-            f"encoder of '{encoder.keys[0]}': LeRobot's diffusion policy has SpatialSoftmax with num_kp keypoints and "
-            "a feature_dimension of twice as many"
+            f"encoder of '{encoder.keys[0]}': LeRobot's diffusion policy needs SpatialSoftmax with "
+            "num_kp keypoints and a feature_dimension of 2 * num_kp"
         )
     if crop is not None and any(
         round(room / 2) != at for room, at in zip(crop.room, crop.corner, strict=True)
     ):
         raise CheckpointError(
-            f"encoder of '{encoder.keys[0]}': its centre crop begins a pixel before LeRobot's (set centre to 'even')"
+            f"encoder of '{encoder.keys[0]}': its centre crop begins a pixel before LeRobot's: train "
+            "with the crop's centre set to 'even'"
         )
 
 
@@ -256,8 +258,8 @@ def our_tensors(
     """Convert LeRobot's tensors to ours.
 
     Args:
-        network: our network; its weights do not matter.
-        ours: our network's tensors, used where they follow from the configuration.
+        network: our network, of which only the structure is used.
+        ours: our network's tensors, used for constants that the configuration determines.
         theirs: all tensors of LeRobot's policy.
         features: observations, in LeRobot's order.
     """
@@ -286,7 +288,7 @@ def their_tensors(network: Denoiser, features: list[Feature]) -> dict[str, Tenso
 
 
 def _rules(network: Denoiser, features: list[Feature], *, separate: bool) -> list[NameRule]:
-    """Return the rules for LeRobot's names of a policy's tensors; :func:`_reordered` permutes the conditions."""
+    """Return the rules for LeRobot's names of tensors; :func:`_reordered` permutes columns for the condition."""
     unet = [
         NameRule(
             r"((?:down|mid|up)_modules\..+)\.blocks\.(\d)\.(.+)",
@@ -316,20 +318,20 @@ _CORE = [
     same(r"linear\.(.+)", "out.{}"),
 ]
 _COMPUTED = r".*\.pool\.(pos_x|pos_y|temperature)"
-"""Our names of tensors that follow from the configuration."""
+"""Our names of tensors that are constants, determined by the configuration."""
 _GRID = ".pool.pos_grid"
-"""End of LeRobot's names of the tensors whose columns are permuted."""
+"""Suffix of LeRobot's names of the tensors whose columns are permuted."""
 
 
 def _reordered(
     network: Denoiser, features: list[Feature], tensors: Mapping[str, Tensor], *, back: bool = False
 ) -> dict[str, Tensor]:
-    """Permute the columns of the U-Net's conditions.
+    """Permute the columns of the weights for the U-Net's condition.
 
     Args:
         network: our network.
         features: observations, in LeRobot's order.
-        tensors: the tensors, by names that end like LeRobot's.
+        tensors: tensors by LeRobot's names, with or without a prefix.
         back: true to permute from our order to LeRobot's, false for the opposite direction.
     """
     unet = network.network

@@ -1,9 +1,9 @@
 """Export of our policies as folders that ``lerobot-rollout --policy.path`` runs.
 
-The configuration of LeRobot's policies ``act`` and ``diffusion`` is derived from ours; an option that LeRobot does not
-have is refused by name. Vectors named ``state`` and ``environment_state`` keep their names. All others are concatenated
-to ``observation.state``, in the order of their names, as ``imitate dataset convert --to lerobot`` does. LeRobot does
-not clip the actions of an exported policy.
+The configuration of LeRobot's policies ``act`` and ``diffusion`` is derived from ours. If a policy uses an option that
+LeRobot does not have, the export is refused and the error names the option. Vectors named ``state`` and
+``environment_state`` keep their names. All other vectors are concatenated to ``observation.state``, in the order of
+their names, as by ``imitate dataset convert --to lerobot``. LeRobot does not clip the actions of an exported policy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOVING: list[dict[str, Any]] = [
     {"registry_name": "to_batch_processor", "config": {}},
     _DEVICE,
 ]
-"""Processing steps that change no value."""
+"""LeRobot's processing steps that change no value."""
 
 
 def write_folder(
@@ -51,7 +51,7 @@ def write_folder(
     *,
     old: bool,
 ) -> None:
-    """Write a policy's folder, which appears under its name when it is complete.
+    """Write a policy's folder; it gets its name only when it is complete.
 
     Args:
         folder: path of the new folder, which must not exist.
@@ -102,13 +102,15 @@ def _made(folder: Path) -> Iterator[Path]:
         yield partial
         give_name(partial, folder)
     except OSError as error:
-        raise CheckpointError(f"{folder}: cannot be written ({error})") from error
+        raise CheckpointError(
+            f"{folder}: cannot be written ({error}): free some space or choose another folder"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _shaped(config: Mapping[str, Any], feature: str, value: Tensor) -> Tensor:
-    """Return statistics as LeRobot broadcasts them: (C, 1, 1) for images."""
+    """Return statistics in the shapes that LeRobot broadcasts, (C, 1, 1) for images."""
     kind = config["input_features"].get(feature, {}).get("type")
     return (value[:, None, None] if kind == "VISUAL" else value).contiguous()
 
@@ -130,7 +132,7 @@ def _buffers(statistics: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor
 def _write_processors(
     folder: Path, config: Mapping[str, Any], statistics: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
-    """Write the processing steps before and after the policy, and their statistics."""
+    """Write the files of the processing steps before and after the policy, with their statistics."""
     outputs, norm_map = config["output_features"], config["normalization_mapping"]
     everything = {**config["input_features"], **outputs}
 
@@ -170,9 +172,9 @@ def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 PLUGIN = "lerobot-plugin"
 LAYOUTS = ("lerobot", "lerobot-0.3")
-"""Layouts of folders: LeRobot 0.4 to 0.6, and releases up to 0.3."""
+"""Layouts of policy folders: for LeRobot 0.4 to 0.6, and for releases up to 0.3."""
 OWN_VECTORS = {"state": "STATE", "environment_state": "ENV"}
-"""Vectors that LeRobot has under a name of their own; all others are concatenated to its state."""
+"""Vectors with their own name in LeRobot; all others are concatenated to ``observation.state``."""
 
 
 def export(algo: Algo, folder: Path, layout: str) -> None:
@@ -192,7 +194,7 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
 def contents_of(
     algo: Algo,
 ) -> tuple[dict[str, Any], Mapping[str, Tensor], Mapping[str, Mapping[str, Tensor]]]:
-    """Return configuration, weights and statistics of a policy as LeRobot has them.
+    """Return configuration, weights and statistics of a policy in LeRobot's form.
 
     Raises:
         CheckpointError: LeRobot lacks a part of the policy; the message names it.
@@ -210,8 +212,8 @@ def contents_of(
     if "STATE" not in kinds_seen or not kinds_seen & {"ENV", "VISUAL"}:
         seen = ", ".join(sorted(algo.obs_shapes))
         raise CheckpointError(
-            f"observations {seen}: LeRobot's act and diffusion need a vector, and an image or environment_state "
-            f"besides; use --to {PLUGIN}, which takes any observations"
+            f"observations {seen}: LeRobot's act and diffusion need a vector, and also an image or "
+            f"environment_state; use --to {PLUGIN}, which takes any observations"
         )
     network: Any = algo.active_nets["policy"]
     kind = act if name == "act" else diffusion
@@ -235,10 +237,10 @@ def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
 
     Args:
         algo: the policy.
-        left_out: name of an observation that does not come from the robot.
+        left_out: name of an observation that the robot does not provide, or None.
 
     Raises:
-        CheckpointError: LeRobot's policies do not take an observation of this kind.
+        CheckpointError: LeRobot's policies do not take observations of this modality or shape.
     """
     modalities, shapes = algo.preprocess.modalities, algo.preprocess.raw_shapes
     keys = sorted(key for key in algo.obs_shapes if key != left_out)
@@ -276,7 +278,7 @@ def export_plugin(
         algo: the policy.
         folder: path of the new folder; it gets its name when it is complete.
         save: function that writes the checkpoint to a path.
-        has_instructions: true if the policy has a table of instructions; LeRobot's task then chooses one of them.
+        has_instructions: true if the policy has a table of instructions, from which LeRobot's task selects one.
 
     Raises:
         CheckpointError: the folder exists, or one of the observations is not available from LeRobot's robots.
@@ -306,17 +308,17 @@ def _camera_name(key: str) -> str:
 
 
 def _check_shared(algo: Algo) -> None:
-    """Refuse options that no policy of LeRobot has."""
+    """Refuse options for which no policy of LeRobot has a counterpart."""
     if algo.goal_shapes or LANGUAGE_KEY in algo.obs_shapes:
         raise CheckpointError(
             f"the policy takes a goal or an instruction, but LeRobot's act and diffusion do not; use --to {PLUGIN} for "
             "policies with instructions"
         )
     if in_networks(algo.algo_config.to_dict()):
-        raise CheckpointError("algo.networks: LeRobot builds no networks of a user")
+        raise CheckpointError("algo.networks is set, but LeRobot cannot build networks of the user")
     if algo.preprocess.obs_clip is not None:
         raise CheckpointError(
-            f"train.obs_clip is {algo.preprocess.obs_clip}: LeRobot does not clip observations"
+            f"train.obs_clip is {algo.preprocess.obs_clip}, but LeRobot does not clip observations"
         )
     steps = [
         step.name
@@ -326,13 +328,13 @@ def _check_shared(algo: Algo) -> None:
     if steps:
         raise CheckpointError(f"train.preprocess: LeRobot has no step '{steps[0]}'")
     if any(key.rotation for key in algo.preprocess.actions.keys.values()):
-        raise CheckpointError("train.action_config: LeRobot does not convert rotations")
+        raise CheckpointError("train.action_config converts rotations, but LeRobot does not")
 
 
 def _statistics(
     algo: Algo, features: list[Feature], encoders: list[CameraEncoder]
 ) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return the mean and standard deviation of each feature and of the action that express our normalization."""
+    """Return our normalization as the mean and standard deviation of each feature and of the action."""
     normalization = algo.preprocess.normalization
     found: dict[str, tuple[Tensor, Tensor]] = {}
     for feature in features:

@@ -1,4 +1,4 @@
-"""Observations, actions and image encoders of a policy of LeRobot, and their names here."""
+"""Observations, actions and image encoders of a policy of LeRobot, and their names in imitate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imitate.models.visual import VisualCore
 
 ACTION = "action"
 EPSILON = 1e-8
-"""Number that LeRobot adds to a standard deviation."""
+"""Number that LeRobot adds to a standard deviation before dividing by it."""
 Kind = Literal["STATE", "ENV", "VISUAL", "ACTION"]
 
 
@@ -31,7 +31,7 @@ class Feature:
         name: LeRobot's name, such as 'observation.images.top'.
         kind: LeRobot's type of the feature, which determines its normalization.
         shape: shape of one step; images (C, H, W).
-        joins: our names of the vectors concatenated in it; empty if it is a single one, named :attr:`key`.
+        joins: our names of the vectors that are concatenated to the feature; empty for one vector named :attr:`key`.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Feature:
 
     @property
     def key(self) -> str:
-        """Our name, such as 'top_image'."""
+        """Our name of the feature, such as 'top_image'."""
         return "actions" if self.name == ACTION else obs_name(self.name)
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Shape in our datasets: images (H, W, C)."""
+        """Shape of one step in our datasets; images (H, W, C)."""
         return (*self.shape[1:], self.shape[0]) if self.kind == "VISUAL" else self.shape
 
 
@@ -59,7 +59,7 @@ def inputs_of(config: Mapping[str, Any]) -> list[Feature]:
     """Return the observations in the order of ``config.json``; networks take the cameras in this order.
 
     Raises:
-        CheckpointError: the kind or shape of a feature is not supported, or two features have the same name here.
+        CheckpointError: the type or shape of a feature is not supported, or two features would get the same name here.
     """
     features = _features(config, "input_features", ("STATE", "ENV", "VISUAL"))
     homes: dict[str, str] = {}
@@ -73,10 +73,10 @@ def inputs_of(config: Mapping[str, Any]) -> list[Feature]:
 
 
 def output_of(config: Mapping[str, Any]) -> Feature:
-    """Return the action.
+    """Return the feature of the action.
 
     Raises:
-        CheckpointError: the number of actions is not one.
+        CheckpointError: the configuration has no action, or other outputs.
     """
     features = _features(config, "output_features", ("ACTION",))
     if [feature.name for feature in features] != [ACTION]:
@@ -86,10 +86,10 @@ def output_of(config: Mapping[str, Any]) -> Feature:
 
 
 def vectors(features: list[Feature], kind: Kind) -> list[Feature]:
-    """Return the vectors of a kind, of which a network takes at most one.
+    """Return the vectors of a type, at most one.
 
     Raises:
-        CheckpointError: there is more than one.
+        CheckpointError: there is more than one vector of the type.
     """
     found = [feature for feature in features if feature.kind == kind]
     if len(found) > 1:
@@ -101,7 +101,7 @@ def vectors(features: list[Feature], kind: Kind) -> list[Feature]:
 
 
 def cameras(features: list[Feature]) -> list[Feature]:
-    """Return the images, in order."""
+    """Return the features of images, in their order."""
     return [feature for feature in features if feature.kind == "VISUAL"]
 
 
@@ -109,7 +109,7 @@ def _features(config: Mapping[str, Any], group: str, kinds: tuple[Kind, ...]) ->
     entries = config.get(group)
     if not isinstance(entries, Mapping) or not entries:
         raise CheckpointError(
-            f"config.json: {group} is missing or empty; the file is truncated, or older than February 2025"
+            f"config.json: {group} is missing or empty; the file is truncated, or was written before February 2025"
         )
     found = []
     for name, entry in entries.items():
@@ -153,13 +153,13 @@ def backbone_of(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CameraEncoder:
-    """Encoder of one or more cameras in a form that LeRobot has too.
+    """Encoder of one or more cameras for which LeRobot has a counterpart.
 
     Attributes:
         keys: names of the cameras.
         name: value of LeRobot's ``vision_backbone``.
         core: our encoder.
-        trunk: the trunk in our encoder.
+        trunk: convolutional trunk of our encoder.
         norm: 'batch' if running statistics are stored, else 'group'.
         crop: size of the crop of an image when the policy acts, or None if there is no crop.
     """
@@ -172,7 +172,7 @@ class CameraEncoder:
     crop: CropRandomizer | None
 
     def affine(self, channels: int) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (C,) of the trunk's own normalization: ImageNet's, or 0 and 1."""
+        """Mean and standard deviation (C,) with which the trunk normalizes images: ImageNet's, or 0 and 1."""
         if not self.trunk.normalizes:
             return torch.zeros(channels).double(), torch.ones(channels).double()
         images = self.trunk.images
@@ -198,7 +198,7 @@ def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[Ca
     alike = {(one.name, one.norm, _size(one.crop)) for one in found}
     if len(alike) > 1:
         raise CheckpointError(
-            "cameras have different encoders, but LeRobot's policies have one kind for all"
+            "cameras have different encoders, but LeRobot's policies have equal encoders for all cameras"
         )
     return found
 
@@ -217,7 +217,8 @@ def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> CameraEncoder:
     assert isinstance(trunk, ResNet)
     if trunk.conv1.in_channels != 3 or type(trunk.conv1) is not nn.Conv2d:
         raise CheckpointError(
-            f"{where} takes more than three channels, or coordinates; LeRobot's takes three channels"
+            f"{where} does not take images with three channels, or adds coordinates to them; "
+            "LeRobot's takes three channels"
         )
     if trunk.images.size is not None:
         raise CheckpointError(f"{where} has an image_size, but LeRobot's does not resize images")
@@ -233,9 +234,7 @@ def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> CameraEncoder:
         if not isinstance(one, (CropRandomizer, ColorRandomizer, GaussianNoiseRandomizer))
     ]
     if other or len(crops) > 1 or any(crop.pos_enc for crop in crops):
-        raise CheckpointError(
-            f"{where}: when acting, LeRobot crops images and changes them in no other way"
-        )
+        raise CheckpointError(f"{where} changes images when acting, but LeRobot only crops them")
     norm: Literal["batch", "group"] = "group" if isinstance(layer, ChannelGroupNorm) else "batch"
     return CameraEncoder(keys, names[type(trunk)], core, trunk, norm, crops[0] if crops else None)
 

@@ -1,11 +1,11 @@
 """Import of LeRobot's policies from their folders: configuration, normalization and weights; no file is executed.
 
-Up to release 0.3 the statistics are among the weights, as ``normalize_inputs.buffer_<feature>.<statistic>`` with
-underscores in place of the feature's dots. Since 0.4 they are in separate files, which
-``policy_preprocessor.json`` and ``policy_postprocessor.json`` name. No file contains the release that wrote it.
+Up to release 0.3 the statistics are stored with the weights, as ``normalize_inputs.buffer_<feature>.<statistic>`` with
+underscores in place of the feature's dots. Since 0.4 they are in separate files, which ``policy_preprocessor.json`` and
+``policy_postprocessor.json`` name. No file contains the release that wrote it.
 
-The normalization becomes an offset and a scale, ``(x - offset) / scale``, by ``normalization_mapping`` of the feature's
-type. Types that it does not contain are left as they are:
+The normalization becomes an offset and a scale, ``(x - offset) / scale``, by the mode that ``normalization_mapping``
+has for the feature's type. Features of other types are not normalized.
 
     MEAN_STD                       (x - mean) / (std + 1e-8)
     MIN_MAX, QUANTILES, QUANTILE10 2 (x - low) / (high - low) - 1; low and high are min and max, q01 and q99, q10 and
@@ -42,7 +42,7 @@ _MOST_JSON = 2**24
 _PREPROCESSOR, _POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 _NORMALIZERS = ("normalizer_processor", "unnormalizer_processor")
 _NEUTRAL = ("rename_observations_processor", "to_batch_processor", "device_processor")
-"""Steps of a processor that do not change the values of the policy's features."""
+"""Processing steps that do not change the values of the policy's features."""
 _OLD_STATISTICS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 _ADVICE = "run the policy in LeRobot itself, or train a policy here on its dataset"
 
@@ -86,7 +86,7 @@ def read_folder(path: Path, config: dict[str, Any]) -> PolicyFolder:
     """
     if config.get("use_peft") or (path / "adapter_config.json").exists():
         raise CheckpointError(
-            f"{path}: the weights are an adapter (PEFT); merge them in LeRobot first"
+            f"{path}: the weights are an adapter (PEFT); merge them into the base model with LeRobot first"
         )
     tensors = read_tensors(path / LEROBOT_WEIGHTS)
     if not (path / _PREPROCESSOR).is_file():
@@ -106,12 +106,12 @@ def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON object from a file.
 
     Raises:
-        CheckpointError: there is no such file, or it does not contain an object.
+        CheckpointError: the file does not exist, cannot be read, or does not contain an object.
     """
     try:
         if file.stat().st_size > _MOST_JSON:
             raise CheckpointError(
-                f"{file}: has {file.stat().st_size} bytes, more than a configuration may have"
+                f"{file}: has {file.stat().st_size} bytes, but a configuration may have at most {_MOST_JSON}"
             )
         tree = plain_files.read_json(file)
     except (OSError, ValueError, RecursionError) as error:
@@ -127,7 +127,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """Read a file of tensors.
 
     Raises:
-        CheckpointError: there is no such file, or it is truncated or damaged.
+        CheckpointError: the file does not exist, or is truncated or damaged.
     """
     try:
         return read_safetensors(file)
@@ -140,7 +140,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def _processor_statistics(path: Path, name: str) -> dict[str, dict[str, Tensor]]:
-    """Return a processor's statistics of all columns of the dataset, including those that the policy does not use."""
+    """Return a processor's statistics of all columns of the dataset, including columns that the policy does not use."""
     steps = read_json(path / name).get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise CheckpointError(f"{path / name}: has no list of steps")
@@ -155,10 +155,10 @@ def _processor_statistics(path: Path, name: str) -> dict[str, dict[str, Tensor]]
             )
         file = step.get("state_file")
         if file is None:
-            continue  # a processor without statistics normalizes no feature
+            continue  # a step without statistics normalizes no feature
         if not isinstance(file, str) or Path(file).name != file:
             raise CheckpointError(
-                f"{path / name}: state_file is {file!r}; expected a file beside it"
+                f"{path / name}: state_file is {file!r}; expected the name of a file in the same folder"
             )
         for key, value in read_tensors(path / file).items():
             feature, _, statistic = key.rpartition(".")
@@ -169,7 +169,7 @@ def _processor_statistics(path: Path, name: str) -> dict[str, dict[str, Tensor]]
 def _buffers(
     tensors: Mapping[str, Tensor], owner: str, features: list[str]
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the statistics among the weights; features are found by their whole names, which may have underscores."""
+    """Return the statistics that are stored with the weights; feature names may themselves contain underscores."""
     found: dict[str, dict[str, Tensor]] = {}
     for feature in features:
         prefix = f"{owner}.buffer_{feature.replace('.', '_')}."
@@ -193,7 +193,7 @@ def affine_of(
     """Return offset and scale of a feature, per number or image channel; None if it is not normalized.
 
     Raises:
-        CheckpointError: its statistics are missing, of another shape or not finite, or the mode is unknown.
+        CheckpointError: the statistics are missing, have another shape or are not finite, or the mode is unknown.
     """
     mode = mapping.get(feature.kind, "IDENTITY")
     if mode not in MODES:
@@ -208,10 +208,10 @@ def affine_of(
         return mean, std + EPSILON
     low, high = (_statistic(feature, of_feature, name, mode) for name in _RANGES[mode])
     span = high - low
-    if feature.kind == "ACTION":  # the action is the constant, whatever the network predicts
+    if feature.kind == "ACTION":  # a constant action does not depend on the network's prediction
         half = torch.where(span == 0, torch.full_like(span, EPSILON), span) / 2
         return low + half, half
-    # The network's input is -1 for the constant, and it has not seen any other value in training.
+    # In training, the network's input for a constant observation was always -1.
     half = torch.where(span == 0, torch.ones_like(span), span / 2)
     return low + half, half
 
@@ -219,8 +219,9 @@ def affine_of(
 def _statistic(feature: Feature, found: Mapping[str, Tensor], name: str, mode: str) -> Tensor:
     if name not in found:
         raise CheckpointError(
-            f"'{feature.name}' is to be normalized by {mode}, but the folder has no '{name}' of it: LeRobot would act "
-            "on values that are not normalized; save the policy again with the statistics of its dataset"
+            f"'{feature.name}' needs '{name}' for its normalization {mode}, but the folder has no "
+            "such statistic, so LeRobot would use values that are not normalized: save the policy "
+            "again with the statistics of its dataset"
         )
     value = found[name].double().flatten()
     wanted = feature.shape[0]
@@ -230,7 +231,8 @@ def _statistic(feature: Feature, found: Mapping[str, Tensor], name: str, mode: s
         )
     if not bool(value.isfinite().all()):
         raise CheckpointError(
-            f"'{name}' of '{feature.name}' is not finite: the policy was saved without statistics"
+            f"'{name}' of '{feature.name}' is not finite, because the policy was saved without "
+            "statistics: save it again with the statistics of its dataset"
         )
     return value
 
@@ -269,7 +271,7 @@ def from_lerobot(path: Path) -> LeRobotImport:
     """
     their_config = read_json(path / "config.json")
     type_ = str(their_config.get("type", "of 2024"))
-    if type_ not in LEROBOT_ALGOS:  # check before reading weights, which may take gigabytes
+    if type_ not in LEROBOT_ALGOS:  # refused before the weights are read, which may take gigabytes
         reason = _REFUSED.get(type_, _ELSEWHERE)
         raise CheckpointError(f"a policy of type '{type_}' cannot be read: {reason}")
     folder = read_folder(path, their_config)
@@ -277,7 +279,7 @@ def from_lerobot(path: Path) -> LeRobotImport:
     preprocess_affine = _affine(folder, features, action)
     config = _config(folder, features)
     shapes = {feature.key: _network_shape(feature, config) for feature in features}
-    # The initial weights are replaced at once, so drawing them must not change the caller's random numbers.
+    # The random initial weights are replaced below, so the caller's random number generator is left unchanged.
     with torch.random.fork_rng(devices=[]), AllocationLimit(count_numbers(folder.tensors)):
         algo = algo_factory(
             config.algo_name, config, shapes, action.shape[0], "cpu", load_pretrained=False
@@ -320,7 +322,7 @@ def _config(folder: PolicyFolder, features: list[Feature]) -> Config:
     try:
         return load_config(tree)
     except UserError as error:
-        raise CheckpointError(f"its configuration does not fit this toolkit: {error}") from error
+        raise CheckpointError(f"its configuration cannot be used by imitate: {error}") from error
 
 
 def _modality(feature: Feature) -> str:
@@ -328,7 +330,7 @@ def _modality(feature: Feature) -> str:
 
 
 def _network_shape(feature: Feature, config: Config) -> tuple[int, ...]:
-    """Return the shape of an observation as the networks take it."""
+    """Return the shape of an observation after preprocessing, as the networks get it."""
     for step in config.train.preprocess:
         if step.step == "resize" and feature.kind == "VISUAL":
             return (feature.shape[0], *step.to_dict()["size"])

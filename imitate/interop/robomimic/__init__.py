@@ -1,6 +1,6 @@
-"""Safe import of robomimic's checkpoints, and export of our checkpoints as robomimic's.
+"""Safe import of robomimic's checkpoints, and export of our checkpoints to robomimic.
 
-``reading.py`` reads a file without running code in it, ``importing.py`` converts its content to ours and
-``exporting.py`` writes ours for a release of robomimic. ``networks.py`` maps the names of tensors,
-``statistics.py`` the normalization, and ``released_keys`` the keys that each release knows.
+``importing.py`` reads a file without running code in it and converts its content. ``exporting.py`` writes a checkpoint
+for a release of robomimic, and ``released_keys.json`` has the keys that each release knows. ``networks.py`` maps the
+names of tensors and the normalization.
 """

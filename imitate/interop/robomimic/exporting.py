@@ -1,11 +1,12 @@
 """Export of our checkpoints for a release of robomimic, in which the policy acts the same.
 
-A setting of our policies that the release does not have is refused by name. ``released_keys.json`` contains the keys of
-robomimic's configuration, which refuses any others.
+If a policy uses a setting that the release does not have, the export is refused and the error names the setting.
+robomimic refuses unknown keys in its configuration, so ``released_keys.json`` has the keys that it knows, recorded from
+the classes of robomimic 0.5; 0.3 has the same keys except :data:`SINCE_0_5`.
 
-There a string contains the names of a section's values. A section with nested sections has an entry for each, and
-``""`` for its values. A string ``"@name"`` of the file stands for that entry of its ``parts``. Recorded from
-robomimic 0.5's classes; 0.3 has the same but for :data:`SINCE_0_5`.
+In that file, a section without nested sections is a string with the names of its keys. A section with nested sections
+is an object with an entry for each of them, and the entry ``""`` with the names of its other keys. A string ``"@name"``
+is a reference to the entry ``name`` of ``parts``.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ _FILE = read_json(Path(__file__).with_name("released_keys.json"))
 
 
 def _filled(keys: Keys) -> Any:
-    """Return the keys with the parts in place of their names."""
+    """Replace references ``"@name"`` in the keys by the parts that they name."""
     if isinstance(keys, str):
         return _filled(_FILE["parts"][keys[1:]]) if keys.startswith("@") else keys
     return {name: _filled(entry) for name, entry in keys.items()}
 
 
 SINCE_0_5 = tuple(_FILE["since_0_5"])
-"""Keys, or prefixes of keys, that 0.3 does not have."""
+"""Keys, or prefixes of keys, that robomimic 0.3 does not have."""
 SHARED, OBSERVATION, ALGO = (_filled(_FILE[name]) for name in ("shared", "observation", "algo"))
-"""Keys of all algorithms, and by algorithm those of ``observation`` and ``algo``."""
+"""robomimic's keys: shared by all algorithms, and by algorithm the keys of ``observation`` and of ``algo``."""
 
 
 SHALLOW_CHANNELS = 32
@@ -56,7 +57,7 @@ UNET = {
     "kernel_size": 5,
     "n_groups": 8,
 }
-"""The only U-Net that robomimic builds, whatever its key ``algo.unet`` is."""
+"""The only U-Net that robomimic builds, because it ignores its key ``algo.unet``."""
 
 
 def check_exportable(algo: Algo, release: str) -> None:
@@ -195,25 +196,27 @@ _OWN_ARGUMENTS = (
     *("norm", "imagenet_normalization", "image_size", "pretrained_sha256"),
     *("freeze", "lr_scale", "shared_over_time"),
 )
-"""Arguments that only our encoders have; :func:`check_exportable` refuses values that matter."""
+"""Arguments that robomimic's encoders do not have; :func:`check_exportable` refuses values that have an effect."""
 
 
 def exported(
     algo: Algo, target: str, *, env_metadata: Mapping[str, Any], epoch: int = 0
 ) -> dict[str, Any]:
-    """Return a checkpoint for a release of robomimic, which `torch.save` writes.
+    """Return the content of a checkpoint for a release of robomimic, to be written with `torch.save`.
 
     Args:
-        algo: the policy; set to evaluation mode.
-        target: a name in :data:`RELEASES`.
+        algo: the policy, which is set to evaluation mode.
+        target: name of the release in :data:`RELEASES`.
         env_metadata: env_args of the policy's data.
-        epoch: number of the last epoch of its training.
+        epoch: number of the last epoch of the policy's training.
 
     Raises:
-        CheckpointError: the release lacks a part of the policy; the message names it.
+        CheckpointError: the release lacks a part of the policy; the message names the part.
     """
     if target not in RELEASES:
-        raise CheckpointError(f"--to {target}: unknown; {nearest(target, RELEASES)}")
+        raise CheckpointError(
+            f"--to {target}: unknown release of robomimic; {nearest(target, RELEASES)}"
+        )
     release = RELEASES[target]
     algo.set_eval()
     check_exportable(algo, release)
@@ -248,7 +251,7 @@ def exported(
 
 
 def _model(algo: Algo, old: bool) -> dict[str, Any]:
-    """Return the tensors, since 0.5 in a dict; averaged weights replace them if the release does not store both."""
+    """Return ``model`` of a checkpoint, since 0.5 a nested dict; averaged weights if robomimic cannot store both."""
     averages = algo.global_config.algo_name == "diffusion_policy"
     nets = algo.nets if averages or algo.ema is None else algo.active_nets
     tensors = _tensors(algo, nets.state_dict())
@@ -263,7 +266,7 @@ def _model(algo: Algo, old: bool) -> dict[str, Any]:
 
 
 def _nested(tensors: Mapping[str, Tensor], parts: Mapping[str, Any], old: bool) -> dict[str, Any]:
-    """Return a dict of tensors for each part of a hierarchical policy, by the first component of their names."""
+    """Group the tensors of a hierarchical policy by its parts, the first component of their names."""
     nested: dict[str, Any] = {}
     for part, inner in parts.items():
         prefix = f"{part}."
@@ -313,7 +316,7 @@ def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
         return tree
     for section in _dicts(tree["algo"]):
         for net in section.get("optim_params", {}).values():
-            # robomimic's training writes these keys, and its schedules require them.
+            # robomimic's training script adds these keys, and its learning-rate schedules require them.
             net["num_train_batches"] = ours["experiment"]["epoch_every_n_steps"] or 100
             net["num_epochs"] = train["num_epochs"]
             _check_schedule(net["learning_rate"])
@@ -321,9 +324,10 @@ def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
 
 
 def _check_schedule(rate: dict[str, Any]) -> None:
-    """Set, in place, a learning-rate schedule that the release can build, as it does even for a policy that only acts.
+    """Replace, in place, learning-rate schedules that the release cannot build; it builds them even for acting.
 
-    A cosine schedule needs ``step_every_batch``, a key that only some of its algorithms have. The others keep the rate.
+    A cosine schedule needs ``step_every_batch``, a key that only some of robomimic's algorithms have. For the others
+    the rate becomes constant.
     """
     if rate.get("scheduler_type") != "cosine":
         return
@@ -345,7 +349,7 @@ def _known(ours: Mapping[str, Any], known: Keys) -> dict[str, Any]:
 
 
 def _data(entries: Any, release: str) -> Any:
-    """Return the paths of the data for the record; robomimic does not read them to act."""
+    """Return the paths of the training data for information; robomimic does not read the files when it acts."""
     paths = [entry["path"] for entry in entries or ()]
     if release == "0.3" or len(paths) < 2:
         return paths[0] if paths else None

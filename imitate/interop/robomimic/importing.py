@@ -1,7 +1,7 @@
-"""Import of robomimic's checkpoints: configuration, weights and moments of the optimizer.
+"""Import of robomimic's checkpoints: configuration, weights and the optimizers' moments.
 
-The imported configuration is robomimic's tree with the behaviour of robomimic's code written out. robomimic ignores
-some of its keys, so the import ignores them too:
+The imported configuration describes what robomimic's code does, which differs from robomimic's own configuration,
+because robomimic ignores some of its keys:
 
 * the U-Net of diffusion_policy has the sizes of its weights (256, 512 and 1024 channels), whatever ``algo.unet`` is;
 * the trunk of ShallowConv ends in 32 channels, whatever ``output_channel`` is;
@@ -12,9 +12,9 @@ some of its keys, so the import ignores them too:
 * each critic has its own encoders; transformers are causal, also those that predict future actions, and so act on
   the oldest observation of their window.
 
-robomimic has one optimizer for each network of an ensemble. Ours has one for all, whose moments are stacked like the
-weights. A moment is found by the index of its weight among the network's weights, which are in the order of their
-names.
+robomimic has one optimizer for each network of an ensemble. Here all networks of an ensemble have one optimizer, whose
+moments are stacked like the weights. robomimic stores a moment under the index of its weight, in the order of the
+network's ``state_dict``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from imitate.models.preprocess import Preprocess
 from imitate.system.plain_files import json_value
 
 PARTS = ("model", "config", "algo_name", "shape_metadata")
-"""Entries that every release writes."""
+"""Entries of a checkpoint that every release writes."""
 
 OUR_PARTS = ("format_version", "preprocess")
 
@@ -53,7 +53,7 @@ _KINDS = ("bool_", "int32", "int64", "uint8", "float32", "float64", "str_")
 
 
 def is_robomimic(ckpt: object) -> bool:
-    """Return true if a loaded object has the parts of robomimic's checkpoints, and no part that only ours have."""
+    """Return true if a loaded object has the entries of robomimic's checkpoints, and no entry that only ours have."""
     return (
         isinstance(ckpt, Mapping)
         and not any(part in ckpt for part in OUR_PARTS)
@@ -106,7 +106,7 @@ def _harmless() -> list[Any]:
 
 
 def _refusal(path: str | Path, error: Exception) -> CheckpointError:
-    """Return the error, with the name of the refused class from torch's message."""
+    """Return the error for a file with other objects; it names the class that torch refused."""
     _, found, rest = str(error).partition("GLOBAL ")
     what = rest.split()[0] if found else "an object of another class"
     return CheckpointError(
@@ -119,7 +119,7 @@ Tree = dict[str, Any]
 
 UNET = "policy.noise_pred_net."
 GROUPS_OF_UNET = 8
-"""Number of groups of each GroupNorm, which the weights do not show."""
+"""Number of groups of each GroupNorm of robomimic's U-Net, which cannot be derived from the weights."""
 
 
 def ours_from_theirs(
@@ -128,8 +128,8 @@ def ours_from_theirs(
     """Return our configuration for a policy that acts like robomimic's.
 
     Args:
-        algo_name: the algorithm.
-        tree: robomimic's configuration, of any release; it may be changed.
+        algo_name: name of the algorithm.
+        tree: robomimic's configuration, of any release; it may be changed in place.
         normalizes_obs: true if the checkpoint has statistics of observations.
         tensors: the checkpoint's weights.
 
@@ -151,11 +151,11 @@ def ours_from_theirs(
         algo["actor_sees_subgoal"] = False
     rnn, ddim = algo.get("rnn", {}), algo.get("ddim", {})
     if rnn.get("enabled") and train.get("seq_length", 1) == 1:
-        train["seq_length"] = rnn.get("horizon", 10)  # this toolkit refuses windows of one step
+        train["seq_length"] = rnn.get("horizon", 10)  # a recurrent policy needs longer windows here
     if ddim.get("enabled") and ddim.get("prediction_type") == "sample":
         raise CheckpointError(
-            "algo.ddim.prediction_type is 'sample': robomimic then adds noise to the predicted chunk when it acts, "
-            "which is not possible here"
+            "algo.ddim.prediction_type is 'sample', with which robomimic adds noise to the predicted "
+            "chunk when it acts; imitate cannot act in this way"
         )
     return tree
 
@@ -170,7 +170,10 @@ def _unet_sizes(tensors: Mapping[str, Tensor]) -> Tree:
     ]
     step = tensors.get(f"{UNET}diffusion_step_encoder.1.weight")
     if not levels or step is None:
-        raise CheckpointError("the file has no U-Net, which robomimic's diffusion_policy needs")
+        raise CheckpointError(
+            "the weights of the U-Net, which robomimic's diffusion_policy needs, are missing in the "
+            "file"
+        )
     return {
         "diffusion_step_embed_dim": step.shape[1],
         "down_dims": [level.shape[0] for level in levels],
@@ -180,7 +183,7 @@ def _unet_sizes(tensors: Mapping[str, Tensor]) -> Tree:
 
 
 def _encoders(observation: Any) -> Iterator[Tree]:
-    """Yield every entry of every ``encoder``, at any depth."""
+    """Yield every entry of every section ``encoder`` in a tree, at any depth."""
     if not isinstance(observation, Mapping):
         return
     for name, value in observation.items():
@@ -208,7 +211,7 @@ def _spell_out_encoder(encoder: Tree, algo_name: str, algo: Tree) -> None:
 
 
 def _sections(algo: Tree) -> Iterator[Tree]:
-    """Yield each ``algo`` section: the algorithm's, and those of its parts."""
+    """Yield a section ``algo`` and all nested sections, such as the parts of a hierarchical algorithm."""
     yield algo
     for value in algo.values():
         if isinstance(value, dict):
@@ -218,7 +221,7 @@ def _sections(algo: Tree) -> Iterator[Tree]:
 def _spell_out_section(section: Tree) -> None:
     optimizers = section.get("optim_params")
     for net in optimizers.values() if isinstance(optimizers, dict) else ():
-        for key in ("num_train_batches", "num_epochs"):  # from its training script
+        for key in ("num_train_batches", "num_epochs"):  # key that robomimic's training script adds
             net.pop(key, None)
     ensemble = section.get("ensemble")
     if isinstance(ensemble, dict):
@@ -232,18 +235,18 @@ def _spell_out_section(section: Tree) -> None:
 
 
 THEIR_OPTIMIZERS = {"entropy_weight": "entropy", "cql_weight": "cql"}
-"""Names of optimizers that differ from the name of their network."""
+"""Our names of robomimic's networks whose optimizer has another name."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def moments(algo: Algo, model: Mapping[str, Any], names: Sequence[Name]) -> dict[str, Any]:
-    """Return the state of each optimizer with a counterpart, ``{name: {"state": {number: {...}}}}``.
+    """Return the states of the optimizers that robomimic has too, ``{network: {"state": {index: {...}}}}``.
 
     Args:
         algo: the algorithm built for the checkpoint.
         model: entry ``model`` of the checkpoint.
-        names: names of all its tensors.
+        names: names of all tensors of the algorithm.
     """
     saved = model.get("optimizers") if "nets" in model else None
     found: dict[str, Any] = {}
@@ -259,7 +262,7 @@ def moments(algo: Algo, model: Mapping[str, Any], names: Sequence[Name]) -> dict
 def _states_by_name(
     optimizer: Any, names: Sequence[Name], theirs: Mapping[str, Tensor], algo: Algo, net: str
 ) -> dict[str, Any]:
-    """Return the optimizer's state of each weight, by name; empty if the numbers of weights differ."""
+    """Return the optimizer's state of each weight by robomimic's name; empty if the number of weights differs."""
     parameters = {f"{net}.{name}" for name, _ in algo.nets[net].named_parameters()}
     first = {alias: name for name in names for alias in (name.theirs, *name.copies)}
     learned: list[Name] = []
@@ -338,7 +341,8 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> RobomimicImport:
     if isinstance(algo, Hierarchy):
         saved["emas"] = {}
     if algo.ema is not None:
-        # robomimic does not save how often its average of the weights was updated. With 0 it would be overwritten.
+        # robomimic does not save the number of updates of its averaged weights; with 0 updates they would be
+        # overwritten.
         algo.ema.num_updates = step
         saved["ema"] = algo.ema.state_dict()
     metas = ckpt.get("env_metadata") or {}
@@ -362,7 +366,7 @@ def _algo_and_names(ckpt: Mapping[str, Any]) -> tuple[Algo, list[Name]]:
     config = _config(ckpt, bool(obs_affine))
     shapes = {key: tuple(shape) for key, shape in _shape_metadata(ckpt)["all_shapes"].items()}
     ac_dim = int(_shape_metadata(ckpt)["ac_dim"])
-    # The initial weights are replaced at once, so drawing them must not change the caller's random numbers.
+    # The random initial weights are replaced below, so the caller's random number generator is left unchanged.
     with torch.random.fork_rng(devices=[]), AllocationLimit(count_numbers(ckpt["model"])):
         algo = algo_factory(config.algo_name, config, shapes, ac_dim, "cpu", load_pretrained=False)
     algo.preprocess = _preprocess(ckpt, algo, obs_affine)
@@ -377,7 +381,7 @@ def _config(ckpt: Mapping[str, Any], normalizes_obs: bool) -> Config:
             ours_from_theirs(str(ckpt["algo_name"]), tree, normalizes_obs, _tensors(ckpt))
         )
     except UserError as error:
-        raise CheckpointError(f"its configuration does not fit this toolkit: {error}") from error
+        raise CheckpointError(f"its configuration cannot be used by imitate: {error}") from error
 
 
 def _tensors(ckpt: Mapping[str, Any]) -> Mapping[str, Tensor]:
@@ -386,7 +390,7 @@ def _tensors(ckpt: Mapping[str, Any]) -> Mapping[str, Tensor]:
 
 
 def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
-    """Return the tensors of ``model``: up to 0.4 ``model`` contains them itself, later it has an entry per part."""
+    """Return the tensors of ``model``; up to 0.4 it is a dict of tensors, later it has an entry for each part."""
     if "nets" in model:
         return flattened(model["nets"], prefix)
     tensors: dict[str, Tensor] = {}
@@ -399,7 +403,7 @@ def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
 
 
 def _shape_metadata(ckpt: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the shape metadata; of several datasets, which share one network, the first one's."""
+    """Return the shape metadata; for several datasets, the metadata of the first one."""
     shapes = ckpt["shape_metadata"]
     return shapes[0] if isinstance(shapes, list) else shapes  # type: ignore[no-any-return]
 
@@ -414,8 +418,8 @@ def _preprocess(ckpt: Mapping[str, Any], algo: Algo, obs_affine: Mapping[str, An
             affine[key] = (offset, scale)
         elif not (bool((offset == 0).all()) and bool((scale == 1).all())):
             raise CheckpointError(
-                f"obs_normalization_stats of '{key}' ({modalities[key]}): robomimic itself cannot act with normalized "
-                "images and scans"
+                f"obs_normalization_stats normalize '{key}' ({modalities[key]}), but robomimic itself "
+                "cannot act with normalized images or scans"
             )
     actions = affine_of(ckpt.get("action_normalization_stats"), "action_normalization_stats")
     train = algo.global_config.train
@@ -425,8 +429,8 @@ def _preprocess(ckpt: Mapping[str, Any], algo: Algo, obs_affine: Mapping[str, An
     unknown = [key for key in train.action_keys if key not in sizes]
     if unknown:
         raise CheckpointError(
-            f"action_normalization_stats: lack {', '.join(unknown)}, so the number of values in each of "
-            "train.action_keys is unknown"
+            f"action_normalization_stats have no entry for {', '.join(unknown)}, so the number of "
+            "dimensions of these action keys is unknown"
         )
     layout = ActionLayout.from_config(
         {key: sizes[key] for key in train.action_keys}, dict(train.action_config.items())
@@ -440,7 +444,7 @@ def _preprocess(ckpt: Mapping[str, Any], algo: Algo, obs_affine: Mapping[str, An
 
 
 def _load_weights(algo: Algo, ckpt: Mapping[str, Any]) -> list[Name]:
-    """Fill the networks; return the names of their tensors."""
+    """Load the converted weights into the networks; return the names of all tensors."""
     theirs = _tensors(ckpt)
     ours = algo.nets.state_dict()
     names = names_of(ours, rules_of(algo.nets), "robomimic")

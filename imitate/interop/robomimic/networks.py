@@ -1,8 +1,8 @@
 """Weights and normalization of robomimic's networks: names of tensors for each kind of network, and statistics.
 
-Up to robomimic 0.4 observations have ``mean`` and ``std``, since 0.5 ``offset`` and ``scale``, which are the same
-numbers; actions have ``offset`` and ``scale``. Each is null or a nested list of shape (1, ...). With several datasets,
-a list of equal sets counts as one.
+In checkpoints up to robomimic 0.4, statistics of observations are called ``mean`` and ``std``; since 0.5 the same
+numbers are called ``offset`` and ``scale``, as for actions. Each is null or a nested list of shape (1, ...). With
+several datasets, there is a list of such statistics, which must be equal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAD_ALONE = same(r"head\.(.+)", "nets.{}")
 MLP = MLP_ALONE.under("", "nets.mlp.")
 HEAD = HEAD_ALONE.under("", "nets.decoder.")
 MIMO = [MLP, same(r"heads\.(.+)", "nets.decoder.nets.{}")]
-"""An MLP with several heads."""
+"""Rules of an MLP with several heads."""
 
 
 # ---- encoders --------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ SCAN_WITHOUT_ACTIVATION = same(r"(\d+)\.(\w+)", "nets.conv{}.{}")
 
 
 def core_rules(core: nn.Module) -> list[NameRule]:
-    """Return the rules of an encoder core; robomimic stores its parts by name, and again in order of execution."""
+    """Return the rules of an encoder core; robomimic stores each part twice, by its name and by its index."""
     if isinstance(core, VisualCore):
         trunk = core.backbone
         backbone = SHALLOW
@@ -81,7 +81,7 @@ def core_rules(core: nn.Module) -> list[NameRule]:
         activation = any(isinstance(layer, nn.ReLU) for layer in core.backbone)
         backbone = [SCAN if activation else SCAN_WITHOUT_ACTIVATION]
         pools = 0 if core.pool is None else 1
-        before_pool = 1 + pools  # robomimic adds an axis before it pools
+        before_pool = 1 + pools  # robomimic has one more layer, which adds an axis
     else:
         raise CheckpointError(f"robomimic has no observation encoder like {type(core).__name__}")
     linear = before_pool + pools + 1
@@ -106,7 +106,7 @@ def encoder_rules(encoder: GroupEncoder, *theirs: str) -> list[NameRule]:
 
 
 THEIR_NAMES = {"entropy_weight": "log_entropy_weight", "cql_weight": "log_cql_weight"}
-"""Names in robomimic of networks that have another name here."""
+"""robomimic's names of networks that have another name here."""
 
 
 def _actor(net: Actor) -> list[NameRule]:
@@ -116,7 +116,7 @@ def _actor(net: Actor) -> list[NameRule]:
 def _recurrent_actor(net: RecurrentActor) -> list[NameRule]:
     rules = under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", "")
     rules.append(same(r"rnn\.nets\.(.+)", "nets.rnn.nets.{}"))
-    # robomimic stores a recurrent network's per-step network twice.
+    # robomimic stores the network that follows the RNN at each step twice.
     step = "nets.rnn.per_step_net."
     if not net.mlp.layers:
         return [*rules, HEAD.also(HEAD_ALONE.under("", step))]
@@ -139,8 +139,8 @@ def _vae(net: VAEActor | VAESampler) -> list[NameRule]:
 def _vae_rules(vae: VAE, sees_images: bool, theirs: str) -> list[NameRule]:
     if sees_images:
         raise CheckpointError(
-            "the VAE has an encoder for images or scans: robomimic has one each for encoder, decoder and prior, but "
-            "here they share one"
+            "the VAE has an encoder for images or scans, which robomimic trains separately for "
+            "encoder, decoder and prior, but which all three share here"
         )
     return [
         *under(MIMO, "vae.encoder.", f"{theirs}nets.encoder."),
@@ -159,7 +159,7 @@ def _perturbation(net: Perturbation) -> list[NameRule]:
 
 
 def _critics(net: CriticEnsemble) -> list[NameRule]:
-    """Return the rules of critics; ``{member}`` is the index of each network; a state value has no index."""
+    """Return the rules of critics; ``{member}`` is the index of a critic; a state-value network has no index."""
     each: dict[str, Any] = {"members": net.size}
     member = MEMBER if net.ac_dim else ""
     head = _plain(member) + f"nets.decoder.nets.{'log_probs' if net.num_atoms else 'value'}.{{}}"
@@ -183,7 +183,7 @@ def _critic_layer(member: str) -> Callable[[str, str], tuple[str, ...]]:
 
 
 def _plain(text: str) -> str:
-    """Escape a text for use in a template."""
+    """Escape braces in a text for use in a template of :func:`same`."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -249,14 +249,14 @@ def rules_of(nets: nn.ModuleDict) -> list[NameRule]:
 
 
 def part_name(name: str, parts: nn.ModuleDict) -> str:
-    """Return robomimic's name of a part of a hierarchical policy; in iris, planner and value are one part."""
+    """Return robomimic's prefix of a part of a hierarchical policy; in iris, planner and value are one part."""
     if "value" not in parts or name == "actor":
         return f"{name}."
     return {"planner": "planner.planner.", "value": "planner.value_net."}[name]
 
 
 def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
-    """Return the names of tensors that robomimic stores and our networks do not need.
+    """Return the tensors that robomimic stores but our networks do not need, by name.
 
     These are the attention masks, and the layer for standard deviations if these are fixed.
     """
@@ -292,7 +292,8 @@ def affine_of(stats: Any, what: str) -> dict[str, Affine]:
         what: name of the statistics, for messages.
 
     Raises:
-        CheckpointError: the datasets were normalized differently, or a key has neither pair of names.
+        CheckpointError: the statistics of the datasets differ, or a key has neither ``offset`` and ``scale`` nor
+            ``mean`` and ``std``.
     """
     each = stats if isinstance(stats, Sequence) else [stats]
     read = [
@@ -302,21 +303,21 @@ def affine_of(stats: Any, what: str) -> dict[str, Affine]:
     first = read[0] if read else {}
     if any(not _equal(first, other) for other in read[1:]):
         raise CheckpointError(
-            f"{what}: differ between the datasets that the policy was trained on; robomimic cannot load such a file "
-            "either"
+            f"{what} differ between the datasets on which the policy was trained; robomimic cannot "
+            "load such a file either"
         )
     return {key: pair for key, pair in first.items() if pair is not None}
 
 
 def stats_of(offset: Tensor, scale: Tensor, names: tuple[str, str]) -> dict[str, Any]:
-    """Return the statistics of one key in robomimic's form."""
+    """Return offset and scale of one key in robomimic's form, nested lists of shape (1, ...)."""
     return {
         name: [value.flatten().tolist()] for name, value in zip(names, (offset, scale), strict=True)
     }
 
 
 def obs_stats(preprocess: Preprocess, names: tuple[str, str]) -> dict[str, Any] | None:
-    """Return the normalization of the observations that are normalized.
+    """Return the statistics of normalized observations in robomimic's form.
 
     Raises:
         CheckpointError: images or scans are normalized, which robomimic cannot do when it acts.
@@ -340,7 +341,7 @@ def obs_stats(preprocess: Preprocess, names: tuple[str, str]) -> dict[str, Any] 
 
 
 def action_stats(preprocess: Preprocess) -> dict[str, Any]:
-    """Return the normalization of actions, by key; the identity for a checkpoint without any."""
+    """Return the statistics of actions in robomimic's form, by key; offset 0 and scale 1 without normalization."""
     return {
         key: stats_of(entry["offset"], entry["scale"], ("offset", "scale"))
         for key, entry in preprocess.to_dict()["actions"].items()
@@ -348,7 +349,7 @@ def action_stats(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def _image_stats(preprocess: Preprocess, key: str, names: tuple[str, str]) -> dict[str, Any]:
-    """Return the identity in the shape of the raw image, because robomimic needs an entry for every key."""
+    """Return offset 0 and scale 1 in the shape of the raw image, because robomimic needs an entry for every key."""
     shape = (1, *preprocess.raw_shapes[key])
     values = (torch.zeros(shape), torch.ones(shape))
     return {name: value.tolist() for name, value in zip(names, values, strict=True)}
@@ -368,7 +369,7 @@ def _pair(entry: Mapping[str, Any] | None, what: str) -> Affine | None:
 
 
 def _numbers(value: Any) -> Tensor:
-    # robomimic keeps these numbers in double precision until it acts, and so do we.
+    # As in robomimic, these numbers stay in double precision until the policy acts.
     return torch.as_tensor(value, dtype=torch.float64)
 
 

@@ -176,18 +176,18 @@ TRANSFORMER = {"algo.unet.enabled": False, **under("algo.transformer", enabled=T
 RESIZE = {"train.preprocess": [{"step": "resize", "size": [32, 36]}]}
 WIDE = {**SMALL_DIFFUSION, f"{RGB}.core_kwargs.feature_dimension": 10}
 REFUSED = {
-    "learned positions": ("act", WITH_MAPS, SHAPES, "cameras have learned positions"),
-    "vectors alone": ("act", SMALL_ACT, {"object": (5,)}, "need a vector, and an image or environment_state"),
+    "learned positions": ("act", WITH_MAPS, SHAPES, "cameras have learned position embeddings"),
+    "vectors alone": ("act", SMALL_ACT, {"object": (5,)}, "need a vector, and also an image or environment_state"),
     "one token": ("act", SMALL_ACT, STATE, "share one token, but LeRobot needs one for each"),
     "posterior": ("act", SMALL_ACT | SEPARATE, STATE, "the posterior takes env.*_state, state; LeRobot's takes state"),
-    "a token each": ("act", WITH_MAPS | SEPARATE, SHAPES, "object, robot0_eef_pos have a token each"),
+    "a token each": ("act", WITH_MAPS | SEPARATE, SHAPES, "each of object, robot0_eef_pos has its own token"),
     "vectors of images": ("act", SMALL_ACT | AT_NO_PLACE, SHAPES, "cameras are encoded as vectors"),
     "frames": ("act", {**WITH_MAPS, "train.frame_stack": 2}, SHAPES, "frame_stack is 2"),
     "transformer": (DIFFUSION, TRANSFORMER, STATE, "algo.unet.enabled is false"),
-    "pool": (DIFFUSION, WIDE, SHAPES, "has SpatialSoftmax with num_kp"),
+    "pool": (DIFFUSION, WIDE, SHAPES, "needs SpatialSoftmax with num_kp"),
     "centre": (DIFFUSION, {**SMALL_DIFFUSION, **KEYPOINTS, **CROP}, SHAPES, "begins a pixel before"),
     "clip": ("act", WITH_MAPS, SHAPES, "train.obs_clip is 5"),
-    "resize": ("act", WITH_MAPS | AT_NO_PLACE | RESIZE, SHAPES, "images are resized"),
+    "resize": ("act", WITH_MAPS | AT_NO_PLACE | RESIZE, SHAPES, "train.preprocess resizes images"),
     "other": ("bc", {}, STATE, "no policy that acts like 'bc' .only like act, diffusion_policy."),
 }  # fmt: skip
 

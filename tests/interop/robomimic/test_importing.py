@@ -226,7 +226,7 @@ def test_several_datasets(recorded):
         key: {"offset": entry["scale"], "scale": entry["scale"]}
         for key, entry in raw["obs_normalization_stats"][1].items()
     }
-    with pytest.raises(CheckpointError, match="obs_normalization_stats: differ between"):
+    with pytest.raises(CheckpointError, match="obs_normalization_stats differ between"):
         converted(raw)
 
 
@@ -253,10 +253,10 @@ def change(raw, **changes):
     ("name", "key", "value", "words"),
     [
         ("bc", "algo__actor_layer_dims", [32, 47], r"'policy\.nets\.mlp\._model\.2\.weight' has shape"),
-        ("bc", "algo__actor_layer_dims", [32], r"shape|no network here, such as"),
-        ("bc", "algo__gmm__enabled", True, r"lacks 'policy\.nets\.decoder\.nets\.mean\.weight'|no network here"),
+        ("bc", "algo__actor_layer_dims", [32], r"shape|no network of imitate has, such as"),
+        ("bc", "algo__gmm__enabled", True, r"the tensor 'policy\.nets\.decoder\.nets\.mean\.weight'"),
         ("bc", "algo__does_not_exist", 3, "does_not_exist"),
-        ("bc", "train__action_keys", ["actions", "gripper"], "action_normalization_stats: lack gripper"),
+        ("bc", "train__action_keys", ["actions", "gripper"], "action_normalization_stats have no entry for gripper"),
         ("bc_transformer", "algo__transformer__pred_future_acs", True, r"theirs\.pth: .*pred_future_acs"),
     ],
 )  # fmt: skip
