@@ -64,7 +64,8 @@ class RewardMeans:
 
     Attributes:
         spec: its name and bounds.
-        per_step: mean per step: all sums over all steps. The interval is that of a ratio of means.
+        per_step: mean per step: the total of all episodes divided by all their steps, with the interval of a ratio of
+            means.
         per_episode: mean sum over an episode.
     """
 

@@ -454,7 +454,7 @@ def _lock(file: TextIO, path: Path) -> None:
     """Keep other processes out until the file is closed or this process has ended.
 
     Raises:
-        ConfigError: another process has it open, or has just removed it.
+        ConfigError: another process has the file open, or has just removed it.
     """
     is_free = False
     with suppress(BlockingIOError):

@@ -200,7 +200,7 @@ _COPIES = 2
 _PASSES = 3
 """Forward passes that take as long as the forward and backward pass of an update."""
 _PER_CORE = 4e10
-"""Operations per second and CPU core: rough, and rather too many, since the estimate is a lower bound."""
+"""Rough number of operations per second and CPU core; it is high, so that the estimated time is a lower bound."""
 
 
 def image_memory(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> float:

@@ -110,7 +110,8 @@ def _load_parts(algo: Algo, saved: Mapping[str, Tensor], parts: Sequence[str], p
         if differing:
             raise CheckpointError(
                 f"experiment.ckpt_parts: '{part}' of {path} does not fit this configuration: {len(differing)} of "
-                f"{len({*theirs, *ours})} weights have another shape or no counterpart, such as {differing[0]}"
+                f"{len({*theirs, *ours})} weights have another shape or no counterpart, such as {differing[0]}: "
+                "name parts with the same networks"
             )
         chosen |= theirs
     for nets in (algo.nets, *(() if algo.ema is None else (algo.ema.module,))):

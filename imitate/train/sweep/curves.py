@@ -83,7 +83,7 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """The label, with the number of seeds if there are several; it can be drawn."""
+        """The label, with control characters escaped, and the number of seeds if there are several."""
         label = printable(self.label)
         return label if len(self.curves) == 1 else f"{label} ({len(self.curves)} seeds)"
 

@@ -221,7 +221,7 @@ def _arguments(item: TrainingItem, place: Path, beat: Callable[[], None]) -> lis
 
 
 def _last_error(output: Path) -> str:
-    """Return the last error that a training printed, as in ``no such file; ``; '' if it printed none."""
+    """Return the last error that a training printed, followed by "; ", or '' if it printed none."""
     with suppress(OSError, UserError):
         lines = read_text(output).splitlines()
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

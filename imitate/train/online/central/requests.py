@@ -28,9 +28,9 @@ BEAT_S = 0.5
 GREETING_BYTES = 1024
 """Largest size of a message from a side that has not yet proved that it knows the token."""
 MAX_STRANGERS = 512
-"""Largest number of clients without such proof; beyond it the oldest is dropped."""
+"""Largest number of clients that have not yet proved that they know the token; if more come, the oldest is dropped."""
 STRANGER_S = 30.0
-"""Seconds that a client has for the proof."""
+"""Seconds in which a client must prove that it knows the token."""
 MAX_TOGETHER = 64
 """Largest number of requests of one client that are read together."""
 MAX_REQUESTS = 4096
