@@ -36,7 +36,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class EpisodeTask:
-    """One episode; its frames are sent before its result.
+    """Task to play one episode; its frames are sent before its result.
 
     Attributes:
         number: number of its job.
@@ -56,7 +56,7 @@ class EpisodeTask:
 
 @dataclass(frozen=True)
 class LockstepTask:
-    """All episodes of a job in lockstep; episodes are sent as they end."""
+    """Task to play all episodes of a job in lockstep; each result is sent as its episode ends."""
 
     plan: EpisodePlan
 
@@ -68,7 +68,7 @@ class LockstepTask:
 
 @dataclass(frozen=True)
 class TrialTask:
-    """Trial of an environment."""
+    """Task to try an environment."""
 
     trial: EnvTrial
 
@@ -87,7 +87,7 @@ class EpisodeWorker:
         self._reports, self._runner = reports, EpisodeRunner(reports)
 
     def __call__(self, task: Task) -> Any:
-        """Run a task."""
+        """Run a task, and return its result."""
         return task.play(self._runner, self._reports)
 
     def close(self) -> None:

@@ -250,7 +250,7 @@ class RolloutLearner(Learner):
         batch_size: samples per minibatch; the last one of a pass takes the rest.
         reward_scaler: transforms rewards for the algorithm.
         obs_normalizer: statistics updated with a rollout after learning from it, so that acting and learning use the
-            same.
+            same statistics.
         demos: demonstrations, for an algorithm that computes rewards by comparison with them.
     """
 
