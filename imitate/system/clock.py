@@ -18,7 +18,7 @@ class Lock(Protocol):
     """Interface of a lock of ``threading``."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
-        """Acquire the lock."""
+        """Acquire the lock; return false if that is not possible in time."""
 
 
 def now() -> float:
@@ -42,8 +42,9 @@ def wait_for(
     """Wait until a predicate holds, at most ``timeout_s``; return whether it holds.
 
     Args:
-        condition: held by the caller, released meanwhile; notified when the predicate may have changed.
-        predicate: called with the condition held.
+        condition: condition variable that the caller holds; it is released during the wait, and another thread must
+            notify it when the predicate may have changed.
+        predicate: function that is called with the condition held.
         timeout_s: seconds to wait, or None to wait forever.
     """
     return condition.wait_for(predicate, timeout_s)

@@ -1,7 +1,7 @@
 """Other packages: optional dependencies with the advice to install them, and entry points.
 
-The extras of ``pyproject.toml`` are repeated here, since a package that is run from a clone has no metadata; a test
-compares the two. This package is on no index, so the advice names the packages themselves.
+The extras of ``pyproject.toml`` are repeated here, because a package that runs from a clone has no metadata; a test
+compares the two. This package is not on a package index, so the advice names the required packages.
 """
 
 from __future__ import annotations

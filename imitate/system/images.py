@@ -1,4 +1,4 @@
-"""Arrays that users give: masked values, units and layouts of images; needs no torch, because bundles import it."""
+"""Checks of arrays from users: masked values, units and layouts of images. Bundles need this module without torch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def given_array(value: ArrayLike) -> NDArray[Any]:
     """Convert a value that a user gives to an array.
 
     Raises:
-        ValueError: it has masked values, which would become ordinary numbers; or lists of different lengths.
+        ValueError: the value has masked entries, which would become ordinary numbers, or lists of different lengths.
     """
     masked = int(np.sum(value.mask)) if isinstance(value, np.ma.MaskedArray) else 0
     if masked:
         raise ValueError(
-            f"{masked} of its values are masked: replace them by numbers, as .filled(0) does"
+            f"{masked} of its values are masked: replace them by numbers, for example with .filled(0)"
         )
     return np.asarray(value)
 
 
 def image_type(dtype: object) -> str:
-    """Return the type of an image's values: 'uint8', 'integer' (other sizes, or a mask) or 'float'."""
+    """Return the type of an image's values: 'uint8', 'integer' (other integers, or booleans) or 'float'."""
     name = str(dtype).removeprefix("torch.")
     return name if name == "uint8" else "float" if "float" in name else "integer"
 
@@ -36,24 +36,23 @@ def image_type(dtype: object) -> str:
 def image_divisor(modality: str, recorded: str | None, given: str, key: str) -> float:
     """Return the number by which an image is divided before it is given to a network.
 
-    Depth keeps the unit of the data: only images that were recorded as uint8 are divided by 255, whatever type arrives
-    later.
+    Depth keeps the unit of the training data: depth is divided by 255 only if it was recorded as uint8.
 
     Args:
         modality: 'rgb' or 'depth'.
-        recorded: :func:`image_type` of the training data; None if it is not known.
+        recorded: :func:`image_type` of the training data; None if unknown.
         given: :func:`image_type` of the image.
         key: name of the observation, for the error message.
 
     Raises:
-        UserError: the values cannot be in the unit of the recorded ones.
+        UserError: values of this type cannot be in the unit of the training data.
     """
     if modality == "rgb":
         return 1.0 if given == "float" else 255.0
     if recorded is not None and given != recorded and not (given == "float" != recorded):
         raise UserError(
-            f"image '{key}' has values of type {given}, but the training data had {recorded}: give it in the unit and "
-            "type of the recording"
+            f"image '{key}' has values of type {given}, but the training data had {recorded}: give "
+            "the image in the type and unit of the training data"
         )
     return 255.0 if given == "uint8" else 1.0
 

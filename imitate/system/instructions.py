@@ -1,4 +1,4 @@
-"""Language instructions of demos, and their embeddings, which a policy receives."""
+"""Language instructions of demos, and the embeddings of instructions that a policy gets as an observation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Instructions:
         vectors: (number of instructions, D) float32.
         are_texts: True if a vector is the instruction itself, as UTF-8 bytes padded with zeros, so that any instruction
             of at most this length can be used.
-        encoder: name of the text model that made the embeddings and can make others; None: not known.
+        encoder: name of the text model that computed the embeddings and can embed others; None if unknown.
     """
 
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class Instructions:
 
     @property
     def words(self) -> str:
-        """Description for the log: what the policy receives as an instruction."""
+        """Description of the embeddings, for the log."""
         kind = "vectors of a table" if self.encoder is None else f"vectors of {self.encoder}"
         if self.are_texts:
             kind = "UTF-8 bytes"
@@ -131,7 +131,7 @@ class Instructions:
         return vector
 
     def to_dict(self) -> dict[str, Any]:
-        """Return lists and numbers, for a checkpoint."""
+        """Return the table as lists and numbers, for a checkpoint."""
         saved: dict[str, Any] = {
             "instructions": list(self.names),
             "embeddings": self.vectors.tolist(),

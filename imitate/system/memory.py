@@ -1,4 +1,4 @@
-"""Memory: free memory, limits on the memory that files claim, and memory that the C library keeps."""
+"""Free memory, checks that the data of a file fit into memory, and release of unused memory."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def free_memory(root: Path = Path("/")) -> int:
         root: root of the file system; tests use another one.
 
     Returns:
-        on Linux what the kernel calls available, or what the tightest control group (version 1 or 2) leaves, if that is
-        less: memory that holds cached files counts as free in both. On other systems half of what the machine has.
-        Processes that torchrun started together on this machine each get an equal part.
+        on Linux the memory that the kernel reports as available, or that the tightest control group (version 1 or 2)
+        leaves, if that is less; cached files count as free in both. On other systems half of the machine's memory.
+        If torchrun started several processes on this machine, each gets an equal share.
     """
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     try:
@@ -43,12 +43,12 @@ def check_claim(where: str, claimed: int, stored: int) -> None:
     """Refuse data that would take more memory than is free, or than compression explains.
 
     Args:
-        where: file and part of it, for the message.
-        claimed: bytes that the data claim to take.
-        stored: bytes of its file.
+        where: file and array, for the error message.
+        claimed: size of the data in bytes, according to the file's header.
+        stored: size of the file in bytes.
 
     Raises:
-        DatasetError: the data claim too much memory.
+        DatasetError: the data would take too much memory.
     """
     check_ratio(where, claimed, stored)
     check_room(where, claimed)
@@ -63,7 +63,7 @@ def check_room(where: str, claimed: int, remedy: str = "read it on a larger mach
 
 
 def check_ratio(where: str, claimed: int, stored: int) -> None:
-    """Refuse data so much larger than their file that it must be damaged; see :func:`check_claim`."""
+    """Refuse data that are so much larger than their file that the file must be damaged; see :func:`check_claim`."""
     if claimed > max(ALWAYS_BYTES, MAX_RATIO * stored):
         raise DatasetError(
             f"{where} claims {gigabytes(claimed)} in a file of {gigabytes(stored)}: the file is damaged; copy it again"
@@ -72,16 +72,16 @@ def check_ratio(where: str, claimed: int, stored: int) -> None:
 
 def gigabytes(count: int) -> str:
     """Format a number of bytes, such as '1.2 GB'."""
-    if count > 10**27:  # the number may come from a damaged file and be too large for a float
+    if count > 10**27:  # a number from a damaged file may be too large for a float
         return "more than 10^15 TB"
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= 0.9995 * size:  # rounded to three digits, it is at least one of these units
+        if count >= 0.9995 * size:  # at least 1 of this unit after rounding to three digits
             return f"{count / size:.3g} {unit}"
     return f"{count / 1e3:.3g} kB"
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """Yield the bytes left in each control group with a limit, from this process's own to the outermost visible."""
+    """Yield the free bytes of each control group with a limit, from the process's own group to the outermost one."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -109,7 +109,7 @@ def _left_in(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator
         most = int((folder / limit).read_text())
         used = int((folder / usage).read_text())
         used -= _named(folder / "memory.stat", reclaimable)
-    except (OSError, ValueError):  # there is no such group, or the limit is the word 'max'
+    except (OSError, ValueError):  # no such group, or the limit is 'max'
         return
     yield most - used
 
@@ -120,11 +120,11 @@ def _named(path: Path, name: str) -> int:
         words = line.split()
         if words and words[0] == name:
             return int(words[1])
-    raise ValueError(f"{path}: no line begins with {name}")
+    raise ValueError(f"{path}: expected a line that begins with {name}")
 
 
 def return_freed_memory() -> None:
-    """Return memory that the C library keeps to the kernel. Takes milliseconds. Does nothing without glibc."""
+    """Give unused memory of the C library back to the system. Takes milliseconds; does nothing without glibc."""
     malloc_trim = (
         getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     )
@@ -133,11 +133,12 @@ def return_freed_memory() -> None:
 
 
 def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return the named arrays that exist; nothing is unpickled.
+    """Read those of the named arrays that an ``.npz`` file has; nothing is unpickled.
 
     Raises:
-        DatasetError: an array claims more than its stored data, than compression explains, or than the free memory.
-        OSError, ValueError, zipfile.BadZipFile: it is not a file of arrays, is damaged, or an array contains objects.
+        DatasetError: an array is larger than its stored data, than compression explains, or than the free memory.
+        OSError, ValueError, zipfile.BadZipFile: the file is not an archive of arrays, is damaged, or has an array of
+            objects.
     """
     with zipfile.ZipFile(path) as archive:
         present = [name for name in names if f"{name}.npy" in archive.namelist()]
@@ -148,7 +149,7 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
 
 
 def _claim(archive: zipfile.ZipFile, name: str, path: Path) -> int:
-    """Return the bytes that an array claims to take; refuse one that claims more than its size in the archive."""
+    """Return the size of an array in bytes according to its header; refuse an array with less stored data."""
     held = archive.getinfo(name).file_size
     npy: Any = np.lib.format
     with archive.open(name) as file:
@@ -158,6 +159,7 @@ def _claim(archive: zipfile.ZipFile, name: str, path: Path) -> int:
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > held:
         raise DatasetError(
-            f"{path}: '{name}' claims {claimed} bytes, of which {held} are there: the file is damaged; copy it again"
+            f"{path}: the header of '{name}' names {claimed} bytes, but only {held} are stored: the "
+            "file is damaged; copy it again"
         )
     return int(claimed)

@@ -1,4 +1,4 @@
-"""Words for a path that does not exist: the same in every command, with the nearest name beside it."""
+"""Error messages for paths that do not exist, with the most similar existing name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from imitate.system.recognition import diagnosis
 
 _NEAR = 0.7
-"""Smallest similarity of two names that are near."""
+"""Smallest similarity, from 0 to 1, at which a name is suggested."""
 _NEAR_STEM = 0.6
-"""Smallest similarity of these names without their endings."""
+"""Smallest similarity of a suggested name without the file name extensions."""
 _MOST_ENTRIES = 5000
 
 
 def no_such(path: str | Path, what: str = "file", remedy: str = "") -> str:
-    """Return one line about a path that does not exist, or is not a regular file where one was wanted.
+    """Return the error message for a path that does not exist or is not a regular file.
 
     Args:
-        path: as the user wrote it.
+        path: the path as the user wrote it.
         what: the kind of file or folder that was wanted.
-        remedy: what to do if no name is near.
+        remedy: advice if there is no similar name.
     """
     if os.path.exists(Path(path).expanduser()):
         return diagnosis(path) or f"{path}: is not a regular file, so it is not a {what}"
@@ -37,7 +37,7 @@ def no_such(path: str | Path, what: str = "file", remedy: str = "") -> str:
 
 
 def nearest_path(path: str | Path) -> str | None:
-    """Return the existing path whose first differing part is near a missing one's, or None if none is near."""
+    """Return the existing path that is most similar to a missing one, or None if there is no similar path."""
     place = Path(path).expanduser()
     with suppress(OSError, ValueError):
         parts = [place, *place.parents]

@@ -1,8 +1,8 @@
 """Safe writing of files, reading of whole small files, and locks.
 
-Files are opened for writing without following links, and only if they are regular files: a folder from somebody else
-may contain a link with the name of a lock, a log, a journal or a temporary file. Files that are read whole have a size
-limit and may not be pipes or devices. The operating system frees a lock when its process ends, however it ends.
+Files are opened for writing without following links, and only if they are regular files, because a folder from another
+person may contain a link with the name of a lock, a log, a journal or a temporary file. Files that are read whole have
+a size limit and may not be pipes or devices. The operating system releases a lock when the process ends in any way.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LONGEST_SKIPPED = 2**24
 MAX_DEPTH = 100
 """Largest nesting depth of JSON."""
 MAX_VALUES = 2**21
-"""Largest number of values of a JSON text: each takes up to a hundred times its bytes in memory."""
+"""Largest number of values of a JSON text, because a value takes up to a hundred times its bytes in memory."""
 MAX_SETTINGS = 2**17
-"""Largest number of values of settings in JSON, such as a configuration."""
+"""Largest number of values of a JSON text with settings, such as a configuration."""
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
@@ -37,11 +37,11 @@ def open_plain(path: Path, flags: int, *, single: bool = False) -> int:
 
     Args:
         path: path of the file; its folder may be a link.
-        flags: flags of ``os.open``, without O_TRUNC: a file is emptied only after the check that it is regular.
-        single: true to refuse a file with a second hard link, which would also be changed.
+        flags: flags of ``os.open``, without O_TRUNC, because the file must not be emptied before it is checked.
+        single: true to refuse a file with a second hard link, whose content would change too.
 
     Raises:
-        OSError: it is a link, a folder, a pipe or a device, with the path and the reason; or an error of ``os.open``.
+        OSError: the path is a link, a folder, a pipe or a device, or ``os.open`` failed; the error has the path.
     """
     try:
         descriptor = os.open(path, flags | _SAFE | _BINARY, 0o644)
@@ -103,13 +103,13 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
-    """Give the path of a temporary file, which replaces ``path`` if the block succeeds.
+    """Yield the path of a temporary file, which replaces ``path`` if the body succeeds.
 
-    See :func:`give_name`. A killed process leaves the file ``.NAME.PID.partial`` plus the suffix, by which libraries
-    choose a format.
+    See :func:`give_name`. The file is called ``.NAME.PID.partial`` plus the suffix, by which libraries choose a format;
+    a killed process leaves this file.
 
     Raises:
-        OSError: with the path, even if a library's error has none or names the temporary file.
+        OSError: the file cannot be written; the error always names ``path``, not the temporary file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial{suffix}")
     try:
@@ -127,7 +127,7 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
 def give_name(finished: Path, path: Path) -> None:
     """Move a finished file, or a folder of finished files, to ``path`` atomically; a file there is replaced.
 
-    Its content is synced to disk before it gets the name, and then the name is synced.
+    The content is flushed to disk before the file gets its name, and then the name is flushed to disk.
     """
     sync(finished)
     os.replace(finished, path)
@@ -136,9 +136,9 @@ def give_name(finished: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Write a file, or the names in a folder, through to the disk, so that it survives a power cut."""
+    """Flush a file, or the names in a folder, to disk, so that they survive a power failure."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
-        return  # this system cannot open folders
+        return  # not every system can open folders
     descriptor = os.open(path, os.O_RDONLY | _BINARY)
     try:
         os.fsync(descriptor)
@@ -162,12 +162,12 @@ def path_inside(folder: Path, name: str) -> Path:
     """Return the path of a name found in a file, which must be inside the folder.
 
     Raises:
-        FileError: it leads out of the folder.
+        FileError: the path is outside of the folder.
     """
     path = Path(name)
     if path.is_absolute() or path.drive or ".." in path.parts:
         raise FileError(
-            f"{folder}: names the file '{name[:200]}', which is outside of it and is not read"
+            f"{folder}: a file in this folder names '{name[:200]}', which is outside of the folder and is not read"
         )
     return folder / path
 
@@ -176,7 +176,7 @@ def check_not_linked(path: Path) -> None:
     """Refuse a folder for writing and removing files if it is a link.
 
     Raises:
-        OSError: it is a link.
+        OSError: the folder is a link.
     """
     if path.is_symlink():
         raise OSError(
@@ -196,10 +196,10 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def lines_of(path: Path, longest: int) -> Iterator[bytes]:
-    """Yield the lines of a regular file of any size, without those of more than ``longest`` bytes.
+    """Yield the lines of a regular file of any size; skip lines of more than ``longest`` bytes.
 
     Raises:
-        FileError: it cannot be read, or has a line of more than 16 MiB.
+        FileError: the file cannot be read, or has a line of more than 16 MiB.
     """
     try:
         with _opened(path) as file:
@@ -210,7 +210,7 @@ def lines_of(path: Path, longest: int) -> Iterator[bytes]:
                     yield piece
                 skipped = 0 if ends else skipped + len(piece)
                 if skipped > _LONGEST_SKIPPED:
-                    raise FileError(f"{path}: is no text: a line has more than 16 MiB")
+                    raise FileError(f"{path}: is not a text file: a line has more than 16 MiB")
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -219,7 +219,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
     """Return the content of a regular file, which may be reached through links.
 
     Raises:
-        OSError: it is a pipe or a device, or has more than ``limit`` bytes.
+        OSError: the file is a pipe or a device, or has more than ``limit`` bytes.
     """
     with _opened(path) as file:
         status = os.fstat(file.fileno())
@@ -237,7 +237,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        FileError: it cannot be read, is larger, or is not UTF-8.
+        FileError: the file cannot be read, is larger than ``limit``, or is not UTF-8.
     """
     try:
         return read_bytes(path, limit).decode("utf-8")
@@ -249,7 +249,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
 
 
 def read_json(path: Path, limit: int = MAX_TEXT) -> Any:
-    """Return the content of a JSON file, as :func:`read_text` does; raise FileError also if it is not JSON."""
+    """Return the content of a JSON file, with the checks of :func:`read_text`; raise FileError if it is not JSON."""
     return parsed_json(read_text(path, limit), str(path))
 
 
@@ -257,8 +257,8 @@ def parsed_json(text: str | bytes, name: str, most: int = MAX_VALUES) -> Any:
     """Return the content of JSON text of at most ``most`` values.
 
     Raises:
-        FileError: it is not JSON, is nested too deeply, or has a number with too many digits; the message contains
-            ``name``.
+        FileError: the text is not JSON, is nested too deeply, has more than ``most`` values, or has a number with too
+            many digits; the message begins with ``name``.
     """
     try:
         value = json_value(text, most)
@@ -269,7 +269,7 @@ def parsed_json(text: str | bytes, name: str, most: int = MAX_VALUES) -> Any:
 
 
 def json_value(text: str | bytes, most: int = MAX_VALUES, **options: Any) -> Any:
-    """Return ``json.loads`` of a text from a file, of which more than ``most`` commas and brackets are a ValueError."""
+    """Return ``json.loads`` of a text; raise ValueError for more than ``most`` commas and brackets."""
     marks: Any = ",[{" if isinstance(text, str) else (b",", b"[", b"{")
     if len(text) > most and sum(map(text.count, marks)) > most:
         raise ValueError(f"more than {most} values")
@@ -277,7 +277,7 @@ def json_value(text: str | bytes, most: int = MAX_VALUES, **options: Any) -> Any
 
 
 def json_fault(error: Exception) -> str:
-    """Describe an error of ``json.loads``."""
+    """Describe an error of ``json.loads`` in one line."""
     if isinstance(error, json.JSONDecodeError):
         return f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
     if isinstance(error, RecursionError):
@@ -286,7 +286,7 @@ def json_fault(error: Exception) -> str:
 
 
 def check_depth(value: Any, name: str, most: int = MAX_VALUES) -> None:
-    """Raise FileError for lists and dicts that are nested too deeply for readers, or have more than ``most`` values."""
+    """Raise FileError if lists and dicts are nested deeper than ``MAX_DEPTH``, or have more than ``most`` values."""
     level, depth, count = [value], 0, 0
     while level:
         if depth > MAX_DEPTH:
@@ -316,14 +316,15 @@ def lock(
 
     Args:
         file: the file, or its descriptor.
-        wait: wait until other processes release the lock.
-        shared: take a shared lock.
-        by_process: take a lock that forked processes do not hold; closing the file anywhere in this process frees it.
-        needed: false: go on where the file system or the operating system has no locks, without excluding others.
+        wait: true to wait until other processes release the lock.
+        shared: true to take a shared lock.
+        by_process: true to take a lock that forked processes do not hold; this process releases the lock by closing
+            the file anywhere.
+        needed: false to continue without a lock if the file system or the operating system has no locks.
 
     Raises:
         BlockingIOError: another process has the lock, and ``wait`` is false.
-        OSError: there are no locks, and ``needed`` is true.
+        OSError: the system has no locks, and ``needed`` is true.
     """
     try:
         import fcntl
@@ -354,16 +355,16 @@ def locked(
 
     Args:
         path: path of the lock file.
-        wait: wait until other processes release the lock.
-        shared: take a shared lock.
-        make: open the file for appending, and create it if needed; false: the file must exist and is not written.
+        wait: true to wait until other processes release the lock.
+        shared: true to take a shared lock.
+        make: true to open the file for appending, and to create it if needed; if false, the file must exist.
         by_process: as in :func:`lock`.
         needed: as in :func:`lock`.
 
     Raises:
         BlockingIOError: another process has the lock, and ``wait`` is false.
         FileNotFoundError: the file does not exist, and ``make`` is false.
-        OSError: it is not a regular file, or there are no locks and ``needed`` is true.
+        OSError: the file is not a regular file, or the system has no locks and ``needed`` is true.
     """
     # network file systems give an exclusive lock only on a file that is open for writing
     access = os.O_RDWR | os.O_APPEND | os.O_CREAT if make else os.O_RDONLY if shared else os.O_RDWR
@@ -379,4 +380,4 @@ def locked(
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
-        file.close()  # the former owner has renamed or removed it
+        file.close()  # the former owner of the lock has renamed or removed the file

@@ -1,4 +1,4 @@
-"""Processes: where workers run, how they end with the process that started them, what they report; ending signals."""
+"""Processes: options for workers, ending a process together with the one that started it, and handling of signals."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from imitate.errors import UserError
 LOOK_S = 0.5
 """Seconds between two checks that the parent is alive."""
 STEP_TIMEOUT_S = 60.0
-"""A call of an environment that takes longer counts as a hang, unless another limit is set."""
+"""Seconds after which a call of an environment counts as hung, unless another limit is set."""
 MAKE_FACTOR = 5.0
-"""Making an environment may take this many times as long as a step: it imports, compiles and loads meshes."""
+"""Factor by which creating an environment may take longer than a step, because it loads code and meshes."""
 MAKE = "making the environment"
 
 LOCAL, RAY = "local", "ray"
 
 Beat = Callable[[str], None]
-"""Function that is called with the call that begins now: :data:`MAKE`, "reset()", "step()" ..., or "" if it has
-ended."""
+"""Function that is called at the beginning of each call of an environment, with :data:`MAKE`, "reset()", "step()" and
+so on, and with "" at its end.
+"""
 
 
 def end_with_parent() -> None:
-    """Let this process, one of multiprocessing's, end as soon as the process that started it is gone."""
+    """Let this process, started by multiprocessing, end as soon as the process that started it is gone."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         _end_with(parent.pid, parent.sentinel)
@@ -44,7 +45,7 @@ def end_with_parent() -> None:
 
 
 def _end_with(parent: int | None, sentinel: int) -> None:
-    """End with a parent whose death closes a pipe, unless another process, forked from it, holds it open."""
+    """End when the parent dies: a pipe is closed, or if another process keeps the pipe open, the parent PID changes."""
     is_child = os.getppid() == parent
 
     def watch() -> None:
@@ -57,14 +58,14 @@ def _end_with(parent: int | None, sentinel: int) -> None:
 
 
 def end_with_stdin(patience_s: float, scratch: str | None = None) -> None:
-    """Let this process, the leader of a session, end as by SIGTERM when its stdin is closed.
+    """Send SIGTERM to this process, the leader of a session, when its stdin is closed.
 
-    Its whole session is killed after ``patience_s``. Call it before starting threads: a forked process watches, because
-    no thread runs during a hanging call that holds Python's global lock.
+    The whole session is killed after ``patience_s``. Call this function before starting threads, because it forks a
+    process that watches stdin; a thread could not run during a hanging call that holds Python's global lock.
 
     Args:
         patience_s: seconds until the session is killed.
-        scratch: folder that is removed then.
+        scratch: folder that is removed at the end, or None.
     """
     if sys.platform == "win32":
         end_at_hangup(sys.stdin.fileno(), lambda: os._exit(1))
@@ -85,7 +86,7 @@ def _guard(leader: int, patience_s: float, scratch: str | None) -> None:
     os.setpgid(0, 0)
     while not wait([sys.stdin.fileno()], timeout=LOOK_S):
         if os.getppid() != leader:
-            return  # the leader has ended itself
+            return  # the leader has already ended
     with suppress(ProcessLookupError):
         os.kill(leader, signal.SIGTERM)
     deadline = time.monotonic() + patience_s
@@ -101,7 +102,7 @@ def _guard(leader: int, patience_s: float, scratch: str | None) -> None:
 
 
 def end_at_hangup(pipe: int, end: Callable[[], None]) -> None:
-    """Call `end` in a thread when the other end of a pipe is closed, as it is when its process dies."""
+    """Call `end` in a thread when the other end of a pipe is closed, for example by the death of its process."""
 
     def watch() -> None:
         wait([pipe])
@@ -111,7 +112,7 @@ def end_at_hangup(pipe: int, end: Callable[[], None]) -> None:
 
 
 def _kill_at_hangup(pipe: int) -> None:
-    """Let Linux kill this process when its parent dies: a call that hangs with Python's lock stops all threads."""
+    """Let Linux kill this process when its parent dies; a call that hangs with Python's lock blocks all threads."""
     if sys.platform == "linux":
         import fcntl
 
@@ -122,7 +123,7 @@ def _kill_at_hangup(pipe: int) -> None:
 
 @contextmanager
 def scheduled_as_before() -> Iterator[None]:
-    """Give this thread back its scheduling policy, which an AV1 encoder changes to real-time if it runs as root."""
+    """Restore the thread's scheduling policy after the body, because AV1 encoders change it to real-time as root."""
     if not hasattr(os, "sched_getscheduler"):
         yield
         return
@@ -142,10 +143,10 @@ def available_cores() -> int:
 
 
 def check_place(on: str) -> None:
-    """Refuse an option ``--on`` that names no place.
+    """Check the value of the option ``--on``.
 
     Raises:
-        UserError: the text names no place.
+        UserError: the value is not ``local``, ``ray`` or ``ray:HOST:PORT``.
     """
     if on in (LOCAL, RAY):
         return
@@ -157,7 +158,7 @@ def check_place(on: str) -> None:
         )
     host, _, port = address.rpartition(":")
     if kind != RAY or not host or not (port.isascii() and port.isdigit()):
-        raise UserError(f"--on {on}: no such place; give local, ray or ray:HOST:PORT")
+        raise UserError(f"--on {on}: unknown value; give local, ray or ray:HOST:PORT")
 
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -180,14 +181,14 @@ def in_main_thread() -> bool:
 
 
 def take_back(number: int, handler: Any) -> None:
-    """Handle a signal as before if a library has taken it over meanwhile."""
+    """Restore the handler of a signal if a library replaced it during the body."""
     if signal.getsignal(number) != handler:
         signal.signal(number, handler)
 
 
 @contextmanager
 def handled(handlers: Mapping[int, Any]) -> Iterator[None]:
-    """Handle signals in the body, and then as before; outside the main thread, nothing changes."""
+    """Set handlers of signals during the body, and restore the former ones; does nothing outside the main thread."""
     before = {}
     if in_main_thread():
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -230,14 +231,14 @@ def ending_signals() -> list[int]:
 def ended_by_signals(is_ending: Callable[[], bool], end: Callable[[int], object]) -> Iterator[None]:
     """During the body, call ``end`` at an ending signal, or raise KeyboardInterrupt if the end has already begun.
 
-    See :func:`ending_signals`. SIGHUP never raises: a closed terminal sends it more than once. A handler is set even
-    if a shell lets a background command ignore SIGINT.
+    See :func:`ending_signals`. SIGHUP never raises KeyboardInterrupt, because a closed terminal sends it more than
+    once. The handler of SIGINT is set even if a shell lets a background command ignore this signal.
 
-    Nothing is called outside the main thread, because Python allows no handlers there.
+    The function does nothing outside the main thread, because Python allows no handlers there.
 
     Args:
-        is_ending: returns true if the end has begun.
-        end: called with the signal's number; begins the end.
+        is_ending: function that returns true if the end has begun.
+        end: function that begins the end; called with the signal's number.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:

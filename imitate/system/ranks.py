@@ -25,7 +25,7 @@ RESUME = "start all processes again with --resume and the run folder"
 
 @contextmanager
 def collective() -> Iterator[None]:
-    """Turn the failure of a collective in the body into an error of one line.
+    """Raise TrainingError with a message of one line if a collective operation in the body fails.
 
     Raises:
         TrainingError: another process has ended.
@@ -35,7 +35,8 @@ def collective() -> Iterator[None]:
     except RuntimeError as error:
         words = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
         raise TrainingError(
-            f"another process of this training is gone ({words[:200]}); its own output says why. To continue, {RESUME}"
+            f"another process of this training is gone ({words[:200]}); see its output for the "
+            f"reason. To continue, {RESUME}"
         ) from error
 
 
@@ -46,7 +47,7 @@ class Ranks:
     Attributes:
         rank: number of this process; rank 0 writes the files.
         world: number of processes.
-        local: number of this process on its machine, which is that of its GPU.
+        local: number of this process on its machine, also the number of its GPU.
     """
 
     rank: int = 0
@@ -63,7 +64,7 @@ class Ranks:
         return tuple(bool(flag) for flag in risen.tolist())
 
     def table(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Return the numbers (K,) of all ranks, (world, K); K is the same on all."""
+        """Gather the numbers (K,) of all ranks to (world, K); K must be equal on all ranks."""
         own = np.atleast_1d(np.asarray(values, dtype=np.float64))
         if self.world == 1:
             return own[None]
@@ -77,7 +78,7 @@ class Ranks:
         return value if self.world == 1 else float(self.table(value).sum())
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks; they are plain data, which travel as JSON."""
+        """Gather a value of each rank, which must be plain data, because it is sent as JSON."""
         if self.world == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -100,16 +101,16 @@ class Ranks:
                     data = tensor.data
                     sent = (
                         data.contiguous()
-                    )  # nccl refuses kernels whose input channels are innermost
+                    )  # nccl refuses convolution kernels in channels-last layout
                     dist.broadcast(sent, src=0)
                     if sent is not data:
                         data.copy_(sent)
 
     def mean_and_std(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation (with N - 1) of the values (B,) of all ranks, each () on their device."""
+        """Return mean and sample standard deviation (N - 1) over the values (B,) of all ranks, as scalar tensors."""
         if self.world == 1:
             return values.mean(), values.std()
-        own = values.detach().cpu().double()  # read once; MPS has no float64
+        own = values.detach().cpu().double()  # on the CPU, because MPS has no float64
         sums = self.table([len(own), float(own.sum()), float(own.square().sum())]).sum(0)
         count, mean = sums[0], sums[1] / sums[0]
         variance = max(sums[2] - count * mean**2, 0.0) / max(count - 1, 1)

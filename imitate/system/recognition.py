@@ -1,7 +1,7 @@
 """Identify files and folders of other toolkits by their contents, using only the standard library.
 
-Commands use it for a path of the wrong kind, so that the error names the kind and the next command.
-Nothing is unpickled or imported, and at most a megabyte of a file is read.
+If a path is of the wrong kind, the error message of a command names the kind and the right command. Nothing is
+unpickled or imported, and at most a megabyte of a file is read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from imitate.system.plain_files import json_value
 
 _MOST_BYTES, _MOST_FILES = 2**20, 1000
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-"""First bytes of demonstration files."""
+"""First bytes of HDF5 files, such as demonstration files."""
 _ZIP = b"PK\x03\x04"
-"""First bytes of checkpoints."""
+"""First bytes of zip archives, such as checkpoints."""
 _LFS = b"version https://git-lfs.github.com/spec/"
 """First bytes of the small text that stands for a large file in a clone without Git LFS."""
 _PICKLE = b"\x80"
@@ -34,7 +34,7 @@ _OWN_ENDINGS = (".hdf5", ".h5", ".pth", ".pt", ".ckpt", ".json", ".zarr", ".zip"
 _OF_D4RL = ("observations", "actions", "rewards", "terminals")
 _OF_OGBENCH = frozenset({"observations", "actions", "terminals"})
 _OF_IMITATION = frozenset({"obs", "acts", "terminal", "indices"})
-"""Arrays of the trajectories of OGBench and of imitation."""
+"""Names of the arrays in trajectory files of OGBench and of the package imitation."""
 _NOT_OGBENCH = frozenset({"rewards", "next_observations", "timeouts", "dones"})
 _OF_STEPS = _OF_OGBENCH | _NOT_OGBENCH | {"obs", "acts", "next_obs", "action", "reward", "done"}
 _MOST_SHOWN = 8
@@ -42,9 +42,9 @@ INDEX_NAME = "index.json"
 """Name of the index of a folder of shards."""
 LEROBOT_WEIGHTS = "model.safetensors"
 LEROBOT_ALGOS = {"act": "act", "diffusion": "diffusion_policy"}
-"""Types of LeRobot's policies that are read here, and the algorithm of each."""
+"""Algorithms of LeRobot's policies that can be imported, by LeRobot's policy type."""
 _NEAREST = {"vqbet": "vq_bet"}
-"""Nearest algorithms for types that cannot be read here."""
+"""Nearest algorithms for LeRobot's policy types that cannot be imported."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ _UNREADABLE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError),
     *(zipfile.BadZipFile, zlib.error),
 )
-"""Errors of files that are damaged."""
+"""Exceptions that reading a damaged file may raise."""
 
 
 def recognise(path: str | Path) -> Found | None:
@@ -92,14 +92,14 @@ def diagnosis(path: str | Path) -> str | None:
 
 
 def is_lfs_pointer(path: str | Path) -> bool:
-    """Return true if a file holds the name of its content in Git LFS instead of the content."""
+    """Return true if a file is a pointer of Git LFS, because its content was not downloaded."""
     with suppress(OSError):
         return _begins_with(path, _LFS)
     return False
 
 
 def hdf5_words(path: str | Path) -> str | None:
-    """Return one line about an HDF5 file that was given in place of another kind; None if it is not one."""
+    """Return the error message for an HDF5 file given in place of another kind of file; None for any other file."""
     if not _begins_with(path, _HDF5):
         return None
     here = "give those with --dataset, or " if offered("--dataset") else ""
@@ -107,7 +107,7 @@ def hdf5_words(path: str | Path) -> str | None:
 
 
 def archive_words(path: str | Path) -> str | None:
-    """Return one line about an archive, such as a checkpoint, that was given in place of another kind, else None."""
+    """Return the error message for an archive, such as a checkpoint, given in place of another file; else None."""
     if not _begins_with(path, _ZIP):
         return None
     return (
@@ -121,7 +121,7 @@ def _begins_with(path: str | Path, first: bytes) -> bool:
 
 
 def _url_words(text: str) -> str | None:
-    """Describe an address; converting it to a ``Path`` has removed a slash."""
+    """Recognise a URL, from which a conversion to ``Path`` has removed a slash."""
     if not re.match(r"[a-z][a-z0-9+.-]+:/", text):
         return None
     return (
@@ -131,7 +131,7 @@ def _url_words(text: str) -> str | None:
 
 
 def _hub_words(text: str) -> str | None:
-    """Describe a name such as ``lerobot/act_aloha`` if no such path exists."""
+    """Recognise the name of a model at Hugging Face such as ``lerobot/act_aloha``, if no such path exists."""
     if not _HUB_ID.fullmatch(text) or text.endswith(_OWN_ENDINGS):
         return None
     if Path(text).parent.is_dir() or text.startswith("runs/"):
@@ -187,7 +187,7 @@ def _shards(folder: Path) -> Found | None:
 
 
 def lerobot_policy(path: str | Path) -> Path | None:
-    """Return the folder of a policy of LeRobot: for this folder, its training folder, or a file in it; else None."""
+    """Return LeRobot's policy folder for this folder, its training folder or a file in it; None for other paths."""
     place = Path(path).expanduser()
     if place.name in ("config.json", LEROBOT_WEIGHTS):
         place = place.parent
@@ -291,7 +291,7 @@ def _lfs_pointer(file: Path) -> Found | None:
 
 
 def _folder_of_pointers(folder: Path) -> Found | None:
-    """Recognise a clone without Git LFS by the first of its files."""
+    """Recognise a clone without Git LFS by one of its files."""
     files = (file for file in islice(folder.rglob("*"), _MOST_FILES) if file.is_file())
     pointer = next(filter(is_lfs_pointer, files), None)
     if pointer is None:
@@ -454,7 +454,7 @@ def _parquet(file: Path) -> Found | None:
 
 
 def _npz(file: Path) -> Found | None:
-    """Identify an archive of arrays that no format reads, and say what is in it."""
+    """Describe the content of an archive of arrays that is in no known format."""
     shapes = npz_shapes(file)
     if not shapes or set(shapes) >= _OF_IMITATION or is_of_ogbench(file) or is_of_d4rl(file):
         return None

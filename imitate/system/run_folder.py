@@ -17,7 +17,7 @@ from imitate.system.plain_files import check_not_linked, locked
 from imitate.system.plain_files import write_text as write_text
 from imitate.system.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
 
-# Order in which a run folder's checkpoint is chosen. Validation loss is a poor measure, so it comes last.
+# Order in which the best checkpoint of a run folder is chosen. Validation loss is a poor measure, so it is last.
 RUNS = Path("runs")
 """Default folder of all runs."""
 BEST_FIRST = ("best.pth", "best_return.pth", "last.pth", "best_valid.pth")
@@ -75,7 +75,7 @@ class RunFolder:
         return self.path / "learning_curve.png"
 
     def make_parts(self) -> None:
-        """Create missing subfolders: empty ones may get lost when a run is copied."""
+        """Create missing subfolders, because empty folders may get lost when a run is copied."""
         self.checkpoints.mkdir(exist_ok=True)
         self.videos.mkdir(exist_ok=True)
 
@@ -87,7 +87,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for one training process; the system frees it when the process dies."""
+        """Lock the run folder for one training process; the system releases the lock when the process ends."""
         try:
             parts = (self.checkpoints, self.videos, self.tensorboard, self.metrics)
             for part in (*parts, self.path / "wandb"):
@@ -99,7 +99,7 @@ class RunFolder:
             ) from None
         except OSError as error:
             raise ConfigError(
-                f"{error.filename}: no training can use this run folder ({error.strerror})"
+                f"{error.filename}: this run folder cannot be locked for training ({error.strerror})"
             ) from error
         with handle:
             yield
@@ -115,7 +115,7 @@ class RunFolder:
             return False
 
     def _lock(self, *, make: bool) -> IO[bytes]:
-        # by_process: forked processes that read data would hold the lock when the trainer is killed
+        # by_process: forked data workers must not hold the lock after the trainer was killed
         path = self.path / ".lock"
         return locked(path, wait=False, make=make, by_process=True, needed=False)
 
@@ -140,11 +140,13 @@ def create_run_folder(output_dir: str | Path, name: str) -> RunFolder:
         raise ConfigError(
             f"train.output_dir: {parent} cannot be created ({error.strerror}); choose another with --output-dir"
         ) from error
-    raise ConfigError(f"train.output_dir: {parent} holds 1000 runs of this second")
+    raise ConfigError(
+        f"train.output_dir: {parent} already has 1000 runs that started in this second; wait a second"
+    )
 
 
 def open_run_folder(path: str | Path) -> RunFolder:
-    """Open an existing run: its folder, a folder of runs (its newest one), or a checkpoint in it.
+    """Open an existing run, given by its folder, a checkpoint in it, or a folder of runs (then the newest run).
 
     Raises:
         CheckpointError: there is no such run, or the runs have several names.
@@ -188,7 +190,7 @@ def runs_in(parent: Path) -> list[Path]:
 
 
 def existing(path: str | Path, what: str) -> Path:
-    """Return an existing path, or that below ``runs`` if only this exists, as for the name of a run."""
+    """Return the path if it exists; else ``runs/<path>`` if that exists, so that a run can be given by its name."""
     place = Path(path).expanduser()
     for found in (place, RUNS / place):
         if found.exists():
@@ -197,7 +199,7 @@ def existing(path: str | Path, what: str) -> Path:
 
 
 def only_name(path: Path) -> Path:
-    """Return the folder of the only name that has runs in an output folder, or the path itself if no name has runs.
+    """Return the folder ``<output_dir>/<name>`` if only one name in an output folder has runs; the path if none has.
 
     Raises:
         CheckpointError: several names have runs.
@@ -205,7 +207,7 @@ def only_name(path: Path) -> Path:
     named = sorted(child for child in path.glob("*") if runs_in(child))
     if len(named) > 1:
         raise CheckpointError(
-            f"{path}: holds runs of several names; give one of them: {', '.join(map(str, named))}"
+            f"{path}: has runs of several names; give one of them: {', '.join(map(str, named))}"
         )
     return named[0] if named else path
 
@@ -218,8 +220,8 @@ def _start_order(path: Path) -> tuple[str, int]:
 def find_checkpoint(agent: str | Path) -> Path:
     """Return the checkpoint of a path: the file itself, or the best (else the last) one of a run folder.
 
-    A folder of runs (``<output_dir>/<name>``) stands for its newest run with a checkpoint, an ``<output_dir>``
-    with runs of one name for that name, a policy's folder of LeRobot for its weights.
+    For a folder of runs (``<output_dir>/<name>``) the newest run with a checkpoint is used, also for an
+    ``<output_dir>`` with runs of only one name; for a policy folder of LeRobot, the path of its weights is returned.
 
     Raises:
         CheckpointError: there is no checkpoint, or the runs have several names.
@@ -243,7 +245,7 @@ def find_checkpoint(agent: str | Path) -> Path:
         return find_checkpoint(named)
     of_a_run = f"the run {newest_first[0]}" if newest_first else "it"
     raise CheckpointError(
-        f"{path}: {of_a_run} holds no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
+        f"{path}: {of_a_run} has no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
     )
 
 

@@ -15,14 +15,14 @@ import torch
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, numpy's and torch's (every device's) global generators."""
+    """Seed the global random number generators of Python, numpy and torch (on all devices)."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def rng_state() -> dict[str, Any]:
-    """Return the state of every global generator, as data that `torch.load(weights_only=True)` reads."""
+    """Return the states of all global generators, as data that `torch.load(weights_only=True)` can read."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
@@ -42,8 +42,11 @@ def set_rng_state(state: dict[str, Any]) -> None:
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
-    if not 0 <= position <= len(keys):  # numpy would read beyond them
-        raise ValueError(f"numpy's position {position} is beyond {len(keys)} numbers")
+    if not 0 <= position <= len(keys):  # numpy would read beyond the end of the array
+        raise ValueError(
+            f"the saved state of numpy's generator is invalid: its position {position} is beyond its "
+            f"{len(keys)} numbers"
+        )
     np.random.set_state((name, np.asarray(keys, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
@@ -54,7 +57,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def preserved_rng() -> Iterator[None]:
-    """Run the body, then restore the global generators, so that its draws and seeds have no effect."""
+    """Run the body, then restore the global generators, so that draws and seeds in it have no effect outside."""
     state = rng_state()
     try:
         yield
@@ -64,7 +67,7 @@ def preserved_rng() -> Iterator[None]:
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Run the body with `count` torch threads (None keeps the current number), then restore the number."""
+    """Run the body with `count` torch threads (None for the current number), then restore the number."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)
@@ -77,7 +80,7 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run the body with seeded generators and one torch thread, then restore both, so that it has no other effect."""
+    """Run the body with seeded generators and one torch thread, then restore the generators and the threads."""
     with preserved_rng(), torch_threads(1):
         seed_everything(seed)
         yield

@@ -1,11 +1,12 @@
 """Statistics of results: success rates, several training seeds, sequential tests of paired trials, D4RL's score.
 
-The mean, interquartile mean or median over several training seeds has a confidence interval. The mean has Student's t
-interval, which is valid for few seeds if their results are roughly normal; a percentile bootstrap of three to five
-seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). Interquartile mean and median have a percentile
-bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean. Results of few seeds can
-agree by chance, so the interval of a rate or a return is never narrower than that of its episodes alone: Wilson's, as
-if all had been played by one policy, or Student's t from the deviations within the seeds.
+The mean, interquartile mean or median over several training seeds has a confidence interval. For the mean it is
+Student's t interval, which is valid for few seeds if their results are roughly normal; a percentile bootstrap of three
+to five seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). For the interquartile mean and the median
+it is a percentile bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean.
+Results of few seeds can agree by chance, so the interval is never narrower than the interval from the episodes alone.
+For a rate, that is Wilson's interval of all episodes, as if one policy had played them; for a return, Student's t
+interval from the deviations within the seeds.
 
 The test of paired trials remains valid if its result is read after each trial and the trials stop at any time. Among
 the pairs in which only one of two policies succeeds, let the first win ``w`` and lose ``l``. If both are equally good,
@@ -45,7 +46,7 @@ class Rate(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Share of successes."""
+        """Fraction of successes, in [0, 1]."""
         return self.successes / self.n
 
     @property
@@ -57,8 +58,8 @@ class Rate(NamedTuple):
 def rate_of(outcomes: Iterable[bool | None]) -> Rate | None:
     """Pool outcomes of episodes: true, false, or None if unknown.
 
-    Beside known outcomes an unknown one counts as a failure, since some environments report nothing but success. If no
-    outcome is known, neither is the rate (None).
+    If some outcomes are known, an unknown outcome counts as a failure, because some environments report only successes.
+    If no outcome is known, the result is None.
     """
     found = list(outcomes)
     if all(outcome is None for outcome in found):
@@ -70,7 +71,7 @@ def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple
     """Confidence interval of a success probability (Wilson, JASA 1927).
 
     Args:
-        successes: number of successes, 0 to n; a mean of several rates need not give a whole number.
+        successes: number of successes, 0 to n; not necessarily a whole number, for example for a mean of several rates.
         n: number of trials; with 0 the interval is (0, 1).
         confidence: level of the interval, in (0, 1).
 
@@ -86,7 +87,7 @@ def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple
     spread = z * math.sqrt(rate * (1.0 - rate) / n + z * z / (4.0 * n * n))
     centre = rate + z * z / (2.0 * n)
     shrink = 1.0 + z * z / n
-    # exact at the ends, where rounding would give about 1e-17
+    # exact at the ends; rounding would give about 1e-17
     low = 0.0 if successes == 0 else (centre - spread) / shrink
     high = 1.0 if successes == n else (centre + spread) / shrink
     return low, high
@@ -100,7 +101,7 @@ def mcnemar_p_value(only_first: int, only_second: int) -> float:
         only_second: number of pairs in which only the second policy succeeded.
 
     Returns:
-        probability of a split at least as uneven, if both policies are equally good.
+        p-value: the probability of a split at least as uneven if both policies are equally good.
     """
     n = only_first + only_second
     tail = sum(math.comb(n, k) for k in range(min(only_first, only_second) + 1))
@@ -223,7 +224,7 @@ def estimate(
         bounds: range of possible results; the interval is clipped to it.
 
     Returns:
-        the statistic; without an interval if there is one result, or if all agree, which shows no spread.
+        the statistic; without an interval if there is only one result, or if all results are equal.
 
     Raises:
         ValueError: too few values, or one that is not finite.
@@ -257,7 +258,7 @@ def rate_over_seeds(
 
     Args:
         rates: share of successes of each seed.
-        episodes: number of episodes of each seed, or 0 if it is unknown; then the seeds alone count.
+        episodes: number of episodes of each seed; 0 if unknown, then only the rates of the seeds are used.
         statistic: see :func:`estimate`.
         confidence: level of the interval, in (0, 1).
     """
@@ -279,7 +280,7 @@ def mean_over_seeds(
 
     Args:
         means: mean over the episodes of each seed.
-        stds: standard deviation over the episodes of each seed; if one is unknown (None), the seeds alone count.
+        stds: standard deviation over the episodes of each seed; if one is None (unknown), only the means are used.
         episodes: number of episodes of each seed.
         statistic: see :func:`estimate`.
         confidence: level of the interval, in (0, 1).
@@ -295,7 +296,7 @@ def mean_over_seeds(
 
 
 def _widened(made: Estimate, low: float, high: float) -> Estimate:
-    """Return the estimate with an interval that contains its own and this one."""
+    """Return the estimate with its interval widened to include this interval."""
     ends = [low, high, *(end for end in made[1:3] if end is not None)]
     return made._replace(low=min(ends), high=max(ends))
 
@@ -340,7 +341,7 @@ def _within(angle: float, dof: int) -> float:
 def _bootstrap(
     values: NDArray[np.float64], statistic: Statistic, confidence: float
 ) -> tuple[float, float]:
-    """Percentile interval. The random draws are always the same, so that a table can be reproduced."""
+    """Percentile interval of the bootstrap. The random draws have a fixed seed, so that a table can be reproduced."""
     rows = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
     outside = (1.0 - confidence) / 2.0
     low, high = np.quantile(_statistic(values[rows], statistic), (outside, 1.0 - outside))
@@ -375,10 +376,10 @@ def log_e_value(wins: int, losses: int) -> float:
 
 
 def e_value(wins: int, losses: int) -> float:
-    """Evidence against equal success of two policies; ``1 / alpha`` or more rejects equality at level alpha.
+    """E-value against equal success of two policies; a value of at least ``1 / alpha`` rejects equality at level alpha.
 
-    For example, it is 1 after a win, 3/2 after two, 5/2 after three, 1/2 after a win and a loss. It is infinite if it
-    exceeds the range of floats.
+    For example, the e-value is 1 after one win, 3/2 after two, 5/2 after three, and 1/2 after a win and a loss. It is
+    infinite if it exceeds the range of floats.
     """
     try:
         return math.exp(log_e_value(wins, losses))
@@ -405,7 +406,7 @@ def anytime_p_value(outcomes: Iterable[int]) -> float:
 def share_interval(wins: int, losses: int, alpha: float = 0.05) -> tuple[float, float]:
     """Confidence interval of the probability that the first policy wins a differing pair, valid at any stopping time.
 
-    It contains the biases p that the test does not reject, which have
+    The interval contains the biases p that the test does not reject, which satisfy
     ``B(w + 1/2, l + 1/2) / B(1/2, 1/2) < p^w (1 - p)^l / alpha``. With probability ``1 - alpha`` the true bias is in
     all intervals of a comparison.
 
@@ -455,10 +456,11 @@ def auroc(
     """Estimate the area under the receiver operating characteristic: P(positive > negative), ties counted by half.
 
     Args:
-        negatives: scores (T,) of each group of negatives; the scores of a group, such as an episode, depend on each
-            other.
+        negatives: scores (T,) of each group of negatives; the scores of a group, such as an episode, are not
+            independent.
         positives: scores (T,) of each group of positives.
-        confidence: level of the interval, which is a bootstrap over groups; None for a single group of a kind.
+        confidence: level of the interval in (0, 1). The interval is a bootstrap over groups; it is omitted for a
+            single group of negatives or of positives.
     """
     ordered = [np.sort(group) for group in negatives]
     wins = np.array(
@@ -475,7 +477,7 @@ def auroc(
     if min(wins.shape) < 2:
         return Estimate(value, None, None, None, sum(wins.shape))
     random = np.random.default_rng(0)
-    # number of times that each group is drawn, (N, groups)
+    # how often each group is drawn in each resample, (N, groups)
     rows, columns = (
         random.multinomial(count, np.full(count, 1.0 / count), RESAMPLES // 10)
         for count in wins.shape
@@ -496,7 +498,7 @@ REFERENCE_RETURNS = {
     "AdroitHandDoor": (-56.512833, 2880.5693087298737),
     "AdroitHandRelocate": (-6.425911, 4233.877797728884),
 }
-"""Returns of random actions and of an expert, by the name without its version."""
+"""D4RL's returns of random actions and of an expert, by the environment's name without version."""
 
 
 def d4rl_score(env_name: str, episode_return: float) -> float | None:

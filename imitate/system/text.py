@@ -1,7 +1,7 @@
-"""Numbers with their nouns and intervals, and progress bars, for the output of commands.
+"""Formatting of numbers, rates and intervals, and progress bars, for the output of commands.
 
-The progress bars have a lock of this process. tqdm's default lock is shared with forked processes: if one is killed
-while drawing, the lock is never released, and the others wait forever.
+The progress bars use a lock of this process alone. tqdm's default lock is shared with forked processes: if one of them
+is killed while it draws, the lock is never released, and the others wait forever.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from tqdm import tqdm
 
 INFO = "info:"
-"""Prefix of the source of a reward of ``algo.rewards`` that is a number in the environment's ``info``."""
+"""Prefix of a reward source in ``algo.rewards`` that is a number in the environment's ``info``."""
 PART = "reward:"
-"""Prefix of the source of a reward that is one number of a vector of rewards; its index follows."""
+"""Prefix of a reward source that is one component of a vector of rewards, followed by the index."""
 SIGNALS = "signals/"
-"""Prefix of a demo's array with the numbers of ``info``."""
+"""Prefix of the demo arrays with numbers from the environment's ``info``."""
 SKILL, PREVIOUS_ACTION, DURATION = "skill", "previous_action", "duration"
-"""Observations that wrappers of environments add."""
+"""Keys of observations that environment wrappers add."""
 MASK = "mask"
-"""Modality of the observation (C,) that marks the allowed choices of a discrete action. It is not encoded."""
+"""Modality of an observation (C,) that marks the allowed choices of a discrete action; it is not an encoder input."""
 ACTION_MASK = "action_mask"
 """Name of the action mask among the observations of environments."""
 
@@ -50,7 +50,7 @@ def mean_text(
 ) -> str:
     """Return a mean with standard deviation and interval: ``172 ± 41 (160 - 184)``; "not finite" if it is not a number.
 
-    The label is put before the interval.
+    The label is written before the interval.
     """
     if mean is None or not math.isfinite(mean):
         return "not finite"
@@ -70,23 +70,23 @@ def interval_text(interval: Sequence[float | None] | None) -> str | None:
 
 
 def significant(value: float, digits: int) -> str:
-    """Format a number with so many significant digits, without an exponent below a million."""
+    """Format a number with ``digits`` significant digits, without an exponent below a million."""
     text = f"{value:.{digits}g}"
     return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]
-    """tqdm's bar; bars of several processes are not kept apart on the screen."""
+    """Progress bar of tqdm; bars of several processes may overwrite each other on the screen."""
 
 
 class DownloadBar(ProgressBar):
-    """Bar in bytes, shown on a terminal only."""
+    """Return a progress bar in bytes, which is shown only on a terminal."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(desc=name, unit="B", unit_scale=True, **{"disable": None, **options})
 
     def received(self, count: int, total: int | None) -> None:
-        """Advance the bar by new bytes, whose final number is ``total`` if it is known."""
+        """Advance the bar by new bytes; ``total`` is the final number of bytes, or None if unknown."""
         self.total = total
         self.update(count)
 
@@ -97,4 +97,6 @@ def _renew_lock() -> None:
 
 _renew_lock()
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold the lock at the fork
+    os.register_at_fork(
+        after_in_child=_renew_lock
+    )  # another thread may hold the lock during the fork

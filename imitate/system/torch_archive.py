@@ -4,9 +4,9 @@
 checksums, so a flipped bit would change a weight unnoticed, and it unpacks compressed entries to any size. Before torch
 1.6, `torch.save` wrote consecutive pickles instead of an archive; some published weights still have this form.
 
-torch's list of safe functions contains some that allocate memory out of proportion to the file: a byte array of any
-size, tensors without storage, and copies, of which a pickle of kilobytes can request thousands of a long list or text.
-So the calls in the pickle of a checkpoint or of weights are checked before torch executes them.
+Some of the functions that torch considers safe can allocate far more memory than the file has: they make a byte array
+of any size, a tensor without storage, or copies, and a pickle of kilobytes can request thousands of copies of a long
+list or text. So the calls in the pickle of a checkpoint or of weights are checked before torch executes them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CALLED = frozenset(
         *("numpy._core.multiarray scalar", "numpy._core.multiarray _reconstruct"),
     }
 )
-"""Functions that a checkpoint calls."""
+"""Functions that the pickle of a checkpoint may call."""
 _ALLOWED = ("torch", "builtins", "collections", "numpy", "_codecs")
-"""Packages from which torch allows functions; it refuses all others itself."""
+"""Packages from which torch allows functions; torch itself refuses all other packages."""
 _TIMES = 16
-"""Largest number of values in calls per byte of the pickle, besides :data:`_ROOM`."""
+"""Largest ratio of the number of values in the arguments of calls to the bytes of the pickle."""
 _ROOM = 2**16
-"""Number of values in calls that any pickle may have in addition."""
+"""Number of values in the arguments of calls that any pickle may have in addition to this ratio."""
 _COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}
 _PUSHING = frozenset(
     {
@@ -49,11 +49,9 @@ _PUSHING = frozenset(
 
 
 def wrong_call(pickled: bytes) -> str | None:
-    """Describe a call that no checkpoint makes, or one with many more values than the pickle has."""
+    """Describe a call that no checkpoint makes, or one with far more values than the pickle contains; else None."""
     left = _TIMES * len(pickled) + _ROOM
-    with suppress(
-        ValueError, LookupError, TypeError
-    ):  # the pickle is malformed, and torch stops here too
+    with suppress(ValueError, LookupError, TypeError):  # malformed: torch stops here too
         for function, given in _calls(pickled):
             module, _, name = function.partition(" ")
             if (
@@ -77,8 +75,8 @@ def wrong_call(pickled: bytes) -> str | None:
 def _calls(pickled: bytes) -> Iterator[tuple[str, Any]]:
     """Yield the function and the arguments of each call.
 
-    Texts, names, whole numbers and tuples stand for themselves, and a list of its length for all else, which grows with
-    it. An opcode that torch does not support ends the pickle.
+    In the arguments, texts, names, integers and tuples are themselves; every other object is represented by a list with
+    one number, its size. An opcode that torch does not support ends the pickle.
     """
     stack: list[Any] = []
     marks: list[list[Any]] = []
@@ -108,7 +106,7 @@ def _calls(pickled: bytes) -> Iterator[tuple[str, Any]]:
             yield str(function), given
             stack.append(
                 [2 * sum(map(_size, given))]
-            )  # bytes in hexadecimal digits are twice as many
+            )  # hexadecimal digits take twice as many bytes
         elif name not in ("PROTO", "STOP"):
             return
 
@@ -121,7 +119,7 @@ def _value(name: str, argument: Any) -> Any:
 
 
 def _put(items: list[Any], stack: list[Any], as_tuple: bool) -> None:
-    """Put items on the stack as a tuple, or append them to the container there."""
+    """Put items on the stack as a tuple, or append them to the container on top of the stack."""
     if as_tuple:
         stack.append(tuple(items))
     else:
@@ -129,7 +127,7 @@ def _put(items: list[Any], stack: list[Any], as_tuple: bool) -> None:
 
 
 def _size(value: Any) -> int:
-    """Return the number of values in a copy."""
+    """Return the number of values in an argument."""
     if isinstance(value, str | tuple):
         return len(value)
     return value[0] if isinstance(value, list) else 1
@@ -138,9 +136,9 @@ def _size(value: Any) -> int:
 _FIRST = b"PK\x03\x04"
 """First bytes of an archive with at least one entry."""
 _END, _END64, _LOCATOR = (struct.Struct(form) for form in ("<4s4HLLH", "<4sQHHLLQQQQ", "<4sLQL"))
-"""End of an archive, and for large ones what precedes it: the end with long numbers, and the position of that."""
+"""Records at the end of a zip archive: its end, and for large archives the ZIP64 end and the ZIP64 locator."""
 _MAX_PICKLE = 2**28
-"""Largest size in bytes of a pickle: the structure of a checkpoint, whose numbers are stored beside it."""
+"""Largest size in bytes of a checkpoint's pickle, which has only the structure; numbers are stored in other entries."""
 _PICKLES = 5
 """Number of pickles at the beginning of a checkpoint in torch's old format."""
 
@@ -149,7 +147,7 @@ def is_archive(source: Path | BinaryIO) -> bool:
     """Return true for a file as `torch.save` writes it: a zip archive with an intact end."""
     try:
         return zipfile.is_zipfile(source)
-    except Exception:  # some damage at the end raises an error in zipfile
+    except Exception:  # zipfile may raise errors for a damaged end
         return False
 
 
@@ -162,26 +160,28 @@ def check_archive(source: Path | BinaryIO, name: str | Path, size: int) -> None:
         size: size of the file in bytes.
 
     Raises:
-        CheckpointError: an entry is damaged, occurs twice, or is compressed; the numbers are in another byte order; the
-            pickle calls functions that no checkpoint calls.
+        CheckpointError: an entry is damaged, occurs twice or is compressed; the numbers have another byte order than
+            this machine; or the pickle calls functions that no checkpoint calls.
     """
     try:
         words = _archive_fault(source, size)
-    except Exception as error:  # zipfile and zlib raise a dozen kinds on damaged archives
+    except (
+        Exception
+    ) as error:  # zipfile and zlib raise many types of exceptions for damaged archives
         raise damage(name, first_line(error)) from error
     if words is not None:
         raise damage(name, words)
 
 
 def file_fault(path: Path) -> str | None:
-    """Describe the fault of a file for torch (an archive or pickles), or return None."""
+    """Describe the fault of a file that `torch.save` wrote (an archive or pickles); None if there is no fault."""
     try:
         with path.open("rb") as file:
             begins = file.read(len(_FIRST))
-        if begins == _FIRST or is_archive(path):  # torch decides by the first bytes
+        if begins == _FIRST or is_archive(path):  # as torch does, by the first bytes
             return _archive_fault(path, path.stat().st_size)
         return _pickles_fault(path)
-    except Exception as error:  # zipfile, zlib and pickletools raise a dozen kinds on damaged files
+    except Exception as error:  # zipfile, zlib and pickletools raise many types
         return first_line(error)
 
 
@@ -189,9 +189,7 @@ def _archive_fault(source: Path | BinaryIO, size: int) -> str | None:
     with zipfile.ZipFile(source) as archive:
         entries = archive.infolist()
         unpacked = sum(entry.file_size for entry in entries)
-        names = [
-            entry.orig_filename for entry in entries
-        ]  # the names are compared as torch interprets them
+        names = [entry.orig_filename for entry in entries]  # names as torch interprets them
         if len(names) != len({name.casefold() for name in names}):
             return "two of its entries have one name"
         if not entries:
@@ -208,15 +206,15 @@ def _archive_fault(source: Path | BinaryIO, size: int) -> str | None:
 
 
 def _is_plain_end(file: IO[bytes], size: int, listed_at: int) -> bool:
-    """Return true if an archive ends in one way only, as torch writes it.
+    """Return true if Python and torch find the same list of entries at the end of an archive.
 
-    Python computes the position of the list of entries from the end, torch takes the position that the end names, and
-    each looks for the end in its own way. With different positions, they would read different entries.
+    Python computes the position of this list from the end record, torch uses the position stored in the record, and
+    they search for the record differently. If the positions differed, they would read different entries.
 
     Args:
         file: the archive.
-        size: its size in bytes.
-        listed_at: the position of the list of entries for Python.
+        size: size of the archive in bytes.
+        listed_at: position of the list of entries according to Python's zipfile.
     """
     short = _LOCATOR.size + _END.size
     file.seek(max(0, size - _END64.size - short))
@@ -241,9 +239,7 @@ def _pickles_fault(path: Path) -> str | None:
     with path.open("rb") as file:
         for _ in range(_PICKLES):
             start = file.tell()
-            with suppress(
-                ValueError
-            ):  # the pickle is malformed; torch makes the calls before this place
+            with suppress(ValueError):  # malformed, but torch makes the calls before
                 for _ in pickletools.genops(file):
                     if file.tell() - start > _MAX_PICKLE:
                         return f"its structure has more than {_MAX_PICKLE:,} bytes"
@@ -255,12 +251,12 @@ def _pickles_fault(path: Path) -> str | None:
 
 
 def _named(entries: Sequence[zipfile.ZipInfo], wanted: str) -> list[zipfile.ZipInfo]:
-    """Return the entries that torch, which ignores case, may confuse with this one."""
+    """Return the entries that torch may read for the name ``wanted``, because it ignores case."""
     return [e for e in entries if e.orig_filename.casefold().rpartition("/")[2] == wanted]
 
 
 def _wrong_order(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> str | None:
-    """Describe numbers in a byte order that differs from this machine's, which torch would misread."""
+    """Describe a byte order that differs from this machine's, because torch would misread the numbers; else None."""
     for entry in _named(entries, "byteorder"):
         order = archive.read(entry)[:10].decode("ascii", "replace")
         if order != sys.byteorder:
@@ -269,7 +265,7 @@ def _wrong_order(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -
 
 
 def _wrong_pickle(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> str | None:
-    """Describe a pickle that would take much memory or create tensors of another kind."""
+    """Describe a pickle that would take much memory or create unusual tensors; else None."""
     for entry in _named(entries, "data.pkl"):
         if entry.file_size > _MAX_PICKLE:
             return f"{entry.filename} has more than {_MAX_PICKLE:,} bytes"
@@ -284,6 +280,6 @@ def damage(name: str | Path, words: str) -> CheckpointError:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message with its kind, or its kind alone if it has none."""
+    """Return the type of an error and the first line of its message, if it has one."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,8 +1,8 @@
-"""Check of names in files: some are always allowed, others only if the user trusts them.
+"""Checks of the modules and objects that files name: some are always allowed, others only if the user trusts them.
 
-A demonstration file, a checkpoint or a run folder describes environments by ``env_args``, and making one imports
-modules and calls factories with arguments. So that no file can choose which code runs, every name in it is checked
-here:
+A demonstration file, a checkpoint or a run folder describes environments by ``env_args``, and creating an environment
+imports modules and calls factories with arguments. So that no file can choose which code runs, every name in
+``env_args`` is checked here:
 
 * Environments come from closed registries: ids that are registered with gymnasium, robosuite's tasks, this package's
     tasks, the modules of its extras, and ``parallel_env`` of ``pettingzoo.*``.
@@ -40,11 +40,11 @@ SIMULATED = "robot:sim"
 RAY = "ray:"
 """Prefix of the address of a cluster: ``ray:HOST:PORT``."""
 PETTINGZOO = "pettingzoo:"
-"""Prefix of the names of environments with several agents; the module follows it."""
+"""Prefix of the names of environments with several agents, followed by the module."""
 PARALLEL = "parallel_env"
-"""The only function of such a module that is called with a file's arguments."""
+"""The only function of a PettingZoo module that is called with arguments from a file."""
 RANDOM = "random"
-"""The opponent that is not a checkpoint."""
+"""Name of the opponent with random actions, which is not a checkpoint."""
 EXTRAS = {
     "gym_aloha": "aloha",
     "gymnasium_robotics": "robotics",
@@ -58,14 +58,14 @@ TASKS = frozenset({"imitate.envs.worlds.tasks", "imitate.envs.worlds.team_tasks"
 DEVICES = ("keyboard", "gamepad", "spacemouse", "lerobot")
 """This package's own teleoperation devices."""
 DEVICE_POINTS = "imitate.teleoperators"
-"""Group of the entry points of other packages' devices."""
+"""Group of entry points by which other packages add devices."""
 _REFERENCE = re.compile(r".*[/\\:].*|~.*|\.{1,2}|.*\.[A-Za-z][\w-]*", re.DOTALL)
-"""Pattern of text that could be used as a path, or as the name of a module or of an object in it."""
+"""Pattern of a text that could be used as a path, or as the name of a module or of an object in a module."""
 _SHORT = re.compile(r"(?=.{1,200}\Z)[^()*+?{}]*(?:[*+?][^()*+?{}]*){0,3}", re.DOTALL)
-"""Pattern of regular expressions without groups and with few repetitions, which are matched quickly."""
+"""Pattern of regular expressions without groups and with few repetitions, which cannot take long to match."""
 _SHOWN = 200
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
-"""Pattern of a function of the user in place of a checkpoint."""
+"""Pattern of ``module:function``, a user's function in place of a checkpoint."""
 
 
 class Named(NamedTuple):
@@ -74,7 +74,7 @@ class Named(NamedTuple):
     Attributes:
         name: value for ``--trust``.
         kind: "module", or "robot", "device", "reward", "factory", "argument", "cluster".
-        where: description of the place in the file.
+        where: key in the file that has the name, for messages.
     """
 
     name: str
@@ -86,10 +86,10 @@ class Named(NamedTuple):
 
 
 def trust(*names: str) -> None:
-    """Trust names in this process and in those that it starts.
+    """Trust names in this process and in the processes that it starts.
 
     Args:
-        names: modules, environments ``module:Id-v0`` (their modules), ``module:attribute``, robots, paths.
+        names: modules, environments ``module:Id-v0`` (which trusts the module), ``module:attribute``, robots, paths.
     """
     known = _of_variable()
     for name in filter(None, (name.strip() for name in names)):
@@ -100,7 +100,7 @@ def trust(*names: str) -> None:
 
 
 def trust_env(env: str | Mapping[str, Any] | None) -> None:
-    """Trust all names in an environment that the user named: an id, or env_args; None does nothing."""
+    """Trust all names in an environment that the user gave, as an id or env_args; None does nothing."""
     if isinstance(env, str):
         env = {"env_name": env.removeprefix(f"{SIMULATED}:")}
     if isinstance(env, Mapping):
@@ -113,7 +113,7 @@ def trust_given() -> dict[str, str]:
 
 
 def trust_file() -> Path:
-    """Return the path of the user's list of trusted names, one per line; it need not exist."""
+    """Return the path of the user's list of trusted names, one per line; the file need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME")
     folder = Path(base) if base else Path.home() / ".config"
     return folder / "imitate" / "trusted_modules.txt"
@@ -123,7 +123,7 @@ def trust_file() -> Path:
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
-    """Raise EnvError if env_args contain untrusted names, or arguments that are no dict and cannot be checked."""
+    """Raise EnvError if env_args contain untrusted names, or arguments that are not a dict, so not checkable."""
     kwargs = env_meta.get("env_kwargs")
     if kwargs and not isinstance(kwargs, Mapping):
         raise EnvError(f"env_args['env_kwargs'] is a {type(kwargs).__name__}; expected a dict")
@@ -135,8 +135,8 @@ def untrusted(env_meta: Mapping[str, Any], *, lasting: bool = False) -> list[Nam
     """Return the names in env_args that are not trusted.
 
     Args:
-        env_meta: of a file.
-        lasting: true to count only the user's own list, not the trust of this process.
+        env_meta: env_args of a file.
+        lasting: true to accept only names in the user's list, not names that only this process trusts.
     """
     return unknown([named for named in names_in(env_meta) if not _comes_with_trust(named)], lasting)
 
@@ -145,9 +145,9 @@ def check_paths(env_name: str, where: str, paths: Iterable[str]) -> None:
     """Raise EnvError if a path from a file is not trusted.
 
     Args:
-        env_name: name of the environment that would read it.
-        where: description of the place in the file.
-        paths: paths outside the simulator's folder.
+        env_name: name of the environment that would read the path.
+        where: key or element of the file that has the path, for the message.
+        paths: paths outside of the simulator's folder.
     """
     refuse(env_name, unknown([Named(path, "argument", where) for path in dict.fromkeys(paths)]))
 
@@ -158,7 +158,7 @@ def in_cluster(on: str) -> list[Named]:
 
 
 def in_networks(section: Mapping[str, Any]) -> list[Named]:
-    """Return the networks and functions of the user that a section ``algo`` names, in its parts too."""
+    """Return the user's networks and functions that a section ``algo`` and its nested sections name."""
     found = []
     for key, value in section.items():
         named = key in ("reward", "ends", "expert") or (
@@ -175,7 +175,7 @@ def in_networks(section: Mapping[str, Any]) -> list[Named]:
 
 
 def in_warmup(name: str) -> list[Named]:
-    """Return the function of the user that acts before the first update, by ``train.online.warmup_policy``."""
+    """Return the user's function that ``train.online.warmup_policy`` names, if it names one."""
     return [Named(name, "function", "train.online.warmup_policy")] if ":" in name else []
 
 
@@ -192,7 +192,7 @@ def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
         meta = waiting.pop()
         if not isinstance(meta, Mapping):
             continue
-        name = str(meta.get("env_name") or "")  # blanks are kept, because gymnasium gets them too
+        name = str(meta.get("env_name") or "")  # blanks are kept, as gymnasium keeps them
         kwargs = meta.get("env_kwargs")
         kwargs = dict(kwargs) if isinstance(kwargs, Mapping) else {"": kwargs}
         if name.startswith(ROBOT):
@@ -214,7 +214,7 @@ def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
 
 
 def _parts_of_a_robot(kwargs: dict[str, Any]) -> Iterator[Named]:
-    """Yield device and reward, and remove them from the arguments."""
+    """Yield the untrusted device and reward of a robot, and remove them from its arguments."""
     device, reward = kwargs.pop("take_over", None), kwargs.pop("reward", None)
     if device and not registered_device(str(device)):
         yield Named(str(device), "device", "take_over")
@@ -223,7 +223,7 @@ def _parts_of_a_robot(kwargs: dict[str, Any]) -> Iterator[Named]:
 
 
 def _opponents(kwargs: Mapping[str, Any]) -> Iterator[Named]:
-    """Yield checkpoints of agents, and expressions that may take forever to match."""
+    """Yield the checkpoints of opponents, and regular expressions that may take forever to match."""
     opponents = kwargs.get("opponents")
     for expression, policy in opponents.items() if isinstance(opponents, Mapping) else ():
         if not _SHORT.fullmatch(str(expression)):
@@ -246,7 +246,7 @@ def registered_device(name: str) -> bool:
 
 
 def _references(where: str, value: Any) -> Iterator[Named]:
-    """Yield paths and module names among values of any depth."""
+    """Yield texts that could be paths or module names, from nested values."""
     waiting = [(where, value)]
     while waiting:
         where, value = waiting.pop()
@@ -264,7 +264,7 @@ def _references(where: str, value: Any) -> Iterator[Named]:
 
 
 def _comes_with_trust(named: Named) -> bool:
-    """Return true for a module of this package's tasks or extras, but not for such a file in the working folder."""
+    """Return true for a module of this package's tasks or extras, unless a file in the working folder shadows it."""
     module = named.name
     if named.kind != "module":
         return False
@@ -301,8 +301,8 @@ def refuse(env_name: str, missing: list[Named]) -> None:
     if first.kind == "robot":
         itself = f"name it yourself (--env {env_name}), " if offered("--env") else ""
         raise EnvError(
-            f"{env_name}: a file names this robot, and making it would move it; if you want that, {itself}add "
-            f"{options}, {listed}"
+            f"{env_name}: a file names this robot, and connecting to the robot could move it; if you "
+            f"want that, {itself}add {options}, {listed}"
         )
     if first.kind == "cluster":
         itself = f"add --on {env_name} or " if offered("--on") else "add "
@@ -312,8 +312,8 @@ def refuse(env_name: str, missing: list[Named]) -> None:
         )
     if first.kind == "module":
         raise EnvError(
-            f"{env_name}: a file names the module '{name}', and importing it would run its code; if you trust it, add "
-            f"{options}, {listed}"
+            f"{env_name}: a file names the module '{name}', and importing the module would run its "
+            f"code; if you trust it, add {options}, {listed}"
         )
     what, why = f"the {first.kind} in {first.where} be", "and making it would run its code"
     if first.kind == "argument":
@@ -327,7 +327,7 @@ def refuse(env_name: str, missing: list[Named]) -> None:
 
 
 def _shown(name: str) -> str:
-    """Return a name for a message, in one line."""
+    """Return a name in a form for a message, escaped and in one line."""
     name = name.replace("\n", "\\n").replace("\r", "\\r")
     return name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
 
@@ -378,7 +378,7 @@ def module_of_env(env_name: str, module: str | None = None) -> ModuleType:
 def typed_object(place: str) -> Any:
     """Import the object of ``module:attribute`` or ``path/to/file.py:attribute``.
 
-    Only for a name that the user typed, that an entry point gives, or that :func:`check_trusted` has accepted.
+    The name must come from the user or an entry point, or must have been accepted by :func:`check_trusted`.
 
     Raises:
         ImportError, AttributeError, ValueError, OSError: no object of this name exists.
@@ -393,12 +393,12 @@ def typed_object(place: str) -> Any:
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ImportError(f"{path}: no such file")
-    # The module's name must differ from others', such as a package with the file's name.
+    # The module needs a unique name, because an installed package may have the same name as the file.
     spec = spec_from_file_location(f"imitate.robots.{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path}: is not a Python file")
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     try:
         spec.loader.exec_module(module)
     except BaseException:

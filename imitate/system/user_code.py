@@ -1,4 +1,4 @@
-"""The place in a user's own code at which an error was raised: a robot, an environment, an expert, a plug-in."""
+"""File and line of an error in a user's own code, such as a robot, an environment, an expert or a plug-in."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def place_in_user_code(error: BaseException) -> str:
 
 
 def error_words(error: BaseException) -> str:
-    """Return the type, the first line (if its text can be read), and the place in a user's code of an error."""
+    """Return the type of an error, the first line of its message, and the file and line in a user's code."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:

@@ -143,7 +143,7 @@ eval --agent policy.pth --overlay | name the file with --video FILE.mp4
 eval --agent policy.pth --env no_world:Reach-v0 --workers 2 | cannot be imported (No module named 'no_world')
 eval --agent policy.pth --env Pendulun-v1 | environment 'Pendulun-v1' (Environment `Pendulun` doesn't exist.); did
 eval --agent policy.pth --env imitate.envs.worlds.tasks:Recal-v0 | 'imitate.envs.worlds.tasks:Recall-v0'?
-eval --agent policy.pth --on moon | --on moon: no such place; give local, ray or ray:HOST:PORT
+eval --agent policy.pth --on moon | --on moon: unknown value; give local, ray or ray:HOST:PORT
 eval --agent policy.pth --fqe --on ray | --on is for the workers of episodes
 eval --agent policy.pth --fqe --latency-ms 50 | --fqe plays none
 eval --agent policy.pth --uncertainty o.hdf5 --video v.mp4 | --uncertainty plays none
@@ -161,7 +161,7 @@ info text.txt | neither a demonstration file nor a checkpoint
 info broken.pth | not a checkpoint
 info damaged.hdf5 | cut short or damaged
 info empty | neither a run nor a dataset
-info many | many: holds runs of several names; give one of them: many/a, many/b
+info many | many: has runs of several names; give one of them: many/a, many/b
 info broken_run | config.json
 info odd_run | train in config.json or results.json
 info odd_results | best.epoch in config.json or results.json

@@ -136,9 +136,9 @@ def test_places(on):
 @pytest.mark.parametrize(
     ("on", "words"),
     [
-        ("slurm", "on slurm: no such place; give local, ray or ray:HOST:PORT"),
-        ("ray:host", "no such place"),
-        ("ray:host:port", "no such place"),
+        ("slurm", "on slurm: unknown value; give local, ray or ray:HOST:PORT"),
+        ("ray:host", "unknown value"),
+        ("ray:host:port", "unknown value"),
         ("ray://10.0.0.1:10001", "run the command on the cluster: ray job submit"),
     ],
 )

@@ -256,7 +256,7 @@ def test_all_checkpoints_of_the_newest_run_of_a_name(tmp_path):
         assert checkpoints_of(given) == found
     assert checkpoints_of(last) == [last]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
         checkpoints_of(tmp_path / "empty")
 
 

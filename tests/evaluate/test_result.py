@@ -353,6 +353,8 @@ def test_a_hole_in_a_log_of_episodes_takes_no_memory(tmp_path):
     assert log.find("one") == (episode(0), episode(1))
     with log.path.open("r+b") as file:
         file.truncate(2**36)
-    with refused("t.json.episodes: is no text: a line has more than 16 MiB", error=FileError):
+    with refused(
+        "t.json.episodes: is not a text file: a line has more than 16 MiB", error=FileError
+    ):
         log.read()
     log.close(remove=True)

@@ -50,7 +50,7 @@ def test_the_device_is_the_first_gpu_if_there_is_one(path, ckpt, monkeypatch):
 
 def test_a_run_folder_is_its_best_checkpoint(path, tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    with refused(f"{tmp_path}: it holds no checkpoint", error=CheckpointError):
+    with refused(f"{tmp_path}: it has no checkpoint", error=CheckpointError):
         policy_from_checkpoint(ckpt_path=tmp_path)
     (tmp_path / "checkpoints" / "best.pth").write_bytes(path.read_bytes())
     (tmp_path / "checkpoints" / "last.pth").touch()

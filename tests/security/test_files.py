@@ -183,7 +183,7 @@ def test_no_training_in_a_folder_whose_parts_lie_elsewhere(tmp_path, name):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).symlink_to(tmp_path)
     with (
-        pytest.raises(ConfigError, match=f"{name}: no training can use .* link"),
+        pytest.raises(ConfigError, match=f"{name}: this run folder cannot be .* link"),
         RunFolder(tmp_path / "run").locked(),
     ):
         pass

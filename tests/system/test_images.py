@@ -52,7 +52,7 @@ def test_divisors(modality, recorded, given, divisor):
     if divisor is not None:
         assert image_divisor(modality, recorded, given, "d") == divisor
         return
-    words = f"image 'd' has values of type {given}, but the training data had {recorded}: give it"
+    words = f"image 'd' has values of type {given}, but the training data had {recorded}: give the image"
     with refused(words, error=UserError):
         image_divisor(modality, recorded, given, "d")
 

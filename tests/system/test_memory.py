@@ -133,6 +133,9 @@ def test_arrays_of_a_file(tmp_path, monkeypatch):
         body = archive.read("a.npy").replace(b"(3,), ", b"(26,),")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.npy", body)
-    with refused(f"{path}: 'a.npy' claims 208 bytes, of which 200 are there", error=DatasetError):
+    with refused(
+        f"{path}: the header of 'a.npy' names 208 bytes, but only 200 are stored",
+        error=DatasetError,
+    ):
         module.read_arrays(path, ["a"])
     module.return_freed_memory()

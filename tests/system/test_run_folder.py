@@ -54,7 +54,7 @@ def test_a_folder_of_runs_stands_for_the_newest_with_a_checkpoint(tmp_path):
     assert find_checkpoint(tmp_path / "lift") == second.last
     assert runs_in(tmp_path / "lift") == [first.path, second.path, third.path]
     assert find_checkpoint(tmp_path) == second.last
-    with refused(f"the run {third.path} holds no checkpoint", error=CheckpointError):
+    with refused(f"the run {third.path} has no checkpoint", error=CheckpointError):
         second.last.unlink()
         first.last.unlink()
         find_checkpoint(tmp_path / "lift")

@@ -26,7 +26,7 @@ LONGEST_HEADER = 14
 _OPCODES = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
 _LONGEST_CONTROL = 125
 NO_MASK = bytes(4)
-"""Masking key that leaves the data unchanged."""
+"""Masking key of zeros, which leaves the data unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ def read_header(data: Buffer) -> FrameHeader | None:
 
 
 def no_mask() -> bytes:
-    """Return the key of a client whose frames pass no proxy; it saves a copy."""
+    """Return the masking key of a client without proxies: zeros, so that sent data need not be copied."""
     return NO_MASK
 
 
 def masked(data: Buffer, mask: bytes) -> memoryview:
-    """Return a copy of ``data`` with the key applied; applying it twice restores the data."""
+    """Return a copy of ``data`` masked with the key; masking the copy again restores the data."""
     length = len(data)
     words: NDArray[np.uint32] = np.zeros((length + 3) // 4, dtype=np.uint32)
     octets = words.view(np.uint8)[:length]
@@ -108,20 +108,21 @@ _SMALL_BUFFER = 2**16
 _FIRST_GROWTH = 2**20
 FULL = "the messages of all connections take too much memory together; try again later"
 _MOST_PARTS = 1024
-"""Largest number of frames of a message: the size limit does not bound empty frames."""
+"""Largest number of frames of a message; needed because the size limit does not bound the number of empty frames."""
 
 
 class Channel:
     """One connection. Each method except :meth:`abort` must be called by one thread at a time.
 
     Args:
-        stream: connected stream after the handshake, if there is one.
+        stream: connected stream; a handshake, if any, must be finished.
         max_bytes: size limit of a received message.
-        new_mask: returns the masking key of each frame that a client sends; None for a server, whose frames are not
-            masked.
-        data: bytes received after the handshake.
-        linger_s: longest time to answer control frames and to say farewell; 0 for a thread that must not wait.
-        budget: bytes that this and other connections may hold for unfinished messages; no common limit by default.
+        new_mask: for a client, a function that returns the masking key of each frame; None for a server, whose frames
+            are not masked.
+        data: bytes already received after the handshake.
+        linger_s: longest time in seconds for answering control frames and closing; 0 for a thread that must not wait.
+        budget: limit of the bytes that this and other connections together hold for unfinished messages; None for no
+            common limit.
 
     Attributes:
         max_bytes: size limit of the next received message.
@@ -161,7 +162,7 @@ class Channel:
             self._write(BINARY, [data] if isinstance(data, Buffer) else data, timeout_s)
 
     def post(self, parts: Sequence[Buffer]) -> None:
-        """Take one message, which :meth:`flush` sends; its parts must stay unchanged until then.
+        """Queue one message, which :meth:`flush` sends; its parts must stay unchanged until then.
 
         Raises:
             ClosedError: the connection has ended.
@@ -170,7 +171,7 @@ class Channel:
         self._queue(BINARY, parts)
 
     def flush(self, timeout_s: float) -> None:
-        """Send the messages that were taken.
+        """Send the queued messages.
 
         Raises:
             TimeoutError: the other side did not read them in time; the next call sends the rest.
@@ -188,14 +189,14 @@ class Channel:
         return self._stream.unsent
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for selectors; -1 after its end."""
+        """Return the socket's file descriptor, for selectors; -1 after the connection was closed."""
         return self._stream.fileno()
 
     def recv(self, timeout_s: float) -> memoryview | str:
-        """Receive the next message; its bytes are valid until the next call, those of a large one for good.
+        """Receive the next message; its bytes are valid until the next call, and those of a large message also later.
 
         Raises:
-            TimeoutError: none came in time.
+            TimeoutError: no message came in time.
             ClosedError: the connection has ended, or the message is larger than allowed.
         """
         self._refuse_if_ended()
@@ -220,7 +221,7 @@ class Channel:
         return self._emptied and self._start == self._end
 
     def ping(self, timeout_s: float) -> None:
-        """Request a sign of life, which :meth:`recv` reads."""
+        """Send a ping; :meth:`recv` reads the other side's answer."""
         self._write(PING, [], timeout_s)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
@@ -230,7 +231,8 @@ class Channel:
                 self._write(CLOSE, [struct.pack("!H", code), reason.encode()[:120]], self._linger_s)
                 self._ended = f"the connection was ended: {reason or code}"
                 self._stream.end_writing()
-                # Read the other side's data to the end; otherwise it would see a reset instead of the reason.
+                # Read the other side's remaining data; otherwise that side would get a connection reset instead of the
+                # reason.
                 deadline = time.monotonic() + self._linger_s
                 into = memoryview(bytearray(_SMALL_BUFFER))
                 while time.monotonic() < deadline:
@@ -277,7 +279,7 @@ class Channel:
             self._fill(deadline)
         data = memoryview(self._buffer)[self._start + header.size : stop]
         self._start = stop
-        if len(data) >= LARGE:  # the message stays valid after the next read
+        if len(data) >= LARGE:  # keep the message valid after the next read
             self._usual = max(self._usual, len(data) + 2 * LONGEST_HEADER)
             if 2 * len(data) < len(self._buffer):
                 data = memoryview(bytes(data))
@@ -288,7 +290,7 @@ class Channel:
         return header, data
 
     def _check(self, header: FrameHeader) -> None:
-        """Refuse a frame before its data are read."""
+        """Raise an error for a frame that is not allowed, before its data are read."""
         if (header.mask is None) is (self._new_mask is None):
             raise WireError("a frame of a client has no mask, or one of a server has a mask")
         if len(self._parts) >= _MOST_PARTS:
@@ -303,12 +305,12 @@ class Channel:
             self._start = self._end = 0
         if self._start + size <= len(self._buffer):
             return
-        # It grows with what came, not with what is announced.
+        # The buffer grows with the received bytes, not to the size that a header announces.
         came = self._end - self._start
         self._renew_buffer(min(size + LONGEST_HEADER, max(2 * came, _FIRST_GROWTH)))
 
     def _renew_buffer(self, size: int) -> None:
-        """Continue in another buffer; messages that were given away keep the former one."""
+        """Continue in another buffer, because messages that were returned still use the former one."""
         unread = memoryview(self._buffer)[self._start : self._end]
         usual = min(self._usual, self.max_bytes + LONGEST_HEADER)
         size = max(size, usual, len(unread))

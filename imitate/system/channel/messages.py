@@ -33,16 +33,16 @@ _MAX_ENTRIES = 4096
 MAX_OBJECTS = 2**16
 """Largest number of objects (numbers, texts, lists, maps) in a message: each takes much more memory than its bytes."""
 _OBJECT_BYTES = 100
-"""Memory of an object of one byte, such as an empty map, with its place in another."""
+"""Memory in bytes that an object encoded in one byte takes, such as an empty map in a list."""
 _MAX_DEPTH = 8
 _DECODING = 5
-"""Bytes that decoding takes for each byte of an image, with those of the image."""
+"""Bytes of memory that decoding takes per byte of the decoded image, including the image itself."""
 _MAX_DIMENSIONS = 8
 _CONTAINERS, _BYTES = (dict, list), (bytes, memoryview)
 LARGE = 2**16
-"""Size in bytes from which an array's data are not copied."""
+"""Size in bytes from which the data of an array are sent and received without a copy."""
 _BYTES_32 = 0xC6
-"""Byte that msgpack writes before the size of such data."""
+"""Byte that msgpack writes before the size of a byte string of this length."""
 
 
 class Jpeg:
@@ -62,7 +62,7 @@ class Jpeg:
 
 
 def encode(message: Any) -> bytes:
-    """Encode a message as bytes; as :func:`encode_parts`."""
+    """Encode a message as one byte string, see :func:`encode_parts`."""
     return b"".join(encode_parts(message))
 
 
@@ -73,7 +73,7 @@ def encode_parts(message: Any) -> list[Buffer]:
         message: nested dicts and lists of numbers, strings, bytes, numpy arrays and :class:`Jpeg`.
 
     Raises:
-        WireError: it contains something else, or an array of another dtype.
+        WireError: the message contains an object of another type, or an array of another dtype.
     """
     packing = _Packing()
     try:
@@ -88,7 +88,7 @@ def encode_parts(message: Any) -> list[Buffer]:
 
 
 def _anything(size: int) -> None:
-    """Accept any size."""
+    """Reserve nothing; the default of ``reserve``."""
 
 
 def decode(
@@ -98,13 +98,13 @@ def decode(
 
     Args:
         data: the message.
-        limit: largest number of bytes.
-        reserve: called with numbers of bytes before they are needed, of the message, its objects and each image; it
-            may raise WireError.
+        limit: largest size in bytes of the message, with its images decoded.
+        reserve: function that is called with a number of bytes before this memory is needed for the message, its
+            objects and each image; it may raise WireError.
 
     Raises:
-        WireError: it is malformed, larger than ``limit`` bytes (its images decoded), of more than ``MAX_OBJECTS``
-            parts, nested too deep, or contains forbidden types.
+        WireError: the message is malformed, larger than ``limit``, of more than ``MAX_OBJECTS`` objects, nested too
+            deep, or contains forbidden types.
     """
     if len(data) > limit:
         raise WireError(f"the message has {len(data)} bytes; at most {limit} are read")
@@ -139,7 +139,7 @@ def decode_map(
     """Decode a received message that must be a map.
 
     Raises:
-        WireError: as :func:`decode`, or it is something else.
+        WireError: as for :func:`decode`, or the message is not a map.
     """
     message = None if isinstance(data, str) else decode(data, limit, reserve)
     if not isinstance(message, dict):
@@ -150,7 +150,7 @@ def decode_map(
 _LENGTHS = dict(
     zip(b"\xc4\xc5\xc6\xd9\xda\xdb\xdc\xdd\xde\xdf", (1, 2, 4) * 2 + (2, 4) * 2, strict=True)
 )
-"""Number of bytes of the length that follows the first byte of bytes and texts, then of lists and maps."""
+"""Number of bytes in which msgpack stores a length, by the first byte of a byte string, text, list or map."""
 _FIXED = {
     **{first: (1, 0) for first in (*range(0x80), *range(0xC0, 0xC4), *range(0xE0, 0x100))},
     **{0x80 + count: (1, 2 * count) for count in range(16)},
@@ -158,16 +158,16 @@ _FIXED = {
     **{0xA0 + count: (1 + count, 0) for count in range(32)},
     **{0xCA + n: (1 + size, 0) for n, size in enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8))},
 }
-"""Size in bytes of an object, without those in it, and how many are in it, by its first byte."""
+"""Size in bytes of an object without its contents, and number of objects in it, by the first byte."""
 _PLACE = b"\xd4\0\0"
-"""Extension of a byte, in place of a large byte string."""
+"""Placeholder (a msgpack extension of one byte) for a large byte string."""
 
 
 def _without_large(data: memoryview) -> tuple[bytes, list[memoryview]]:
-    """Count the objects by their first bytes, before any is created, and cut out large byte strings.
+    """Count the objects by their first bytes, before any object is created, and cut out large byte strings.
 
     Returns:
-        the message with an extension in place of each large byte string, and these.
+        the message with a placeholder for each large byte string, and the large byte strings.
 
     Raises:
         WireError: there are too many objects, or extensions.
@@ -175,9 +175,7 @@ def _without_large(data: memoryview) -> tuple[bytes, list[memoryview]]:
     pieces: list[Buffer] = []
     large: list[memoryview] = []
     at, cut, wanted, total, end = 0, 0, 1, 1, len(data)
-    while (
-        wanted and total + end - at > MAX_OBJECTS
-    ):  # fewer bytes can be neither many objects nor a large one
+    while wanted and total + end - at > MAX_OBJECTS:  # fewer bytes cannot contain too many objects
         first = data[at]
         wanted -= 1
         parts = 0
@@ -217,7 +215,7 @@ class _Packing:
 
     Attributes:
         large: the data of large arrays, in the order of their placeholders in the message.
-        placeholder: as msgpack encodes it; random, so that nothing else in the message is like it.
+        placeholder: the bytes that replace a large array in the encoded message; random, to be unique in the message.
     """
 
     def __init__(self) -> None:
@@ -325,7 +323,7 @@ def _scalar(value: dict[Any, Any]) -> np.generic:
 
 
 def _jpeg(picture: Jpeg) -> bytes:
-    from PIL import Image  # only clients and servers that agreed on JPEG load pillow
+    from PIL import Image  # imported here, because only connections that agreed on JPEG need pillow
 
     buffer = io.BytesIO()
     Image.fromarray(picture.image).save(buffer, format="JPEG", quality=picture.quality)

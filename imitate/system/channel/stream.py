@@ -1,4 +1,4 @@
-"""Sockets whose every call has a deadline, the admission of connections by tokens, and their common memory."""
+"""Sockets on which every call has a deadline, admission of connections by tokens, and their common memory limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_VIEWS = 1024
 
 
 class Stream:
-    """A connected socket whose every call has a deadline.
+    """A connected socket on which every call has a deadline.
 
     Args:
         sock: connected socket after the TLS handshake.
@@ -36,15 +36,15 @@ class Stream:
         self._unsent: list[memoryview] = []
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, or -1 after its end."""
+        """Return the socket's file descriptor, or -1 after the connection was closed."""
         return self._socket.fileno()
 
     def secure(self, deadline: float) -> None:
         """Do the handshake of TLS.
 
         Raises:
-            TimeoutError: the other side did not do its part in time.
-            OSError: it failed.
+            TimeoutError: the other side did not answer in time.
+            OSError: the handshake failed.
         """
 
         def shake() -> int:
@@ -59,8 +59,8 @@ class Stream:
 
         Args:
             into: buffer, filled from its beginning.
-            deadline: time of ``time.monotonic()``.
-            wait: false if data have probably arrived already.
+            deadline: latest time, on the clock ``time.monotonic()``.
+            wait: true to wait for data before the first read; false if data have probably arrived.
 
         Returns:
             number of bytes read.
@@ -83,7 +83,7 @@ class Stream:
         return count
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Take buffers, which :meth:`flush` sends one after the other; they must stay unchanged until then."""
+        """Queue buffers, which :meth:`flush` sends one after the other; they must stay unchanged until then."""
         self._unsent += [memoryview(part) for part in parts if len(part)]
 
     @property
@@ -142,7 +142,7 @@ class Stream:
             raise TimeoutError
 
     def end_writing(self) -> None:
-        """Tell the other side that no more data follow."""
+        """Signal the other side that no more data follow."""
         shut(self._socket, socket.SHUT_WR)
 
     def abort(self) -> None:
@@ -152,9 +152,9 @@ class Stream:
 
 
 def shut(sock: socket.socket, how: int = socket.SHUT_RDWR) -> None:
-    """End a connection, also of TLS while another thread uses it.
+    """End a connection, even a TLS connection that another thread is using.
 
-    ``SSLSocket.shutdown`` would take the encryption from the other thread, which then fails or sends plain text.
+    ``SSLSocket.shutdown`` would remove the encryption, so that the other thread fails or sends plain text.
     """
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, how)
@@ -164,7 +164,7 @@ def shut(sock: socket.socket, how: int = socket.SHUT_RDWR) -> None:
 
 
 class Budget:
-    """Bytes that several connections may hold together; attribute ``total`` is what they hold now.
+    """Limit of the bytes that several connections hold together; ``total`` is the number that they hold now.
 
     Args:
         most: largest number of bytes.
@@ -176,7 +176,7 @@ class Budget:
         self._lock = threading.Lock()
 
     def hold(self, owner: Hashable, size: int) -> bool:
-        """Set the bytes of one owner; return false, and change nothing, if they are more and the sum is too large."""
+        """Set the number of bytes that an owner holds; return false and change nothing if it would exceed the limit."""
         with self._lock:
             more = size - self._held.get(owner, 0)
             if more > 0 and self.total + more > self.most:
@@ -186,7 +186,7 @@ class Budget:
             return True
 
     def leave(self, owner: Hashable) -> None:
-        """Forget an owner, which may be unknown."""
+        """Release the bytes of an owner, if it holds any."""
         with self._lock:
             self.total -= self._held.pop(owner, 0)
 
@@ -197,26 +197,26 @@ T = TypeVar("T")
 
 
 def same_token(got: object, wanted: str) -> bool:
-    """Return true if a token or a proof is correct; the duration does not depend on where they differ."""
+    """Return true if a token or a proof is correct; the comparison takes the same time wherever they differ."""
     return isinstance(got, str) and hmac.compare_digest(
         got.encode(errors="replace"), wanted.encode()
     )
 
 
 def proof(token: bytes, role: str, nonce: str) -> str:
-    """Return the answer to a nonce that proves that this side knows the token, which is not sent itself."""
+    """Return the answer to a nonce, which proves that this side knows the token without sending it."""
     return hmac.new(token, f"{role} {nonce}".encode(), "sha256").hexdigest()
 
 
 class Lobby(Generic[T]):
-    """Connections that have not shown that they know the token. Several threads may use it.
+    """Connections that have not yet shown that they know the token; safe for several threads.
 
     Args:
-        most: largest number of them; one more ends the oldest.
-        seconds: longest time of each.
+        most: largest number of such connections; beyond it the oldest is ended.
+        seconds: time in which a connection must show that it knows the token.
 
     Attributes:
-        most: the same.
+        most: largest number of such connections.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -231,7 +231,7 @@ class Lobby(Generic[T]):
             return list(self._ends)[: -self.most]
 
     def leave(self, connection: T) -> None:
-        """Remove a connection, if it is there, after it has shown its token or has ended."""
+        """Remove a connection that has shown its token or has ended; do nothing if it is not included."""
         with self._lock:
             self._ends.pop(connection, None)
 

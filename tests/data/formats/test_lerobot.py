@@ -290,7 +290,7 @@ def test_steps_that_were_lost_are_reported(tmp_path, made, column, values, words
         (other_info(storage_format="lance"), "storage_format is 'lance'"),
         (other_info(total_episodes=4), "lists 3 episodes, 'meta/info.json' says 4"),
         (one_task, "no task with index 7"),
-        (other_info(data_path="/etc/passwd"), "names the file '/etc/passwd', which is outside"),
+        (other_info(data_path="/etc/passwd"), "names '/etc/passwd', which is outside"),
         (other_info(video_path="videos/../../{video_key}.mp4"), "is outside"),
         (other_info(data_path="{chunk_index:0999999999d}"), "data_path' in .* expected a path with parts"),
         (other_info(video_path="{video_key.__class__}.mp4"), "video_path' in .* expected a path with parts"),

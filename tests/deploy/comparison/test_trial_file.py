@@ -141,7 +141,7 @@ def test_a_picture_outside_of_the_folder_is_not_read(path, picture):
     path.write_text(
         json.dumps(FIRST) + "\n" + json.dumps({**TRIAL, "pictures": {"camera": picture}}) + "\n"
     )
-    with refused(f"names the file '{picture}', which is outside of it", error=UserError):
+    with refused(f"names '{picture}', which is outside of the folder", error=UserError):
         TrialFile(path)
 
 

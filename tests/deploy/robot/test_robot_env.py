@@ -539,7 +539,9 @@ def named(**kwargs):
 def test_no_file_moves_a_robot(nothing_trusted):
     for trusted in ([], [HERE]):  # a module is not a robot
         list(map(trust, trusted))
-        with refused("a file names this robot, and making it would move it", error=EnvError):
+        with refused(
+            "a file names this robot, and connecting to the robot could move it", error=EnvError
+        ):
             make_env(named())
     trust(f"robot:{HERE}:Stepping")
     reward = f"{HERE}:half_of_the_action"

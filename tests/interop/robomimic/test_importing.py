@@ -254,7 +254,7 @@ def change(raw, **changes):
     [
         ("bc", "algo__actor_layer_dims", [32, 47], r"'policy\.nets\.mlp\._model\.2\.weight' has shape"),
         ("bc", "algo__actor_layer_dims", [32], r"shape|no network of imitate has, such as"),
-        ("bc", "algo__gmm__enabled", True, r"the tensor 'policy\.nets\.decoder\.nets\.mean\.weight'"),
+        ("bc", "algo__gmm__enabled", True, r"tensor 'policy\.nets\.decoder\.nets\.mean\.weight'|that no network"),
         ("bc", "algo__does_not_exist", 3, "does_not_exist"),
         ("bc", "train__action_keys", ["actions", "gripper"], "action_normalization_stats have no entry for gripper"),
         ("bc_transformer", "algo__transformer__pred_future_acs", True, r"theirs\.pth: .*pred_future_acs"),
