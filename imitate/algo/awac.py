@@ -99,7 +99,7 @@ class AWAC(ActorCritic[AWACConfig]):
 
     @torch.no_grad()
     def _advantage(self, batch: Batch) -> Tensor:
-        """Return how much better the data's actions are than the actor's, (B,)."""
+        """Return the advantages (B,) of the data's actions: their values minus the mean value of the actor's."""
         obs, goal, critic = batch["obs"], batch["goal_obs"], self._critic("critic")
         actions = self._sampled_actions(obs, goal, self.config.adv.num_action_samples)
         value = self._ensemble_value(critic(obs, actions, goal)).mean(-1)

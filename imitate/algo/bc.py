@@ -246,7 +246,8 @@ class BC(Algo[BCConfig]):
         choices = self.config.num_choices
         if choices > self.ac_dim:
             raise ConfigError(
-                f"algo.num_choices is {choices}, but actions have {self.ac_dim} numbers: set it to at most that"
+                f"algo.num_choices is {choices}, but actions have {self.ac_dim} numbers: set it to at most "
+                f"{self.ac_dim}"
             )
         if choices:
             numbers = self.ac_dim - choices
@@ -283,7 +284,7 @@ class BC(Algo[BCConfig]):
 
     @cached_property
     def _chunk(self) -> int | None:
-        """K if the head predicts K actions at once; None if it predicts one."""
+        """K if the head predicts K actions at once; None if it predicts single actions."""
         return None if self.execution is None or self._predicts_future else self.execution.size
 
     @property
@@ -444,7 +445,7 @@ class BC_RNN(BC):  # noqa: N801
 
 
 class BC_RNN_GMM(BC):  # noqa: N801
-    """Recurrent policy with a mixture of Gaussians: robomimic's strongest on human demonstrations."""
+    """Recurrent policy with a mixture of Gaussians, robomimic's strongest variant on human demonstrations."""
 
     form = ("gmm", "rnn")
 

@@ -89,7 +89,7 @@ class ParticlesConfig(Section):
 
 
 class HypernetworkConfig(Section):
-    """Members whose weights are made from noise, instead of weights of their own."""
+    """Hypernetwork that generates the weights of all members from noise."""
 
     enabled: bool = Field(
         False, description="generate the weights of the members from noise by a hypernetwork"
@@ -423,7 +423,7 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
-        """Return the mean action; to explore, the action of a random member of each row."""
+        """Return the mean action, or, to explore, the action of a member that is drawn for each row."""
         members = self._actions(self.policy(obs, goal))
         chosen = action = mean = members.mean(0)
         if explore:

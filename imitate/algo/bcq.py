@@ -184,7 +184,7 @@ class BCQ(ActorCritic[BCQConfig]):
     # ---- losses --------------------------------------------------------------------------------------------------
 
     def _values(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
-        """Return expected returns (E, B, N) of actions (B, N, A), by the critics of this name."""
+        """Return expected returns (E, B, N) of actions (B, N, A), by ``critic`` or ``critic_target``."""
         values: Tensor = self._critic(name)(obs, actions, goal)
         return values if self.atoms is None else expected_value(values, self.atoms)
 

@@ -79,7 +79,7 @@ def sampled_logsumexp(q: Tensor, log_density: Tensor) -> Tensor:
 
 
 def calibrated(q: Tensor, reference: Tensor) -> Tensor:
-    """Values that are pushed down only as far as a reference policy's values (Cal-QL).
+    """Return values that are at least those of a reference policy, and are not pushed below them (Cal-QL).
 
     Nakamoto et al., NeurIPS 2023 (arXiv:2303.05479). A value below the reference has no gradient.
 

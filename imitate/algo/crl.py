@@ -58,7 +58,7 @@ class CRLConfig(ExtractionConfig):
 
 @register("crl", CRLConfig)
 class CRL(GoalConditioned[CRLConfig]):
-    """Critics that classify futures, and an actor between the critics and the data."""
+    """Critics that classify future states, and an actor trained by critics and data."""
 
     def _create_networks(self) -> None:
         actor = GoalActor(self._create_encoder(), self.config.actor.layer_dims, self.ac_dim)
@@ -81,7 +81,7 @@ class CRL(GoalConditioned[CRLConfig]):
     # ---- losses --------------------------------------------------------------------------------------------------
 
     def _contrastive_loss(self, batch: Batch, name: str) -> tuple[Tensor, Info]:
-        """Return the loss of ``critic``, or of ``vf``, which sees no actions."""
+        """Return the contrastive loss of the network ``critic``, or of ``vf``, which sees no actions."""
         actions = batch["actions"] if name == "critic" else None
         net = cast(BilinearValue, self.nets[name])
         logits = net.pairs(batch["obs"], batch["value_goals"], actions)

@@ -32,7 +32,7 @@ from imitate.config.optimizer import Networks, networks
 
 
 class DACRewards(AdversarialRewards):
-    """Rewards that may be positive or negative."""
+    """Reward source of DAC, whose rewards may be positive or negative."""
 
     def reward_of(self, logits: Tensor) -> Tensor:
         """Return log D - log(1 - D)."""

@@ -42,7 +42,7 @@ class DDPGActorConfig(ActorConfig):
 
 
 class DDPGCriticConfig(CriticConfig):
-    """A single critic."""
+    """A single critic, by default with two hidden layers."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(n=1))

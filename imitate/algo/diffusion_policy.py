@@ -129,7 +129,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     @cached_property
     def schedule(self) -> NoiseSchedule:
-        """Noise schedule of the training."""
+        """Noise schedule with which the network is trained."""
         config = self.config.sampler
         with self.schedules.unread():
             schedule = noise_schedule(
@@ -142,7 +142,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     @cached_property
     def sampler(self) -> Sampler:
-        """Sampling steps."""
+        """Denoising steps of the sampler with which the policy acts."""
         return self._make_sampler(self.config.sampler)
 
     @cached_property
@@ -174,7 +174,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     @property
     def max_prefix(self) -> int:
-        """Largest number of planned actions that a prediction can be given."""
+        """Largest number of planned actions that a prediction can take as input."""
         return self.config.prefix.max_delay
 
     def _create_networks(self) -> None:
@@ -226,7 +226,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
         return len(self.deterministic_sampler.steps)
 
     def denoising_steps(self, obs: Batch, goal: Batch | None) -> list[DenoisingStep]:
-        """Return the steps of DDIM."""
+        """Return the deterministic steps of DDIM, conditioned on the observations."""
         sampler, condition = self.deterministic_sampler, self.policy.condition(obs, goal)
         network = self.policy.for_steps(sampler.timesteps, condition)
 

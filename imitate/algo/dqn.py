@@ -10,12 +10,12 @@ With ``critic.num_quantiles`` above 1 the network predicts that number of quanti
 mean, and target and loss use the quantiles (Dabney, Rowland, Bellemare, Munos, "Distributional Reinforcement Learning
 with Quantile Regression", AAAI 2018, arXiv:1710.10044).
 
-With named rewards, Q is the weighted sum of a value of each.
+With named rewards, Q is the weighted sum of one value per reward.
 
 If choices are masked, best and random choices are taken only from the allowed choices.
 
-Rollouts take a random action with probability epsilon, which has a schedule. Every ``target_update_freq`` updates
-the targets are copied if ``target_tau`` is 1, or moved by this fraction if it is less.
+Rollouts take a random action with probability epsilon, which has a schedule. Every ``target_update_freq`` updates, the
+target network is copied from the online network if ``target_tau`` is 1, or moves by the fraction ``target_tau``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from imitate.models.mlp import MLP, FullPrecisionLinear
 
 
 class DQNCriticConfig(Section):
-    """Network of values."""
+    """Network that predicts the value of each choice, and its loss."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     num_quantiles: int = Field(
@@ -107,7 +107,7 @@ class DQNConfig(ActorCriticConfig):
 
 
 class ChoiceValues(nn.Module):
-    """Value of each choice, from quantiles of its return; V values of each with named rewards."""
+    """Network of the value of each choice, from quantiles of its return; with named rewards, V values per choice."""
 
     def __init__(
         self, encoder: GroupEncoder, config: DQNCriticConfig, num_choices: int, num_values: int = 0
@@ -130,7 +130,7 @@ class ChoiceValues(nn.Module):
 
 @register("dqn", DQNConfig)
 class DQN(ActorCritic[DQNConfig]):
-    """Values of discrete choices; the best choice is taken."""
+    """Deep Q-learning: values of discrete choices, of which the most valuable is executed."""
 
     main_net = "critic"
 

@@ -16,9 +16,8 @@ that does not pass through the frozen policy. A frozen policy starts from noise 
 the actor chooses, actions stay close to the demonstrated ones.
 
 Departures: each member of the ensemble of critics is distilled into its own noise critic; the default network is
-    smaller (the authors' network has three layers of 2048). ``noise.steps`` below the length of the chunk repeats noise
-    vectors, as the
-authors do for long chunks (pi0), which makes the space that is searched smaller.
+smaller (the authors' network has three layers of 2048). ``noise.steps`` below the length of the chunk repeats noise
+vectors, as the authors do for long chunks (pi0), which makes the space that is searched smaller.
 """
 
 from __future__ import annotations
@@ -225,7 +224,7 @@ class DSRL(ActorCritic[DSRLConfig]):
         }
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute difference between the chunks of the mean noise and the data's, in normalized units."""
+        """Mean absolute difference between chunks from the mean noise and the data's chunks, in normalized units."""
         noise = self.config.noise.limit * self._policy_actions(batch)
         error = self._chunks_from(batch["obs"], noise).flatten(1) - batch["chunk"]
         return {"Action_Error": error.abs().mean()}

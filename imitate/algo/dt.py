@@ -37,7 +37,7 @@ CONTEXT_LENGTH = 20
 
 
 class DTTransformerConfig(Section):
-    """The transformer."""
+    """Size and dropout of the transformer."""
 
     embed_dim: int = Field(
         128, ge=1, description="number of features of a token, a multiple of num_heads"

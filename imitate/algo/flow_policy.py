@@ -174,7 +174,7 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
 
     @property
     def max_prefix(self) -> int:
-        """Largest number of planned actions that a prediction can be given."""
+        """Largest number of planned actions that a prediction can take as input."""
         return self.config.prefix.max_delay
 
     def _create_networks(self) -> None:
@@ -223,7 +223,7 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
         return self.config.flow.num_inference_steps
 
     def denoising_steps(self, obs: Batch, goal: Batch | None) -> list[DenoisingStep]:
-        """Return the steps of the flow."""
+        """Return the integration steps of the flow, conditioned on the observations."""
         config, condition = self.config.flow, self.policy.condition(obs, goal)
         velocity = self._guided_velocity(obs, goal, condition)
         number, method = config.num_inference_steps, config.integrator

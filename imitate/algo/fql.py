@@ -13,7 +13,7 @@ Squares are averaged over the dimensions of actions. Values never pass through t
 one step: the policy is mu(s, z) with new noise z, also in evaluation. Hidden layers of both networks have GELU.
 Given the same weights, noise and batch, losses and gradients equal those of the authors' code.
 Departures: the losses are minimized in turn, so that the policy sees the critics after their update; losses of critics
-    are summed instead of averaged; layers have torch's default initialization. The mean of two critics is
+are summed instead of averaged; layers have torch's default initialization. The mean of two critics is
 ``critic.ensemble.weight`` 0.5. robomimic has no FQL.
 """
 
@@ -70,7 +70,7 @@ class FQLConfig(ActorCriticConfig):
 
 @register("fql", FQLConfig)
 class FQL(ActorCritic[FQLConfig]):
-    """One-step policy between the values of critics and a flow of the data."""
+    """One-step policy that maximizes the critics' values and stays near a flow that clones the data."""
 
     def _create_networks(self) -> None:
         config = self.config

@@ -23,7 +23,7 @@ from imitate.algo.slots.reward_source import RewardSource
 
 
 class GAILRewards(AdversarialRewards):
-    """Rewards that are never negative."""
+    """Reward source of GAIL, whose rewards are never negative."""
 
     def reward_of(self, logits: Tensor) -> Tensor:
         """Return -log(1 - D)."""

@@ -55,7 +55,7 @@ class GCIQLConfig(ExtractionConfig):
 
 @register("gciql", GCIQLConfig)
 class GCIQL(GoalConditioned[GCIQLConfig]):
-    """Expectile regression of V(s, g), critics that use V, and an actor between the critics and the data."""
+    """Expectile regression of V(s, g), critics that use V, and an actor trained by critics and data."""
 
     targets = {"critic_target": "critic"}
 

@@ -13,7 +13,7 @@ and their targets V'_i:
 The target networks' advantage gives the weight, and the online value is regressed, as in double DQN. Without Q, luck
 in the dynamics counts as skill: values are optimistic where transitions are random.
 Departures: images of state and goal have separate encoders; target networks follow the values after their step, in
-    OGBench before it. robomimic has no GCIVL.
+OGBench before it. robomimic has no GCIVL.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from imitate.config.observation import PartedObservations
 
 
 class HBCObservations(PartedObservations):
-    """Section ``observation`` of algorithm ``hbc``."""
+    """Observations of planner and actor in ``hbc``, under ``observation``."""
 
     planner: ObservationConfig = Field(
         PLANNER_OBSERVATIONS,
@@ -48,7 +48,7 @@ class HBCConfig(HierarchyConfig):
 
     @property
     def goal_planner(self) -> GLConfig:
-        """Section of the part that predicts subgoals."""
+        """Options of the planner, which predicts subgoals."""
         return self.planner
 
 

@@ -110,7 +110,7 @@ class HIQL(GoalConditioned[HIQLConfig]):
 
     @property
     def value(self) -> SubgoalValue:
-        """The values and the representation of goals."""
+        """Network of the values and of the representation of goals."""
         return cast(SubgoalValue, self.nets["value"])
 
     # ---- losses --------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class ValuePlannerObservations(PartedObservations):
 
 
 class IRISObservations(PartedObservations):
-    """Section ``observation`` of algorithm ``iris``."""
+    """Observations of planner, value network and actor in ``iris``, under ``observation``."""
 
     value_planner: ValuePlannerObservations = Field(
         ValuePlannerObservations(), description="Observations of planner and value."

@@ -94,13 +94,13 @@ class MBRL(Algo[MBRLConfig]):
 
     @cached_property
     def outcomes(self) -> Outcomes | None:
-        """Slot: correction of the model's rewards and ends."""
+        """Optional correction of the learned model's rewards and ends."""
         return outcomes_of(self.config, self.dynamics, lambda: self.preprocess)
 
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the transition at the window's step."""
+        """Select the transition at the sample's step of each window."""
         batch = with_transitions(batch, self, 0)
         weight = batch.get("weight")
         return {

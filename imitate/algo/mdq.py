@@ -16,7 +16,7 @@ from which actions can be drawn exactly, learns from the critics. The target ent
 / K.
 
 Departures: there is one structured network instead of one per critic (ALF's policy uses only the first); each number
-    has its own layers.
+has its own layers.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class BinsActor(nn.Module):
         encoder: encoder of observation and goal.
         ac_dim: A.
         bins: K.
-        layer_dims: hidden layers of each number's values.
+        layer_dims: widths of the hidden layers of the network for each number.
     """
 
     def __init__(

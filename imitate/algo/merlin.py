@@ -1,4 +1,4 @@
-"""MERLIN: a policy with an external memory, whose latents a predictive model of the observations learns.
+"""MERLIN: a policy with an external memory of latents, which are learned by a predictive model of observations.
 
 Wayne et al., "Unsupervised Predictive Memory in a Goal-Directed Agent" (arXiv:1803.10760). With the features e of an
 observation, the predictor's recurrent output h and reading m, and memory rows M:
@@ -138,8 +138,8 @@ def _layers(inputs: int, size: int) -> nn.Sequential:
 class PredictiveMemory(nn.Module):
     """Memory, predictor and the policy's recurrent network, used in place of a policy's single recurrent network.
 
-    Its state, all (B, ., .): ``h``, ``c`` of the predictor's network, ``policy_h``, ``policy_c`` of the policy's,
-    ``reading`` (B, 1, K 2 Z), ``slots`` (B, N, 2 Z), ``usage`` and ``trail`` (B, 1, N).
+    The state has tensors (B, ., .): ``h`` and ``c`` of the predictor's recurrent network, ``policy_h`` and ``policy_c``
+    of the policy's, ``reading`` (B, 1, K 2 Z), ``slots`` (B, N, 2 Z), ``usage`` and ``trail`` (B, 1, N).
 
     Args:
         input_dim: number of features of an observation.

@@ -17,9 +17,8 @@ after an end are absorbing: y and r are 0, and there is no policy to learn. Numb
 state: a quarter of them uniform, the others drawn from p; the search has equal priors.
 
 Departures: all policy targets are searched anew, and none is stored; latent states are products of simplices, not
-    scaled to
-[0, 1]; rewards and values are distributions over atoms in symlog units; a search ends where an end is predicted; the
-values of other steps in a target are the network's, not a search's.
+scaled to [0, 1]; rewards and values are distributions over atoms in symlog units; a search ends where an end is
+predicted; the values of other steps in a target are the network's, not a search's.
 """
 
 from __future__ import annotations
@@ -340,7 +339,8 @@ class MuZero(Algo[MuZeroConfig]):
         choices = self.config.num_choices or 0
         if choices not in (0, self.ac_dim):
             raise ConfigError(
-                f"algo.num_choices is {choices}, but actions have {self.ac_dim} numbers: set it to that, or to 0"
+                f"algo.num_choices is {choices}, but actions have {self.ac_dim} numbers: set it to {self.ac_dim}, or "
+                "to 0 for continuous actions"
             )
         model = MuZeroModel(self.encoding.encoder(), self.ac_dim, choices, self.config)
         self.nets = nn.ModuleDict({"model": model})

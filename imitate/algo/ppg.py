@@ -1,4 +1,4 @@
-"""Phasic policy gradient: PPO, and now and then a phase in which the policy's features learn the value.
+"""Phasic policy gradient: PPO with auxiliary phases, in which the policy's features also learn the value.
 
 Cobbe, Hilton, Klimov, Schulman, "Phasic Policy Gradient", ICML 2021 (arXiv:2009.04416). The policy has a second head,
 V_aux, on its last hidden layer. After each rollout, as in PPO, with rho = pi(a | s) / pi_old(a | s):

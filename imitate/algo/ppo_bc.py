@@ -155,7 +155,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         return 0.5 * (policy.mean - base).square().sum(-1).mean()
 
     def cross_entropy(self, policy: StochasticPolicy, mean: Tensor, variance: Tensor) -> Tensor:
-        """Return the mean () of -log pi over the imitation policy, from its mean and variance (B, A)."""
+        """Return the mean () of -log pi over actions of the imitation policy, given its mean and variance (B, A)."""
         if isinstance(policy, Categorical):
             return -(mean * policy.logits).sum(-1).mean()
         stds = policy.stds

@@ -171,7 +171,7 @@ class ReinFlow(OnPolicy[ReinFlowConfig]):
 
     @property
     def noise(self) -> StepNoise:
-        """The noise that is added to its denoising steps."""
+        """Network of the noise that is added to the policy's denoising steps."""
         return cast(StepNoise, cast(nn.ModuleDict, self.nets["policy"])["noise"])
 
     @property

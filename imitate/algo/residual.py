@@ -91,7 +91,7 @@ class ResidualConfig(ActorCriticConfig):
 
 
 class Correction(nn.Module):
-    """Network f(s, b), which returns 0 at the start."""
+    """Network f(s, b) of the correction, which returns 0 before training."""
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: Any) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Residual(ActorCritic[ResidualConfig]):
 
     @torch.no_grad()
     def _target_actions(self, batch: Batch) -> Tensor:
-        """Return actions (B, A) in the next states, with the target of the correction, smoothed by clipped noise."""
+        """Return actions (B, A) in the next states, by the correction's target network, with clipped noise added."""
         config, obs = self.config.actor, batch["next_obs"]
         base = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
         correction = self.nets["actor_target"](obs, base, batch["goal_obs"])
@@ -182,7 +182,7 @@ class Residual(ActorCritic[ResidualConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics; every few updates also the correction and the targets."""
+        """Update the critics; every ``actor.update_freq`` updates also the correction and the target networks."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))

@@ -159,7 +159,7 @@ class RLPD(ActorCritic[RLPDConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update critics and targets; every few updates also the actor and the temperature."""
+        """Update critics and target networks; every ``actor.update_freq`` updates also actor and temperature."""
         update.step("critic", self._critic_loss(batch))
         if update.learns("critic"):
             self._follow()

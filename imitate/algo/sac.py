@@ -89,7 +89,7 @@ class SAC(ActorCritic[SACConfig]):
 
     @property
     def _num_numbers(self) -> int:
-        """N, the number of continuous numbers."""
+        """N, the number of continuous values of an action."""
         return (self.config.num_continuous or 0) if self._num_choices else self.ac_dim
 
     def _check_actions(self) -> None:
@@ -129,7 +129,7 @@ class SAC(ActorCritic[SACConfig]):
     # ---- soft values ---------------------------------------------------------------------------------------------
 
     def _soft_value(self, critic: str, obs: Batch, goal: Batch | None) -> SoftValue:
-        """Return V(s) by the critics of this name."""
+        """Return V(s) by the critics ``critic`` or ``critic_target``, and the policy's entropies."""
 
         def values(numbers: Tensor | None) -> Tensor:
             each = self._critic(critic)(obs, numbers, goal)
@@ -213,7 +213,7 @@ class SAC(ActorCritic[SACConfig]):
         }
 
     def _values_of(self, name: str, batch: Batch, seen: str, taken: str) -> Tensor:
-        """Return the values (E, B) of actions of the batch, by the critics of this name."""
+        """Return the values (E, B) of the batch's actions, by the critics ``critic`` or ``critic_target``."""
         critic, actions, goal = self._critic(name), batch[taken], batch["goal_obs"]
         if not self._num_choices:
             return critic(batch[seen], actions, goal)  # type: ignore[no-any-return]

@@ -126,7 +126,7 @@ def renewed(actions: Tensor, plan: Tensor) -> Tensor:
 
 
 def plans_of(plan: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the plans (B, L, K, A) of actions (B, L, A) after a plan (B, K, A), and (B, L) true where one is new."""
+    """Return the plans (B, L, K, A) of actions (B, L, A) after a plan (B, K, A), and where (B, L) a plan is new."""
     plans, new = [], []
     for action in actions.unbind(1):
         kept = continued(plan)
@@ -138,7 +138,7 @@ def plans_of(plan: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def compared_returns(rewards: Tensor, discounts: Tensor, values: Tensor, stops: Tensor) -> Tensor:
-    """Return the targets of windows of L steps, each of which spans the steps to the first stop.
+    """Return the TD targets of windows of L steps, each of which sums rewards up to the first stop.
 
     Args:
         rewards: (B, L).
@@ -352,7 +352,7 @@ class TAAC(ActorCritic[TAACConfig]):
             self._follow()
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Return nothing: the policy's action depends on its plan."""
+        """Return no measurements, because the policy's action depends on a plan."""
         return {}
 
     # ---- test time -----------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ Latent states are products of simplices (:class:`~imitate.models.latent.SimNorm`
 action dimensions A, as in the authors' code.
 
 Departures: windows that are cut short by an episode's end are drawn and masked, instead of never drawn; all plans of
-    one problem use the
-same two critics; image features pass through an MLP before SimNorm; Adam's epsilon is 1e-8 for the policy too; all
-tasks have one discount and all action dimensions; an instruction's embedding passes through a learned linear map.
+one problem use the same two critics; image features pass through an MLP before SimNorm; Adam's epsilon is 1e-8 for the
+policy too; all tasks have one discount and all action dimensions; an instruction's embedding passes through a learned
+linear map.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def discount_of(steps: int) -> float:
 
 
 class LatentEncoder(nn.Module):
-    """Encoder of observations, then an MLP to latent states. It learns at :data:`ENCODER_RATE` of the rate."""
+    """Encoder of observations, then an MLP to latent states. Its learning rate is lower, by :data:`ENCODER_RATE`."""
 
     lr_scale = ENCODER_RATE
 

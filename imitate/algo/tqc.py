@@ -146,7 +146,7 @@ class TQC(ActorCritic[TQCConfig]):
         return target
 
     def _lowest(self, atoms: Tensor) -> Tensor:
-        """Return the atoms (B, E (M - d)) of (E, B, M), or (B, E (M - d), V) of (E, B, M, V), that targets keep."""
+        """Select the atoms that targets use: (E, B, M) to (B, E (M - d)), or (E, B, M, V) to (B, E (M - d), V)."""
         if self._takes_least:
             return self._least(atoms)
         dropped = self.config.critic.num_dropped
@@ -161,7 +161,7 @@ class TQC(ActorCritic[TQCConfig]):
         return self.config.critic.ensemble.rule == "least_mean"
 
     def _least(self, atoms: Tensor) -> Tensor:
-        """Return the atoms (B, M) of the member of (E, B, M) with the least mean; (B, M, V) of (E, B, M, V)."""
+        """Select the atoms of the critic with the least mean: (E, B, M) to (B, M), or (E, B, M, V) to (B, M, V)."""
         least = self._total(atoms.mean(2)).argmin(0)
         return atoms[least, torch.arange(len(least), device=least.device)]
 

@@ -264,7 +264,7 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
         return selected
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Update once, in stage 1 or 2 by the epoch.
+        """Update the autoencoder in stage 1, and the policy in stage 2; the epoch determines the stage.
 
         Validation always measures the policy, so that its losses are comparable.
         """

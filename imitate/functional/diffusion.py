@@ -77,7 +77,7 @@ def noise_schedule(
     beta_end: float = 0.02,
     max_beta: float = 0.999,
 ) -> NoiseSchedule:
-    """Build a schedule.
+    """Build a noise schedule by its name.
 
     Args:
         name: ``linear`` in beta, ``scaled_linear`` in sqrt(beta), or ``squaredcos_cap_v2``, in which the fraction of
@@ -207,7 +207,7 @@ class Sampler:
         noise: Tensor,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Run all steps.
+        """Denoise noise to data by all reverse steps.
 
         Args:
             network: function of noisy data (B, ...) and a timestep that returns the prediction.

@@ -57,7 +57,7 @@ stores the states of all nodes.
 
 @dataclass(frozen=True)
 class Rule:
-    """Constants of the score.
+    """Constants of the search's score.
 
     Attributes:
         c_1: weight of the prior.
@@ -90,7 +90,7 @@ class TreeResult(NamedTuple):
 
 
 def search(root: Leaf, expand: Expand, simulations: int, rule: Rule = Rule()) -> TreeResult:  # noqa: B008
-    """Search in B trees at once.
+    """Search in B trees at once, one for each root.
 
     Args:
         root: values and priors of the roots, with noise if the search explores.

@@ -144,7 +144,7 @@ class Actor(PolicyNetwork):
         self.head = head
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[Tensor, None]:
-        """Return features for the head, ``(B, D)``, and an empty state."""
+        """Return features ``(B, D)`` for the head, and no state."""
         return self.mlp(self.encoder(obs, goal)), None
 
     def decide(
@@ -247,8 +247,9 @@ class RecurrentActor(PolicyNetwork):
 class TransformerActor(PolicyNetwork):
     """Encoder of each step -> transformer over the last ``context_length`` steps -> head at each step.
 
-    The action is predicted at the newest step. With ``future``, step i of the window predicts the i-th action from now
-    on. With rotary positions, the memory is the transformer's cache, and only one observation is processed per step.
+    The action is predicted at the newest step. With ``future``, step i of the window predicts the i-th action after the
+    newest observation. With rotary positions, the memory is the transformer's cache, and only one observation is
+    processed per step.
 
     Args:
         encoder: encoder of one step.
@@ -419,26 +420,26 @@ class PolicyAndValue(nn.Module):
                 nn.init.zeros_(weight)
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[StochasticPolicy, Tensor]:
-        """Return the distribution of the policy and values (B,), without a memory."""
+        """Return the policy's distribution and the values (B,) for observations, without a recurrent network."""
         return self.decide(self.encoder(obs, goal), obs)
 
     def decide(self, features: Tensor, obs: Obs) -> tuple[StochasticPolicy, Tensor]:
-        """Return the distribution of the policy and values (B,), from features (B, D) of observations."""
+        """Return the policy's distribution and the values (B,) for features (B, D) of observations."""
         return self.policy_of(features), self.values_of(features, obs)
 
     def policy_of(self, features: Tensor) -> StochasticPolicy:
-        """Return the distribution of the policy, from features (B, D)."""
+        """Return the policy's distribution for features (B, D)."""
         return cast(StochasticPolicy, self.head(self.policy(features)))
 
     def values_of(self, features: Tensor, obs: Obs) -> Tensor:
-        """Return values (B,), with several values of each state (B, V), from features (B, D) of observations."""
+        """Return values (B,), or (B, V) with V values per state, for features (B, D) of observations."""
         if self.more is not None:
             features = torch.cat([features, self.more(obs)], dim=-1)
         value: Tensor = self.value_head(self.value(features))
         return value if self.num_values else value.squeeze(-1)
 
     def actor(self, obs: Obs, goal: Obs | None = None) -> StochasticPolicy:
-        """Return the distribution of the policy, without a memory."""
+        """Return the policy's distribution for observations, without a recurrent network."""
         return self.policy_of(self.encoder(obs, goal))
 
     @property

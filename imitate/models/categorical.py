@@ -78,7 +78,7 @@ class Categorical(ActionDistribution):
         return -(self.probabilities * self.logits).sum(-1)
 
     def restricted(self, allowed: Tensor) -> Self:
-        """Return the distribution over the choices that are ``allowed``, (*B, C) bool."""
+        """Restrict the distribution to the choices that are ``allowed``, (*B, C) bool."""
         return type(self)(masked(self.logits, allowed))
 
 
@@ -128,7 +128,7 @@ class Mixed(ActionDistribution):
         return self._joined(self.choice.mean, self.numbers.mean)
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return log-densities ``(*B,)`` of actions ``(*B, A)``: of the choice plus of its numbers."""
+        """Return log-densities ``(*B,)`` of actions ``(*B, A)``: those of the choice plus those of its numbers."""
         choices = self.choice.logits.shape[-1]
         chosen, numbers = actions[..., :choices], actions[..., choices:].unsqueeze(-2)
         each = self.numbers.log_prob(numbers.expand_as(self.numbers.mean))
@@ -139,7 +139,7 @@ class Mixed(ActionDistribution):
         return self._joined(self.choice.sample(generator), self.numbers.sample(generator))
 
     def restricted(self, allowed: Tensor) -> Self:
-        """Return the distribution over the choices that are ``allowed``, (*B, C) bool."""
+        """Restrict the distribution to the choices that are ``allowed``, (*B, C) bool."""
         return type(self)(self.choice.restricted(allowed), self.numbers)
 
     @staticmethod

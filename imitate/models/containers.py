@@ -66,7 +66,7 @@ def _check(paths: Paths | None, reader: str, known: list[str]) -> None:
     if isinstance(paths, str):
         if paths.partition(".")[0] not in known:
             raise ValueError(
-                f"'{reader}' reads '{paths}', but before it there is {', '.join(known)}"
+                f"'{reader}' reads '{paths}', but the earlier results are {', '.join(known)}"
             )
     elif paths is not None:
         for path in paths.values() if isinstance(paths, Mapping) else paths:

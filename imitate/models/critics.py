@@ -8,8 +8,8 @@ names; the right column is for toolkits with one network per member (robomimic's
     norms.<i>.weight[e]        only with ``layer_norm``
     encoders.<e>               encoder; one for all members (``encoders.0``) or one per member
 
-Weights have the layout (E, in, out), so that the gradients of the products have the same layout. Features come before
-actions, as in robomimic.
+Weights have the layout (E, in, out), so that the gradients of the products have the same layout. In the input, features
+come before actions, as in robomimic.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class CriticEnsemble(nn.Module):
         self.value_bounds, self.num_values = value_bounds, num_values
 
     def forward(self, obs: Obs, actions: Tensor | None = None, goal: Obs | None = None) -> Tensor:
-        """Return values of states or of actions in them.
+        """Return values of states, or of actions in states.
 
         Args:
             obs: (B, ...), or (B, F, ...) if frames are stacked.
@@ -187,7 +187,7 @@ class CriticEnsemble(nn.Module):
 
 
 def target_of(net: Module) -> Module:
-    """Return a copy without gradients, a target network for :func:`polyak_update_`."""
+    """Return a copy of a network without gradients, as a target network for :func:`polyak_update_`."""
     return copy.deepcopy(net).requires_grad_(False)
 
 

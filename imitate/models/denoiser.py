@@ -1,4 +1,4 @@
-"""Networks of diffusion and flow policies: an encoder with a denoiser of chunks or a field over single vectors."""
+"""Networks of diffusion and flow policies: an encoder with a denoiser of chunks or a velocity field of actions."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class SinusoidalEmbedding(nn.Module):
 
 
 def step_encoder(dim: int, output_dim: int) -> nn.Sequential:
-    """Build the embedding of the step and two layers over it: ``(*B)`` to ``(*B, output_dim)``."""
+    """Build an embedding of the denoising step, followed by two layers: ``(*B)`` to ``(*B, output_dim)``."""
     return nn.Sequential(
         SinusoidalEmbedding(dim),
         nn.Linear(dim, dim * 4),
@@ -79,7 +79,7 @@ class ResidualBlock(nn.Module):
 
 
 class DenoisingMLP(nn.Module):
-    """Predict a chunk from a noisy one, the step and the observation.
+    """Predict a chunk from a noisy chunk, the step and the observation.
 
     Inputs and outputs are those of :class:`~imitate.models.unet.ConditionalUnet1D`.
 
@@ -148,7 +148,7 @@ class DenoisingMLP(nn.Module):
 
 
 class DiffusionTransformer(nn.Module):
-    """Predict a chunk from a noisy one, the diffusion step and the observations.
+    """Predict a chunk from a noisy chunk, the diffusion step and the observations.
 
     Args:
         input_dim: A, number of values of a noisy action.

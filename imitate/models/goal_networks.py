@@ -108,7 +108,7 @@ class NormedMLPs(nn.Module):
 
 
 class GoalValue(nn.Module):
-    """V(s, g), or Q(s, a, g) with actions, of E members.
+    """Ensemble of E values V(s, g), or Q(s, a, g) with actions.
 
     Args:
         encoder: encoder of observation and goal.
@@ -142,7 +142,7 @@ class GoalValue(nn.Module):
 
 
 class BilinearValue(nn.Module):
-    """phi(s, a)^T psi(g) / sqrt(K), or phi(s)^T psi(g) / sqrt(K), of E members.
+    """Ensemble of E contrastive values phi(s, a)^T psi(g) / sqrt(K), or phi(s)^T psi(g) / sqrt(K) without actions.
 
     Args:
         obs: encoder of the observation.
@@ -192,7 +192,7 @@ class BilinearValue(nn.Module):
 
 
 class SubgoalValue(nn.Module):
-    """V(s, r), r a representation of the goal g in the state s: r = sqrt(K) n(s, g) / |n(s, g)|.
+    """Ensemble of values V(s, r), where r = sqrt(K) n(s, g) / |n(s, g)| represents the goal g in the state s.
 
     Args:
         obs: encoder of the observation, for V.

@@ -77,7 +77,7 @@ class Deterministic(ActionDistribution):
         return torch.where(equal, 0.0, -math.inf)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Return the point."""
+        """Return the point ``(*B, A)``, because there is no randomness."""
         return self._mean.detach()
 
 
@@ -102,7 +102,7 @@ class Gaussian(ActionDistribution):
         return _normal_log_prob(actions, self._mean, self.stds, weight)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw from the normal distribution."""
+        """Sample actions ``(*B, A)`` from the normal distributions, without gradient."""
         return draw_normal(self._mean, self.stds, generator)
 
     def entropy(self) -> Tensor:
@@ -150,7 +150,7 @@ class GaussianMixture(ActionDistribution):
         return torch.logsumexp(per_mode + self.logits, dim=-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Sample a mode, then normal numbers for all modes, then select, as in torch's MixtureSameFamily."""
+        """Sample a mode and normal numbers of all modes, and select those of the mode, as torch's MixtureSameFamily."""
         mode = draw_class(self.logits, generator)
         return pick_class(draw_normal(self.means, self.stds, generator), mode)
 
@@ -158,8 +158,8 @@ class GaussianMixture(ActionDistribution):
 class TanhDistribution(ActionDistribution):
     """Gaussian or mixture, the ``base``, whose values are transformed by tanh.
 
-    The inverse clamps 1 +- a at 1e-6, and the correction of the density is log(1 - a^2 + 1e-6), so that a = +-1 has a
-    finite density.
+    The inverse of tanh clamps 1 +- a at 1e-6, and the correction of the density is log(1 - a^2 + 1e-6), so that a = +-1
+    has a finite density.
     """
 
     def __init__(self, base: Gaussian | GaussianMixture) -> None:
@@ -187,7 +187,7 @@ class TanhDistribution(ActionDistribution):
     def draw(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Sample like :meth:`Gaussian.draw`, if the base is a Gaussian.
+        """Sample with gradients like :meth:`Gaussian.draw`; the base must be a Gaussian.
 
         The density is computed before the tanh, where it is exact: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
         """

@@ -76,7 +76,7 @@ def normed_mlp(
 
 
 class LogitEnsemble(nn.Module):
-    """E networks from features to logits of K atoms; their last weights begin at 0.
+    """E networks that map features to logits of K atoms; the weights of the last layer begin at 0.
 
     Args:
         size: E.

@@ -129,7 +129,7 @@ class ActionLayout:
     def from_config(
         cls, stored_dims: Mapping[str, int], action_config: Mapping[str, Any]
     ) -> ActionLayout:
-        """Build the layout of ``train.action_config``: ``format`` and ``convert_at_runtime`` of each key."""
+        """Build the layout from ``format`` and ``convert_at_runtime`` of each key of ``train.action_config``."""
         chosen = {}
         for key in stored_dims:
             section = action_config.get(key, {})
@@ -152,7 +152,7 @@ class ActionLayout:
     def sent_limits(
         self, low: Sequence[float], high: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Compute the limits of sent actions from those of stored actions; rotations have the limits +- pi."""
+        """Compute the limits of actions sent to the robot from those of stored actions; rotations have limits +- pi."""
         lows: list[float] = []
         highs: list[float] = []
         start = 0

@@ -14,7 +14,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 class MLP(nn.Module):
-    """Linear map and activation per layer, including the last layer; heads that follow are linear.
+    """MLP in which every layer, also the last, is a linear map and an activation; linear heads may follow.
 
     With ``layer_dims=()`` the network is the identity.
 

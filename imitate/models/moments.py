@@ -6,8 +6,9 @@ with them, so that all values stay the same:
 
     w <- w std / std',   b <- (std b + mean - mean') / std'
 
-Departure: the standard deviation is at least a tenth of the returns' root mean square. A policy that reaches its best
-return in every episode would otherwise make it so small that the next failure is an error of thousands.
+Departure: the standard deviation is at least a tenth of the returns' root mean square. Otherwise, a policy that reaches
+its best return in every episode would make the standard deviation so small that the next failure has an error of
+thousands.
 """
 
 from __future__ import annotations

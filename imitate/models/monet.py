@@ -12,7 +12,8 @@ The core gives the means of all slots. It is trained by a policy's loss, and by 
 (:mod:`imitate.algo.slots.monet`). sigma_1, which differs from the sigma of the other slots, decides what the first slot
 represents.
 
-Departures: smaller networks for small images; the encoder sees m_k instead of log m_k, which has no lower limit.
+Departures: smaller networks for small images; the encoder sees the mask m_k instead of log m_k, which has no lower
+limit.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class _ContiguousViews(torch.optim.Optimizer):
         return loss
 
     def _fused_step(self, group: dict[str, Any], rate: float | Tensor) -> None:
-        """Call the kernel directly, because torch's code before it takes longer than the kernel for a small network."""
+        """Call the fused kernel directly; for a small network, torch's code before it takes longer than the kernel."""
         lists: list[list[Tensor]] = [[] for _ in range(6)]
         self._init_group(group, *lists)
         weights, gradients, means, squares, largest, steps = lists
@@ -198,7 +198,7 @@ def _moments(state: Mapping[str, Any], weight: Tensor) -> dict[str, Tensor]:
         found[name] = torch.as_tensor(state.get(name, ()))
         if found[name].shape != weight.shape:
             raise ValueError(
-                f"{name} has shape {tuple(found[name].shape)}, its weight {tuple(weight.shape)}"
+                f"{name} has shape {tuple(found[name].shape)}, but its weight has shape {tuple(weight.shape)}"
             )
     return found
 
@@ -255,7 +255,7 @@ class _AdamW(_ContiguousViews, torch.optim.AdamW):
 
 
 def _memory_order(weight: Tensor) -> list[int] | None:
-    """Return the dimensions from the longest stride to the shortest, or None if the weight is contiguous."""
+    """Return a weight's dimensions from the longest to the shortest stride; None if the weight is contiguous."""
     if weight.is_contiguous():
         return None
     return sorted(range(weight.dim()), key=weight.stride, reverse=True)
@@ -335,7 +335,7 @@ def lr_scales(net: nn.Module) -> dict[float, list[nn.Parameter]]:
 def make_scheduler(
     optimizer: torch.optim.Optimizer, config: Any, steps_per_epoch: int, num_epochs: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Build a schedule to be stepped after every update; its factor depends only on the number of updates.
+    """Build a learning-rate schedule that is stepped after every update; it depends only on the number of updates.
 
     Args:
         optimizer: optimizer whose learning rates, of all groups, are scaled.
@@ -369,7 +369,7 @@ def backward(
     share: ShareGradients | None = None,
     part: tuple[int, int] = (0, 1),
 ) -> Tensor:
-    """Compute the gradients for an optimizer's step; they are clipped at the last part of a batch.
+    """Compute the gradients for an optimizer's step, and clip them after the last part of a batch.
 
     Args:
         loss: scalar loss.
@@ -409,7 +409,7 @@ def backward(
 
 
 class EMA:
-    """Averaged copy of a module; evaluate :attr:`module` instead of the original.
+    """Moving average of a module's weights; evaluate :attr:`module` instead of the original.
 
     Update k (counted from 0) uses the decay ``1 - (1 + n / inv_gamma) ** -power`` with
     ``n = k - 1 - update_after_step``, at most ``max_decay``; while ``n <= 0`` the weights are copied.

@@ -94,7 +94,7 @@ class SpatialSoftmax(nn.Module):
 
 
 class SpatialMeanPool(nn.Module):
-    """Mean over pixels."""
+    """Mean of each channel over all pixels."""
 
     def __init__(self, input_shape: Shape) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class SpatialMeanPool(nn.Module):
 class AttentionPool(nn.Module):
     """Attention pooling with the pixels' mean as query (CLIP: Radford et al. 2021, arXiv:2103.00020).
 
-    It is one layer of multi-head attention with learned positions of the pixels.
+    The pooling is one layer of multi-head attention with learned positions of the pixels.
 
     Args:
         input_shape: (C, H, W).
@@ -124,7 +124,8 @@ class AttentionPool(nn.Module):
         channels, height, width = input_shape
         if channels % num_heads:
             raise ConfigError(
-                f"pool_kwargs.num_heads is {num_heads}, which does not divide the {channels} channels of the trunk"
+                f"pool_kwargs.num_heads is {num_heads}, which does not divide the {channels} channels of the trunk; "
+                "expected a divisor"
             )
         self.channels, self.num_heads = channels, num_heads
         self.places = nn.Parameter(torch.randn(height * width + 1, channels) / channels**0.5)
@@ -171,7 +172,8 @@ class QueryPool(nn.Module):
         channels, height, width = input_shape
         if query_dim % num_heads:
             raise ConfigError(
-                f"pool_kwargs.num_heads is {num_heads}, which does not divide query_dim, {query_dim}"
+                f"pool_kwargs.num_heads is {num_heads}, which does not divide pool_kwargs.query_dim {query_dim}; "
+                "change one of them"
             )
         self.num_heads = num_heads
         self.queries = nn.Parameter(torch.randn(num_queries, query_dim) / query_dim**0.5)

@@ -76,8 +76,8 @@ def compile_networks(nets: Iterable[nn.Module], device: torch.device) -> None:
 def begin_compiled_step(device: torch.device) -> None:
     """Mark the results of the last update as no longer needed, for CUDA graphs.
 
-    Without this, a call of a compiled network may overwrite results of the previous call, such as target values that
-    the losses of the same update still need.
+    Without this mark, a call of a compiled network may overwrite results of the previous call, such as target values
+    that the losses of an update still need.
     """
     if device.type == "cuda":
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]

@@ -395,7 +395,7 @@ class Preprocess(nn.Module):
     def sent_limits(
         self, low: Sequence[float], high: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Compute the limits of sent actions from those of stored ones; rotations have no limits."""
+        """Compute the limits of actions sent to the robot from those of stored actions; rotations have no limits."""
         lows, highs = self.actions.sent_limits(low, high)
         for number, step in enumerate(self.steps):
             for place in step.rotation_dims if not self.actions.converts else ():

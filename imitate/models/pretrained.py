@@ -45,8 +45,9 @@ def pretrained_weights(
 def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
     """Load the weights of a whole ResNet into its trunk, in place.
 
-    If the first convolution has other input channels besides colours, only the weights of the colours are loaded; if it
-    has no colours, none are. Statistics are not loaded into layers that have none.
+    If the first convolution has other input channels besides colours, only the weights of the colours are loaded;
+    without colour channels, no weights of this convolution are loaded. Statistics are not loaded into layers without
+    statistics.
 
     Raises:
         ConfigError: the weights belong to another network.

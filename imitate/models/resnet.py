@@ -190,7 +190,7 @@ class FiLM(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Trunk whose output has 1/32 of the resolution; see the subclasses.
+    """Base class of ResNet trunks, whose output has 1/32 of the image's resolution.
 
     Args:
         input_channel: number of channels of the image; the first three are colours if there are three or more.
@@ -233,12 +233,13 @@ class ResNet(nn.Module):
         super().__init__()
         if lr_scale <= 0:
             raise ConfigError(
-                f"backbone_kwargs.lr_scale is {lr_scale}; expected more than 0 (or freeze, for weights that stay)"
+                f"backbone_kwargs.lr_scale is {lr_scale}; expected more than 0; to keep the weights unchanged, set "
+                "freeze to true"
             )
         if freeze and not pretrained and load_pretrained:
             warnings.warn(
-                "backbone_kwargs.freeze is true without pretrained: unless experiment.ckpt_path brings weights, "
-                "they stay random",
+                "backbone_kwargs.freeze is true without pretrained: unless experiment.ckpt_path provides weights, "
+                "they stay random; set freeze to false or give pretrained",
                 stacklevel=2,
             )
         self.lr_scale = lr_scale
@@ -247,7 +248,7 @@ class ResNet(nn.Module):
         if norm == "frozen_batch" and not pretrained and load_pretrained:
             warnings.warn(
                 "backbone_kwargs.norm is 'frozen_batch' without pretrained: unless experiment.ckpt_path provides "
-                "statistics, features are not normalized; 'group' and 'batch' normalize them",
+                "statistics, features are not normalized; set norm to 'group' or 'batch'",
                 stacklevel=2,
             )
         first = CoordConv2d if input_coord_conv else nn.Conv2d

@@ -57,7 +57,7 @@ class RNN(nn.Module):
         return {"h": zeros, "c": zeros} if self.is_lstm else {"h": zeros}
 
     def forward(self, x: Tensor, state: RNNState | None = None) -> tuple[Tensor, RNNState]:
-        """Run over a window.
+        """Compute outputs and states over a window.
 
         Args:
             x: (B, T, input_dim).
@@ -74,7 +74,7 @@ class RNN(nn.Module):
         return y, {k: s.transpose(0, 1) for k, s in zip(names, tensors, strict=True)}
 
     def state_after(self, x: Tensor, lengths: Tensor, state: RNNState) -> RNNState:
-        """Return the state after the first steps of windows, each with its own number of steps.
+        """Return the state after the first ``lengths`` steps of windows.
 
         Args:
             x: (B, T, input_dim).

@@ -51,7 +51,7 @@ class SubgoalNetwork(nn.Module):
 
 
 class SubgoalVAEOutput(NamedTuple):
-    """Output of one pass: {key: (B, *shape)} ``reconstruction``, (B,) ``kl``, (B, Z) ``latent``."""
+    """Output of the VAE for B subgoals: {key: (B, *shape)} ``reconstruction``, (B,) ``kl``, (B, Z) ``latent``."""
 
     reconstruction: Obs
     kl: Tensor

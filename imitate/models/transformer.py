@@ -119,7 +119,7 @@ class SelfAttentionBlock(nn.Module):
         return self.finish(x, self.attention.attend(q, k, v, mask))
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Compute both residual sums, ``(B, T, E)``."""
+        """Add the attention's result and then the MLP's result to the input, ``(B, T, E)``."""
         x = x + attended
         return x + cast(Tensor, self.nets["mlp"](self.nets["ln2"](x)))
 
@@ -351,7 +351,7 @@ class CausalTransformer(nn.Module):
 
     @property
     def backbone(self) -> GPTBackbone:
-        """Return the blocks."""
+        """Return the transformer blocks, from the first to the last."""
         return cast(GPTBackbone, self.nets["transformer"])
 
     def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:

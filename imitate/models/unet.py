@@ -1,6 +1,6 @@
 """The one-dimensional conditional U-Net of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137).
 
-The weights have the names of its code and robomimic's, so that their checkpoints can be loaded.
+The weights have the names of Diffusion Policy's and robomimic's code, so that their checkpoints can be loaded.
 
 Inside, a chunk is an image of height 1 with channels last. For the short sequences of policies, this layout makes a
 forward pass on a CPU several times faster than one-dimensional convolutions, and (B, T, A) tensors need not be copied

@@ -295,7 +295,7 @@ def _reparameterize(mean: Tensor, logvar: Tensor, generator: torch.Generator | N
 
 
 class VAEOutput(NamedTuple):
-    """Output of one pass: (B, A) ``reconstruction``, (B,) ``kl`` and ``reconstruction_loss``, and the latent."""
+    """Output of the VAE for B actions: (B, A) ``reconstruction``, (B,) ``kl``, ``reconstruction_loss``, and latent."""
 
     reconstruction: Tensor
     kl: Tensor
@@ -352,7 +352,7 @@ class VAE(nn.Module):
         config: Any,
         output_dims: Mapping[str, int] | None = None,
     ) -> Self:
-        """Build the VAE of section ``algo.vae``; raise ConfigError for contradicting settings."""
+        """Build the VAE that the section ``algo.vae`` describes. Raises ConfigError for contradicting settings."""
         if not (config.decoder.is_conditioned or config.prior.is_conditioned):
             raise ConfigError(
                 "algo.vae: decoder.is_conditioned and prior.is_conditioned are both false, so that "
@@ -418,7 +418,7 @@ class VAE(nn.Module):
 
 
 def make_latent(condition_dim: int, config: Any) -> Latent:
-    """Build the latent of section ``algo.vae``."""
+    """Build the latent variables that the section ``algo.vae`` describes."""
     prior, clip = config.prior, config.latent_clip
     if prior.use_gmm and prior.use_categorical:
         raise ConfigError(

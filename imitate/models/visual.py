@@ -297,7 +297,8 @@ def _convolutions(
         channels, length = layer.out_channels, _length(layer, length)
         if length < 1:
             raise ConfigError(
-                f"conv_kwargs: a scan of {input_shape[1]} beams is too short for these layers"
+                f"conv_kwargs: a scan of {input_shape[1]} beams is too short for these layers: choose fewer layers or "
+                "smaller strides"
             )
     seen = _seen([layer for layer in layers if isinstance(layer, nn.Conv1d)], input_shape[1])
     if 2 * seen < input_shape[1]:

@@ -162,7 +162,7 @@ def _joined(weights: Weights) -> Weights:
 
 
 def _place_positions(weights: Weights, patches: int, path: Path) -> None:
-    """Resample the positions to a square with this number of patches.
+    """Resample learned positions to a square with ``patches`` patches.
 
     The position of the class token is added to the class token itself.
     """
@@ -174,7 +174,7 @@ def _place_positions(weights: Weights, patches: int, path: Path) -> None:
     side = math.isqrt(len(positions))
     if side**2 != len(positions) or side == 0:
         raise ConfigError(
-            f"{PRETRAINED_KEY}: {path} has positions of {len(positions)} patches; expected a square"
+            f"{PRETRAINED_KEY}: {path} has positions of {len(positions)} patches; expected a square number, such as 256"
         )
     wanted = math.isqrt(patches)
     grid = positions.T.reshape(1, -1, side, side)
@@ -288,7 +288,7 @@ class PatchEmbed(nn.Module):
 
 
 class ViT(nn.Module):
-    """Trunk for images of one size; see the subclasses, one for each family of files.
+    """Base class of vision transformer trunks for images of one size; each subclass is a family of published files.
 
     Args:
         input_channel: number of channels, which must be 3.
@@ -344,8 +344,8 @@ class ViT(nn.Module):
         assert image_size is not None
         if freeze and not pretrained and load_pretrained:
             warnings.warn(
-                "backbone_kwargs.freeze is true without pretrained: unless experiment.ckpt_path brings weights, "
-                "they stay random",
+                "backbone_kwargs.freeze is true without pretrained: unless experiment.ckpt_path provides weights, "
+                "they stay random; set freeze to false or give pretrained",
                 stacklevel=2,
             )
         num_heads = heads or num_heads
@@ -402,7 +402,8 @@ class ViT(nn.Module):
             )
         if lr_scale <= 0:
             raise ConfigError(
-                f"backbone_kwargs.lr_scale is {lr_scale}; expected more than 0 (or freeze, for weights that stay)"
+                f"backbone_kwargs.lr_scale is {lr_scale}; expected more than 0; to keep the weights unchanged, set "
+                "freeze to true"
             )
 
     def _initialize(self) -> None:
@@ -417,7 +418,7 @@ class ViT(nn.Module):
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape for an input ``(C, H, W)``.
 
-        It is ``(D, image_size / patch, image_size / patch)``, or ``(D, 1, 1)`` for the class token.
+        The shape is ``(D, image_size / patch, image_size / patch)``, or ``(D, 1, 1)`` for the class token.
         """
         side = 1 if self.features == "class" else self.side
         return (self.channels, side, side)

@@ -71,7 +71,7 @@ class ResidualVQ(nn.Module):
         self.register_buffer("initialized", torch.tensor(False))
 
     def forward(self, x: Tensor, learn: bool = False) -> Quantized:
-        """Quantize vectors.
+        """Replace vectors by sums of their nearest codes.
 
         Args:
             x: (B, D).

@@ -38,11 +38,11 @@ def test_results_are_read_by_path():
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ({"a": ("b", times(1)), "b": times(1)}, "'a' reads 'b', but before it there is input"),
+        ({"a": ("b", times(1)), "b": times(1)}, "'a' reads 'b', but the earlier results are input"),
         ({"a": 3}, "step 'a' is 3: give a function"),
         (
             {"a": times(1), "output": ("a", "c")},
-            "'output' reads 'c', but before it there is input, a",
+            "'output' reads 'c', but the earlier results are input, a",
         ),
     ],
 )

@@ -264,7 +264,7 @@ language = partial(VisualCoreLanguageConditioned, (3, 64, 64))
         (language, {}, "needs an observation 'lang_emb'"),
         (language, {"language_dim": 3, "backbone_kwargs": {"lang_emb_dim": 768}}, "is 768, but .*'lang_emb' has 3 val"),
         (partial(AttentionPool, (16, 3, 4)), {"num_heads": 3}, "num_heads is 3, which does not divide the 16 channels"),
-        (partial(QueryPool, (8, 2, 2)), {"query_dim": 8, "num_heads": 3}, "3, which does not divide query_dim, 8"),
+        (partial(QueryPool, (8, 2, 2)), {"query_dim": 8, "num_heads": 3}, "does not divide pool_kwargs.query_dim 8"),
         (scan, {"conv_kwargs": {"kernel": [1, 1, 1]}}, "unknown key 'kernel'; did you mean"),
         (scan, {"conv_kwargs": {"stride": [1, 1]}}, "one entry per layer, got .*stride 2"),
         (scan, {"conv_activation": "tanh"}, "conv_activation: unknown 'tanh'"),

@@ -91,7 +91,7 @@ class Update:
             self.info[f"{name.title()}_Grad_Norms"] = self._algo._gradient_step(name, value)
 
     def learns(self, name: str) -> bool:
-        """Return true if a network is trained now: in training, from its optimizer's first epoch to its last."""
+        """Return true in training, from the first to the last epoch in which the network's optimizer is active."""
         section = self._algo.config["optim_params"].get(name, {})
         begins, ends = section.get("start_epoch", -1), section.get("end_epoch", -1)
         return self.learn and bool(self.epoch >= begins and (ends == -1 or self.epoch < ends))
@@ -112,7 +112,7 @@ class Update:
 
     @property
     def loss(self) -> Tensor:
-        """The sum of all losses."""
+        """Sum of all losses that were recorded in this update."""
         return torch.stack(list(self.losses.values())).sum()
 
 
@@ -238,9 +238,9 @@ class ActorCritic(Algo[RLConfigT]):
 
     @cached_property
     def memory(self) -> ReplayedMemory | None:
-        """The recurrent encoder's part in training, if the section has ``rnn`` (ReplayedMemoryConfig) enabled.
+        """Selects sequences for the recurrent encoder, if ``algo.rnn`` (ReplayedMemoryConfig) is enabled.
 
-        Else None.
+        The result is None without ``algo.rnn``.
         """
         rnn = self.config.get("rnn", None)
         if rnn is None or not rnn.enabled:
@@ -248,16 +248,16 @@ class ActorCritic(Algo[RLConfigT]):
         return ReplayedMemory(rnn, self.config.n_step, self.config.discount)
 
     def recurrent(self, name: str) -> RecurrentEncoder:
-        """Return the recurrent encoder of the critics of this name."""
+        """Return the recurrent encoder of the network ``critic`` or ``critic_target``."""
         return cast(RecurrentEncoder, self.active_nets[name].get_submodule("memory"))
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """Shapes of the recurrent state that is stored with each step; None without a memory."""
+        """Shapes of the recurrent state that is stored with each step; None without ``algo.rnn``."""
         return None if self.memory is None else state_shapes(self.recurrent("critic"))
 
     def _transitions(self, batch: Batch) -> Batch:
-        """Return the transitions for the losses: the batch itself, or with a memory the steps of its sequences."""
+        """Return the transitions for the losses: the batch itself, or with ``algo.rnn`` the steps of its sequences."""
         if self.memory is None:
             return batch
         return self.memory.transitions(
@@ -378,7 +378,7 @@ class ActorCritic(Algo[RLConfigT]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the transition at the window's step; with a memory, sequences."""
+        """Select the transition at the sample's step of each window; with ``algo.rnn``, select sequences."""
         if self.memory is not None:
             return self.memory.select(batch, self.recurrent("critic"))
         frames, now = self.frame_stack, self.frame_stack - 1
@@ -505,7 +505,8 @@ class ActorCritic(Algo[RLConfigT]):
     def _td_loss(self, values: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
         """Return the TD loss: mean over the batch, sum over the critics.
 
-        Values are (E, B), the target (B,) has no gradient; (E, B, V) and (B, V) with a value of each named reward.
+        Values are (E, B) and the target, without gradient, is (B,). With one value per named reward, the shapes are (E,
+        B, V) and (B, V).
         """
         huber = self.config["critic"].use_huber
         error = nn.functional.smooth_l1_loss if huber else nn.functional.mse_loss

@@ -6,13 +6,13 @@ D that a transition is the expert's, the logit L of the absorbing state after a 
 
     discriminator: mean of softplus(-l) over the expert's steps and of softplus(l) over the policy's, each terminal
                    counting as one more step, in the absorbing state                      -> discriminator_loss
-                   + weight of (|gradient| - 1)^2, at inputs between both          -> gradient_penalty
+                   + weight of (|gradient| - 1)^2, at inputs between both -> gradient_penalty
     reward:        r(l) at each step, and after a terminal g / (1 - g) r(L) more          -> with_absorbing_state
 
 So the length of an episode alone is neither rewarded nor punished. A subclass defines r.
 
-The logit is l = log D - log(1 - D). The absorbing state is never left. Without it, rewards that are never negative
-would favour long episodes, and rewards that are never positive short ones.
+The logit is l = log D - log(1 - D). The absorbing state is never left. Without absorbing states, rewards that are never
+negative would favour long episodes, and rewards that are never positive would favour short episodes.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class AllocationLimit(_Sizes):
         self._left -= max(size, LEAST)
         if self._left < 0:
             raise CheckpointError(
-                f"the checkpoint's configuration requires a tensor of {size:,} numbers, but its weights "
-                f"are {self._stored:,} numbers in all"
+                f"the checkpoint's configuration requires a tensor of {size:,} numbers, but its weights are "
+                f"{self._stored:,} numbers in all: take another checkpoint, this one was changed or damaged"
             )
 
 

@@ -25,7 +25,7 @@ DenoisingStep = Callable[[Tensor], Tensor]
 
 
 def denoised(steps: Sequence[DenoisingStep], noise: Tensor) -> Tensor:
-    """Return the result of all steps, from noise (B, T, A)."""
+    """Apply all denoising steps, in order, to noise (B, T, A)."""
     return reduce(lambda noisy, step: step(noisy), steps, noise)
 
 
@@ -59,7 +59,7 @@ class ChunkPolicy(Algo[ConfigT]):
 
     @property
     def execution(self) -> ChunkExecution:
-        """Execution of the actions from the newest observation on."""
+        """Execution of the predicted actions, from the newest observation on."""
         return cast(ChunkExecution, self.config[self.chunk_key].execution)
 
     @property
@@ -84,7 +84,7 @@ class ChunkPolicy(Algo[ConfigT]):
         prefix: Prefix | None = None,
         planned: Tensor | None = None,
     ) -> Tensor:
-        """Return normalized chunks (B, K, A) from the newest observation on.
+        """Predict normalized chunks (B, K, A) that begin at the newest observation.
 
         Args:
             obs: prepared observations (B, [F,] ...).
@@ -112,11 +112,11 @@ class ChunkPolicy(Algo[ConfigT]):
         return chunk[:, self._first_action :]
 
     def from_prediction(self, targets: Tensor) -> Tensor:
-        """Return the normalized chunks (B, K, A), from the newest observation on, of predictions (B, T, A)."""
+        """Convert predictions (B, T, A) to normalized chunks (B, K, A) that begin at the newest observation."""
         return self.preprocess.from_targets(targets)[:, self._first_action :]
 
     def denoising_steps(self, obs: Batch, goal: Batch | None) -> list[DenoisingStep]:
-        """Return the steps from noise to a prediction, without random numbers.
+        """Return the deterministic denoising steps from noise to a prediction.
 
         Each step maps noisy chunks (B, prediction_horizon, A) to less noisy chunks.
         """

@@ -32,7 +32,7 @@ NETWORKS = ("unet", "transformer", "mlp")
 
 
 class HorizonConfig(Section):
-    """Numbers of observations, predicted and executed actions (Chi et al., RSS 2023: To, Tp, Ta)."""
+    """Numbers of observed steps, predicted actions and executed actions (Chi et al., RSS 2023: To, Tp, Ta)."""
 
     observation_horizon: int = Field(
         2,
@@ -182,7 +182,7 @@ class DenoisingConfig(CloningSection):
     def make_denoiser(
         self, make_encoder: Callable[[int], GroupEncoder], ac_dim: int, horizon: int, frames: int
     ) -> Denoiser:
-        """Create the enabled network.
+        """Create the network that the section enables: U-Net, transformer or MLP.
 
         Args:
             make_encoder: makes an encoder that joins the features of a number of frames.
@@ -284,7 +284,7 @@ def looped_denoising(algo: Algo) -> Iterator[list[Loop]]:
 
 
 class LoopedSampler:
-    """The steps of a :class:`~imitate.functional.diffusion.Sampler` as one operator.
+    """Sampler whose denoising steps are exported as one operator.
 
     Args:
         sampler: original sampler.
@@ -350,7 +350,7 @@ class _Step(nn.Module):
 
 
 def _operator(step: Callable[..., Tensor]) -> Any:
-    """Return all steps as one operator of the exported model."""
+    """Return a function that computes all denoising steps, and becomes one operator in an exported model."""
 
     class Denoise(torch.autograd.Function):
         @staticmethod

@@ -202,7 +202,7 @@ class EntropyWeight:
         return value if most is None else value.clamp(max=most)
 
     def loss(self, entropy: Tensor, target: Tensor | None = None) -> Tensor:
-        """Return the loss of :attr:`net`.
+        """Return the loss that trains alpha, the network :attr:`net`.
 
         Args:
             entropy: mean entropy of the policy, with the target's shape, without gradient.

@@ -111,7 +111,8 @@ def algo_factory(
         config = load_config(dict(config))
     if config.algo_name != algo_name:
         raise ConfigError(
-            f"algo_name '{algo_name}' was requested, but the configuration is for '{config.algo_name}'"
+            f"algo_name '{algo_name}' was requested, but the configuration is for '{config.algo_name}': request that, "
+            "or load another one"
         )
     algo_class, kwargs = algo_class_of(config)
     try:
@@ -148,7 +149,7 @@ def algo_class_of(config: Config) -> tuple[type[Algo], dict[str, Any]]:
 
 
 def check_algorithm(config: Config) -> None:
-    """Refuse a configuration whose algorithm cannot be built.
+    """Raise ConfigError if the algorithm of a configuration cannot be built.
 
     An algorithm of another package reads its section when it creates its networks, so they are created here for
     observations of usual sizes.

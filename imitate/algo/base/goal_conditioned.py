@@ -104,11 +104,11 @@ class GoalConditionedConfig(AlgoSection):
     actor: GoalActorConfig = Field(GoalActorConfig())
 
     def _value_goals(self) -> ActorGoalsConfig:
-        """Return the section of the goals of values."""
+        """Return the section with the goal distribution of the values."""
         return cast(ActorGoalsConfig, self.get("value_goals", self.actor_goals))
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Hindsight goals and next observations; the demonstrations need no rewards."""
+        """Request hindsight goals and next observations; demonstrations need no rewards."""
         goals = HindsightGoals(
             keys=tuple(sorted(config.observation.modality_of("goal"))),
             value=self._value_goals().shares,
@@ -147,7 +147,7 @@ class GoalConditionedConfig(AlgoSection):
 
 
 class ExtractionConfig(GoalConditionedConfig):
-    """Section of an algorithm whose actor is extracted from critics (:meth:`GoalConditioned._extraction_loss`)."""
+    """Options of an actor that is trained between critics and data (:meth:`GoalConditioned._extraction_loss`)."""
 
     actor_loss: Literal["ddpgbc", "awr"] = Field(
         "ddpgbc",

@@ -88,7 +88,7 @@ class HierarchyConfig(AlgoSection):
     @property
     @abstractmethod
     def goal_planner(self) -> GLConfig:
-        """Section of the planner, which predicts subgoals."""
+        """Options of the planner, which predicts subgoals."""
 
     @property
     def parts(self) -> dict[str, AlgoSection]:
@@ -112,7 +112,7 @@ class HierarchyConfig(AlgoSection):
         return joint_following([part.following(config) for part in self.parts.values()])
 
     def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
-        """List problems of ``auxiliary`` sections: of the hierarchy itself, which cannot have any, and of its parts."""
+        """Return messages about ``auxiliary`` sections: the hierarchy itself cannot have any, only its parts."""
         problems = [
             text.replace("algo.", f"{path}.")
             for path, part in self.parts.items()
@@ -186,7 +186,7 @@ HierarchyT = TypeVar("HierarchyT", bound=HierarchyConfig, default=Any)
 
 
 class Hierarchy(Algo[HierarchyT]):
-    """A planner and an actor.
+    """Hierarchical policy of a planner and an actor.
 
     Attributes:
         parts: the algorithms by name, in the order in which they are trained; ``planner`` and ``actor`` are among them.
@@ -282,7 +282,7 @@ class Hierarchy(Algo[HierarchyT]):
         return super().process_batch_for_training(self.planner.with_subgoals(batch))
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the batch of each part; the actor's also has ``subgoals``, which include its goal."""
+        """Select a batch for each part; the actor's batch also has ``subgoals``, among them the actor's goal."""
         selected = {}
         for name, part in self.parts.items():
             own: Batch = {
@@ -340,7 +340,7 @@ class Hierarchy(Algo[HierarchyT]):
         return subgoals
 
     def on_epoch_end(self, epoch: int) -> None:
-        """Call this method of each part."""
+        """Call ``on_epoch_end`` of planner, actor and further parts."""
         for part in self.parts.values():
             part.on_epoch_end(epoch)
 

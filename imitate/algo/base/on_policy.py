@@ -125,7 +125,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     @property
     def net(self) -> PolicyAndValue:
-        """Policy and value."""
+        """Network of the policy and its value."""
         return cast(PolicyAndValue, self.active_nets["policy"])
 
     # ---- rewards -------------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return self._values(obs, stored), self._values(end_obs, after)
 
     def _values(self, obs: Obs, memory: RNNState | None = None) -> Tensor:
-        """Return the values (B,) of observations (B, ...); with a memory, in the recurrent states (B, L, H)."""
+        """Return the values (B,) of observations (B, ...), with ``algo.rnn`` given recurrent states (B, L, H)."""
 
         def values(part: Batch) -> Tensor:
             features = (
@@ -465,7 +465,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return (advantages - mean) / (std + 1e-8)
 
     def _with_entropy(self, loss: Tensor, policy: StochasticPolicy) -> tuple[Tensor, Tensor]:
-        """Return ``loss - weight E[H]`` and the mean entropy; the weight is ``entropy_weight``, or the rule's.
+        """Return ``loss - weight E[H]`` and the mean entropy; the weight is ``entropy_weight``, or set by the rule.
 
         The gradient of the entropy is computed only if the weight is not 0.
         """

@@ -144,7 +144,7 @@ class OnPolicyConfig(AlgoSection):
         return None
 
     def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
-        """List settings that cannot be combined with ``auxiliary``."""
+        """Return messages for settings that cannot be combined with ``auxiliary``."""
         problems = super().auxiliary_conflicts(config)
         if self.rnn.enabled and self.auxiliary:
             problems.append(

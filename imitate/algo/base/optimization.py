@@ -199,7 +199,8 @@ class Optimization:
             for key in ("last_epoch", "_step_count"):
                 if type(saved[key]) is not int or not 0 <= saved[key] < 2**53:
                     raise ValueError(
-                        f"'{key}' of a schedule is {saved[key]!r}; wanted a whole number of at least 0"
+                        f"the saved learning-rate schedule has '{key}' {saved[key]!r}; wanted a whole number of at "
+                        "least 0"
                     )
                 own[key] = saved[key]
             # copy only these keys: torch would let a key of the file replace a method of the scheduler

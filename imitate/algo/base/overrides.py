@@ -48,7 +48,7 @@ HOOKS = {
 def adapt(algo_class: Any) -> None:
     """Prepare a new subclass of ``Algo``: see :func:`_add_validation`.
 
-    Updates of a class with methods of its own are recorded only if the class itself sets ``recordable``.
+    If a class overrides methods, its updates become CUDA graphs only if the class itself sets ``recordable``.
     """
     own = vars(algo_class)
     if any(map(inspect.isfunction, own.values())) and "recordable" not in own:
@@ -73,7 +73,7 @@ def _add_validation(algo_class: Any) -> None:
 
 
 def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
-    """Refuse a class that does not fulfil the contract.
+    """Raise ConfigError for a class that lacks methods of ``Algo``, or whose methods have wrong arguments.
 
     Args:
         algo_class: class that a function decorated with ``register_algo_factory_func`` returned.

@@ -169,7 +169,7 @@ class _Rates:
         return [[float(group["lr"]) for group in each.param_groups] for each in self._optimizers]
 
     def write(self) -> None:
-        """Write the rates that have changed."""
+        """Copy learning rates that have changed to the device."""
         rates = self._now()
         if rates == self._written:
             return

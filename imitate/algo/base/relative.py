@@ -35,7 +35,7 @@ class Executing(Protocol):
 
 
 def no_memory(algo: Executing, batch_size: int) -> Observed:
-    """Return the empty memory of B policies: frames, and the reference of executed chunks."""
+    """Return the observation memory of B policies before the first step: frames and the reference of chunks."""
     frames = no_frames(algo.encoding, batch_size, algo.device)
     return {**frames, **no_reference(algo, batch_size)}
 
@@ -50,7 +50,7 @@ def recalled(
 
 
 def no_reference(algo: Executing, batch_size: int) -> Observed:
-    """Return the empty memory of the reference observation of executed chunks; an empty dict if none is needed."""
+    """Return zeros for the reference observation of executed chunks; an empty dict if actions are not relative."""
     keys, shapes = algo.preprocess.reference_keys, algo.preprocess.obs_shapes
     if algo.execution is None or not keys:
         return {}

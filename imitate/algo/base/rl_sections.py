@@ -285,7 +285,7 @@ class ActorCriticConfig(AlgoSection):
         return None if enough else wanted
 
     def auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
-        """List settings that cannot be combined with ``auxiliary``."""
+        """Return messages for settings that cannot be combined with ``auxiliary``."""
         problems = super().auxiliary_conflicts(config)
         if self.n_step > 1 and any(entry.reward > 0 for entry in self.auxiliary.values()):
             problems.append(

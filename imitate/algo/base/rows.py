@@ -29,7 +29,7 @@ CHUNK = 4096
 
 
 def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any]:
-    """Select rows of every tensor, by their numbers, a mask, or a slice."""
+    """Select rows of every tensor of a batch, by row numbers, a boolean mask, or a slice."""
     if isinstance(rows, Tensor) and rows.dtype == torch.bool:
         # convert the mask to row numbers once for all tensors, because each conversion makes the CPU wait for the GPU
         rows = rows.nonzero()[:, 0]

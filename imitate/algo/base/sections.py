@@ -38,7 +38,7 @@ class EMAConfig(Section):
 
 
 class ChunkConfig(Section):
-    """Prediction of several actions at once, and their execution."""
+    """Action chunks: prediction of several actions at once, and their execution."""
 
     enabled: bool = Field(False, description="predict a chunk of actions instead of one action")
     size: int = Field(

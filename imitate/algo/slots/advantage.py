@@ -14,7 +14,8 @@ demonstrations, a policy's own episodes, successful or not, and corrections, wit
     condition     good if A_t > e or the action is a correction, else not good; left out with probability ``dropout``,
                   so that the policy without condition is learned too                       -> Advantage.conditions
 
-The policy acts under the condition "good" (:data:`imitate.models.observation.GOOD`). A flow policy may exaggerate it:
+The policy acts under the condition "good" (:data:`imitate.models.observation.GOOD`). A flow policy may exaggerate this
+condition:
 
     guidance      v = v(x | none) + w (v(x | good) - v(x | none)), w = ``guidance``         -> guided
 

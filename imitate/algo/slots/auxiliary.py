@@ -150,7 +150,8 @@ class AuxiliaryContext:
         found = {key: _encoders_of(net) for key, net in self.nets.items()}
         if len(found.get(name, ())) > 1:
             raise ConfigError(
-                f"algo.auxiliary: network '{name}' has {len(found[name])} encoders: set ensemble.shared_encoder to true"
+                f"algo.auxiliary: network '{name}' has {len(found[name])} encoders, of which none can be shared: set "
+                "algo.critic.ensemble.shared_encoder to true"
             )
         if not found.get(name):
             able = ", ".join(key for key, encoders in found.items() if len(encoders) == 1)
@@ -190,14 +191,14 @@ class RelativeErrors(nn.Module):
         self.register_buffer("mean", torch.zeros(()))
 
     def forward(self, errors: Tensor) -> Tensor:
-        """Return bonuses (B,) of errors (B,); before the first update they are relative to their own mean."""
+        """Return bonuses (B,) for errors (B,), which before the first update are divided by their own mean."""
         mean = torch.where(self.mean > 0, self.mean, errors.mean())
         tiny = torch.finfo(errors.dtype).tiny
         return (errors / mean.clamp(min=tiny)).clamp(max=self.LARGEST)
 
     @torch.no_grad()
     def add(self, errors: Tensor) -> None:
-        """Move the mean towards that of errors (B,)."""
+        """Move the running mean towards the mean of errors (B,)."""
         found = errors.mean()
         self.mean.copy_(torch.where(self.mean > 0, self.mean.lerp(found, self.RATE), found))
 

@@ -85,7 +85,7 @@ class DIAYN(Auxiliary):
         self._latest: tuple[Any, Tensor] | None = None
 
     def _log_q(self, batch: Batch) -> Tensor:
-        """Return log q(z | s') (B,); for continuous skills without its constant."""
+        """Return log q(z | s') (B,); for continuous skills without the constant term."""
         skill = batch["obs"][self.config.skill]
         skill = skill[:, -1] if skill.dim() == 3 else skill
         scores: Tensor = self.last(self.mlp(self.encoder(batch["next_obs"])))
@@ -108,7 +108,7 @@ class DIAYN(Auxiliary):
 
     @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:
-        """Return the bonus (B,)."""
+        """Return the bonus (B,): log q(z | s') plus log K."""
         latest = self._latest
         is_of_batch = latest is not None and latest[0] is batch["next_obs"]
         log_q = latest[1] if latest is not None and is_of_batch else self._log_q(batch)

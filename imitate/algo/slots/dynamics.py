@@ -224,5 +224,5 @@ register = DYNAMICS.register
 def built(
     config: DynamicsConfig, obs_shapes: Mapping[str, tuple[int, ...]], ac_dim: int
 ) -> Dynamics:
-    """Create the model of a section of the configuration."""
+    """Create the learned model that a configuration section describes."""
     return DYNAMICS.find(config.type)[0](config, obs_shapes, ac_dim)

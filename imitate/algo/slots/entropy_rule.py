@@ -1,4 +1,4 @@
-"""Slot ``entropy`` of algorithms with rollouts: the weight of the policy's entropy follows the entropy.
+"""Slot ``entropy`` of algorithms with rollouts: a rule that adapts the weight of the policy's entropy.
 
 The rules of ALF's ``entropy_target_algorithm`` (github.com/HorizonRobotics/alf), with the weight alpha, the mean
 entropy H of the last two minibatches, the target H* and the signs below, above (H against H*), falling, rising (H
@@ -13,7 +13,7 @@ r begins with log 2; it is multiplied by 0.9 whenever H crosses H*, but at least
 minibatch has less than half of H*, twice H* if that is negative. So alpha also falls while H rises from below, before
 it is too large. H_0 is measured on the first two minibatches.
 
-Departures: alpha changes after an update instead of before it. All ranks use their mean entropy.
+Departures: alpha changes after an update instead of before it. All ranks use the mean entropy over the ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from imitate.config import Section
 
 NETWORK = "entropy_rule"
-"""Name of the rule among the networks."""
+"""Name of the rule's module among the networks."""
 FIRST, INITIAL, FREE, BELOW, ABOVE = -4, -2, -1, 0, 1
 """Stages of the rule ``stages``. Before ``INITIAL``, the entropies of the first two minibatches are measured."""
 FAST, SLOW, VERY_SLOW = math.log(2.0), 0.01, 0.001

@@ -150,7 +150,7 @@ class FrozenPolicy(nn.Module):
     def distribution(
         self, obs: Mapping[str, Tensor], around: Preprocess
     ) -> ActionDistribution | None:
-        """Return the policy's distribution over actions in the outer algorithm's units; None if it is empty.
+        """Return the policy's distribution over actions in the outer algorithm's units; None without a policy.
 
         A policy with a memory sees only the given frames, as at the start of an episode.
 

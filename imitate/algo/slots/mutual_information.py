@@ -68,7 +68,7 @@ class InformationEstimator(nn.Module):
         y_dim: Y.
         condition_dim: C; 0: no condition.
         estimator: bound of the mutual information: 'dv', 'kld', 'jsd' or 'ml'.
-        layer_dims: hidden layers of the networks.
+        layer_dims: widths of the hidden layers of all networks.
         average_rate: rate of the moving average of ``dv``.
     """
 

@@ -471,5 +471,5 @@ class MPPI(Planner):
 
 
 def built(config: PlannerConfig, ac_dim: int) -> Planner:
-    """Create the planner of a section of the configuration."""
+    """Create the planner that a configuration section describes."""
     return PLANNERS.find(config.type)[0](config, ac_dim)

@@ -46,7 +46,7 @@ NETWORK = "reward_weights"
 
 
 class NamedReward(Section):
-    """One entry of ``algo.rewards``."""
+    """Options of one named reward, an entry of ``algo.rewards``."""
 
     source: str = Field(
         "reward",
@@ -226,13 +226,13 @@ class RewardWeights(nn.Module):
 
 
 def add_reward_weights(nets: nn.ModuleDict, config: Any) -> None:
-    """Create the slot's network if the section names rewards."""
+    """Add the network of the reward weights to ``nets``, if the section names rewards."""
     if config.rewards:
         nets[NETWORK] = RewardWeights(config.rewards, config.reward_weights)
 
 
 def reward_weights_in(nets: nn.ModuleDict) -> RewardWeights | None:
-    """Return the slot's network of an algorithm, or None if its section names no rewards."""
+    """Return the network of the reward weights; None if the algorithm's section names no rewards."""
     return cast(RewardWeights, nets[NETWORK]) if NETWORK in nets else None
 
 

@@ -107,7 +107,7 @@ class Scripted(Algo[ScriptedConfig]):
             found = self._experts[number](_Seen(obs))
         except _NotSeenError as error:
             raise ConfigError(
-                f"the expert reads the observation {error}, but sees {', '.join(obs)}: list it under "
+                f"the expert reads the observation {error}, but sees only {', '.join(obs)}: list it under "
                 "observation.modalities"
             ) from error
         except UserError:

@@ -205,7 +205,7 @@ def _kernel_gradient(
 
 
 def _patches(x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """Return the input patch of each result, (B H' W', h w I)."""
+    """Return the input patch of each output position as a row: (B H' W', h w I)."""
     _, inputs, height, width = kernel.shape
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0]))
     # (B, H', W', I, h, w)

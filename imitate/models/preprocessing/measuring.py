@@ -71,7 +71,7 @@ class _Measured:
         self._samples = samples
 
     def obs(self, key: str) -> MeasuredStats | None:
-        """Compute the statistics of an observation, or return None if they have not changed."""
+        """Compute the statistics of an observation, or return None if no earlier step changed its values."""
         steps = [step for step in self._steps if step.acts_on(key)]
         if all(step.keeps_statistics for step in steps):
             return None
@@ -88,7 +88,7 @@ class _Measured:
         return MeasuredStats.of(torch.cat(values))
 
     def actions(self, key: str) -> MeasuredStats | None:
-        """Compute the statistics of an action key, or return None if they have not changed."""
+        """Compute the statistics of an action key, or return None if no earlier step changed its values."""
         steps = [step for step in self._steps if step.changes_actions]
         if all(step.keeps_statistics for step in steps):
             return None

@@ -182,7 +182,7 @@ def through_chain(
 
 
 def check_relations(steps: Steps, actions: ActionLayout) -> None:
-    """Refuse steps that lose an observation to which actions are relative, or that convert a rotation twice.
+    """Raise ConfigError for steps that change a reference observation, or that convert a rotation twice.
 
     Raises:
         ConfigError: the message names the step.

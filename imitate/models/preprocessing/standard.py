@@ -255,7 +255,7 @@ class Normalize(PreprocessStep):
         return actions * self.action_scale + self.action_offset
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
-        """Return a function that applies the step to several vectors at once, or None."""
+        """Return a function that applies the step to several concatenated vectors at once, or None if impossible."""
         index = [i for key in keys for i in range(*self._ranges[key])]
         offset, scale = self.offset[index], self.scale[index]
         return lambda x: (x - offset).div_(scale)
@@ -317,7 +317,7 @@ class Clip(PreprocessStep):
         return actions.clamp(-self.limit, self.limit)
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
-        """Return a function that applies the step to several vectors at once, or None."""
+        """Return a function that applies the step to several concatenated vectors at once, or None if impossible."""
         limit = self.limit
         return (lambda x: x.clamp(-limit, limit)) if self._keys.issuperset(keys) else None
 

@@ -218,7 +218,7 @@ class Resize(PreprocessStep):
                 )
         if not images:
             raise ConfigError(
-                f"{self.name}: no observation is an image; expected one under rgb or depth"
+                f"{self.name}: no observation is an image; list one under rgb or depth in observation.modalities"
             )
         resized = images if self._chosen is None else self._chosen
         changed = {key: spec.obs[key].shape for key in resized}

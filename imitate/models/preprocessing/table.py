@@ -78,8 +78,8 @@ def make_steps(
 ) -> tuple[list[PreprocessStep], list[PreprocessStep]]:
     """Make the steps before the normalization, and the steps after it.
 
-    The normalization is at the entry ``{"step": "normalize"}``; without this entry it is before the first step that
-    must follow it, or at the end.
+    The normalization is at the entry ``{"step": "normalize"}``; without this entry, it is before the first step that
+    must follow the normalization, or at the end.
 
     Raises:
         ConfigError: a step cannot be made from its entry, or is on the wrong side of the normalization.
@@ -164,7 +164,7 @@ def saved_form(
 
 
 def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the constructor from the result of :func:`saved_form` of this or an earlier version.
+    """Convert the result of :func:`saved_form`, of this or an earlier version, to arguments of ``Preprocess``.
 
     Raises:
         CheckpointError: the pipeline was saved by a later version.
