@@ -145,14 +145,14 @@ def moments(**odd):
 RESUMED = {
     "size mismatch": odd_shape,
     "exp_avg has shape (), but its weight has shape (4, 3)": moments(exp_avg=torch.zeros(())),
-    "exp_avg_sq has shape (0,), its": moments(exp_avg_sq=[]),
+    "exp_avg_sq has shape (0,), but its weight": moments(exp_avg_sq=[]),
     "could not convert string to float": moments(step="x"),
     "must be real number": lambda ckpt: ckpt["model"]["optimizers"]["policy"]["param_groups"][
         0
     ].update(lr="x"),
-    "the saved learning-rate schedule has 'last_epoch' 'x'": lambda ckpt: ckpt["model"]["schedulers"]["policy"].update(
-        last_epoch="x"
-    ),
+    "the saved learning-rate schedule has 'last_epoch' 'x'": lambda ckpt: ckpt["model"][
+        "schedulers"
+    ]["policy"].update(last_epoch="x"),
     "wall_s is '1'": lambda ckpt: ckpt["train_state"].update(wall_s="1"),
     "'int' object is not subscriptable": lambda ckpt: ckpt["model"]["optimizers"].update(
         policy=2**63

@@ -56,7 +56,7 @@ def test_a_function_acts_on_raw_vectors_within_the_limits():
     [
         (NAME, EnvError, "own_expert:half"),
         ("own_expert:long", ConfigError, "wanted 1 finite numbers"),
-        ("own_expert:other", ConfigError, "reads the observation 't', but sees s"),
+        ("own_expert:other", ConfigError, "reads the observation 't', but sees only s"),
         ("own_expert:none", ConfigError, "cannot be loaded"),
         ("own_expert:text", ConfigError, "returned 'left': wanted 1 finite numbers"),
         ("own_expert:number", ConfigError, "is of int: name a function of the observation"),
