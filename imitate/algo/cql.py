@@ -66,11 +66,12 @@ def uniform_log_density(action_dim: int) -> float:
 def sampled_logsumexp(q: Tensor, log_density: Tensor) -> Tensor:
     """Estimate of ``log of the integral of exp(Q(s, a)) over a`` by importance samples.
 
-    The samples may come from several distributions, the same number from each; their estimates are averaged.
+    The samples may come from several distributions, with equal numbers of samples; the estimates of all distributions
+    are averaged.
 
     Args:
         q: (*E, B, N) values of N sampled actions.
-        log_density: (B, N) log-density of each sample under the distribution that it was drawn from.
+        log_density: (B, N) log-density of each sample under the distribution from which the sample was drawn.
 
     Returns:
         (*E, B).

@@ -185,7 +185,7 @@ class DT(Algo[DTConfig]):
     """Decision Transformer.
 
     Attributes:
-        target_return: return that rollouts are conditioned on; it may be set, and is used from the next episode on.
+        target_return: return that rollouts are conditioned on; a new value takes effect at the next episode.
     """
 
     recordable = True

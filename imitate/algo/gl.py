@@ -229,8 +229,8 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
             subgoals: {key: (B, ...)}.
             obs: as in :meth:`sample_subgoals`.
             goal: goals, as in :meth:`sample_subgoals`.
-            prior_samples: if positive, draw this number of latents from the prior and return the one nearest to the
-                posterior's.
+            prior_samples: if positive, draw this number of latents from the prior and return the latent that is nearest
+                to the posterior's.
         """
         latent: Tensor = self.planner(subgoals, obs, goal).latent
         if prior_samples == 0:

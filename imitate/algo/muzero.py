@@ -184,7 +184,8 @@ def n_step_values(
         ends: (B, L) 1 at terminal steps.
         mask: (B, L) 1 where the state after a step is known; 0 from the episode's end on.
         values: (B, L + 1) values of the states.
-        n: number of rewards; fewer before an end, or before a state that is not known, whose value then follows.
+        n: number of rewards that are summed before a value is added; fewer before an episode's end or the end of the
+            known states.
         discount: factor per step.
 
     Returns:

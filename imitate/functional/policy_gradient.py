@@ -149,7 +149,7 @@ def vtrace(
         rewards: (T, N).
         values: (T, N).
         next_values: (T, N).
-        ratios: (T, N) probability of the action by the current policy over that when it was taken.
+        ratios: (T, N) probability of the action under the current policy, divided by its probability when it was taken.
         terminals: (T, N), true where the task ended.
         timeouts: (T, N), true where the episode was truncated by its time limit.
         discount: in [0, 1].

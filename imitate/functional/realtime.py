@@ -60,8 +60,8 @@ def prefix_weights(
     """Return the weights (chunk,) in [0, 1] with which the actions of a new chunk are guided towards the old chunk.
 
     Args:
-        delay: d, number of actions of the old chunk that are executed before the new one begins, 0 to ``end``.
-        end: E, number of actions of the new chunk for which the old one has a plan, up to ``chunk``.
+        delay: d, number of actions of the old chunk that are executed before the new chunk begins, 0 to ``end``.
+        end: E, number of actions of the new chunk for which the old chunk has planned actions too, up to ``chunk``.
         chunk: H, number of actions in a chunk.
         schedule: shape of the weights between ``delay`` and ``end``: ``exponential``, ``linear``, ``ones`` or
             ``zeros``.
@@ -109,8 +109,8 @@ def guided_velocity(
 
     Args:
         velocity: velocity of the unguided flow: a function of a point (B, H, A) and its time in [0, 1].
-        prefix: (B, H, A) remaining actions of the old chunk, shifted so that the first one is the present action; its
-            values do not matter where ``weights`` is 0.
+        prefix: (B, H, A) remaining actions of the old chunk, shifted so that the first action is the present action;
+            its values do not matter where ``weights`` is 0.
         weights: (H,) or (B, H), from :func:`prefix_weights`.
         beta: largest strength of the guidance.
         jacobian: ``identity`` or ``vjp``, as described in :mod:`imitate.functional.realtime`.
@@ -155,7 +155,7 @@ def guided_data(
 
     Args:
         denoised: function of a noisy chunk (B, H, A) and its timestep that returns the estimate x0 (B, H, A).
-        prefix: (B, H, A) as for :func:`guided_velocity`.
+        prefix: (B, H, A) remaining actions of the old chunk, as in :func:`guided_velocity`.
         weights: (H,) or (B, H).
         strength: strength of the guidance, at most 1 for ``identity``.
         jacobian: ``identity`` or ``vjp``.
@@ -266,7 +266,7 @@ def given_places(delay: Tensor, first: int, steps: int) -> Tensor:
     """Mark the positions of the given actions in chunks: (B, steps) bool.
 
     Args:
-        delay: (B,) number of given actions, the present one first.
+        delay: (B,) number of given actions, from the present action on.
         first: position of the present action in a chunk.
         steps: H, number of actions in a chunk.
     """

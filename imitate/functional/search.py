@@ -37,7 +37,7 @@ class Leaf(NamedTuple):
 
     Attributes:
         values: (B,) predicted returns from the states on; ignored where the episode ended.
-        priors: (B, A) probabilities of the choices; 0 where one is not allowed.
+        priors: (B, A) probabilities of the choices; 0 for choices that are not allowed.
         rewards: (B,) rewards of the steps that led to the states.
         discounts: (B,) factors of the returns that follow; 0 where the step ended the episode.
     """

@@ -163,8 +163,8 @@ class RecurrentActor(PolicyNetwork):
         rnn: recurrent network over the steps.
         mlp: MLP on the RNN's output at each step.
         head: head on the MLP's output at each step.
-        horizon: number of steps after which the state is reset when acting.
-        open_loop: use the first observation of each horizon for all of its steps.
+        horizon: number of steps after which the recurrent state is reset when acting.
+        open_loop: use the first observation of each horizon for all steps of the horizon.
     """
 
     def __init__(
@@ -348,8 +348,8 @@ _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 class PolicyAndValue(nn.Module):
     """Policy and value, each with its own hidden layers, on a shared encoder.
 
-    A recurrent network is shared by both, because the value depends on the same part of the past as the policy, and its
-    loss gives the network the stronger gradient.
+    Policy and value share a recurrent network, because the value depends on the same part of the past as the policy,
+    and the value's loss gives the network the stronger gradient.
 
     Args:
         encoder: encoder of observations.
@@ -362,7 +362,8 @@ class PolicyAndValue(nn.Module):
         orthogonal_init: initialize weights orthogonally.
         num_values: V; if V > 0, there are V values of each state.
         popart: rate of the values' normalization (:class:`~imitate.models.moments.PopArt`), or None.
-        more: encoder of further observations that only the value sees; None: the value sees those of the policy.
+        more: encoder of further observations that only the value sees; None: policy and value see the same
+            observations.
     """
 
     def __init__(

@@ -94,7 +94,8 @@ class CriticEnsemble(nn.Module):
         num_choices: C; if C > 0, outputs are values of C choices, and actions are not needed as input.
         value_bounds: lowest and highest value, enforced by a tanh; not with atoms.
         num_values: V; if V > 0, each action, choice or atom has V values.
-        activation: ``gelu`` is for critics as in JAX's code, with its smaller ``eps`` of the normalization.
+        activation: activation of the hidden layers. ``gelu`` also uses the smaller ``eps`` of flax's normalization, for
+            critics as in JAX code.
     """
 
     def __init__(

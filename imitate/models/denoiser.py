@@ -26,8 +26,8 @@ class Denoiser(nn.Module):
             condition to (B, T, A).
         frames: F: the condition consists of the features of the last F observations, (B, F, D), oldest first; None: the
             condition is one vector (B, D).
-        marks: true if the network has one more input per action, 1 if the action is given and 0 if it is noisy; see
-            :mod:`imitate.functional.realtime`.
+        marks: true if the network has one more input per action, which is 1 for given actions and 0 for noisy actions;
+            see :mod:`imitate.functional.realtime`.
     """
 
     def __init__(

@@ -193,8 +193,8 @@ class Decoder(nn.Module):
         feedforward_dim: width of the MLPs.
         dropout: dropout of attention weights, of each sublayer and inside the MLPs.
         pre_norm: LayerNorm before each sublayer; false: after each residual sum.
-        first_layer_only: return the first layer's result and do not use the others, as the published code of ACT does
-            by mistake.
+        first_layer_only: return the result of the first layer and skip the other layers, as the published code of ACT
+            does by mistake.
         activation: activation of the MLPs.
     """
 

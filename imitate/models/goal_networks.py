@@ -27,7 +27,7 @@ class GoalActor(PolicyNetwork):
         encoder: encoder of observation and goal, or of the observation alone.
         layer_dims: widths of the hidden layers.
         output_dim: A, size of an action.
-        more: number of further input features, such as those of a goal that is a learned representation.
+        more: number of further input features, such as a learned representation of the goal.
     """
 
     def __init__(

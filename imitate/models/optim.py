@@ -41,12 +41,12 @@ def lr_factor(
     Args:
         step: number of updates done so far.
         scheduler_type: one of :data:`SCHEDULERS`.
-        warmup_steps: number of updates during which the factor rises linearly from 0. The schedule's own step count
-            continues meanwhile, except that of ``cosine``, which starts after the warm-up.
+        warmup_steps: number of updates during which the factor rises linearly from 0. The schedule counts these updates
+            too, except ``cosine``, which starts after the warm-up.
         total_steps: updates of the whole training (for cosine).
         num_cycles: number of cosine waves until ``total_steps``; with 0.5 the factor falls from 1 to 0.
-        decay_factor: factor at each epoch of ``epoch_schedule`` (multistep), or reached at its
-            first (linear).
+        decay_factor: factor at each epoch of ``epoch_schedule`` (multistep), or reached at the first of these epochs
+            (linear).
         epoch_schedule: epochs of the decay (multistep, linear); if empty, the factor is constant.
         steps_per_epoch: updates per epoch.
         every_batch: linear and cosine change at every update; false: only between epochs. Multistep always changes
@@ -274,8 +274,8 @@ def make_optimizer(
     """Build Adam or AdamW, fused into one kernel if torch supports it.
 
     Args:
-        weights: a network, whose parts may have an attribute ``lr_scale``, the factor of their learning rate; or
-            weights, which have the same learning rate. Frozen weights are not optimized.
+        weights: a network, whose submodules may have an attribute ``lr_scale``, a factor on their learning rate; or
+            weights, which all have the same learning rate. Frozen weights are not optimized.
         config: an ``OptimizerConfig``. ``regularization.L2`` is the weight decay.
         device: device of the weights.
     """
@@ -377,7 +377,7 @@ def backward(
             the critic in an actor's loss, get no gradients.
         max_grad_norm: L2 norm over all weights to which gradients are clipped; None: no clipping.
         share: see :data:`ShareGradients`; None if only one process trains.
-        part: index of this part of the batch, from 0, and the number of parts; their gradients are averaged.
+        part: index of this part of the batch, from 0, and the number of parts; the gradients of all parts are averaged.
 
     Returns:
         detached L2 norm of the gradients so far, before clipping, on the device, not synchronized.

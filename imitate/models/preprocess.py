@@ -50,7 +50,7 @@ class Preprocess(nn.Module):
         action_affine: offset and scale of the action keys to normalize.
         obs_clip: largest magnitude of a prepared low_dim number; None: no limit.
         steps: entries of ``train.preprocess``, see :mod:`imitate.models.preprocessing.table`.
-        normalize: the normalization, to be fitted; by default one that changes no values.
+        normalize: the normalization step, which is fitted later; by default, a normalization that changes no values.
         image_types: type of the recorded values of each image ('uint8', 'integer' or 'float'), where it is known.
 
     Attributes:
@@ -58,9 +58,8 @@ class Preprocess(nn.Module):
         normalization: the step that normalizes.
         obs_shapes: shape of one step of each observation as networks see it.
         reference_keys: observations to which actions are relative; empty if actions are not relative.
-        feature_shapes: shapes of features of frozen encoders, by image. Values of such a shape are features that data
-            contain instead of images, and networks receive them unchanged. A training sets this attribute, which is not
-            saved.
+        feature_shapes: shapes of features of frozen encoders, by image key. If a value has such a shape, it is the
+            features of an image, which networks receive unchanged. A training sets this attribute, which is not saved.
     """
 
     normalization: Normalize

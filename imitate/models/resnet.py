@@ -201,10 +201,11 @@ class ResNet(nn.Module):
         freeze: do not train the pretrained weights, and do not update BatchNorm's statistics.
         lr_scale: factor on the learning rate of the trunk's weights.
         norm: see :func:`~imitate.models.resnet.norm_class`.
-        imagenet_normalization: normalize colours in [0, 1] as for ImageNet; None: if the weights are pretrained.
+        imagenet_normalization: normalize colours in [0, 1] as for ImageNet; None: only if the weights are pretrained.
         image_size: side length, in pixels, of the square to which images are resized; None: no resizing.
-        lang_emb_dim: robomimic's key: size of the instruction's embedding; if given, it must equal the observation's.
-        language_dim: size of the instruction's embedding, if there is one.
+        lang_emb_dim: size of the instruction's embedding, a key of robomimic; must equal the size of the observation,
+            if given.
+        language_dim: size of the instruction's embedding; None without instructions.
         default_norm: normalization that is used if ``norm`` is None.
         load_pretrained: load the pretrained weights; false if a checkpoint contains the weights.
     """

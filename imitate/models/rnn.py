@@ -26,8 +26,8 @@ class RNN(nn.Module):
         hidden_dim: size of the hidden state of each layer.
         num_layers: number of stacked layers.
         rnn_type: kind of cell.
-        bidirectional: process windows in both directions. Use it only for whole windows: step by step, the backward
-        direction lacks the future steps with which it was trained.
+        bidirectional: process windows in both directions. This suits only whole windows, because in single steps the
+            backward direction lacks the future steps.
     """
 
     def __init__(

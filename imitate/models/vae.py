@@ -231,7 +231,7 @@ class CategoricalLatent(Latent):
         learn: learn the prior; false: it is uniform.
         condition_dim: size of the condition; None for a prior that does not depend on it.
         layer_dims: widths of the hidden layers of the conditioned prior.
-        hard: make the posterior's samples one-hot, with the gradient of the relaxed ones.
+        hard: make the posterior's samples one-hot, with the gradient of the relaxed samples.
     """
 
     def __init__(
@@ -315,8 +315,8 @@ class VAE(nn.Module):
         decoder_layer_dims: widths of the hidden layers of the decoder.
         decoder_is_conditioned: give s to the decoder (robomimic always does).
         reconstruction_sum_across_elements: sum the squared error over action dimensions instead of averaging it.
-        output_dims: size of each vector that is reconstructed, if it is not an action; such vectors are not squashed,
-            and are returned by :meth:`decode_parts`.
+        output_dims: size of each vector that is reconstructed in place of an action; these vectors are not squashed by
+            a tanh, and are returned by :meth:`decode_parts`.
     """
 
     def __init__(

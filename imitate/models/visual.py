@@ -98,8 +98,8 @@ class VisualCore(nn.Module):
         load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
 
     Attributes:
-        frozen_shape: shape of a frozen trunk's features, which depend only on the image; None if the trunk is trained,
-            or uses the instruction.
+        frozen_shape: shape of a frozen trunk's features, which depend only on the image; None if the trunk is trained
+            or sees the instruction.
     """
 
     default_backbone: ClassVar[str] = "ResNet18Conv"

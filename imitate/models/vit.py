@@ -304,7 +304,7 @@ class ViT(nn.Module):
         features: 'patches': a map of the patches' features; 'class': only the class token, as a map with one cell.
         freeze: do not train the weights.
         lr_scale: factor on the learning rate of the trunk's weights.
-        imagenet_normalization: normalize colours in [0, 1] as in the family's training; None: if the weights are
+        imagenet_normalization: normalize colours in [0, 1] as in the family's training; None: only if the weights are
             pretrained.
         load_pretrained: read the file; false if a checkpoint contains the weights.
     """

@@ -39,8 +39,8 @@ class ResidualVQ(nn.Module):
         num_codes: C, number of codes of each layer.
         num_layers: L, number of layers.
         decay: decay of the moving averages that define the codes.
-        revive_below: if fewer vectors per batch than this are assigned to a code on average, it is set to a random
-            input, preferably one far from its code.
+        revive_below: a code to which fewer vectors per batch are assigned on average is replaced by a random input,
+            preferably an input far from its code.
         kmeans_steps: number of k-means steps of the initialization on the first batch; 0: use random inputs.
     """
 
@@ -75,7 +75,7 @@ class ResidualVQ(nn.Module):
 
         Args:
             x: (B, D).
-            learn: also update the codes (and initialize them at the first call), independently of the module's mode.
+            learn: also update the codes (and initialize them at the first call), in training and evaluation mode.
         """
         with torch.autocast(x.device.type, enabled=False):
             return self._quantize(x.float(), learn)

@@ -71,7 +71,7 @@ class Update:
     Attributes:
         epoch: counted from 1.
         learn: false in validation, in which losses are computed but nothing is changed.
-        losses: losses by the name of the network that is trained by them.
+        losses: scalar losses, by the name of the network that each loss trains.
         info: scalars to log.
     """
 
@@ -101,7 +101,7 @@ class Update:
 
         Args:
             counter: name of the counter in checkpoints.
-            every: number of updates from one true result to the next.
+            every: number of updates per true result.
             first: return true at the first update of each such period instead of at the last.
         """
         if not self.learn:
@@ -122,7 +122,7 @@ class ActorCritic(Algo[RLConfigT]):
     Prepared batches have, for the B samples: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``goal_obs`` or None,
     ``actions`` (B, A), ``rewards`` (B,) summed over n steps, ``discounts`` (B,) 0 after terminals, ``weight`` (B,) or
     None, and if the section requests them ``next_actions`` (B, A), ``chunk`` (B, n, A) and ``chunk_mask`` (B, n). With
-    a value of each named reward, ``rewards`` and ``discounts`` are (B, V), values of critics (E, B, V).
+    one value per named reward, ``rewards`` and ``discounts`` are (B, V), and values of critics (E, B, V).
     """
 
     main_net = "actor"

@@ -90,12 +90,13 @@ class Algo(ABC, Generic[ConfigT]):
         config: the algorithm's section of the configuration; :attr:`algo_config` is an alias.
         nets: all networks with weights, including target networks.
         preprocess: converts raw values to network inputs, and actions back. It is saved separately from the networks.
-        autocast: makes a context for the wide layers of a network, in bf16 if ``train.precision`` requests it. Heads
-            and losses are computed outside it, because likelihoods in bf16 are too inexact.
+        autocast: makes a context in which the wide layers of a network compute in bf16, if ``train.precision`` requests
+            bf16. Heads and losses are computed outside of this context, because likelihoods in bf16 are too inexact.
         encoding: shapes of the observations, and a factory of encoders for them.
         action_mask: choices of a discrete action that the environment allows.
-        ema: moving average of the networks if ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
-        ranks: the processes that train together; only this one, unless a training sets others.
+        ema: moving average of the networks, updated after each update of :attr:`main_net`; None unless
+            ``algo.ema.enabled``.
+        ranks: the processes that train together; by default only this process.
         schedules: the numbers of :attr:`config` that change with the progress of the training.
         counters: numbers of events, such as updates, that later updates depend on; saved for an exact resume.
     """

@@ -97,7 +97,7 @@ class ChunkPolicy(Algo[ConfigT]):
 
         Raises:
             UserError: there is a prefix, but the policy is neither a flow nor a diffusion policy; or there are more
-                planned actions than the policy is trained to be given.
+                than :attr:`max_prefix` planned actions.
         """
         if prefix is None and planned is None:
             return self.from_prediction(self._predict(obs, goal, generator))

@@ -33,9 +33,9 @@ class Encoding:
         frames: number of stacked observations, ``train.frame_stack``.
         default_norm: normalization layers of image encoders if the section names none.
         load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
-        own: networks of the user, which replace the encoder of observations and other networks.
-        is_conditioned: encoders of observations have the further input :data:`CONDITION_KEY`, which no batch from data
-            or an environment contains.
+        own: networks of the user (``algo.networks``), which replace the encoder of observations or other networks.
+        is_conditioned: true if encoders of observations also have the input :data:`CONDITION_KEY`, which is added to
+            batches and observations later.
     """
 
     config: Any
@@ -89,7 +89,7 @@ class Encoding:
 
         Args:
             frames: number of observations whose features are joined; :attr:`frames` by default.
-            goals: false: the encoder sees no goal, even if there are goals.
+            goals: true if the encoder also sees goals, if there are any; false: the encoder never sees goals.
             keys: observations of group ``obs`` that the encoder sees; None: all.
             group: ``critic`` for critics, which also see the observations of that group.
         """

@@ -206,7 +206,7 @@ class EntropyWeight:
 
         Args:
             entropy: mean entropy of the policy, with the target's shape, without gradient.
-            target: replaces :attr:`target`, for example if it depends on the states.
+            target: target entropy that replaces :attr:`target`, for example one that depends on the states.
         """
         assert self.net is not None, "a constant weight learns nothing"
         return (self.net.log * (entropy - (self.target if target is None else target))).sum()

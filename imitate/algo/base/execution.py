@@ -68,7 +68,7 @@ class ChunkExecution:
         Args:
             state: from :meth:`initial_state` or the previous step.
             inputs: inputs of ``predict`` for all B rows.
-            predict: called with the rows that need a new chunk, if there are any.
+            predict: function that predicts chunks, called with the rows that need a new chunk, if there are any.
 
         Returns:
             actions (B, A), the next state, and extras: ``chunk`` (B, K, A), the planned actions from this step on;

@@ -28,8 +28,8 @@ def register_algo_factory_func(
     """Register the function that maps an algorithm's section to ``(class, keyword arguments)``.
 
     Args:
-        algo_name: the name in the configuration; registering it twice raises ConfigError.
-        section: typed section of ``algo`` in the configuration. Without one every key is accepted, and only
+        algo_name: name of the algorithm in configurations; registering a name twice raises ConfigError.
+        section: typed section of ``algo`` in the configuration. Without a section, every key is accepted, and only
             ``optim_params`` has a default. A class derived from an algorithm of this package uses that algorithm's
             section, such as ``BCConfig``, or a subclass of it.
     """
@@ -47,7 +47,7 @@ def register(
     """Register the class of an algorithm.
 
     Args:
-        algo_name: the name in the configuration; registering it twice raises ConfigError.
+        algo_name: name of the algorithm in configurations; registering a name twice raises ConfigError.
         section: typed section of ``algo`` in the configuration.
     """
 
@@ -68,8 +68,8 @@ def register_learner(
     """Register a section for the class of another algorithm; the section fills the slots of that class.
 
     Args:
-        algo_name: the name in the configuration; registering it twice raises ConfigError.
-        learner: name of the algorithm that is trained.
+        algo_name: name of the algorithm in configurations; registering a name twice raises ConfigError. learner: name
+            of the algorithm that is trained.
     """
 
     def decorator(section: type[SectionClass]) -> type[SectionClass]:

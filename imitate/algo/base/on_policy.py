@@ -274,7 +274,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
         Args:
             rollout: raw rollout, see :meth:`prepare_rollout`.
-            obs: its prepared observations (T N, ...).
+            obs: prepared observations of the rollout (T N, ...).
             values: values of the states, in the shape of the rewards.
             next_values: values of the states after the steps.
         """

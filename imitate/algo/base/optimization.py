@@ -52,15 +52,15 @@ class Optimization:
         updates_per_epoch: number of optimizer steps of a network per epoch.
         accumulate: number of losses whose mean gradient makes one optimizer step.
         average: moving average of ``nets``, or None.
-        averaged: name of the network whose steps update the average.
+        averaged: name of the network whose gradient steps update the average.
 
     Attributes:
         watch: called at each step with the network's name, its weights and its gradient norm; None: not called.
         optimizers: optimizers by network.
         schedulers: schedules by network, stepped after each optimizer step.
-        share_gradients: averages gradients over the processes that train together; None if there is only one.
-        share_weights: copies weights and buffers of the first process to the others, for values learned without
-            gradients.
+        share_gradients: averages gradients over the processes that train together; None with a single process.
+        share_weights: copies weights and buffers of the first process to the other processes, for values that are
+            learned without gradients.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ def stacked_frames(
 
     Returns:
         (T N, F, ...) and (M, F, ...) by key, oldest first; and (T, N), false at the first steps of the rollout, whose
-        earlier observations are not in it.
+        earlier observations the rollout does not contain.
     """
     ends = rollout["terminals"] | rollout["timeouts"]
     num_steps, num_envs = ends.shape

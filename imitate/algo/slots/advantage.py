@@ -203,7 +203,7 @@ class Advantage(nn.Module):
         encoding: observations of the algorithm.
 
     Attributes:
-        thresholds: threshold of each task; the first is that of demos without an instruction.
+        thresholds: threshold of each task; the first threshold is for demos without an instruction.
         updates: number of updates.
     """
 
@@ -287,7 +287,7 @@ def conditioned(
 
     Args:
         algo: an :class:`~imitate.algo.base.algo.Algo`.
-        batch: its selected batch.
+        batch: batch that the algorithm selected.
         learn: false: only compute losses and conditions.
 
     Returns:

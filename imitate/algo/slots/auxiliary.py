@@ -102,7 +102,7 @@ class AuxiliaryContext:
     Attributes:
         encoding: observations of the algorithm.
         ac_dim: A, action dimensions.
-        num_choices: C; the first C of the A values are a one-hot choice; 0: all are continuous.
+        num_choices: C; the first C of an action's A values are a one-hot choice; 0: all values are continuous.
         nets: networks of the algorithm.
     """
 
@@ -208,7 +208,7 @@ class Auxiliary(nn.Module, ABC):
 
     Args:
         config: section of the auxiliary.
-        context: parts of the algorithm from which it is built.
+        context: parts of the algorithm from which the auxiliary is built.
     """
 
     def __init__(self, config: Any, context: AuxiliaryContext) -> None:
@@ -286,7 +286,7 @@ def experience_of(batch: Batch, frames: int) -> dict[str, Any]:
     """Return the batch of auxiliaries from a prepared batch of windows with ``following``.
 
     Args:
-        batch: ``obs`` {key: (B, T, ...)}, whose first ``frames`` steps end with the sample's own, and ``following``.
+        batch: ``obs`` {key: (B, T, ...)}, whose first ``frames`` steps end with the sample's step, and ``following``.
         frames: F.
     """
     following = batch["following"]

@@ -110,7 +110,7 @@ class Dynamics(nn.Module, ABC):
         Args:
             batch: prepared transitions of one step: ``obs``, ``next_obs`` {key: (B, ...)}, ``actions`` (B, A),
                 ``rewards`` (B,), ``discounts`` (B,) 0 after terminals, ``weight`` (B,) or None, and ``index`` (B,)
-                int64, the numbers under which the transitions are stored.
+                int64, the storage numbers of the transitions.
         """
 
     @abstractmethod

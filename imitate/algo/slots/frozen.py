@@ -50,8 +50,8 @@ class FrozenPolicy(nn.Module):
         checkpoint: checkpoint of the policy; None if the policy is part of ``experiment.ckpt_path``.
         key: section of the configuration that names the policy, for messages.
         needs_density: refuse a policy without :meth:`distribution`.
-        steered: number of actions that are used of each chunk, if the outer algorithm chooses the noise from which the
-            policy makes it (:meth:`from_noise`); 0 if the policy draws its own noise.
+        steered: number of actions of each chunk that are used, if the outer algorithm chooses the noise of the chunk
+            (:meth:`from_noise`); 0 if the policy draws its own noise.
         trained: true if the outer algorithm trains the weights, by gradients through :meth:`denoising_steps`.
     """
 
@@ -83,8 +83,8 @@ class FrozenPolicy(nn.Module):
             around: the outer algorithm's preprocessing of observations and actions.
 
         Raises:
-            CheckpointError: the policy cannot act on these observations, its actions have another size, or it
-                lacks the density or the noise that is needed.
+            CheckpointError: the policy cannot act on these observations, its actions have another size, or the outer
+                algorithm needs a density or noise that the policy does not have.
         """
         described = {
             "algo_name": ckpt["algo_name"],
@@ -132,7 +132,7 @@ class FrozenPolicy(nn.Module):
         Args:
             obs: (B, ...) observations prepared by ``around``.
             state: state of the frozen policy.
-            around: preprocessing of the outer algorithm; actions are in its units, within -1 and 1.
+            around: preprocessing of the outer algorithm, which defines the units of the actions, within -1 and 1.
             generator: source of randomness; None: the default generator.
         """
         algo = self._algo
@@ -156,7 +156,7 @@ class FrozenPolicy(nn.Module):
 
         Args:
             obs: (B, ...), or (B, F, ...) with stacked frames, oldest first, prepared by ``around``.
-            around: as for :meth:`act`.
+            around: preprocessing of the outer algorithm.
         """
         algo = self._algo
         if algo is None:
@@ -181,7 +181,7 @@ class FrozenPolicy(nn.Module):
 
         Args:
             obs: (B, ...), or (B, F, ...) with F = ``frames`` > 1, oldest first.
-            around: as for :meth:`act`.
+            around: preprocessing of the outer algorithm.
             frames: F. If the policy sees more frames, the oldest frame is repeated.
         """
         if self._algo is None:
@@ -234,7 +234,7 @@ class FrozenPolicy(nn.Module):
 
         Args:
             obs: (B, ...), or (B, F, ...) with F = ``frames`` > 1, oldest first.
-            around: as for :meth:`act`.
+            around: preprocessing of the outer algorithm.
             frames: F.
         """
         steps = [

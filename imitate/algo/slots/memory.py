@@ -187,7 +187,7 @@ class RecurrentMemory:
             encoder: encoder of observations.
             rnn: recurrent network after the encoder.
             obs: (B, ...) observations by key.
-            state: state of the policy, which contains that of :meth:`initial_state`.
+            state: state of the policy, which contains the recurrent state of :meth:`initial_state`.
             goal: (B, ...) goals by key.
             explore: true if the step is learned from, so that the state before it is stored.
 
@@ -462,8 +462,8 @@ def sequences(
         length: largest number of steps of a sequence.
 
     Returns:
-        for each step the index of its sequence and its index in that sequence, (T, N) each; undefined where ``mask`` is
-        false.
+        for each step the index of its sequence and the step's index in the sequence, (T, N) each; undefined where
+        ``mask`` is false.
     """
     steps = np.arange(len(ends))[:, None]
     begins = np.concatenate([np.ones_like(ends[:1]), ends[:-1]])

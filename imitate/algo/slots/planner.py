@@ -176,7 +176,7 @@ def mppi(
         population: number of samples per iteration, P.
         elites: number of best samples, E, to which the Gaussian is fitted.
         iterations: number of refits, at least 1.
-        inverse_temperature: sharpness of the weights; with 0 all elites count the same.
+        inverse_temperature: sharpness of the weights; with 0 all elites have equal weights.
         std_limits: smallest and largest standard deviation.
         generator: source of randomness.
         proposals: (B, P', H, A) plans that are among the P candidates of each iteration; None: no proposals.
@@ -349,8 +349,8 @@ class Planner(ABC):
             explore: add the exploration noise of a rollout.
             generator: source of randomness.
             proposals: (B, P', H, A) plans of a policy, which are candidates in each iteration; None: no proposals.
-            near: share in [0, 1], a scalar, with which mean and standard deviation of the proposals replace those of
-                the first samples; None: 0. Planners without a Gaussian ignore this share.
+            near: share in [0, 1], a scalar, with which mean and standard deviation of the proposals replace mean and
+                standard deviation of the first samples; None: 0. Planners without a Gaussian ignore this share.
         """
 
     def _start(

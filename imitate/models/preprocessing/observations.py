@@ -25,7 +25,7 @@ class ObsPlan(NamedTuple):
     Attributes:
         keys: the selected keys.
         packed: vectors that are concatenated and prepared together.
-        sizes: number of values of each of these vectors.
+        sizes: number of values of each vector in ``packed``.
         together: functions applied to the concatenated vectors, in order.
         device: device of the result.
         one_by_one: for each other key, the steps that change it, in order.
@@ -104,7 +104,7 @@ def obs_plan(
         device: device of the result.
 
     Raises:
-        UserError: there is no observation of that name.
+        UserError: a selected key is not an observation.
     """
     chosen = tuple(raw_shapes) if keys is None else keys
     for key in chosen:

@@ -25,11 +25,11 @@ class RelativeActions(PreprocessStep):
 
     Args:
         observation: vector observation, such as the position of the gripper.
-        action: action key; None if there is only one.
-        dims: indices of the action's numbers that are made relative; None: the first ones, as many as
+        action: action key; None if there is only one action key.
+        dims: indices of the action's numbers that are made relative; None: the first numbers, as many as
             ``observation_dims`` has.
         observation_dims: indices of the observation's numbers that are subtracted, as many as ``dims``; None: the first
-            ones, as many as ``dims`` has; all if both are None.
+            numbers, as many as ``dims`` has, or all if both are None.
     """
 
     changes_actions = True

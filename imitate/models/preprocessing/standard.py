@@ -277,7 +277,7 @@ class Clip(PreprocessStep):
     Args:
         limit: largest magnitude.
         observations: keys of vectors; None: all low_dim observations.
-        actions: True: also clip the actions that networks learn; their predictions are not clipped.
+        actions: True to clip also the actions that networks learn; predicted actions are not clipped.
     """
 
     invertible = False

@@ -27,7 +27,8 @@ class BinaryActions(PreprocessStep):
 
     Args:
         dims: indices of the numbers in the whole action.
-        values: the lower and the higher value; None: the extremes of the data, which must have no other values.
+        values: the lower and the higher value; None: the smallest and the largest value of the data, which must have no
+            others.
 
     Attributes:
         low, high: (len(dims),) the two values of each number.
@@ -252,7 +253,8 @@ class Tokenize(PreprocessStep):
     tokenizer in :meth:`encode` and sets the number of its tokens in :attr:`vocabulary`.
 
     Args:
-        length: number of tokens of an instruction; shorter ones are padded with zeros, longer ones truncated.
+        length: number of tokens of an instruction; shorter instructions are padded with zeros, longer instructions
+            truncated.
         observation: key of the observation with the bytes.
     """
 

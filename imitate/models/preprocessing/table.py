@@ -50,7 +50,7 @@ def make_step(entry: Mapping[str, Any], place: str = "train.preprocess") -> Prep
         place: dotted key of the entry, for messages.
 
     Raises:
-        ConfigError: there is no step of this name, it does not have an option, or a required option is missing.
+        ConfigError: the step's name is unknown, or an option is unknown or missing.
     """
     options = {key: value for key, value in entry.items() if key != "step"}
     name = str(entry.get("step", ""))
