@@ -492,7 +492,7 @@ class MuZero(Algo[MuZeroConfig]):
         root = tree.root(z, self.action_mask.to_act(obs))
         if explore and config.noise_share > 0:
             drawn = draw_dirichlet(torch.from_numpy(root.priors), config.noise_alpha, generator)
-            noise = drawn.numpy() * np.sign(root.priors)  # no noise on forbidden choices
+            noise = drawn.numpy() * np.sign(root.priors)  # the noise of forbidden choices is 0
             noise /= noise.sum(1, keepdims=True)
             root = root._replace(priors=root.priors + config.noise_share * (noise - root.priors))
         visits = torch.from_numpy(search(root, tree, config.simulations, self.rule).visits).to(z)

@@ -224,7 +224,7 @@ class ReinFlow(OnPolicy[ReinFlowConfig]):
         return cast(Tensor, found)
 
     def _critic(self, obs: Obs) -> Tensor:
-        """Return the values (B,) of observations, with named rewards (B, S + 1)."""
+        """Return the values of observations: (B,), or with named rewards (B, S + 1)."""
         values: Tensor = self.nets["value"](obs)[0]
         return values
 

@@ -168,5 +168,5 @@ def test_more_given_actions_than_in_training_are_refused():
     algo = make()
     with pytest.raises(UserError, match=r"4 planned actions .*max_delay 4"):
         algo.predict_chunk(seen, planned=torch.zeros(1, 4, 2))
-    with pytest.raises(UserError, match="trained to be given 0"):
+    with pytest.raises(UserError, match="trained with at most 0"):
         make(max_delay=0).predict_chunk(seen, planned=torch.zeros(1, 1, 2))

@@ -59,7 +59,7 @@ def test_unknown_normalizations_are_refused(fit, mode, words):
 
 def test_quantiles_that_are_not_known_are_refused():
     image = MeasuredStats(STATS.mean, STATS.std, STATS.min, STATS.max, None)
-    with refused("train.obs_normalization of 'x': 'quantile' is for vectors", error=ConfigError):
+    with refused("train.obs_normalization of 'x': 'quantile' needs quantiles", error=ConfigError):
         fit_obs("quantile", image, "x")
 
 

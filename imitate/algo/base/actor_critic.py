@@ -414,7 +414,7 @@ class ActorCritic(Algo[RLConfigT]):
         return with_chunk(selected) if self.config.values_chunks else selected
 
     def _discounts(self, batch: Batch) -> Tensor:
-        """Return the discounts (B,): of each transition's duration, if actions last several steps; 0 after an end."""
+        """Return the discounts (B,), 0 after an end; if actions last several steps, for each transition's duration."""
         discounts: Tensor = batch["discounts"]
         if not self.global_config.train.online.repeats:
             return discounts

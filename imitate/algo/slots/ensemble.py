@@ -35,7 +35,7 @@ from imitate.models.moments import RowMoments
 FIRST_END_LOGIT = -5.0
 """Initial logit of an episode end: a probability of 0.7 %."""
 FIRST_BOUNDS = (-10.0, 0.5)
-"""Initial bounds of log variances."""
+"""Lower and upper bound of predicted log variances before training."""
 
 
 class EnsembleConfig(DynamicsConfig):

@@ -208,7 +208,7 @@ def _patches(x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> Tensor:
     """Return the input patch of each output position as a row: (B H' W', h w I)."""
     _, inputs, height, width = kernel.shape
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0]))
-    # (B, H', W', I, h, w)
+    # windows: (B, H', W', I, h, w)
     windows = pixels.unfold(1, height, stride[0]).unfold(2, width, stride[1])
     return windows.permute(0, 1, 2, 4, 5, 3).reshape(-1, height * width * inputs)
 

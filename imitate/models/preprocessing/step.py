@@ -142,7 +142,7 @@ class PreprocessStep(nn.Module):
         return targets
 
     def place_before(self, dim: int) -> int:
-        """Return the index before the step of a number that has the index ``dim`` after it and is not changed."""
+        """Return the index, before this step, of an unchanged number of the action whose index after it is ``dim``."""
         return dim
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
