@@ -1,7 +1,8 @@
 """Adversarial inverse reinforcement learning (AIRL): the discriminator contains a reward that can be reused.
 
 Fu, Luo, Levine, "Learning Robust Rewards with Adversarial Inverse Reinforcement Learning", ICLR 2018
-(arXiv:1710.11248). PPO learns from these rewards. With a reward g, a shaping potential h and the current policy pi:
+(arXiv:1710.11248). PPO learns from the rewards of the discriminator. With a reward g, a shaping potential h and the
+current policy pi:
 
     f(s, a, s') = g(s, a) + discount h(s') - h(s)                                      -> AIRLRewards.shaped
     l = f(s, a, s') - log pi(a | s)                                                    -> AIRLRewards.logits

@@ -15,14 +15,14 @@ n, a = the demonstrated action, s = the observation, x = copies of observations 
 With ``hypernetwork.enabled`` the members' weights are made from noise (:mod:`imitate.models.generator`): each update
 draws new members, and the n members that act are made from noise that is drawn once and saved  -> GeneratedActor
 
-The members are one network of batched products. At demonstrated observations the loss keeps the members together;
-elsewhere only the repulsion acts and pushes them apart.
+The members are computed as one network, by batched matrix products. At demonstrated observations the loss keeps the
+members together; elsewhere only the repulsion acts and pushes them apart.
 
 Departures: the noise is added to the encoder's features, so that it has the same meaning for vectors and images, in
 units of each feature's standard deviation over the batch; the loss is a mean instead of a sum over the data, so that
-``weight`` is a squared action instead of 1; the function of ``minmax`` sees one observation's output at a time, because
-a function of a whole batch's outputs would depend on the size of the batch. All members learn from all rows: their
-initial weights and the repulsion make the difference, not a bootstrap.
+``weight`` has the unit of a squared action instead of being 1; the function of ``minmax`` sees one observation's output
+at a time, because a function of a whole batch's outputs would depend on the size of the batch. All members learn from
+all rows: their initial weights and the repulsion make the difference, not a bootstrap.
 """
 
 from __future__ import annotations

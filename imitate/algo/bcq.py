@@ -16,9 +16,9 @@ samples:
 
 Without the actor, which is robomimic's default, xi is 0. A mixture is sampled as in acting, by default at its means.
 Departures from robomimic: the projection uses all atoms (robomimic takes the second atom for the last one); mixtures
-and distributional critics can be combined; a distributional ensemble is an ensemble (robomimic uses one of its
-members), whose target mixes its distributions of the lowest and of the highest mean with weights w and 1 - w, so that
-its mean is the target above.
+and distributional critics can be combined; all members of a distributional ensemble are used (robomimic uses only one),
+and the target mixes the distributions with the lowest and the highest mean with the weights w and 1 - w, so that the
+mean of the mixture is the target above.
 """
 
 from __future__ import annotations

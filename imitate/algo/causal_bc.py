@@ -12,9 +12,9 @@ and the policy learns to make no predictable errors:
     f:  -(2 (a - pi(s)) f - f^2) + norm_weight |f|, pi held                              -> CausalBC._discriminator_loss
     pi: 2 (a - pi(s)) f + bc_weight (a - pi(s))^2, f held                                -> CausalBC._loss
 
-The best f is E[ a - pi(s) | s_{t-k} ], so that the value of the game is its mean square, which is 0 only if no error is
-predictable. k is ``instrument_lag``: noise shared by two successive actions needs 1, as in the paper; noise shared by k
-+ 1 actions needs k.
+The best f is E[ a - pi(s) | s_{t-k} ]. The value of the game is then the mean square of f, which is 0 only if no error
+is predictable. k is ``instrument_lag``: noise shared by two successive actions needs 1, as in the paper; noise shared
+by k + 1 actions needs k.
 
 Departures from the published code: f is updated before the policy and with a larger learning rate, by Adam, instead of
 an optimistic Adam without momentum and a common learning rate; |f| is the root mean square instead of the norm over the

@@ -30,7 +30,7 @@ that collected the data:
 
 If a demo ends without a terminal, its last reward is assumed to continue for ever (``continue_truncated``). The
 published code does so for failed episodes of tasks with sparse rewards, and it is consistent with bootstrapping at
-timeouts. Set it to false for dense rewards, whose last value does not predict later ones.
+timeouts. Set ``continue_truncated`` to false for dense rewards, whose last value does not predict later rewards.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ chunk a has K executed actions. With the policy of the noise pi(w | s), a tanh-G
     alpha rises while the entropy is below its target, falls while it is above                 -> EntropyWeight.loss
 
 Q is learned from executed actions, so demonstrations and replayed steps are used alike. Q^W gives the actor a gradient
-that does not pass through the frozen policy. A frozen policy starts from noise like that of its training, so whatever
-the actor chooses, actions stay close to the demonstrated ones.
+that does not pass through the frozen policy. The frozen policy always starts from noise similar to that of its
+training, so actions stay close to demonstrated actions, whatever noise the actor chooses.
 
 Departures: each member of the ensemble of critics is distilled into its own noise critic; the default network is
 smaller (the authors' network has three layers of 2048). ``noise.steps`` below the length of the chunk repeats noise

@@ -2,7 +2,7 @@
 
 Kostrikov, Nair, Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022 (arXiv:2110.06169), with
 goals as in OGBench (Park et al., ICLR 2025, arXiv:2410.20092). With the reward r = -1, or 0 in the goal, the discount
-d, which is 0 there, two critics Q_i and their targets Q'_i:
+d, which is 0 in the goal, two critics Q_i and their targets Q'_i:
 
     L_V = E[ L2_tau(min_i Q'_i(s, a, g) - V(s, g)) ],  L2_tau(u) = |tau - 1(u < 0)| u^2         -> GCIQL._value_loss
     L_Q = sum_i E[ (r + d V(s', g) - Q_i(s, a, g))^2 ]                                          -> GCIQL._critic_loss

@@ -2,8 +2,8 @@
 
 Park et al., "OGBench: Benchmarking Offline Goal-Conditioned RL", ICLR 2025 (arXiv:2410.20092), appendix; the value
 learning is that of Park et al., "HIQL", NeurIPS 2023 (arXiv:2307.11949), a version of IQL (Kostrikov et al.,
-arXiv:2110.06169) without Q. With the reward r = -1, or 0 in the goal, the discount d, which is 0 there, two values V_i
-and their targets V'_i:
+arXiv:2110.06169) without Q. With the reward r = -1, or 0 in the goal, the discount d, which is 0 in the goal, two
+values V_i and their targets V'_i:
 
     A' = r + d min_i V'_i(s', g) - mean_i V'_i(s, g)
     L_V = sum_i E[ |tau - 1(A' < 0)| (r + d V'_i(s', g) - V_i(s, g))^2 ]                        -> GCIVL._value_loss

@@ -2,7 +2,8 @@
 
 The planner of hierarchical policies: Mandlekar et al., "Learning to Generalize Across Long-Horizon Tasks from Human
 Demonstrations", RSS 2020 (arXiv:2003.06085), and "IRIS", ICRA 2020 (arXiv:1911.05321). With g = the observation
-``subgoal_horizon`` steps after s, or the demo's last one, K the number of its keys, and |g_k|^2 the mean of squares:
+``subgoal_horizon`` steps after s, or the last observation of the demo, K the number of its keys, and |g_k|^2 the mean
+of squares:
 
     GL       sum_k |f(s)_k - g_k|^2                                                     -> GL._planner_loss
     GL_VAE   1/K sum_k |decode(z, s)_k - g_k|^2 + kl_weight KL(q(z|g, s) || p(z|s)), z ~ q

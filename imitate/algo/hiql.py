@@ -2,7 +2,7 @@
 
 Park, Ghosh, Eysenbach, Levine, "HIQL: Offline Goal-Conditioned RL with Latent States as Actions", NeurIPS 2023
 (arXiv:2307.11949), with goals and settings of OGBench (Park et al., ICLR 2025, arXiv:2410.20092). With the reward
-r = -1, or 0 in the goal, the discount d, which is 0 there, a representation R(s, g) of length sqrt(K), values
+r = -1, or 0 in the goal, the discount d, which is 0 in the goal, a representation R(s, g) of length sqrt(K), values
 V_i(s, g) = V_i(s, R(s, g)), targets V'_i, which see the same R, V = mean_i V_i, and w the state n steps after s:
 
     A' = r + d min_i V'_i(s', g) - mean_i V'_i(s, g)

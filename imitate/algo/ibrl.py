@@ -1,7 +1,7 @@
 """Imitation bootstrapped RL: a frozen imitation policy proposes actions, and the critics choose.
 
 Hu, Mirchandani, Sadigh, "Imitation Bootstrapped Reinforcement Learning", RSS 2024 (arXiv:2311.02198). With the
-imitation policy b, the learned one pi, targets Q' and pi':
+imitation policy b, the learned policy pi, targets Q' and pi':
 
     acting: b(s) or pi(s) + noise, the one with the larger minimal Q'                     -> IBRL._act
     target = r + g max over a' in {b(s'), clip(pi'(s') + clipped noise)}
@@ -11,9 +11,10 @@ imitation policy b, the learned one pi, targets Q' and pi':
     critics: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                      -> IBRL._critic_loss
     actor:   -mean over e of Q_e(s, pi(s)), with dropout in the actor                        -> IBRL._actor_loss
 
-Critics are initialized to 0 and ties go to the imitation policy, so that it acts alone until something has been
-learned. The published settings for states are the soft choice with beta 10, which keeps trying both if their values
-hardly differ, and also draws at test time. As published, critics have layer normalization.
+Critics are initialized to 0, and at equal values the imitation policy's action is taken, so that the imitation policy
+acts alone until the critics have learned something. The published settings for states are the soft choice with beta 10,
+which keeps trying both if their values hardly differ, and also draws at test time. As published, critics have layer
+normalization.
 
 Departures: acting uses all critics instead of a few random ones. In updates, an imitation policy with a memory acts as
 at the start of an episode, from at most ``train.frame_stack`` observations.

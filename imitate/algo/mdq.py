@@ -12,8 +12,8 @@ of an action is one of K bins of [-1, 1], with values q_i(s, a_<i, .) of the bin
     alpha       rises while the entropy is below its target                                  -> MDQ._update
 
 The alpha term is the divergence from uniform bins. So critics of any form learn the values, and the structured network,
-from which actions can be drawn exactly, learns from the critics. The target entropy is that of SAC, for bins of width 2
-/ K.
+from which actions can be drawn exactly, learns from the critics. The target entropy is SAC's, converted to bins of
+width 2 / K.
 
 Departures: there is one structured network instead of one per critic (ALF's policy uses only the first); each number
 has its own layers.

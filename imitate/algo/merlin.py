@@ -13,10 +13,11 @@ observation, the predictor's recurrent output h and reading m, and memory rows M
 The policy has its own recurrent network and key. It sees z without gradient; the value sees the same inputs, and z with
 gradient.
 
-Departures: a clipped surrogate (PPO) in place of one actor-critic update. The recurrent networks, the memory, policy
-and value see the mean of q, and only the decoder sees a sample, so that the policy in an update equals the policy in
-the rollout. The previous action is an observation, if the wrapper ``previous_action`` is set; the prior does not see
-it. No values of actions are predicted. A write leaves the other rows as they are; nothing is scaled by 1 - 1 / size.
+Departures: the clipped surrogate of PPO takes the place of a single actor-critic update. The recurrent networks, the
+memory, policy and value see the mean of q, and only the decoder sees a sample, so that the policy in an update equals
+the policy in the rollout. The previous action is an observation, if the wrapper ``previous_action`` is set; the prior
+does not see it. No values of actions are predicted. A write does not change the other rows; nothing is scaled by 1 - 1
+/ size.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ z_0 = h(o_0), z_{k+1} = d(z_k, a_k) for K steps, and h', v' of a copy that follo
     reward, end  CE(r(z_k, a_k), r_k); binary cross-entropy of the end from z_{k+1}     -> MuZero._loss
     consistency  -cos(P(z_k), h(o_k) projected, without gradient)                       -> MuZero._loss
 
-The loss of step 0 has the weight 1, that of each later one 1 / K; the gradient into d is halved at each step. States
-after an end are absorbing: y and r are 0, and there is no policy to learn. Numbers, as actions, are C candidates per
-state: a quarter of them uniform, the others drawn from p; the search has equal priors.
+The loss of step 0 has the weight 1, the loss of each later step 1 / K; the gradient into d is halved at each step.
+States after an end are absorbing: y and r are 0, and there is no policy to learn. Numbers, as actions, are C candidates
+per state: a quarter are drawn uniformly, the others from p; the search has equal priors.
 
 Departures: all policy targets are searched anew, and none is stored; latent states are products of simplices, not
 scaled to [0, 1]; rewards and values are distributions over atoms in symlog units; a search ends where an end is

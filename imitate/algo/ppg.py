@@ -12,7 +12,7 @@ first of these passes:
     L = 1/2 E[ (V_aux(s) - R)^2 ] + clone_weight E[ KL(pi_phase(. | s) || pi(. | s)) ]  -> PPG._joint_loss
         + 1/2 E[ (V(s) - R)^2 ]
 
-V has hidden layers of its own. It reads the shared encoder of observations without gradient except in these phases, as
+V has its own hidden layers. It reads the shared encoder of observations without gradient except in these phases, as
 in the paper's variant with one network; vectors have no encoder to share. Departure: V_aux also learns between the
 phases, without gradient for the policy's layers.
 """

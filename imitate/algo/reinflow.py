@@ -1,8 +1,8 @@
 """ReinFlow: PPO through the denoising steps of a cloned flow or diffusion policy.
 
 Zhang, Yu, Su, Wang, "ReinFlow: Fine-tuning Flow Matching Policy with Online Reinforcement Learning", NeurIPS 2025
-(arXiv:2505.22094). The cloned policy makes a chunk from noise x_0 in S steps f_k without noise: those of the flow, or
-of DDIM. Noise of a learned size is added to each step, so that the chain x_1 ... x_S of a chunk has a density:
+(arXiv:2505.22094). The cloned policy makes a chunk from noise x_0 in S steps f_k without noise: the steps of the flow,
+or of DDIM. Noise of a learned size is added to each step, so that the chain x_1 ... x_S of a chunk has a density:
 
     x_k+1 ~ N(f_k(x_k, s), sigma_k(s)^2), x_0 ~ N(0, 1)                                     -> ReinFlow._drawn
     log pi(x | s) = sum_k log N(x_k+1; f_k(x_k, s), sigma_k(s)^2)                           -> ReinFlow.policy_of
@@ -10,9 +10,9 @@ of DDIM. Noise of a learned size is added to each step, so that the chain x_1 ..
     L = -E[ min(rho A, clip(rho, 1 - c, 1 + c) A) ] - entropy_weight E[ H(pi) ]             -> ReinFlow._loss
     L_V = E[ (V(s) - R)^2 ]                                                                 -> ReinFlow._value_loss
 
-Gradients pass through one step at a time, since the chain is kept as it was drawn. The advantage A of a chunk is that
-of its ``n_step`` executed actions: within a chunk lambda is 1, so that its rewards and the value after it count in
-full, from chunk to chunk it is ``trace``. The trained policy acts without the added noise.
+Gradients pass through one denoising step at a time, because the chain is stored as it was drawn. The advantage A of a
+chunk is computed for its ``n_step`` executed actions: within a chunk lambda is 1, so that the chunk's rewards and the
+value after it count in full; between chunks lambda is ``trace``. The trained policy acts without the added noise.
 
 Departures: sigma is the same for all actions of a chunk, and depends on the state and the step alone; log-densities
 are summed, not averaged, over steps and numbers, so that ``clip`` is larger (the authors' 0.01 is for the mean); the

@@ -10,8 +10,8 @@ frozen policy b, the correction f in [-1, 1] and its scale k:
     Residual._target_actions
     actor:   -mean over e of Q_e(s, pi(s)) + p mean |Q| f(s, b(s))^2                         -> Residual._actor_loss
 
-The frozen policy may be of any kind; only its actions are used. Critics evaluate the action that was taken, so that
-demonstrations and replayed steps have one form (``train.online.demo_ratio``).
+The frozen policy may be of any kind; only its actions are used. Critics evaluate the executed action, so that
+demonstrations and replayed steps are used alike (``train.online.demo_ratio``).
 
 The penalty is specific to this toolkit. It is similar to the penalty of Andrychowicz et al., "Hindsight Experience
 Replay", NIPS 2017
@@ -20,8 +20,8 @@ rewards only at success, one action changes a value by less than the critics' er
 the gradient's size would follow these errors to the largest correction everywhere. With the penalty, the correction
 differs from 0 only if this increases the value.
 
-Departures: the clip has the gradient 1, so that a correction beyond the limits can return. In updates, a policy with a
-memory acts as at the start of an episode, from at most ``train.frame_stack`` observations.
+Departures: the clip has the gradient 1, so that a correction beyond the limits can shrink again. In updates, a policy
+with a memory acts as at the start of an episode, from at most ``train.frame_stack`` observations.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ choice combined with continuous numbers, pi(c | s) pi(u | s, c). With targets Q'
     alpha:  rises while the entropy is below its target, falls while it is above       -> SAC._temperature_loss
 
 The target entropy of continuous numbers is -(their count), as in the paper. For choices it is half of log(choices)
-(``temperature.choice_entropy``) instead of 0.98 of it, which would make a policy of two choices almost uniform. Choices
-are always summed over instead of sampled. Departures: errors are summed over the critics and not halved; the logarithm
-of alpha is learned, as in the authors' code. With ``algo.rnn`` all networks share a recurrent encoder
+(``temperature.choice_entropy``) instead of 0.98 log(choices), which would make a policy of two choices almost uniform.
+Choices are always summed over instead of sampled. Departures: errors are summed over the critics and not halved; the
+logarithm of alpha is learned, as in the authors' code. With ``algo.rnn`` all networks share a recurrent encoder
 (:mod:`imitate.algo.slots.memory`); with ``algo.prior`` log pi is relative to a prior (:mod:`imitate.algo.slots.prior`);
-with ``algo.optimism`` rollouts are those of OAC (:mod:`imitate.algo.slots.exploration`). With ``algo.target`` ``data``
+with ``algo.optimism`` rollouts explore as in OAC (:mod:`imitate.algo.slots.exploration`). With ``algo.target`` ``data``
 targets are SARSA's, for the action a' that was taken next (Rummery & Niranjan 1994):
 
     target = r + g min_e Q'_e(s', a')                                                  -> SAC._target

@@ -17,7 +17,7 @@ critics Q with targets Q', the discount g and the step weights w_t = rho^t / H:
     act          MPPI with plans of the policy among its candidates                          -> TDMPC2._act
 
 Latent states are products of simplices (:class:`~imitate.models.latent.SimNorm`). S is the moving distance between the
-5th and 95th percentile of Q, at least 1; the entropy is that of the Gaussian before its tanh, times the number of
+5th and 95th percentile of Q, at least 1; the entropy is computed for the Gaussian before its tanh, times the number of
 action dimensions A, as in the authors' code.
 
 Departures: windows that are cut short by an episode's end are drawn and masked, instead of never drawn; all plans of

@@ -16,10 +16,10 @@ schedule, which ends with the stage.
 
 Departures from the published code: the code of a layer is drawn given the codes of previous layers (an option in the
 published code), since independently drawn codes mix different ways of solving a task; the offset is learned for the
-codes of the demonstration, as in BeT, not for drawn codes, whose offset would point from one way to another; it is the
-output of a network that sees the codes, not one output per code; padded actions are replaced by the last real one and
-left out of the losses; one chunk is predicted, from the newest observation. The weights of the losses are divided by
-the weight of the first code.
+codes of the demonstration, as in BeT, not for drawn codes, whose offset would point from one way of solving the task to
+another; the offset is the output of a network that sees the codes, not one output per code; padded actions are replaced
+by the last real action and left out of the losses; one chunk is predicted, from the newest observation. The weights of
+the losses are divided by the weight of the first code.
 """
 
 from __future__ import annotations

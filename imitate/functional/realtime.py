@@ -16,17 +16,17 @@ identity, which saves the backward pass through the network; ``"vjp"`` is the pa
 In training-time real-time chunking the policy is given the first actions of its chunk as an input:
 Black, Ren, Equi, Levine, "Training-Time Action Conditioning for Efficient Real-Time Chunking", 2025
 (arXiv:2512.05964). A prediction that takes d control steps has to continue the d actions that are executed meanwhile.
-In training these are actions of the demonstration, for a random delay d per sample; a is the demonstrated chunk and x_t
-a noisy one:
+In training the given actions are those of the demonstration, for a random delay d per sample; a is the demonstrated
+chunk and x_t a noisy one:
 
     d uniform in 0 .. D                                                      -> draw_given
     input_i = a_i, without noise, for i < d;  x_t,i for the others           -> Given.fill
     loss = sum of the errors at i >= d / number of the actions at i >= d     -> Given.rest
     acting: the planned actions in place of the a_i, in every step from noise to actions
 
-In the paper each action has its own time: that of clean data for i < d, and t for all others. The networks here have
-one time and a number per action that marks the given actions, which is the same information for every network. Chunks
-may begin before the newest observation, so i counts from the present action; past actions are not given.
+In the paper each action has its own time: the time of clean data for i < d, and t for all other actions. The networks
+here have one time, and one more input per action that marks given actions, which is the same information. Chunks may
+begin before the newest observation, so i counts from the present action; past actions are not given.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ n(s, a) visits of an edge and N = 1 + sum_a n(s, a) of a state:
 
 Schrittwieser et al., "Mastering Atari, Go, Chess and Shogi by Planning with a Learned Model", Nature 2020
 (arXiv:1911.08265); policy: Grill et al., "Monte-Carlo Tree Search as Regularized Policy Optimization", ICML 2020
-(arXiv:2007.12509). The discount g of a step is 0 at an end, and negative in a game of two players in turn, whose values
-are those of the player to move. Departure: the value of an edge without a visit is that of its state, not 0.
+(arXiv:2007.12509). The discount g of a step is 0 at an end. It is negative in a game of two players who move in turn,
+where values are those of the player to move. Departure: the value of an edge without a visit is the value of its state,
+not 0.
 """
 
 from __future__ import annotations

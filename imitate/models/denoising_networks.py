@@ -4,8 +4,8 @@ A residual MLP to which the condition is added is far cheaper than a U-Net, and 
 low-dimensional tasks.
 
 The transformer is that of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137). The noisy actions are the tokens of a
-causal decoder; its memory contains a token for the diffusion step and one for each observation step. Names of the
-weights, initialization and mask are those of the original.
+causal decoder; the decoder's memory contains a token for the diffusion step and a token for each observation step.
+Names of weights, initialization and mask are those of the original code.
 """
 
 from __future__ import annotations

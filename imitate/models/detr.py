@@ -1,7 +1,7 @@
 """Encoder and decoder of DETR (Carion et al. 2020, arXiv:2005.12872), as in ACT (Zhao et al. 2023, arXiv:2304.13705).
 
 Unlike GPT's blocks, positions are added to queries and keys in every layer and never to values, and by
-default LayerNorm follows each sum. Names of the weights are those of the original.
+default LayerNorm follows each sum. Names of the weights are those of the original code.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ Functional Gradients", ICML 2021 (arXiv:2103.01291). Hypernetwork: Ratzlaff, Fux
 
 Departures: the product with the inverse Jacobian is solved by a system of K equations, where the paper learns it with a
 network, and damped, because one nearly singular J would outweigh all other draws; svgd and gpvi take means over the
-other n - 1 draws instead of a second draw, because a draw's part in its own mean is its gradient alone, without
-repulsion, which shrinks what is learned. A weight of the MLP is a number of the particle over the root of its layer's
-inputs, so that particles of unit size are a usual start.
+other n - 1 draws instead of a second draw, because the draw itself would add only its gradient to the mean, without
+repulsion, which would make the learned distribution too narrow. A weight of the MLP is a number of the particle divided
+by the root of the layer's number of inputs, so that particles of unit size give a usual initialization.
 
 To fit samples to a density exp(-L / w):
 

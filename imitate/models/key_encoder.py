@@ -1,10 +1,11 @@
 """Network of one observation, or of several observations that share it: randomizers, core, ReLU.
 
 A core is a module built as ``core(input_shape, **core_kwargs)`` with an attribute ``output_shape``; its ``forward``
-maps ``(B, *input_shape)`` to ``(B, *output_shape)``. If its constructor has arguments of these names, they are passed
-too: ``language_dim`` (size of ``lang_emb``, or None), ``default_norm`` ('batch' or 'group'), ``load_pretrained`` (false
-if a checkpoint contains the weights). A core with a true attribute ``uses_language`` is called as ``core(x, language)``
-with an embedding ``(B, D)``. Other packages offer cores by entry points in the group 'imitate.encoders'.
+maps ``(B, *input_shape)`` to ``(B, *output_shape)``. If the constructor of a core has arguments of the following names,
+they are passed too: ``language_dim`` (size of ``lang_emb``, or None), ``default_norm`` ('batch' or 'group'),
+``load_pretrained`` (false if a checkpoint contains the weights). A core with a true attribute ``uses_language`` is
+called as ``core(x, language)`` with an embedding ``(B, D)``. Other packages offer cores by entry points in the group
+'imitate.encoders'.
 """
 
 from __future__ import annotations

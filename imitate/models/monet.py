@@ -8,9 +8,9 @@ Representation", 2019 (arXiv:1901.11390). For slots k = 1..G of an image x, with
     decoder   x_k, log m'_k of each z_k, from z_k at every place and the place's coordinates     -> SlotDecoder
     loss      -log sum_k m_k N(x; x_k, sigma_k) + beta sum_k KL(q || N(0, 1)) + gamma KL(m || m') -> slot_losses
 
-The core gives the means of all slots. It is trained by a policy's loss, and by that of the auxiliary ``monet``
-(:mod:`imitate.algo.slots.monet`). sigma_1, which differs from the sigma of the other slots, decides what the first slot
-represents.
+The core gives the means of all slots. The core is trained by a policy's loss, and by the loss of the auxiliary
+``monet`` (:mod:`imitate.algo.slots.monet`). sigma_1, which differs from the sigma of the other slots, decides what the
+first slot represents.
 
 Departures: smaller networks for small images; the encoder sees the mask m_k instead of log m_k, which has no lower
 limit.

@@ -1,7 +1,7 @@
 """Networks of diffusion and flow policies, their sections of the configuration, and denoising that can be exported.
 
 An exporter traces one run of Python code, which unrolls loops, so that a model of a diffusion policy would grow with
-its steps. So all steps are traced as one empty operator, and a single step separately;
+its steps. Therefore the loop over all steps is traced as one empty operator, and a single step is traced separately;
 :mod:`imitate.deploy.bundle.exporting` replaces the operator by ONNX's ``Loop`` around the step.
 """
 

@@ -1,14 +1,14 @@
 """Networks of the user in place of an encoder, an actor's layers or critics: ``algo.networks``.
 
-A name ``module:function`` is called with the shapes of the observations and the size A of an action; it returns a
-module, a new one at each call:
+A name ``module:function`` is called with the shapes of the observations and the size A of an action; it returns a new
+module at each call:
 
     encoder   {key: (N, ...)} -> features (N, D), in each network that sees observations
     actor     {key: (N, ...)} -> features (N, D), in place of encoder and hidden layers; the algorithm adds its head
     critic    {key: (N, ...)}, actions (N, A) -> values (N,); the function is called for each member of the ensemble
 
-Observations are prepared: float, normalized, images (C, H, W). Names in a configuration are code that runs, so a name
-in a checkpoint or run folder is used only if :mod:`imitate.system.trust` allows it.
+Observations are prepared: float, normalized, images (C, H, W). A name in a configuration is code that will be run, so a
+name in a checkpoint or run folder is used only if :mod:`imitate.system.trust` allows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Updates that are recorded once as a CUDA graph and then repeated as a whole.
 
-The processor needs some microseconds to start each operation on a GPU, which is longer than most operations of a small
-network take there. A graph starts all operations of an update at once.
+The CPU needs some microseconds to start each operation on a GPU, which is longer than the GPU needs for most operations
+of a small network. A graph starts all operations of an update at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Actions that are relative to an observation: their reference in training and while a chunk is executed.
 
 In training, all actions of a chunk are relative to the newest observation from which it is predicted. If a policy
-predicts one action per step, each is relative to the observation of its own step. During acting, the action of a step
-is always relative to the observation of that step: a chunk that is still being executed is rebased from the last
-observation to the current one, which does not change its actions in the units of the data.
+predicts one action per step, each action is relative to the observation of its own step. During acting, the action of a
+step is always relative to the observation of that step: a chunk that is still being executed is rebased from the last
+observation to the current observation, which does not change its actions in the units of the data.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ condition:
 
     guidance      v = v(x | none) + w (v(x | good) - v(x | none)), w = ``guidance``         -> guided
 
-Departures: values are learned at the same time as the policy, by a small network of its own, so thresholds are moving
-means over batches; the policy learns without condition during the first ``warmup_updates``; the paper gives the
-distribution of values one bin per target.
+Departures: values are learned at the same time as the policy, by a separate small network, so thresholds are moving
+means over batches; the policy learns without condition during the first ``warmup_updates``; the paper uses one bin of
+the distribution of values per target.
 """
 
 from __future__ import annotations

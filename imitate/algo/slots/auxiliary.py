@@ -3,12 +3,12 @@
     "algo": {"auxiliary": {"novelty": {"type": "rnd", "reward": 0.1},
                            "actions": {"type": "inverse", "encoder": "policy", "loss": 0.1}}}
 
-A type is one file: its section, derived from :class:`AuxiliaryConfig` or :class:`SharingAuxiliaryConfig`, and its class
-under ``@register("rnd", RNDConfig)``. It is searched by name: as the module ``imitate.algo.slots.<type>``, or as an
-entry point of another package in the group ``imitate.auxiliaries``.
+Each type is one file: its section, derived from :class:`AuxiliaryConfig` or :class:`SharingAuxiliaryConfig`, and its
+class under ``@register("rnd", RNDConfig)``. It is searched by name: as the module ``imitate.algo.slots.<type>``, or as
+an entry point of another package in the group ``imitate.auxiliaries``.
 
-An auxiliary with an encoder of its own makes its own gradient step. The weighted loss of one that shares the encoder of
-a network is added to the next loss of that network: one backward pass gives the gradients of both
+An auxiliary with its own encoder makes its own gradient step. If an auxiliary shares the encoder of a network,
+its weighted loss is added to the next loss of that network: one backward pass gives the gradients of both
 (:meth:`~imitate.algo.base.optimization.Optimization.add`). Batches of auxiliaries, with K the largest ``num_steps``:
 
     obs, next_obs   {key: (B, [F,] ...)} before and after the sample's step

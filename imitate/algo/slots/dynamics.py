@@ -2,7 +2,7 @@
 
     "algo": {"dynamics": {"type": "ensemble", "members": 5}}
 
-A type is one file: its section, derived from :class:`DynamicsConfig`, and its class under ``@register("ensemble",
+Each type is one file: its section, derived from :class:`DynamicsConfig`, and its class under ``@register("ensemble",
 EnsembleConfig)``. It is searched by name: as the module ``imitate.algo.slots.<type>``, or as an entry point of
 another package in the group ``imitate.dynamics``.
 

@@ -2,7 +2,7 @@
 
 The rules of ALF's ``entropy_target_algorithm`` (github.com/HorizonRobotics/alf), with the weight alpha, the mean
 entropy H of the last two minibatches, the target H* and the signs below, above (H against H*), falling, rising (H
-against the one before):
+against the previous H):
 
     sgd       log alpha <- log alpha - rate (H - H*), with H of the minibatch, as in SAC (arXiv:1812.05905)
     stages    1. until H < min(0.8 H_0, H_0 / 0.8): log alpha <- log alpha + 0.001 (0.5 if falling, else -1)

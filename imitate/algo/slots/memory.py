@@ -12,7 +12,7 @@ observations.
 One recurrent network after an encoder computes the features of each step. It is part of the critics and trained by
 their losses, because the value of an action depends most on the past. The actor uses the features without gradient,
 since two losses on one memory interfere with each other (Ni et al., ICML 2022, arXiv:2110.05038, use two memories
-instead). The target critics have their own recurrent network, which follows the online one and starts from the same
+instead). The target critics have their own recurrent network, which follows the online network and starts from the same
 stored state. Both states are first updated over ``algo.rnn.burn_in`` steps, without gradient.
 
 Prepared batches, of B sequences of up to L steps that are learned from, within one episode each:
@@ -25,8 +25,8 @@ Prepared batches, of B sequences of up to L steps that are learned from, within 
     mask        (B, L) false beyond the end of the episode
     weight      (B, L) weights of the steps in the losses, or None
 
-In offline training, the sequences are windows of ``train.seq_length`` steps of demonstrations, whose memory begins
-empty.
+In offline training, the sequences are windows of ``train.seq_length`` steps of demonstrations, which begin with an
+empty memory.
 
 ``RolloutMemory`` is the memory of an algorithm that learns from whole rollouts. One recurrent network is between the
 encoder and the hidden layers of both policy and value (:class:`~imitate.models.actor.PolicyAndValue`). The recurrent
@@ -39,7 +39,7 @@ sequence:
     sequence        (B,) number of the sequence, in a rollout
     memory          {name: (B, L, H)} state of the recurrent network before the step
 
-Only the recurrent network sees padding, after the ends of shorter sequences; its outputs there are dropped.
+Only the recurrent network sees padding, after the ends of shorter sequences; its outputs at padded steps are dropped.
 """
 
 from __future__ import annotations

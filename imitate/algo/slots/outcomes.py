@@ -8,7 +8,7 @@ imagined transitions lead away from the data.
     std           largest norm, over members, of the predicted standard deviation of change and reward (MOPO)
 
 Both are in units of the standard deviations of the data's changes. In plans, members follow their own predictions, so
-that their disagreement also contains that of earlier steps.
+that their disagreement also contains the disagreement of earlier steps.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ fixed random network f, a predictor p, and x the next observation, whitened by r
     loss    E[ |p(x) - f(x)|^2 ], mean over the features                                      -> RND.loss
     reward  |p(x) - f(x)|^2 / moving mean of it, at most 5                                    -> RND.reward
 
-The predictor learns states that are visited often, so new states have a larger bonus. The bonus of a replayed batch is
-computed before the update with it. Departures: the bonus is divided by its own moving mean (rate 0.01) instead of the
-standard deviation of its discounted return over the whole training, so that it has the same meaning for a replay buffer
-and keeps its size while the predictor learns; with image observations, both networks see the features of one fixed
-random encoder. The bonus is added to the reward, with the same discount and the same terminals.
+The predictor becomes accurate in states that are visited often, so new states have a larger bonus. The bonus of a
+replayed batch is computed before the update with it. Departures: the bonus is divided by its own moving mean (rate
+0.01) instead of the standard deviation of its discounted return over the whole training, so that it has the same
+meaning for a replay buffer and keeps its size while the predictor learns; with image observations, both networks see
+the features of one fixed random encoder. The bonus is added to the reward, with the same discount and the same
+terminals.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Vector-quantized autoencoder of observations, as an auxiliary loss.
 
 Van den Oord, Vinyals, Kavukcuoglu, "Neural Discrete Representation Learning" (VQ-VAE), NeurIPS 2017 (arXiv:1711.00937).
-With features phi, z = W phi(o), its nearest code p (in layers, each for the rest of the one before) and decoders d_k:
+With features phi, z = W phi(o), its nearest code p (in layers, each of which quantizes the remaining error of the
+previous layer) and decoders d_k:
 
     loss    mean over keys of (d_k(z + sg(p - z)) - o_k)^2 + weight |z - sg(p)|^2                    -> VQAuxiliary.loss
     codes   moving averages of the vectors assigned to them, appendix A.1 of the paper       -> models.vq.ResidualVQ

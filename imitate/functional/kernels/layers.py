@@ -9,8 +9,8 @@ Linear layers are fast in training, and for the few rows that a policy acts on. 
 multiplies by a matrix stored in blocks up to twice as fast as torch's default does; the results are equal up to the
 order of sums. A single row takes as long as reading the matrix, in any layout. In bfloat16 half as much is read, and
 weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each row of weights is rounded to 255
-steps of its own size, and the inputs of each call to 256 steps between their least and their greatest value (dynamic
-quantization), or to 128 steps if the processor has no instruction for such sums.
+levels with its own scale, and the inputs of each call to 256 levels between their smallest and their largest value
+(dynamic quantization), or to 128 levels if the processor has no instruction for sums of such products.
 """
 
 from __future__ import annotations
