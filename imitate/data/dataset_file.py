@@ -29,14 +29,15 @@ class DatasetFile(DemoFile):
 
     Args:
         path: the HDF5 file, or a dataset of another format.
-        swmr: open it in HDF5's SWMR mode, so that another process can write to it.
+        swmr: true to open the file in HDF5's SWMR mode, so that another process can write to it.
 
     Attributes:
-        path: the path as given, which errors name.
+        path: the path as given, used in error messages.
         hdf5_path: the HDF5 file that is read: ``path``, or the converted file.
 
     Raises:
-        DatasetError: raised here and by every method: names what is missing or damaged, in which file and demo.
+        DatasetError: something is missing or damaged; the message names it with file and demo. All methods may raise
+            this error.
     """
 
     def __init__(self, path: str | Path, *, swmr: bool = False) -> None:
@@ -53,7 +54,7 @@ class DatasetFile(DemoFile):
             super().__init__(path, swmr=swmr, hdf5_path=as_demonstration_file(path, found))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return digests that distinguish this file's content from others: see :mod:`imitate.data.file.fingerprint`."""
+        """Return digests that identify the content of the file, see :mod:`imitate.data.file.fingerprint`."""
         return fingerprint(self)
 
 
@@ -69,8 +70,8 @@ def check_dataset(
 
     Args:
         path: the HDF5 file.
-        filter_key: check the demos of this mask; None: all.
-        modalities: modality of each observation key that a policy needs; None: the keys of the first demo, with any
+        filter_key: mask of the demos to check; None for all demos.
+        modalities: modality of each observation key that a policy needs; None for the keys of the first demo, with any
             modality.
         action_keys: arrays that contain actions.
         bounded_actions: true if actions must be in [-1, 1].
@@ -101,7 +102,7 @@ def check_dataset(
 def _keys_of(
     file: DatasetFile, demo: str, modalities: Mapping[str, str] | None, action_keys: Sequence[str]
 ) -> list[str]:
-    """Return the arrays to check: those of one demo, and the required ones."""
+    """Return the names of the arrays to check: all arrays of a demo, and the required ones."""
     obs = file.obs_keys(demo) if modalities is None else list(modalities)
     keys = ["actions", *action_keys, *(key for key in SCALARS if file.has(demo, key))]
     keys += [f"obs/{key}" for key in obs]
@@ -111,7 +112,7 @@ def _keys_of(
 
 
 def no_demos(file: DatasetFile, filter_key: str | None) -> DatasetError:
-    """Return the error for an empty selection."""
+    """Return the error for a file or a mask without demos."""
     if filter_key is None:
         return DatasetError(f"{file.path}: there is no demo under 'data': collect some first")
     return DatasetError(

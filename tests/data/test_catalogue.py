@@ -91,7 +91,9 @@ def test_another_catalogue_and_another_server(tmp_path):
     for address in ("http://own", "http://own/"):
         assert load_catalogue(path, address)[0].url == "http://own/v/x.hdf5"
     path.write_text(json.dumps({**tree, "version": 2}))
-    with refused(f"{path}: a catalogue of version 2; this imitate reads 1", error=UserError):
+    with refused(
+        f"{path}: the catalogue has version 2, but this imitate reads version 1", error=UserError
+    ):
         load_catalogue(path)
     assert catalogue_path().name == "catalogue.json" and catalogue_path().is_file()
 
@@ -178,7 +180,7 @@ def test_a_file_that_is_there_has_a_demo_with_actions(tmp_path):
         download_public(public(), path)
     with h5py.File(path, "a") as file:
         del file["data/demo_0"]
-    with refused(f"{path}: holds no demo", error=DatasetError):
+    with refused(f"{path}: contains no demo", error=DatasetError):
         download_public(public(), path)
 
 

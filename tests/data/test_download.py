@@ -247,7 +247,7 @@ def test_another_file_of_that_name_is_replaced_only_with_overwrite(file, target,
 
 @pytest.mark.parametrize("existed", [True, False])
 @pytest.mark.parametrize(
-    ("demos", "words"), [((), "holds no demo"), (("demo_0",), "demo 'demo_0' has no 'actions'")]
+    ("demos", "words"), [((), "contains no demo"), (("demo_0",), "demo 'demo_0' has no 'actions'")]
 )
 def test_a_file_without_demos_or_actions_is_refused(
     file, target, server, tmp_path, demos, words, existed
@@ -358,7 +358,7 @@ def test_a_request_for_the_size_alone_and_one_without_the_file(answer):
     with opened(URL, head_only=True) as content:
         assert content.total == 9
     assert asked[0][0].method == "HEAD"
-    with pytest.raises(UnreachableError, match="the server answers 204, without the file"):
+    with pytest.raises(UnreachableError, match="the server answers 204 without sending the file"):
         opened(URL).__enter__()
 
 

@@ -374,7 +374,7 @@ def test_what_needs_all_demos_is_refused_by_name(folder, tmp_path, key, value):
 
 def test_where_windows_cannot_be_made_they_are_refused(folder, whole_file, tmp_path):
     data = [{"path": str(folder)}, {"path": str(whole_file)}]
-    with refused("train.data has 2 entries, of which windows cannot be made", error=ConfigError):
+    with refused("train.data has 2 entries: name one folder", error=ConfigError):
         run(tmp_path, None, **{**WINDOWS, "data": data})
     keys = {"shard_window": 1, "hdf5_validation_filter_key": "train"}
     data = [{"path": str(folder), "filter_key": "train"}]

@@ -45,7 +45,7 @@ def check_agreement(sources: Sequence[DataSource], keys: Sequence[str], files: D
             )
         if rate and own_rate and rate != own_rate:
             _log.warning(
-                "%s has %g actions per second, but %s has %g: a policy would learn both rates",
+                "%s was recorded at %g Hz, but %s at %g Hz: a policy would learn both rates",
                 *(source.path, own_rate, sources[0].path, rate),
             )
 
@@ -85,7 +85,7 @@ def _differences(
 
 
 def _step(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape or (1,)  # an array such as a gripper's action may be stored as (T,) or (T, 1)
+    return shape or (1,)  # a scalar per step may be stored as (T,) or (T, 1)
 
 
 def _kind(is_uint8: bool) -> str:
@@ -93,10 +93,10 @@ def _kind(is_uint8: bool) -> str:
 
 
 def check_apart(train: Sequence[DataSource], valid: Sequence[DataSource], files: DataFiles) -> None:
-    """Refuse validation demos that are also trained on, however often a file is listed.
+    """Refuse validation demos that are also training demos, even if a file is listed several times.
 
     Raises:
-        DatasetError: a demo is in both, or a file lacks the mask of its validation demos.
+        DatasetError: a demo is in both sets, or a file lacks the mask of its validation demos.
     """
     for source in valid:
         file = files.open(source.path)
@@ -127,7 +127,7 @@ def _shared_words(valid: DataSource, train: DataSource, shared: Sequence[str]) -
 def tell_of_copies(
     train: Sequence[DataSource], valid: Sequence[DataSource], files: DataFiles
 ) -> None:
-    """Warn of demos that are trained on twice, or that are trained and validated on under different names."""
+    """Warn of equal demos under different names, in the training data or in the training and the validation data."""
     first: dict[bytes, str] = {}
     twice = []
     for digest, demo in _digests(train, files):
@@ -142,7 +142,7 @@ def tell_of_copies(
 
 
 def _digests(sources: Sequence[DataSource], files: DataFiles) -> Iterator[tuple[bytes, str]]:
-    """Compute a digest of the actions of each demo, with its name."""
+    """Yield a digest of the actions of each demo, and a name of the demo for messages."""
     for source in sources:
         file = files.open(source.path)
         for demo in source.chosen(file):

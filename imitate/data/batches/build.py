@@ -1,4 +1,4 @@
-"""Datasets of a training, built from its configuration: their demos, and the weights of steps."""
+"""Building of the training and validation datasets from a configuration, and of the weights of their steps."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
 def best_demos(
     sources: Sequence[DataSource], fraction: float, files: DataFiles
 ) -> list[DataSource]:
-    """Restrict the sources to this fraction of all their demos, at least one: the demos with the highest returns.
+    """Restrict the sources to a fraction of all demos, at least one demo: those with the highest returns.
 
     If returns are equal, the shorter demo is preferred.
 
     Raises:
-        DatasetError: a file has no rewards for the comparison.
+        DatasetError: a demo has no rewards, so its return is unknown.
     """
     ranked = []
     for number, source in enumerate(sources):
@@ -63,7 +63,7 @@ def best_demos(
 
 
 def weight_keys(config: SampleWeightConfig) -> tuple[str, ...]:
-    """Return the step arrays from which the weights are computed."""
+    """Return the names of the step arrays from which the weights of steps are computed."""
     if config.kind is None:
         return ()
     if config.kind == "interventions":
@@ -107,12 +107,12 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
 
 
 def _by_hand(by_hand: NDArray[np.bool_], policy_share: float, path: str) -> NDArray[np.float64]:
-    """Return weights such that steps of the policy have this fraction of the total weight, if there are any."""
+    """Return weights such that the steps in which the policy acted have a given fraction of the total weight."""
     total, own = len(by_hand), int(by_hand.sum())
     if own == 0:
         raise DatasetError(
-            f"{path}: 'interventions' is 0 everywhere, so that nothing has a weight: set train.sample_weight.kind to "
-            "null"
+            f"{path}: 'interventions' is 0 everywhere, so every step would have weight 0: set "
+            "train.sample_weight.kind to null"
         )
     if own == total:
         return np.ones(total)
@@ -134,7 +134,7 @@ def build_datasets(
 
     Args:
         config: configuration of the training.
-        files: its data files; None to open them here and close them at the end.
+        files: open data files of the configuration; None to open them here and close them at the end.
 
     Raises:
         DatasetError: a file has a fault, files do not fit together, a mask is missing or empty, or a demo is in both
@@ -168,7 +168,7 @@ def _datasets(config: Config, files: DataFiles) -> tuple[SequenceDataset, Sequen
 def window_set(
     sources: list[DataSource], config: Config, instructions: Instructions
 ) -> SequenceDataset:
-    """Build the dataset of some of the shards of a training.
+    """Build the dataset of a window of shards.
 
     Args:
         sources: the shards.
@@ -184,7 +184,7 @@ def window_set(
 
 
 def validation_set(config: Config, instructions: Instructions, files: DataFiles) -> SequenceDataset:
-    """Build the validation set of a training that loads its shards window by window.
+    """Build the validation set of a training that loads its shards in windows.
 
     Raises:
         DatasetError: the mask is missing, or contains training demos.
@@ -195,10 +195,10 @@ def validation_set(config: Config, instructions: Instructions, files: DataFiles)
 
 
 def check_held_out(config: Config, filter_key: str, files: DataFiles) -> None:
-    """Refuse validation demos in folders of shards that are also trained on, according to the index.
+    """Refuse validation demos in folders of shards that are also training demos, according to the index.
 
     Raises:
-        DatasetError: a demo is in both masks.
+        DatasetError: a demo is in the masks of both.
     """
     for entry in located_data(config):
         shards = shards_at(entry.path)
@@ -215,7 +215,7 @@ def check_held_out(config: Config, filter_key: str, files: DataFiles) -> None:
 
 
 def _check_files(sources: list[DataSource], config: Config, files: DataFiles) -> None:
-    """Refuse files with faults in their first demos, or with different arrays."""
+    """Refuse files with faults in their first demo, and files whose arrays differ."""
     keys = [*(f"obs/{key}" for key in _stored_keys(sources, config, files)), *_step_keys(config)]
     check_agreement(sources, keys, files)
     for source in sources:
@@ -238,7 +238,7 @@ def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
 
 
 def training_sources(config: Config, files: DataFiles) -> list[DataSource]:
-    """Return the files to train on: those of the entries of ``train.data`` with a positive weight.
+    """Return the training files: the files of all entries of ``train.data`` with a positive weight.
 
     Args:
         config: configuration of the training.
@@ -254,7 +254,7 @@ def training_sources(config: Config, files: DataFiles) -> list[DataSource]:
             sources += _sources_of(entry, number, filter_key, entry.demo_limit)
     if not sources:
         raise ConfigError(
-            "train.data: every weight is 0, so there is nothing to train on: give one a weight"
+            "train.data: every weight is 0, so there is nothing to train on: give at least one file a positive weight"
         )
     fraction = config.train.filter_best
     return sources if fraction is None else best_demos(sources, fraction, files)
@@ -263,12 +263,12 @@ def training_sources(config: Config, files: DataFiles) -> list[DataSource]:
 def instructions_of(
     config: Config, files: DataFiles, names: Collection[str] | None = None
 ) -> Instructions:
-    """Return the known instructions: from the table ``train.language_embeddings``, or those of the training demos.
+    """Return the table of instructions: ``train.language_embeddings``, or else the instructions of the training demos.
 
     Args:
         config: configuration of the training.
         files: the configuration's data files.
-        names: instructions of the training demos; None: read them from the files.
+        names: instructions of the training demos; None to read them from the files.
     """
     if config.train.language_embeddings is not None:
         return Instructions.load(located_file(config, "train.language_embeddings"))
@@ -279,7 +279,7 @@ def instructions_of(
 
 
 def _validation_sources(config: Config) -> list[DataSource]:
-    """Return the validation demos of each dataset once, with the instruction on which all its entries agree."""
+    """Return the validation demos of each file once, with the instruction if all entries of the file share one."""
     filter_key = config.train.hdf5_validation_filter_key or VALID_MASK
     instructions: dict[str, set[str | None]] = {}
     first: dict[str, tuple[int, DatasetConfig]] = {}
@@ -299,7 +299,7 @@ def _validation_sources(config: Config) -> list[DataSource]:
 def _sources_of(
     entry: DatasetConfig, number: int, filter_key: str | None, demo_limit: int | None = None
 ) -> list[DataSource]:
-    """Return the files of an entry of ``train.data``: the file itself, or the shards that contain chosen demos."""
+    """Return the files of an entry of ``train.data``: the file itself, or the shards with selected demos."""
     shards = shards_at(entry.path)
     if shards is None:
         path = local_file(entry.path)
@@ -320,7 +320,7 @@ def _sources_of(
 
 
 def _stored_keys(sources: list[DataSource], config: Config, files: DataFiles) -> list[str]:
-    """Return the observations that are read from the files."""
+    """Return the keys of the observations that are read from the files."""
     served = None if holds_language(sources, files) else LANGUAGE_KEY
     return [key for key in config.all_obs_keys if key != served]
 
@@ -333,15 +333,15 @@ def _step_keys(config: Config) -> list[str]:
 def dataset_metadata(
     config: Config, files: DataFiles | None = None
 ) -> tuple[dict[str, Any], dict[str, Shape], dict[str, int], list[float], list[float]]:
-    """Collect from the files what a checkpoint records of the training data.
+    """Collect the metadata of the training data that a checkpoint contains.
 
     Args:
         config: configuration of the training.
-        files: its data files; None to open them here and close them at the end.
+        files: open data files of the configuration; None to open them here and close them at the end.
 
     Returns:
-        env_meta; shape of one step per observation key as stored; size per action key; lowest and highest action to
-        send, per dimension: -1 and 1 for an action key within these limits, else its range in the training demos.
+        env_meta; stored shape of one step by observation key; size by action key; lowest and highest action that the
+        policy may send, per dimension: -1 and 1 if all actions of the key are within these limits, else their range.
     """
     with data_files(config, files) as files:
         sources = training_sources(config, files)
@@ -359,9 +359,9 @@ def dataset_metadata(
 
 
 def names_of_numbers(sources: Sequence[DataSource], files: DataFiles) -> dict[str, list[str]]:
-    """Return names of the single numbers of observations and ``actions`` that are the same in all training files.
+    """Return the names of the components of observations and ``actions`` on which all training files agree.
 
-    They are the robot's names if the data come from LeRobot (:mod:`imitate.data.file.features`); {} for other data.
+    Only data from LeRobot have such names (:mod:`imitate.data.file.features`); {} for other data.
     """
     names: dict[str, list[str]] | None = None
     for path in dict.fromkeys(source.path for source in sources):
@@ -376,7 +376,7 @@ def names_of_numbers(sources: Sequence[DataSource], files: DataFiles) -> dict[st
 def action_limits(
     ranges: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
 ) -> tuple[dict[str, int], list[float], list[float]]:
-    """Return the size of each action key, and the lowest and highest action to send, over all keys.
+    """Return the size of each action key, and the lowest and highest action that the policy may send.
 
     Args:
         ranges: lowest and highest value per dimension in the training demos, by key.
@@ -416,7 +416,7 @@ def training_filter_key(entry: DatasetConfig, config: Config, files: DataFiles) 
 
 
 def _weights_by_size(dataset: SequenceDataset) -> NDArray[np.float64]:
-    """Compute a weight per sample, such that the fraction of an entry of ``train.data`` in a batch is its weight."""
+    """Compute a weight per sample, such that the expected fraction of a batch from a file is the file's weight."""
     source = dataset.source_of_samples()
     entry = np.array([source.entry for source in dataset.sources])[source]
     sizes = np.bincount(entry)

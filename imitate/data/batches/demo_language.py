@@ -25,8 +25,8 @@ class DemoLanguage:
     Args:
         sources: the files.
         demos: demos of the dataset.
-        instructions: table of instructions; None: one-hot vectors of the instructions in the data.
-        wanted: true if ``lang_emb`` is made from the table, which must then contain each demo's instruction.
+        instructions: table of instructions; None for one-hot vectors of the instructions in the data.
+        wanted: true if batches need ``lang_emb`` from the table, which must then contain each demo's instruction.
         files: open files of the sources.
 
     Attributes:
@@ -62,7 +62,7 @@ class DemoLanguage:
         self._vectors = torch.from_numpy(table.vectors) if wanted else None
 
     def add_to(self, batch: dict[str, Any], demo: NDArray[np.int64], steps: int) -> None:
-        """Add ``task_id`` and, if wanted, ``lang_emb`` of the samples' demos (B,) to a batch."""
+        """Add ``task_id`` (B,) and, if wanted, ``lang_emb`` (B, D) of the samples' demos to a batch."""
         if not self._any:
             return
         ids = torch.from_numpy(self._task_ids[demo])
@@ -80,7 +80,7 @@ class DemoLanguage:
             self._vectors = self._vectors.to(device)
 
     def statistics(self) -> KeyStats:
-        """Return statistics that leave the embeddings unchanged, because the text encoder has scaled them."""
+        """Return statistics with which normalization leaves the embeddings unchanged."""
         zero, one = np.zeros(self.instructions.size), np.ones(self.instructions.size)
         quantiles = {level: one if level > 0.5 else -one for level in QUANTILES}
         return KeyStats(zero, one, -one, one, lambda: quantiles)
@@ -98,7 +98,7 @@ def _holds(source: DataSource, files: DataFiles) -> bool:
 
 
 def instructions_in(sources: Sequence[DataSource], files: DataFiles) -> set[str]:
-    """Return the instructions of the demos selected by the sources."""
+    """Return the instructions of the demos that the sources select."""
     found: set[str | None] = set()
     for source in sources:
         file = files.open(source.path)
@@ -122,7 +122,7 @@ _LIKE_AN_INSTRUCTION = re.compile("lang|instruction|task|prompt")
 
 
 def _without(source: DataSource, demo: DemoOrigin, files: DataFiles) -> DatasetError:
-    """Return the error of a demo without an instruction, with the arrays and attributes that may contain it."""
+    """Return the error for a demo without an instruction; it lists arrays and attributes that may contain one."""
     file = files.open(source.path)
     texts = [
         f"attribute '{name}'"

@@ -1,4 +1,4 @@
-"""Reading of rows that stay in their files."""
+"""Reading of rows of data that are not loaded into RAM."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from imitate.data.file.hdf5_format import DAMAGED
 from imitate.errors import DatasetError
 
 READ_DIRECTLY = ("raw", "chunked")
-"""Storage layouts whose arrays need no decoding; HDF5 reads those in chunks."""
+"""Storage kinds that need no decoding."""
 Decoded = Mapping[tuple[int, str], tuple[Path, int]]
-"""Maps number of the file and key to a file with all rows that the store has of them, and to the first of these rows.
+"""Maps the index of a file and a key to a file with the decoded rows of this array, and to the store's first such row.
 """
 KEPT_PLACES = 65536
-"""Largest number of locations of arrays that a process remembers."""
+"""Largest number of arrays whose locations a process caches."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class DemoOrigin:
     """Origin of a demo of a store.
 
     Attributes:
-        source: number of its file.
+        source: index of the demo's file.
         name: name of the demo in the file.
         length: number of steps.
     """
@@ -54,15 +54,15 @@ class FileRows:
     """Reader of rows from files. Each process opens its own handles on first use.
 
     Contiguous arrays, as written by robomimic and this package, are read directly from the file, which takes a
-    twentieth of HDF5's time; so are compressed arrays that were decoded into a separate file. All others are read by
-    HDF5. Reading is as fast as a memory map if the file is in the page cache, and faster if it is not, because a window
-    is one request. It needs no memory besides the batch's.
+    twentieth of the time that HDF5 needs. Compressed arrays that were decoded into a separate file are also read
+    directly; HDF5 reads all others. Direct reading is as fast as a memory map if the file is in the page cache, and
+    faster if not, because a window is one request. It needs no memory except for the batch.
 
     Args:
         paths: the files.
         demos: demos of the store.
-        demo_start: (number of demos,) first row of each.
-        decoded: locations of decoded arrays.
+        demo_start: (number of demos,) first row of each demo.
+        decoded: files with decoded arrays.
         swmr: open files in SWMR mode.
     """
 
@@ -99,7 +99,7 @@ class FileRows:
     def read(self, field: Field, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Read ``rows`` (M,) into ``out`` (M, ...); runs of consecutive rows are fastest."""
         if self._process != os.getpid():
-            self._forget()  # HDF5's handles cannot be used after a fork
+            self._forget()  # HDF5 handles are invalid after a fork
         through_hdf5 = []
         for demo, start, begin, end in self._runs(rows):
             place = self._place(demo, field)
@@ -121,10 +121,10 @@ class FileRows:
     def _runs(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
         """Split rows into runs within a demo.
 
-        Yields the demo's number, the step of the first row, and begin and end in ``rows``.
+        Yields for each run the index of the demo, the step of the first row, and begin and end of the run in ``rows``.
         """
         number = np.searchsorted(self._demo_start, rows, side="right") - 1
-        steps = np.diff(rows, prepend=rows[:1])  # 0 at the first row, which begins a run
+        steps = np.diff(rows, prepend=rows[:1])  # 0 for the first row, so it begins a run
         begins = np.flatnonzero((steps != 1) | (np.diff(number, prepend=number[:1]) != 0))
         ends = np.append(begins[1:], len(rows))
         demos = number[begins]
@@ -168,7 +168,7 @@ class FileRows:
         file, name = self._file(demo), self._demos[demo].name
         array = file.array(name, key)
         with file.reading(f"demo '{name}', '{key}'"):
-            # an array that was never written has no location, even if HDF5 returns one
+            # HDF5 may return a location even for an array that was never written
             written = array.id.get_storage_size() == array.nbytes
             offset = array.id.get_offset() if written else None
         dtype = file.dtype(name, key)
@@ -182,7 +182,8 @@ class FileRows:
                 self._descriptors[path] = path.open("rb")
             except OSError as error:
                 raise DatasetError(
-                    f"{path}: cannot be opened ({error.strerror}): it was there when the training began; start again"
+                    f"{path}: cannot be opened ({error.strerror}), although it existed when the training "
+                    "began: start the training again"
                 ) from error
         return int(self._descriptors[path].fileno())
 

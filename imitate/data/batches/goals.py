@@ -1,17 +1,17 @@
 """Hindsight goals of offline goal-conditioned RL: states of the data that samples are given as goals.
 
-They are drawn as in OGBench (Park et al., ICLR 2025, arXiv:2410.20092). For the step t of a demo whose last state is
-s[T], the state after its last known transition:
+Goals are drawn as in OGBench (Park et al., ICLR 2025, arXiv:2410.20092). For step t of a demo, with s[T] the state
+after the demo's last known transition, a goal is one of:
 
     own        s[t]
     random     a state before any transition of the data
-    later      s[min(t + k, T)], with k geometric, P(k) = (1 - g) g^(k - 1) for k >= 1; or uniform between s[t+1] and
-               s[T], of which these two have half the probability of the states between them
-    subgoal    s[min(t + n, T)], of a hierarchy; the target of its high level is s[min(t + n, goal)], and
-               s[min(t + n, T)] if the goal is random
+    later      s[min(t + k, T)], with k geometric, P(k) = (1 - g) g^(k - 1) for k >= 1; or uniform from s[t+1] to s[T],
+               where these two have half the probability of each state between them
+    subgoal    s[min(t + n, T)], for the low level of a hierarchy; the target of the high level is s[min(t + n, goal)],
+               or s[min(t + n, T)] if the goal is random
 
-The random numbers follow from the numbers of the samples in a batch, so that a batch depends on its samples alone: a
-resumed training sees the same goals, with any number of loading processes. Another order of the samples has others.
+The random numbers are seeded with the indices of the batch's samples, in their order. So a resumed training gets the
+same goals, with any number of loading processes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Rows = NDArray[np.int64]
 
 
 class GoalStates(NamedTuple):
-    """GoalStates of the data.
+    """States of the data that were drawn as goals.
 
     Attributes:
-        rows: (B,) row of the store at which a state was observed.
-        after: (B,) bool; true: the state was observed after that row, which is the last of its demo.
+        rows: (B,) row of the store at which the state was observed.
+        after: (B,) bool, true if the state was observed after this row, which is then the last one of its demo.
     """
 
     rows: Rows
@@ -49,7 +49,7 @@ class GoalSampler:
     Args:
         wanted: distributions of the goals.
         demo_end: (number of demos,) index after the last row of each demo.
-        end_is_known: true if the state after a demo's last row is known; if not, that row is not a transition.
+        end_is_known: true if the state after a demo's last row is known; if not, the last row is not a transition.
     """
 
     def __init__(self, wanted: HindsightGoals, demo_end: Rows, *, end_is_known: bool) -> None:
@@ -66,9 +66,9 @@ class GoalSampler:
     ) -> None:
         """Add goals for the samples at rows ``now`` (B,) to their batch.
 
-        They are ``goal_obs`` and ``value_goals`` {key: (B, ...)}, goals of the policy and of values; ``at_goal`` (B,)
-        bool, true where a sample's own state is the goal of its value; and for a hierarchy ``low_goals`` and
-        ``high_targets`` {key: (B, ...)}.
+        The batch gets ``goal_obs`` and ``value_goals`` {key: (B, ...)}, the goals for the policy and for the value
+        function; ``at_goal`` (B,) bool, true if the value goal is the sample's own state; and for a hierarchical policy
+        ``low_goals`` and ``high_targets`` {key: (B, ...)}.
         """
         chosen = self.draw(now, window.last[:, 0], generator_of(batch["index"]))
         last = window.last
@@ -80,8 +80,8 @@ class GoalSampler:
         batch["at_goal"] = to_device(at_goal, device)
 
     def draw(self, now: Rows, last: Rows, generator: np.random.Generator) -> dict[str, GoalStates]:
-        """Draw the states that become goals of samples at rows (B,), of demos whose last rows are (B,)."""
-        # The last state of a demo is the one after its last step, if the file contains it.
+        """Draw the goals of samples at rows ``now`` (B,), in demos whose last rows are ``last`` (B,)."""
+        # If the file contains the state after a demo's last step, this state is the last one of the demo.
         final = last + self._end_is_known
         goal, is_random = self._goals(now, final, self._wanted.value, generator)
         drawn = {"value_goals": self._states(goal, last, is_random)}
@@ -99,7 +99,7 @@ class GoalSampler:
     def _goals(
         self, now: Rows, final: Rows, shares: GoalShares, generator: np.random.Generator
     ) -> tuple[Rows, NDArray[np.bool_]]:
-        """Draw numbers (B,) of states, and a mask of those of the whole data."""
+        """Draw the rows (B,) of goal states, and a mask that is true for states drawn from all data."""
         count = len(now)
         if shares.geometric:
             goal = np.minimum(now + generator.geometric(1.0 - self._wanted.discount, count), final)
@@ -116,7 +116,7 @@ class GoalSampler:
 
     @staticmethod
     def _states(number: Rows, last: Rows, is_random: NDArray[np.bool_]) -> GoalStates:
-        """Return states by their numbers, which count in the sample's demo unless they are random."""
+        """Return the states at rows (B,); the row after the sample's last row is the state after the demo's end."""
         after = ~is_random & (number > last)
         return GoalStates(np.where(after, last, number), after)
 
@@ -135,7 +135,7 @@ class GoalSampler:
 
 
 def generator_of(index: object) -> np.random.Generator:
-    """Return a generator whose seed follows from the numbers (B,) of a batch's samples."""
+    """Return a random number generator that is seeded with the indices (B,) of a batch's samples."""
     assert isinstance(index, Tensor)
     digest = hashlib.blake2b(index.numpy().tobytes(), digest_size=16).digest()
     return np.random.default_rng(np.frombuffer(digest, dtype=np.uint32))
@@ -144,5 +144,5 @@ def generator_of(index: object) -> np.random.Generator:
 def goal_sampler(
     wanted: HindsightGoals | None, demo_end: Rows, *, end_is_known: bool
 ) -> GoalSampler | None:
-    """Return the sampler of the goals that an algorithm needs, or None."""
+    """Return the sampler of hindsight goals, or None if the algorithm needs no goals."""
     return None if wanted is None else GoalSampler(wanted, demo_end, end_is_known=end_is_known)

@@ -1,9 +1,8 @@
 """Placement of the fields of a store: in RAM, in the file, or in a cache of decoded images that all processes read.
 
-A cache file contains one array of a demonstration file, with all wanted demos one after the other, in the same layout
-as in RAM. Its name depends on the file's content and modification time, the array and the demos. The folder is
-``frames`` in the cache
-(:mod:`imitate.data.file.cache`).
+A cache file contains one array of a demonstration file for all wanted demos, one after the other, in the same layout as
+in RAM. The name of the cache file depends on the content and modification time of the demonstration file, the array and
+the demos. The folder is ``frames`` in the cache (:mod:`imitate.data.file.cache`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from imitate.system.text import ProgressBar
 
 CACHE_MODES = ("auto", "all", "low_dim", None)
 _STEP_BYTES = 128
-"""Memory per step besides the data while rewards, transitions, positions and weights are computed: 45 bytes for bc, 96
-for iql were measured."""
+"""Bytes of memory per step, in addition to the data, for computing rewards, transitions, positions and weights
+(measured: 45 for bc, 96 for iql).
+"""
 _SHARE_OF_FREE = 0.8
 """Largest fraction of the free memory that 'auto' uses; the rest is for networks and simulators."""
 
@@ -40,8 +40,8 @@ class Placement:
 
     Attributes:
         packed_in_ram: true if the packed columns are in RAM.
-        apart_in_ram: fields with two or more dimensions per step that are in RAM.
-        image_bytes: size in bytes of each field with two or more dimensions per step, whether in RAM or not.
+        apart_in_ram: keys of fields with two or more dimensions per step that are in RAM.
+        image_bytes: size in bytes of each field with two or more dimensions per step, in RAM or not.
         free_bytes: free memory when the placement was decided.
     """
 
@@ -51,7 +51,7 @@ class Placement:
     free_bytes: int
 
     def without(self, key: str) -> Placement:
-        """Return the placement of the other fields."""
+        """Return the placement without a field."""
         images = {name: size for name, size in self.image_bytes.items() if name != key}
         return replace(self, apart_in_ram=self.apart_in_ram - {key}, image_bytes=images)
 
@@ -72,10 +72,10 @@ class Placement:
 
 
 def check_steps(steps: int, free_bytes: int, path: Path) -> int:
-    """Return the memory in bytes that so many steps take besides their data; little memory counts as none.
+    """Return the memory in bytes that the steps need in addition to their data; a small amount is returned as 0.
 
     Raises:
-        DatasetError: it is not free. Compressed steps take little space in the file.
+        DatasetError: so much memory is not free, as for a small file with very many compressed steps.
     """
     taken = steps * _STEP_BYTES
     if taken <= ALWAYS_BYTES:
@@ -91,7 +91,7 @@ def check_steps(steps: int, free_bytes: int, path: Path) -> int:
 def place(
     fields: Mapping[str, Field], steps: int, cache_mode: str | None, free_bytes: int, path: Path
 ) -> Placement:
-    """Choose which fields are kept in RAM, by the cache mode; with 'auto' those that fit into the free memory.
+    """Choose the fields that are kept in RAM by the cache mode; with 'auto', as many as fit into the free memory.
 
     Args:
         fields: fields of the store.
@@ -136,7 +136,7 @@ def _what_fits(packed: int, images: Mapping[str, int], free_bytes: int) -> Place
 
 _VERSION = 1
 _SPARE_BYTES = 10**9
-"""Free disk space in bytes that is not used."""
+"""Free disk space in bytes that is left unused."""
 
 
 def frames_folder() -> Path:
@@ -147,7 +147,7 @@ def frames_folder() -> Path:
 def decode_once(
     file: DatasetFile, field: Field, demos: Mapping[str, int], threads: Executor
 ) -> tuple[Path | None, str]:
-    """Return the cache file of an array, and make it if it is missing.
+    """Return the cache file with the decoded frames of an array; create the file if it is missing.
 
     Args:
         file: the demonstration file.
@@ -156,8 +156,8 @@ def decode_once(
         threads: executor that decodes the frames.
 
     Returns:
-        the cache file, with all steps of the demos in C order, or None if it cannot be made; and a line that names the
-        file or the reason.
+        the cache file, with all steps of the demos in C order, or None if it cannot be created; and a line for the log,
+        with the name of the file or the reason.
 
     Raises:
         DatasetError: a frame is damaged.
@@ -180,7 +180,7 @@ def decode_once(
                 field, f"{gigabytes(size)} do not fit, {gigabytes(free)} are free"
             )
         with _being_made(partial) as out:
-            if _is_whole(path, size):  # another process has made it meanwhile
+            if _is_whole(path, size):  # another process has created the file
                 partial.unlink()
             else:
                 _decode(file, field, demos, threads, out)
@@ -248,7 +248,7 @@ def _decode(
 
 @contextmanager
 def _being_made(path: Path) -> Iterator[IO[bytes]]:
-    """Open the unfinished file for writing while no other process writes it; remove it if an error occurs."""
+    """Open the unfinished file for writing, locked against other processes; remove the file if an error occurs."""
     with locked(path) as file:
         try:
             yield file

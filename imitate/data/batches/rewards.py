@@ -1,4 +1,4 @@
-"""Rewards, returns and outcomes of samples: scaled, summed over several steps, and to the end of a demo."""
+"""Scaled rewards, n-step rewards, returns and outcomes of samples."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class RewardTransform:
     Attributes:
         scale: factor of the rewards.
         shift: value added to the scaled rewards.
-        divisor: scale of the training data found by the normalization; 1 without normalization.
-        clip: lower and upper limit of the result; None: no limits.
+        divisor: scale of the rewards in the training data, by ``train.reward.normalization``; 1 without normalization.
+        clip: lower and upper limit to which the result is clipped; None for no limits.
     """
 
     scale: float = 1.0
@@ -58,7 +58,7 @@ class RewardTransform:
         return scaled if self.clip is None else scaled.clip(*self.clip)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers for the checkpoint."""
+        """Return the attributes as plain numbers, for a checkpoint."""
         return asdict(self)
 
 
@@ -68,12 +68,12 @@ def fit_rewards(
     demo_start: NDArray[np.int64],
     path: str,
 ) -> RewardTransform:
-    """Fit the transform of ``train.reward`` to training demos.
+    """Return the reward transform that ``train.reward`` describes, fitted to the training demos.
 
     Args:
         config: section ``train.reward``.
-        rewards: (N,) of all steps.
-        demo_start: (number of demos,) first row of each.
+        rewards: (N,) rewards of all steps.
+        demo_start: (number of demos,) first row of each demo.
         path: path of the file, for errors.
 
     Raises:
@@ -95,7 +95,7 @@ def fit_rewards(
 
 
 def returns_of(rewards: NDArray[np.float32], demo_start: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the sum of each demo's rewards: (number of demos,)."""
+    """Compute the sum of the rewards of each demo, (number of demos,)."""
     returns: NDArray[np.float64] = np.add.reduceat(rewards.astype(np.float64), demo_start)
     return returns
 
@@ -113,13 +113,13 @@ def returns_to_go(
 
     Args:
         rewards: (N,) rewards of several episodes, one after another.
-        terminals: (N,) 1 where the task ended; later rewards of the episode do not count.
+        terminals: (N,) 1 if the step ended the task; later rewards of the episode do not count.
         starts: (M,) index of the first row of each episode.
         ends: (M,) index after the last row of each episode.
         discount: in [0, 1].
-        continue_truncated: if the last step of an episode is not terminal, assume that its last reward is repeated
-            forever, with the sum ``reward / (1 - discount)``; false: assume no further rewards. Needs a discount below
-            1.
+        continue_truncated: if the last step of an episode is not terminal, assume that its reward is repeated forever,
+            with the sum ``reward / (1 - discount)``, which needs a discount below 1; if false, assume no further
+            rewards.
 
     Returns:
         (N,) float32; computed in float64.
@@ -129,7 +129,7 @@ def returns_to_go(
     after = np.zeros(len(ends), dtype=np.float64)
     if continue_truncated:
         after = rewards[ends - 1].astype(np.float64) / (1.0 - discount)
-    # process all episodes together, from their last step backwards
+    # all episodes are processed together, from their last steps backwards
     row, running = ends - 1, np.arange(len(ends))
     while len(running):
         now = row[running]
@@ -141,18 +141,18 @@ def returns_to_go(
 
 
 class ReturnTable:
-    """Return and step number of each row.
+    """Table of the return from each row to its demo's end, and of the index of the row in its demo.
 
     Args:
         rewards: (N,) rewards of all demos, one after another.
-        terminals: (N,) 1 where the task ended.
-        demo_start: (number of demos,) first row of each.
-        demo_end: (number of demos,) index after the last row of each.
+        terminals: (N,) 1 if the step ended the task.
+        demo_start: (number of demos,) first row of each demo.
+        demo_end: (number of demos,) index after the last row of each demo.
         wanted: discount, and the treatment of truncated demos.
 
     Attributes:
-        best: the highest return of a whole demo.
-        largest: the largest magnitude of the return from any step on.
+        best: highest return of a whole demo.
+        largest: largest absolute value of the return from any step to the demo's end.
     """
 
     def __init__(
@@ -183,20 +183,20 @@ class ReturnTable:
         return {"returns": self._returns[index], "step": self._steps[index]}
 
     def to(self, device: torch.device | str) -> None:
-        """Move the numbers to a device."""
+        """Move the table to a device."""
         self._returns, self._steps = self._returns.to(device), self._steps.to(device)
 
 
 class StepNumbers:
-    """Numbers of the N steps of a store, computed once and looked up for each batch.
+    """Rewards, returns, transitions and weights of the N steps of a store, computed once and looked up for each batch.
 
     Args:
         store: the demos, with ``rewards`` and ``terminals`` if transitions or returns are needed.
-        transitions: settings of transitions; None: not needed.
-        returns: settings of returns; None: not needed.
+        transitions: settings of transitions; None if not needed.
+        returns: settings of returns; None if not needed.
         frame_stack: number of observations that a policy sees.
         end_is_known: true if the state after a demo's last step is known.
-        goals: hindsight goals, or None; steps from which no goal is ahead have weight 0.
+        goals: hindsight goals, or None; steps that are not transitions then have weight 0.
 
     Attributes:
         reward: transform of the rewards.
@@ -271,7 +271,7 @@ class StepNumbers:
         self._weights = None if equal else torch.from_numpy(weights)
 
     def add_to(self, batch: dict[str, Any], rows: Rows) -> None:
-        """Add the numbers of the windows' steps ``rows`` (B, T) to a batch."""
+        """Add rewards, returns and weights of the windows' steps ``rows`` (B, T) to a batch."""
         if "rewards" in batch and not self.reward.is_identity:
             batch["rewards"] = self.reward(batch["rewards"])
         if self.returns is not None:
@@ -282,7 +282,7 @@ class StepNumbers:
             batch["weight"] = self._weights[to_device(torch.from_numpy(rows), self._weights.device)]
 
     def to(self, device: torch.device | str) -> None:
-        """Move the numbers to a device."""
+        """Move all tables to a device."""
         for table in (self.picker, self.returns):
             if table is not None:
                 table.to(device)
@@ -291,9 +291,9 @@ class StepNumbers:
 
 
 class DemoOutcomes:
-    """Success of each demo, and the steps that were corrected.
+    """Success of each demo, and the steps that a person or expert corrected.
 
-    A demo of which the file does not say whether it solves its task is a demonstration, and counts as solved.
+    If a file does not record whether a demo solves its task, the demo counts as solved.
 
     Args:
         sources: the files.
@@ -333,5 +333,5 @@ class DemoOutcomes:
 def demo_outcomes(
     wanted: Outcome | None, sources: Sequence[DataSource], store: Store, files: DataFiles
 ) -> DemoOutcomes | None:
-    """Return the outcomes that an algorithm needs, or None if it needs none."""
+    """Return the outcomes of demos, or None if the algorithm does not need them."""
     return None if wanted is None else DemoOutcomes(sources, store, wanted, files)

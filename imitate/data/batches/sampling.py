@@ -1,4 +1,4 @@
-"""Sampling of batches, and the order in which a training goes through shards."""
+"""Sampling of batches, and the order in which a training loads shards."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ShuffledBatches:
         num_samples: number of samples, which are numbered from 0.
         batch_size: size of a batch; the last batch of a pass may be smaller.
         seed: seed of the order.
-        start_batch: number of the first batch.
-        drop_last: leave out the smaller batch at the end of a pass.
-        weights: (num_samples,) relative probability of each sample; None: all are equally likely, without replacement.
-        part: part of each batch to return, if several processes share a batch.
+        start_batch: index k of the first batch.
+        drop_last: true to leave out the smaller batch at the end of a pass.
+        weights: (num_samples,) relative probability of each sample; None to draw all samples without replacement.
+        part: slice of each batch for this process, if several processes share a batch.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ShuffledBatches:
     ) -> None:
         if num_samples < 1 or batch_size < 1:
             raise ValueError(
-                f"expected at least one sample and one per batch, got {num_samples} and {batch_size}"
+                f"the number of samples and the batch size must be at least 1, got {num_samples} and {batch_size}"
             )
         self.num_samples = num_samples
         self.batch_size = batch_size
@@ -49,7 +49,7 @@ class ShuffledBatches:
             self._cumulative = np.cumsum(np.asarray(weights, dtype=np.float64))
             if self._cumulative.shape != (num_samples,) or not self._cumulative[-1] > 0:
                 raise ValueError(f"expected {num_samples} weights with a positive sum")
-        # a pass smaller than one batch is a single batch, also with drop_last
+        # a pass with fewer samples than a batch is one batch, even with drop_last
         whole = max(1, num_samples // batch_size)
         self.batches_per_pass = whole if drop_last else -(-num_samples // batch_size)
 
@@ -77,7 +77,8 @@ class Turn:
 
     Attributes:
         shards: numbers of the shards, ascending.
-        sampler: yields the batches of this window, from the first one to use, as sample numbers of these shards.
+        sampler: yields the batches of this window as indices of the samples of these shards, from the first batch to
+            use.
         batches: number of batches.
     """
 
@@ -93,16 +94,16 @@ class Turn:
 class WindowSchedule:
     """Windows of shards, in a new order in each pass; the batches of a window are shuffled.
 
-    The k-th batch depends only on the seed, k and the numbers of samples. With one window for all shards, the batches
-    equal those of :class:`ShuffledBatches`.
+    The k-th batch depends only on the seed, k and the number of samples of each shard. If one window has all shards,
+    the batches are the same as those of :class:`ShuffledBatches`.
 
     Args:
         samples: number of samples of each shard, at least one.
         window: number of shards that are used together.
         batch_size: size of a batch; the last batch of a window may be smaller.
-        seed: seed of the orders.
-        drop_last: leave out the smaller batch at the end of a window.
-        part: part of each batch to return, if several processes share a batch.
+        seed: seed of the order of shards and samples.
+        drop_last: true to leave out the smaller batch at the end of a window.
+        part: slice of each batch for this process, if several processes share a batch.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class WindowSchedule:
         self._seed, self._drop_last, self._part = seed, drop_last, part
 
     def turns(self, start_batch: int = 0) -> Iterator[Turn]:
-        """Yield the windows' batches endlessly, from the batch of this number on."""
+        """Yield the batches of the windows endlessly, from the batch with index ``start_batch`` on."""
         number, skipped = 0, start_batch
         while True:
             for shards in self.windows(number):

@@ -47,7 +47,7 @@ from imitate.system.instructions import LANGUAGE_KEY, Instructions
 from imitate.system.text import counted
 
 MAX_IMAGES = 1000
-"""Largest number of frames, evenly spread, for statistics of images and scans."""
+"""Largest number of evenly spread frames from which statistics of images and scans are computed."""
 _CHUNK_VALUES = 2**20
 
 
@@ -60,17 +60,17 @@ def _collated(items: Sequence[Batch], *, collate_fn_map: object = None) -> Batch
     return batch
 
 
-# lets a DataLoader without a collate_fn accept whole batches
+# so that a DataLoader without a collate_fn accepts whole batches
 default_collate_fn_map[Batch] = _collated
 
 
 class SequenceDataset(Dataset[dict[str, Any]]):
     """Windows of demonstrations as raw values.
 
-    Sample i belongs to step i of the demos in natural order (without windows that would need padding, if those are
-    dropped). Its window has the ``frame_stack - 1`` steps before the step, the step, and the ``seq_length - 1`` steps
-    after it, T in all; outside the demo, its first or last step is repeated. A batch is read at once, so use a
-    DataLoader without a collate_fn.
+    Sample i belongs to step i of all demos in natural order (steps whose windows would need padding can be left out).
+    The window of a sample has the ``frame_stack - 1`` steps before the step, the step itself, and the
+    ``seq_length - 1`` steps after it, T in all; outside of the demo, the first or last step is repeated. A batch is
+    read at once, so use a DataLoader without a collate_fn.
 
     A batch contains float32 tensors, with images as uint8 (H, W, C):
 
@@ -83,55 +83,57 @@ class SequenceDataset(Dataset[dict[str, Any]]):
       wanted ``next_actions`` (B, A), ``chunk`` (B, n, A) and ``chunk_mask`` (B, n); see
       :mod:`imitate.data.batches.windows`;
     * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
-      states up to it; after the demo's end the last one;
+      states up to this one; beyond the demo's end, the last state is repeated;
     * with ``goals``: ``next_obs``, and goals drawn from the data, see :mod:`imitate.data.batches.goals`;
     * with ``outcome``: ``outcome`` and ``later_obs``, see :class:`~imitate.config.data_needs.Outcome`;
     * with ``following``: ``following``, see :class:`~imitate.config.data_needs.FollowingSteps`;
-    * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
+    * with ``returns``: ``returns`` (B, T), returns from each step to the demo's end; ``step`` (B, T) int64, the step's
+      index in the demo;
     * ``weight`` (B, T), if steps have different weights in the losses;
-    * ``pad_mask`` (B, T) bool, false where the step is padding; ``index`` (B,), numbers of the samples;
-    * ``task_id`` (B,) int64, index in :attr:`tasks`, if any demo's instruction is known; -1 for demos without one.
+    * ``pad_mask`` (B, T) bool, false if the step is padding; ``index`` (B,), indices of the samples;
+    * ``task_id`` (B,) int64, index in :attr:`tasks`, or -1 for a demo without an instruction; missing if no demo has
+      an instruction.
 
     The observation ``lang_emb``, if it is requested and not in the file, is the embedding of the demo's instruction.
 
     Low-dimensional keys are views of one tensor (B, T, D).
 
-    If a file has no ``next_obs``, the following observation is used, and at the last step the step's own observation.
-    This is harmless at a terminal, which is not bootstrapped, and an approximation at a timeout.
+    If a file has no ``next_obs``, the observation of the next step is used, and for the last step its own observation.
+    This has no effect at a terminal, where TD targets do not bootstrap, and is an approximation at a timeout.
 
     Args:
         hdf5_path: the file, or several :class:`DataSource` with equal keys, which then form one dataset.
-        obs_keys: observations to load.
+        obs_keys: keys of the observations to load.
         action_keys: arrays of each demo that are concatenated to form the action: 'actions', 'action_dict/abs_pos' ...
-        dataset_keys: further step arrays.
-        action_config: per action key a mapping with ``normalization``; actions without one must be in [-1, 1]. None:
-            actions have no limits.
+        dataset_keys: further step arrays to load.
+        action_config: for each action key a mapping with ``normalization``; actions without normalization must be in
+            [-1, 1]. None to accept any actions.
         frame_stack: number of observations up to and including a sample's step.
         seq_length: number of steps from a sample's step on.
-        pad_frame_stack: allow windows that reach before the demo.
-        pad_seq_length: allow windows that reach beyond the demo's end.
-        get_pad_mask: add ``pad_mask`` to batches.
-        goal_mode: 'last': ``goal_obs`` is the demo's last next observation, or its last observation if the file has no
-            ``next_obs``; None: no goal.
-        hdf5_cache_mode: data that are kept in RAM: 'all'; 'low_dim': all but arrays with two or more dimensions per
-            step (images, scans), which stay in the file; None: nothing; 'auto': as much as fits into free memory,
-            vectors first.
-        hdf5_use_swmr: open the file in HDF5's SWMR mode, so that another process can write to it.
-        hdf5_normalize_obs: compute statistics of observations; values stay raw, see :meth:`statistics`.
-        filter_by_attribute: mask of the demos to load; None: all.
-        load_next_obs: add ``next_obs`` to batches.
-        lang: instruction of all demos; None: each demo's attribute ``language``, else ``task_id``.
-        demo_limit: load only this number of demos, the first ones; None: all.
-        instructions: embeddings of instructions; None: one-hot vectors of the instructions in the data.
-        transitions: transitions that an algorithm needs of each sample; None: none.
-        returns: returns that an algorithm needs of each step; None: none.
-        subgoals: later observations that an algorithm needs; None: none.
-        following: steps that auxiliary losses need; None: none.
-        goals: hindsight goals that an algorithm needs; None: none.
-        outcome: outcomes of demos that an algorithm needs; None: none.
-        image_steps: number of steps of a window, from the first, whose images (and other arrays with two or more
-            dimensions) are read; None: all. A policy that predicts 100 actions from one image need not read 100 images.
-        files: open files of the sources, opened without regard to ``hdf5_use_swmr``; None to open them here and close
+        pad_frame_stack: true to allow windows that begin before the demo.
+        pad_seq_length: true to allow windows that extend beyond the demo's end.
+        get_pad_mask: true to add ``pad_mask`` to batches.
+        goal_mode: 'last' to add ``goal_obs``, the demo's last next observation (or its last observation if the file has
+            no ``next_obs``); None for no goal.
+        hdf5_cache_mode: data that are kept in RAM: 'all'; 'low_dim' for all except arrays with two or more dimensions
+            per step (images, scans), which are read from the file; None for nothing; 'auto' for as much as fits into
+            free memory, vectors first.
+        hdf5_use_swmr: true to open the file in HDF5's SWMR mode, so that another process can write to it.
+        hdf5_normalize_obs: true to compute statistics of observations, see :meth:`statistics`; batches stay raw.
+        filter_by_attribute: mask of the demos to load; None for all demos.
+        load_next_obs: true to add ``next_obs`` to batches.
+        lang: instruction of all demos; None for each demo's attribute ``language``, or else ``task_id``.
+        demo_limit: largest number of demos to load, the first ones; None for all.
+        instructions: embeddings of instructions; None for one-hot vectors of the instructions in the data.
+        transitions: transitions that an algorithm needs, or None.
+        returns: returns that an algorithm needs, or None.
+        subgoals: later observations that an algorithm needs, or None.
+        following: successive steps that auxiliary losses need, or None.
+        goals: hindsight goals that an algorithm needs, or None.
+        outcome: outcomes of demos that an algorithm needs, or None.
+        image_steps: number of first steps of a window whose images (and other arrays with two or more dimensions) are
+            read; None for all. A policy that predicts 100 actions from one image need not read 100 images.
+        files: open files of the sources, for which ``hdf5_use_swmr`` has no effect; None to open them here and close
             them at the end.
 
     Attributes:
@@ -141,8 +143,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         obs_shapes: shape of one step of each observation as stored.
         image_types: type of the recorded values of each image: 'uint8', 'integer' or 'float'.
         action_dims: size of each action key.
-        control_freq: actions per second of the data, from the first file that records it, None if none does; all such
-            files agree.
+        control_freq: control rate of the data in Hz, from the first file that records it; None if no file does.
         sample_weights: (len,) relative probability of each sample; None if all are equal.
 
     Raises:
@@ -294,7 +295,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         """Statistics of the returns.
 
         Raises:
-            DatasetError: the dataset was made without ``returns``.
+            DatasetError: the dataset was created without ``returns``.
         """
         if self.numbers.returns is None:
             raise DatasetError(
@@ -309,14 +310,14 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return len(self._windows)
 
     def __getitem__(self, index: Any) -> dict[str, Any]:
-        """Return one sample without the axis B, or the batch of an array or list of sample numbers."""
+        """Return one sample without the axis B, or for a list or array of indices the batch of these samples."""
         if not isinstance(index, int | np.integer):
             if not isinstance(index, Tensor) or index.ndim > 0:
                 return self._gather(_numbers(index))
             index = int(index)
         count = len(self)
         if not -count <= index < count:
-            raise IndexError(f"sample {index} of {count}")
+            raise IndexError(f"sample {index} does not exist: the dataset has {count} samples")
         batch = self._gather(np.array([index % count]))
         return {
             key: {name: part[0] for name, part in value.items()}
@@ -364,7 +365,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return batch
 
     def windows(self, index: NDArray[np.int64], obs_keys: Collection[str]) -> Batch:
-        """Return samples with only ``obs`` {key: (B, T, ...)} of these keys, ``actions`` (B, T, A) and ``pad_mask``."""
+        """Return samples with only ``obs`` {key: (B, T, ...)} for ``keys``, ``actions`` (B, T, A) and ``pad_mask``."""
         window = self._windows.rows(index)
         count, steps = window.rows.shape
 
@@ -384,7 +385,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     @property
     def window_steps(self) -> int:
-        """T, number of steps in a window."""
+        """Number of steps T in a window."""
         return self._windows.length
 
     @property
@@ -398,12 +399,12 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Instructions, in the order of ``task_id``."""
+        """Language instructions, in the order of ``task_id``."""
         return self.instructions.names
 
     @property
     def storage_words(self) -> list[str]:
-        """Lines that describe where images are stored, if there are images, and which demos are very short."""
+        """Lines for the log: where images are stored, if there are any, and which demos are very short."""
         return [line for line in (self.store.placement.words, *self.store.notes) if line]
 
     @property
@@ -432,8 +433,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         """Return ``{"obs": {key: KeyStats}, "actions": {action key: KeyStats}}`` over all steps of the demos.
 
         Statistics of a key are computed on first use. For vectors they are exact, in float64. For images they are per
-        channel, with uint8 as [0, 1]. For images and scans, at most ``max_images`` evenly spread frames are used. All
-        steps have equal weights, whatever the weights of their files.
+        channel, with uint8 scaled to [0, 1]. For images and scans, at most ``max_images`` evenly spread frames are
+        used. All steps have equal weights; sampling weights of files are ignored.
         """
         return {
             "obs": StatsOnDemand(
@@ -474,7 +475,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return found.reshape(len(found), -1)
 
     def source_of_samples(self) -> NDArray[np.int64]:
-        """Index of each sample's file: (len,)."""
+        """Index of the file of each sample, (len,)."""
         demo, _ = self._windows.steps(np.arange(len(self)))
         return np.array([demo.source for demo in self.store.demos])[demo]
 
@@ -483,11 +484,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return None if np.all(weights == weights[0]) else weights[self.source_of_samples()]
 
     def pin_batches(self) -> None:
-        """Gather images of batches into pinned memory, if this process copies them to a CUDA device."""
+        """Gather images of batches into pinned memory; useful if this process copies batches to a CUDA device."""
         self.store.pin_batches()
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the data, in place, to a device, on which batches are then gathered."""
+        """Move the data to a device, in place; batches are then gathered on this device."""
         self.store.to(device)
         self._language.to(device)
         self.numbers.to(device)
@@ -502,7 +503,7 @@ def _numbers(index: Any) -> NDArray[np.int64]:
 
 def _one_of(name: str, value: str | None, valid: Sequence[str | None]) -> None:
     if value not in valid:
-        raise ConfigError(f"{name} is {value!r}; {nearest(str(value), map(str, valid))}")
+        raise ConfigError(f"{name} cannot be {value!r}; {nearest(str(value), map(str, valid))}")
 
 
 def _unnormalized(keys: Sequence[str], action_config: Mapping[str, Any] | None) -> list[str]:
@@ -514,7 +515,7 @@ def _unnormalized(keys: Sequence[str], action_config: Mapping[str, Any] | None) 
 def _look_at_first(
     file: DatasetFile, source: DataSource, obs_keys: Sequence[str], step_keys: Sequence[str]
 ) -> bool:
-    """Refuse keys that are missing in the first demo; return true if it has ``next_obs``."""
+    """Refuse keys that are missing in the first demo; return true if the demo has ``next_obs``."""
     demos = file.demos(source.filter_key)
     if not demos:
         return False

@@ -17,10 +17,10 @@ class KeyStats:
 
     Attributes:
         mean: average.
-        std: population standard deviation (divided by n).
+        std: population standard deviation (with n, not n - 1).
         min: smallest value.
         max: largest value.
-        find_quantiles: computes :attr:`quantiles`, which need all values at once; None if there are too many values.
+        find_quantiles: function that computes :attr:`quantiles` from all values; None if these are too many.
     """
 
     mean: NDArray[np.float64]
@@ -56,7 +56,7 @@ def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:
     of a difference of two sums of squares.
 
     Args:
-        chunks: arrays (n, ...), with at least one row in all.
+        chunks: arrays (n, ...), with at least one row in total.
     """
     count = 0
     mean = squares = low = high = np.zeros(())
@@ -80,11 +80,11 @@ def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:
 def image_statistics(chunks: Iterable[NDArray[Any]]) -> KeyStats:
     """Compute statistics per channel of successive images, with uint8 as [0, 1].
 
-    For uint8 images, the pixels of each level are counted, which takes a tenth of the time of sums in float64 and is as
-    exact.
+    For uint8 images, the number of pixels with each of the 256 values is counted, which is exact and takes a tenth of
+    the time of sums in float64.
 
     Args:
-        chunks: arrays (n, H, W, C) of one type, with at least one image in all.
+        chunks: arrays (n, H, W, C) of one type, with at least one image in total.
     """
     images = (image for chunk in chunks for image in chunk)
     first = next(images)
@@ -108,7 +108,7 @@ class StatsOnDemand(Mapping[str, KeyStats]):
 
     Args:
         keys: the available keys.
-        compute: computes the statistics of one key.
+        compute: function that computes the statistics of one key.
     """
 
     def __init__(self, keys: Iterable[str], compute: Callable[[str], KeyStats]) -> None:

@@ -1,7 +1,7 @@
-"""Demonstrations in memory: one contiguous array per field over all demos; reused memory for batches.
+"""Demonstrations in memory, with one contiguous array per field over all demos, and a memory pool for batches.
 
-The memory of batches is reused. New memory of some megabytes is allocated page by page, which takes longer than filling
-it with images.
+The memory of batches is reused, because allocating some megabytes page by page takes longer than filling them with
+images.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _MAX_SIZES = 8
 
 
 class Buffers:
-    """Pool of tensors. The memory of a tensor returns to the pool when neither it nor a view of it exists any more.
+    """Pool of tensors. The memory of a tensor returns to the pool when the tensor and all its views are deleted.
 
     Attributes:
-        pinned: true for memory from which a CUDA device can copy asynchronously. torch then manages the pool, because
-            it knows when such a copy is done.
+        pinned: true for memory from which a CUDA device can copy asynchronously. Then torch manages the pool, because
+            torch knows when such a copy is finished.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Buffers:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.pinned = False  # true in a worker process, which does not use the device
+        self.pinned = False  # no pinned memory in worker processes, which do not use the device
         self._free = {}
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
@@ -82,7 +82,7 @@ class Buffers:
         free = self._free.get(size)
         memory = free.pop() if free else np.empty(size, np.uint8)
         lent = memory.view(dtype).reshape(shape)
-        # Only the tensor and its views hold a reference to `lent`.
+        # Only the tensor and its views have a reference to `lent`.
         weakref.finalize(lent, self._take_back, memory).atexit = False
         return torch.from_numpy(lent)
 
@@ -96,16 +96,16 @@ class Buffers:
 
 @dataclass(frozen=True)
 class DataSource:
-    """A file, or part of one, to train on.
+    """A demonstration file and a selection of its demos.
 
     Attributes:
         path: the HDF5 file.
-        filter_key: mask of the demos; None: all.
-        demo_limit: use only this number of demos, the first ones; None: all.
-        weight: sampling weight of each of its samples, relative to other files.
-        lang: instruction of all its demos; None: each demo has its own.
-        demos: use only these demos, in the order of the file; None: all.
-        entry: index of the file's entry in ``train.data``; the shards of a folder have the same one.
+        filter_key: mask of the demos to use; None for all demos.
+        demo_limit: largest number of demos to use, the first ones; None for all.
+        weight: sampling weight of each sample of the file, relative to other files.
+        lang: instruction of all demos; None if each demo has its own.
+        demos: names of the demos to use, in the order of the file; None for all.
+        entry: index of the file's entry in ``train.data``; all shards of a folder have the same index.
     """
 
     path: Path
@@ -121,7 +121,7 @@ class DataSource:
         return self.among(file.demos(self.filter_key))
 
     def among(self, names: Sequence[str]) -> list[str]:
-        """Return the selected ones among the demos of the mask."""
+        """Return the selected demos, given the names of the demos in the mask."""
         first = list(names[: self.demo_limit])
         return first if self.demos is None else [name for name in first if name in self.demos]
 
@@ -133,14 +133,14 @@ class Store:
         sources: files with equal arrays.
         keys: arrays to load, in the order of the packed columns.
         goal_keys: observations whose last value in each demo is stored as the goal.
-        cache_mode: 'all'; 'low_dim': arrays with two or more dimensions per step stay in the file; None: all stay
-            there; 'auto': those that do not fit into free memory stay there.
+        cache_mode: arrays in RAM: 'all'; 'low_dim' for all except arrays with two or more dimensions per step; None for
+            none; 'auto' for those that fit into free memory. All others are read from the file.
         bounded: action keys whose values must be in [-1, 1].
         files: open files of the sources.
 
     Attributes:
-        packed: (N, D) float32, the columns of :attr:`fields`; None if they stay in the file.
-        apart: (N, ...) per field with two or more dimensions per step.
+        packed: (N, D) float32, the columns of all vectors and scalars; None if they are not in RAM.
+        apart: (N, ...) values of each field with two or more dimensions per step that is in RAM.
         goals: (number of demos, ...) per goal key.
         demo_start, demo_end: index of the first row of each demo, and index after its last row.
         placement: which fields are in RAM.
@@ -195,7 +195,7 @@ class Store:
         )
 
     def _note_short(self) -> None:
-        """Add one line if some demos are far shorter than the others, by the doctor's criterion."""
+        """Add a line to the notes if some demos are far shorter than the others, by :mod:`imitate.data.file.faults`."""
         short = [
             self.demos[at] for at in odd_lengths([demo.length for demo in self.demos])["short"]
         ]
@@ -213,7 +213,7 @@ class Store:
 
     @property
     def num_columns(self) -> int:
-        """D, number of the packed columns."""
+        """Number D of packed columns."""
         return max(
             (field.columns.stop for field in self.fields.values() if field.columns), default=0
         )
@@ -248,7 +248,7 @@ class Store:
         Args:
             key: key of the field.
             values: (N, ...), on the device of the field if it was moved to one.
-            words: a line that describes them.
+            words: description of the new values in one line, for the notes.
         """
         dtype = values.numpy().dtype
         held = self.apart.get(key)
@@ -281,7 +281,7 @@ class Store:
         return torch.from_numpy(values[inverse])
 
     def rows(self, key: str, rows: NDArray[np.int64]) -> Tensor:
-        """Read ``rows`` (M,) of a field that is stored separately, or in the file: (M, ...)."""
+        """Read ``rows`` (M,) of a field that is not among the packed columns: (M, ...)."""
         field = self.fields[key]
         held = self.apart.get(key)
         if held is not None and held.device.type != "cpu":
@@ -337,7 +337,7 @@ class Store:
             goal.numpy()[number] = last[0]
 
     def _decode_once(self, files: DataFiles, threads: Executor) -> Decoded:
-        """Decode the compressed arrays that stay in their files into cache files."""
+        """Decode compressed arrays that are not in RAM into cache files."""
         decoded = {}
         for source, key in sorted(self._compressed):
             numbers = [n for n, demo in enumerate(self.demos) if demo.source == source]
@@ -388,7 +388,7 @@ def _empty(count: int, field: Field) -> Tensor:
 
 def _take(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
     if values.device.type == "cpu":
-        # numpy gathers rows in half the time of torch, and in a third without checking each row's number
+        # numpy gathers rows in half the time of torch, and in a third if the row indices are not checked
         return torch.from_numpy(values.numpy().take(rows, axis=0, mode="clip"))
     index: Any = to_device(torch.from_numpy(rows), values.device)
     return values.index_select(0, index)

@@ -37,10 +37,10 @@ WINDOW_BYTES = 4e9
 
 
 def with_shard_window(config: Config) -> Config:
-    """Return the configuration of a new run, in which ``train.shard_window`` is set if the data determine it.
+    """Return the configuration of a new run; if ``train.shard_window`` is null, it is computed from the data at a URL.
 
     Args:
-        config: configuration with located data.
+        config: configuration with absolute paths of the data.
     """
     if config.train.shard_window is not None or config.train.online.enabled:
         return config
@@ -61,7 +61,7 @@ def build_streamed(
     """Build the training set, and with ``experiment.validate`` the validation set, if shards are loaded in windows.
 
     Args:
-        config: with located data.
+        config: configuration with absolute paths of the data.
         files: the configuration's data files.
 
     Returns:
@@ -78,8 +78,8 @@ def build_streamed(
         named = len(located_data(config))
         if named > 1 and any(shards_at(entry.path) for entry in located_data(config)):
             raise ConfigError(
-                f"train.shard_window: {window}, but train.data has {named} entries, of which windows cannot be made: "
-                "name one folder of shards, or set it to null"
+                f"train.shard_window is {window}, but train.data has {named} entries: name one folder of "
+                "shards, or set train.shard_window to null"
             )
         return None
     number, shards, entry = found[0], found[1], located_data(config)[found[0]]
@@ -94,23 +94,23 @@ def build_streamed(
 
 
 class StreamedDataset:
-    """Training set whose statistics come from the index of its shards, and whose batches from windows of shards.
+    """Training set that reads batches from windows of shards, and statistics from the index of the shards.
 
-    It has the methods of :class:`SequenceDataset` that a training setup uses; those that need all demos at once raise
+    It has the methods of :class:`SequenceDataset` that a training setup uses; methods that need all demos at once raise
     an error.
 
     Args:
         shards: the folder of shards.
         entry: the entry of ``train.data``.
-        number: index of this entry.
-        config: configuration with located data.
+        number: index of the entry.
+        config: configuration with absolute paths of the data.
         window: number of shards in memory at a time.
-        files: of the training; those of windows are opened and closed with them.
+        files: open data files of the training.
 
     Attributes:
         sources: the shards with selected demos; their paths are names.
         samples: number of samples of each shard.
-        demo_lengths: (number of demos,) steps.
+        demo_lengths: (number of demos,) number of steps of each demo.
         instructions: table of ``task_id`` and ``lang_emb``.
     """
 
@@ -181,11 +181,11 @@ class StreamedDataset:
     def window(
         self, numbers: Sequence[int], stopped: threading.Event | None = None
     ) -> SequenceDataset:
-        """Download the missing shards, and make a dataset of them.
+        """Build the dataset of a window of shards; download missing shards first.
 
         Args:
-            numbers: numbers of the shards.
-            stopped: event set by another thread to stop the download with InterruptedError.
+            numbers: indices of the shards.
+            stopped: event that another thread sets to stop the download with InterruptedError.
         """
         shards = [self._shards[i] for i in numbers]
         paths = self._folder.files.local(shards, stopped)
@@ -200,19 +200,19 @@ class StreamedDataset:
             raise
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Allow the cache to remove the shards of a window."""
+        """Allow the removal of a window's shards from the cache."""
         self._folder.files.release([self._shards[i] for i in numbers])
 
     # ---- answers ---------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Instructions, in the order of ``task_id``."""
+        """Language instructions, in the order of ``task_id``."""
         return self.instructions.names
 
     @property
     def storage_words(self) -> list[str]:
-        """One line that describes the windows."""
+        """Description of the windows, one line for the log."""
         return [
             f"{len(self._shards)} shards, {self._window} at a time (train.shard_window), the next ones are prepared "
             "meanwhile"
@@ -236,9 +236,9 @@ class StreamedDataset:
         return self._folder.index.control_freq
 
     def statistics(self, max_images: int = MAX_IMAGES) -> dict[str, Mapping[str, KeyStats]]:
-        """Return the statistics of the index.
+        """Return the statistics in the index of shards.
 
-        They are exact for vectors; for images they are per channel over some frames of each shard.
+        Statistics of vectors are exact. Statistics of images are per channel, from some frames of each shard.
         """
         return {
             "obs": _IndexStats(self, {key: f"obs/{key}" for key in self.obs_keys}, self._served),
@@ -246,7 +246,7 @@ class StreamedDataset:
         }
 
     def first_values(self, key: str) -> None:
-        """Return None: the index of shards has no values of single steps."""
+        """Return None, because the index of shards has no values of single steps."""
 
     def key_stats(self, array: str) -> KeyStats:
         """Return the statistics of one array.
@@ -286,18 +286,19 @@ class StreamedDataset:
 
     @property
     def window_steps(self) -> int:
-        """T, number of steps in a sample's window."""
+        """Number of steps T in a sample's window."""
         return self._config.train.frame_stack - 1 + self._config.train.seq_length
 
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigError(
             f"train.shard_window: {self._window} of {len(self._shards)} shards are in memory at a time, but the "
-            f"training needs {what}: leave that out, or set train.shard_window={len(self._shards)}, which holds all"
+            f"training needs {what}: leave that out, or set train.shard_window={len(self._shards)} to "
+            "load all of them"
         )
 
 
 class _IndexStats(Mapping[str, KeyStats]):
-    """Statistics of the index by key; a key that the index does not have raises an error."""
+    """Statistics by key, read from the index of shards; a key without statistics raises an error."""
 
     def __init__(
         self, dataset: StreamedDataset, arrays: Mapping[str, str], given: Mapping[str, KeyStats]
@@ -321,7 +322,7 @@ class _IndexStats(Mapping[str, KeyStats]):
 
 
 def _only_folder(config: Config) -> tuple[int, ShardFolder] | None:
-    """Return index and content of the only entry with a weight, if it is a folder of shards."""
+    """Return index and content of the only entry with a positive weight if it is a folder of shards, else None."""
     weighted = [(i, entry) for i, entry in enumerate(located_data(config)) if entry.weight > 0]
     if len(weighted) != 1:
         return None
@@ -330,7 +331,7 @@ def _only_folder(config: Config) -> tuple[int, ShardFolder] | None:
 
 
 def _samples(lengths: NDArray[np.int64], config: Config) -> int:
-    """Return the number of samples of demos of these lengths."""
+    """Return the number of samples of demos with these lengths."""
     train, ends = config.train, np.cumsum(lengths)
     return len(
         Windows(
@@ -365,8 +366,9 @@ def _check_window(config: Config, shards: ShardFolder, window: int) -> None:
     for key, there in problems.items():
         if there:
             raise ConfigError(
-                f"{key}: needs all demos at once, but train.shard_window holds {window} of {len(shards.index.shards)} "
-                f"shards: leave it out, or set train.shard_window={len(shards.index.shards)}"
+                f"{key}: needs all demos at once, but train.shard_window loads {window} of "
+                f"{len(shards.index.shards)} shards: leave it out, or set "
+                f"train.shard_window={len(shards.index.shards)}"
             )
     largest = sorted(shard.bytes for shard in shards.index.shards)[-2 * window :]
     if shards.is_remote and sum(largest) > limit_bytes():

@@ -1,4 +1,4 @@
-"""Rows of the store for the windows and transitions of samples, which never leave their demo, and their tensors.
+"""Rows of the store for the windows and transitions of samples, within their demos, and reading of their values.
 
 A transition consists of the rewards that follow a sample's step, and the state from which the remaining return is
 estimated. For the step t of a demo, with rewards r, discount g and n steps, m = n, or fewer if a terminal or the last
@@ -8,11 +8,12 @@ step with a known successor comes first:
     discounts      = 0 if t+m-1 is terminal, else g^m
     next_obs       = the observation after step t+m-1
     next_actions   = the action of step t+m
-    chunk          = the actions of steps t to t+m-1, the last one repeated up to n; ``chunk_mask`` is true for the m
+    chunk          = the actions of steps t to t+m-1, the last one repeated up to n; ``chunk_mask`` is true for the
+                     first m
 
-A timeout is not a terminal: the state after it has a value. That state is stored in ``next_obs``. If a file has no
-``next_obs``, or the next action is needed, the step after a demo's last one is unknown. Sums then end one step earlier,
-and the demo's last step, unless it is terminal, is not a transition and has weight 0.
+A timeout is not a terminal: the state after it, which is stored in ``next_obs``, has a value. If a file has no
+``next_obs``, or the next action is needed, the step after a demo's last step is unknown. Then sums end one step
+earlier, and the demo's last step, unless it is terminal, is not a transition and has weight 0.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class WindowRows(NamedTuple):
     """Rows of a batch of windows.
 
     Attributes:
-        rows: (B, T) rows; steps outside the demo repeat its first or last row.
-        wanted: (B, T) rows without regard to the demo's ends.
-        demo: (B,) number of the demo.
+        rows: (B, T) rows; steps outside of the demo repeat its first or last row.
+        wanted: (B, T) rows before this repetition, which may be outside of the demo.
+        demo: (B,) index of the demo.
         last: (B, 1) last row of the demo.
     """
 
@@ -57,15 +58,15 @@ class WindowRows(NamedTuple):
 class Windows:
     """All windows of a set of demos, one per step.
 
-    A window has ``frame_stack - 1`` rows before the step, and ``seq_length`` rows from it on.
+    A window has the ``frame_stack - 1`` rows before its step, and ``seq_length`` rows from the step on.
 
     Args:
         demo_start: (number of demos,) first row of each demo.
         demo_end: (number of demos,) index after the last row of each demo.
         frame_stack: number of observations up to and including the window's step.
         seq_length: number of steps from the window's step on.
-        pad_frame_stack: keep windows that reach before the demo.
-        pad_seq_length: keep windows that reach beyond its end.
+        pad_frame_stack: true to keep windows that begin before the demo.
+        pad_seq_length: true to keep windows that extend beyond the demo's end.
     """
 
     def __init__(
@@ -93,19 +94,21 @@ class Windows:
 
     @property
     def length(self) -> int:
-        """T, number of steps in a window."""
+        """Number of steps T in a window."""
         return len(self._offsets)
 
     def steps(self, index: Rows) -> tuple[Rows, Rows]:
-        """Return demo (B,) and row (B,) of the step of each window.
+        """Return the demo (B,) and the row (B,) of the step of each window.
 
         Raises:
-            IndexError: there is no such window.
+            IndexError: an index is out of range.
         """
-        # negative numbers become too large as unsigned ones, so that one comparison finds both
+        # as unsigned numbers, negative indices are too large, so one comparison finds both errors
         demo: Rows = self._window_end.searchsorted(index.view(np.uint64), side="right")
         if demo.size and demo.max() == len(self._end):
-            raise IndexError(f"samples {index.min()} to {index.max()} of {len(self)}")
+            raise IndexError(
+                f"samples {index.min()} to {index.max()} were requested, but there are {len(self)}"
+            )
         if self._all_steps:
             return demo, index
         return demo, index - self._window_start[demo] + self._first[demo]
@@ -128,9 +131,9 @@ class TransitionTable(NamedTuple):
 
     Attributes:
         last: (N,) index of the last row whose reward is summed.
-        rewards: (N,) float32 discounted sum.
-        discounts: (N,) float32 discount factor of the estimated value; 0 after a terminal.
-        usable: (N,) bool, false if the successor is unknown.
+        rewards: (N,) float32 discounted sum of the rewards.
+        discounts: (N,) float32 discount factor of the bootstrapped value; 0 after a terminal.
+        usable: (N,) bool, false if the next state is unknown.
     """
 
     last: Rows
@@ -150,8 +153,8 @@ def transition_table(
     """Compute all transitions of a store.
 
     Args:
-        rewards: (N,).
-        terminals: (N,) 1 where the task ended.
+        rewards: (N,) rewards of all rows.
+        terminals: (N,) 1 if the step ended the task.
         demo_end: (number of demos,) index after each demo's last row.
         wanted: settings of the transitions, such as discount and number of steps.
         end_is_known: true if the state (and action) after a demo's last step is known.
@@ -180,13 +183,13 @@ def transition_table(
 
 
 class TransitionPicker:
-    """Lookup of the samples' transitions.
+    """Looks up the transitions of samples in a table.
 
     Args:
         table: transitions of all rows.
         demo_start: (number of demos,) index of the first row of each demo.
         frame_stack: number of observations that a policy sees, up to the current one.
-        signals: transitions of each named reward.
+        signals: table of transitions of each named reward.
     """
 
     def __init__(
@@ -204,7 +207,7 @@ class TransitionPicker:
         self._before = np.arange(1 - frame_stack, 0)
 
     def to(self, device: torch.device | str) -> None:
-        """Move the numbers to a device."""
+        """Move the tables to a device."""
         self.numbers = self.numbers.to(device)
 
     def numbers_at(self, rows: Rows) -> dict[str, Tensor]:
@@ -220,7 +223,7 @@ class TransitionPicker:
         return found
 
     def chunk_rows(self, rows: Rows, num_steps: int) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return rows (B, n) of the actions of transitions from ``rows`` (B,), and a mask of the summed steps."""
+        """Return the rows (B, n) of the actions of transitions from ``rows`` (B,), and a mask of summed steps."""
         wanted = rows[:, None] + np.arange(num_steps)
         last = self.table.last[rows][:, None]
         return np.minimum(wanted, last), wanted <= last
@@ -229,8 +232,8 @@ class TransitionPicker:
         """Return rows of the frames that a policy sees after the transitions from ``rows`` (B,) of the demos ``demo``.
 
         Returns:
-            (B, frame_stack - 1) rows of the observations before the newest, in which the demo's first may be repeated;
-            (B, 1) row after which the newest was observed.
+            (B, frame_stack - 1) rows of the observations before the newest one, where the demo's first row may be
+            repeated; (B, 1) row of the step after which the newest observation was made.
         """
         last = self.table.last[rows][:, None]
         before = np.maximum(last + 1 + self._before, self._demo_start[demo][:, None])
@@ -244,7 +247,7 @@ class _Column(NamedTuple):
     """Location of a key of a batch among the packed columns."""
 
     name: str
-    part: int  # index in the result of the split by fields
+    part: int  # index of the field after the split into fields
     is_scalar: bool
 
 
@@ -256,14 +259,14 @@ class PackedVectors(NamedTuple):
 
 
 class Gatherer:
-    """Reader of observations, actions and step arrays at given rows; the location of each is computed once.
+    """Reader of observations, actions and step arrays at given rows; the location of each array is computed once.
 
     Args:
         store: store with all keys.
-        obs_keys: observations; those that are not in the store are skipped.
-        next_keys: keys of ``next_obs`` in the store; without such keys, the following observation is used.
-        action_keys: arrays that are concatenated to form the action; they are adjacent in the store, too.
-        step_keys: further arrays.
+        obs_keys: keys of observations; keys that are not in the store are skipped.
+        next_keys: keys of ``next_obs`` in the store; if empty, the observation of the next step is used.
+        action_keys: arrays that are concatenated to form the action; they must be adjacent in the store.
+        step_keys: further step arrays.
     """
 
     def __init__(
@@ -290,7 +293,7 @@ class Gatherer:
             ]
 
         def apart(names: Sequence[str], prefix: str = "") -> list[str]:
-            """Return the fields that are not vectors: images, scans, and fields that stay in the file."""
+            """Return the fields that are not packed vectors: images, scans, and fields read from the file."""
             keys = [(name, prefix + name) for name in names]
             return [name for name, key in keys if key in store.fields and key not in packed]
 
@@ -322,10 +325,10 @@ class Gatherer:
 
         Args:
             rows: rows of the store.
-            packed: vectors of the rows, if they have been read before.
-            image_steps: number of steps, from the first, for which arrays other than vectors are read; None: all.
-            keys: read only these keys; None: all.
-            stored_next: read the file's ``next_obs`` instead.
+            packed: vectors of the rows if already read, else None.
+            image_steps: number of first steps for which arrays other than vectors are read; None for all steps.
+            keys: keys to read; None for all.
+            stored_next: true to read the file's ``next_obs`` instead of ``obs``.
         """
         columns, apart = self._next if stored_next else self._obs
         obs = _named(columns, (packed or self.packed(rows)).parts)
@@ -354,7 +357,7 @@ class Gatherer:
         return self.observations(rows, packed, image_steps, keys, stored_next=True)
 
     def ahead(self, now: Rows, last: Rows, wanted: Subgoals) -> Observations:
-        """Read later observations for rows (B,): (B, ...), or (B, horizon, ...) if all steps in between are wanted."""
+        """Read the subgoals of rows (B,): (B, ...), or (B, horizon, ...) with ``every``; see :class:`Subgoals`."""
         steps = np.arange(0 if wanted.every else wanted.horizon - 1, wanted.horizon)
         obs = self.after(np.minimum(now[:, None] + steps, last), last, keys=wanted.keys)
         return obs if wanted.every else {key: value[:, 0] for key, value in obs.items()}
@@ -382,7 +385,7 @@ class Gatherer:
     def transitions(
         self, now: Rows, window: WindowRows, picker: TransitionPicker, wanted: Transitions
     ) -> dict[str, Any]:
-        """Read the frames of the state after the transitions from rows (B,), and what else ``wanted`` asks for."""
+        """Read the frames of the state after the transitions from rows (B,), and the actions that ``wanted`` names."""
         before, last = picker.next_frames(now, window.demo)
         obs = self.after(last, window.last)
         if before.shape[1] > 0:

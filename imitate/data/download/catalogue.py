@@ -25,11 +25,11 @@ class PublicFile:
         name: name, such as ``robomimic/lift/ph/low_dim``.
         url: address of the file.
         place: path below the folder of downloads.
-        licence: licence of the data; None: the publisher states none.
-        size_bytes: exact size; None: not known.
-        about_bytes: rounded size, if the exact one is not known.
-        sha256: checksum; None: not known.
-        horizon: steps of an evaluation episode, as used by the publisher.
+        licence: licence of the data; None if the publisher states none.
+        size_bytes: exact size; None if unknown.
+        about_bytes: rounded size, if the exact size is unknown.
+        sha256: checksum; None if unknown.
+        horizon: number of steps of an evaluation episode, as used by the publisher.
         note: remarks on the file.
     """
 
@@ -55,13 +55,14 @@ def load_catalogue(path: Path | None = None, base_url: str | None = None) -> lis
     """Read all files of the catalogue, in order.
 
     Args:
-        path: path of another catalogue than the package's.
-        base_url: address of another server with the same paths.
+        path: path of the catalogue; None for the package's catalogue.
+        base_url: address of another server with the same paths; None for the server in the catalogue.
     """
     tree = json.loads((path or catalogue_path()).read_text(encoding="utf-8"))
     if tree["version"] != VERSION:
         raise UserError(
-            f"{path}: a catalogue of version {tree['version']}; this imitate reads {VERSION}"
+            f"{path}: the catalogue has version {tree['version']}, but this imitate reads version "
+            f"{VERSION}: upgrade imitate"
         )
     files = []
     for entry in tree["files"]:
@@ -85,9 +86,9 @@ def load_catalogue(path: Path | None = None, base_url: str | None = None) -> lis
 
 
 def download_advice(path: str) -> str | None:
-    """Return the commands that download a file whose path ends like one of the catalogue.
+    """Return the commands that download the catalogue's file with the same end of its path.
 
-    None if there is no such file.
+    Returns None if there is no such file.
 
     Args:
         path: path such as ``datasets/lift/ph/low_dim_v15.hdf5``: the task, the kind of demonstrations, the name.
@@ -136,9 +137,9 @@ class Downloaded:
     """Result of a download.
 
     Attributes:
-        verified: check that was made: 'sha256'; or 'size' or 'structure' if no checksum is known.
-        resumed_at: number of bytes from an earlier attempt.
-        fetched_bytes: number of bytes downloaded now; 0 for an existing file.
+        verified: the check that was made: 'sha256', or 'size' or 'structure' if no checksum is known.
+        resumed_at: number of bytes that an earlier attempt had downloaded.
+        fetched_bytes: number of bytes downloaded now; 0 if the file already existed.
     """
 
     name: str
@@ -157,14 +158,14 @@ def download_public(
     retries: int = RETRIES,
     on_bytes: OnBytes = lambda count, total: None,
 ) -> Downloaded:
-    """Download a file of the catalogue, or verify the one that exists.
+    """Download a file of the catalogue, or verify the existing file.
 
     Args:
-        file: name and address, and size and checksum if known.
+        file: entry of the catalogue, with size and checksum if known.
         target: the file to write.
-        overwrite: replace another file of this name when the download is complete.
+        overwrite: true to replace a file with other content when the download is complete.
         retries: number of successive attempts without a byte after which the download fails.
-        on_bytes: called for a progress bar, as in :class:`imitate.data.download.download.Download`.
+        on_bytes: function for a progress bar, see :class:`imitate.data.download.download.Download`.
 
     Raises:
         DatasetError: the download fails, the content differs from the catalogue's, or ``target`` exists with other
@@ -197,5 +198,5 @@ def _check_structure(path: Path, shown: str) -> None:
     with DatasetFile(path) as file:
         demos = file.demos()
         if not demos:
-            raise DatasetError(f"{shown}: holds no demo")
+            raise DatasetError(f"{shown}: contains no demo")
         file.length(demos[0])

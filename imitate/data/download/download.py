@@ -41,7 +41,7 @@ _PACKAGES = {
 
 
 class UnreachableError(Exception):
-    """Error: a server cannot be reached, or ends the connection; the same request may succeed later.
+    """Error for a server that cannot be reached or ends the connection; the same request may succeed later.
 
     Attributes:
         wait_s: pause in seconds that the server demands, or None.
@@ -59,10 +59,10 @@ class Content:
     Attributes:
         start: offset of the first byte: the requested one, or 0.
         total: size of the whole file in bytes; None if the server does not announce it.
-        tag: differs for different content (an ETag, a modification time); '' if the server has none. A tag that begins
+        tag: identifier of the content (an ETag or a modification time); '' if the server has none. A tag that begins
             with 'W/' does not guarantee equal bytes.
-        blocks: the bytes, perhaps fewer than announced. Reading them may raise UnreachableError; the bytes up to then
-            are correct.
+        blocks: the bytes, perhaps fewer than announced. Reading them may raise UnreachableError; the bytes before the
+            error are correct.
     """
 
     start: int
@@ -79,12 +79,12 @@ def opened(
     Args:
         url: URL of the file.
         start: offset of the first byte.
-        tag: expected tag: other content is read from 0; '': any content is read from ``start``.
-        head_only: request size and tag only.
+        tag: expected tag; content with another tag is read from 0. '' to read any content from ``start``.
+        head_only: true to request only size and tag.
 
     Raises:
-        UnreachableError: the request may be repeated later.
-        DatasetError: the file does not exist or cannot be read, or a package is missing, which the message names.
+        UnreachableError: the server cannot be reached; the request may be repeated later.
+        DatasetError: the file does not exist or cannot be read, or a package is missing; the message names the package.
     """
     if url.startswith(("http://", "https://")):
         return _over_http(url, start, tag, "HEAD" if head_only else "GET")
@@ -107,7 +107,9 @@ def _over_http(url: str, start: int, tag: str, method: str) -> Iterator[Content]
         if answer.status == 200:
             total = _whole(length)
             yield Content(0, total, tag, _blocks(url, answer))
-        elif answer.status == 416 and part == f"bytes */{start}":  # no bytes are left
+        elif (
+            answer.status == 416 and part == f"bytes */{start}"
+        ):  # the file has no bytes from ``start`` on
             yield Content(start, start, tag, iter(()))
         elif answer.status == 206 and part.startswith(f"bytes {start}-"):
             _, _, size = part.rpartition("/")
@@ -117,11 +119,11 @@ def _over_http(url: str, start: int, tag: str, method: str) -> Iterator[Content]
             with _over_http(url, 0, "", method) as whole:
                 yield whole
         else:
-            raise UnreachableError(f"the server answers {answer.status}, without the file")
+            raise UnreachableError(f"the server answers {answer.status} without sending the file")
 
 
 def _whole(text: str) -> int | None:
-    """Return the number in a header of a server, or None if it is none or has too many digits."""
+    """Return the number in a header of a server, or None if the text is not a number or has too many digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
@@ -131,7 +133,7 @@ class WebRedirects(HTTPRedirectHandler):
     def redirect_request(
         self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
-        """Return the request of the new address."""
+        """Return the request for the new address."""
         safe = ("https://",) if req.type == "https" else ("http://", "https://")
         if not newurl.lower().startswith(safe):
             raise HTTPError(newurl, code, f"with the address '{newurl[:200]}'", headers, fp)
@@ -152,7 +154,7 @@ def _answer(request: Request) -> Any:
     try:
         return urlopen(request, timeout=_TIMEOUT_S)
     except HTTPError as error:
-        if error.code == 416:  # the requested range does not exist
+        if error.code == 416:  # the file has no such range
             return error
         raise
 
@@ -196,7 +198,7 @@ def _guarded(url: str) -> Iterator[None]:
         raise DatasetError(
             f"{url}: access is denied ({_line(error)}): check the credentials of its store"
         ) from None
-    except Exception as error:  # the package of each store has its own exceptions
+    except Exception as error:  # each store's package has its own exceptions
         raise UnreachableError(_line(getattr(error, "reason", error))) from error
 
 
@@ -244,11 +246,12 @@ _SPARE_BYTES = 64 * 2**20
 _MOST_UNANNOUNCED = 2**36
 """Largest number of bytes that are accepted from a server that does not announce the size."""
 ELSEWHERE = "choose another folder (--out of a download, IMITATE_CACHE for the cache)"
-"""Advice where a disk is full."""
+"""Advice for a full disk."""
 OnBytes = Callable[[int, "int | None"], None]
-"""Called with the number of new bytes, and the final number of all if it is known.
+"""Function that is called with the number of new bytes, and the total number of bytes or None if unknown.
 
-The first call counts the bytes of an earlier attempt. The number is negative if they are downloaded again.
+The first call reports the bytes of an earlier attempt. The number of new bytes is negative if these must be downloaded
+again.
 """
 
 
@@ -262,7 +265,7 @@ def sha256_of(path: Path) -> str:
 
 
 def wait(failures: int, pause_s: float | None = None) -> None:
-    """Pause before the retry after this number of successive failures, at most a minute."""
+    """Return the pause in seconds after a number of successive failures, at most a minute."""
     time.sleep(min(WAIT_S * 2 ** (failures - 1) if pause_s is None else pause_s, _MAX_WAIT_S))
 
 
@@ -276,13 +279,13 @@ class Download:
     Attributes:
         url: address of the file.
         target: path of the file; an existing file is replaced when the download is complete.
-        size_bytes: exact size, if known.
-        about_bytes: rounded size, if the exact one is not known.
-        sha256: checksum, if known.
-        identified: the path identifies the content, so a partial file is resumed whatever the server says.
-        check: raises DatasetError if the content of the complete file is wrong, which is then removed.
+        size_bytes: exact size, or None if unknown.
+        about_bytes: rounded size, if the exact size is unknown.
+        sha256: checksum, or None if unknown.
+        identified: true if the path identifies the content, so that a partial file is always resumed.
+        check: function that raises DatasetError if the content of the complete file is wrong; the file is then removed.
         retries: number of successive attempts without a byte after which the download fails.
-        on_bytes: called for a progress bar; if it raises InterruptedError, the download stops and the received bytes
+        on_bytes: function for a progress bar; if it raises InterruptedError, the download stops and the received bytes
             are kept.
         resumed_at: number of bytes from an earlier attempt.
         received: number of bytes downloaded now.
@@ -341,7 +344,7 @@ class Download:
         return self._part.stat().st_size if self._part.is_file() else 0
 
     def _find_tag(self) -> None:
-        """Keep the bytes of an earlier attempt only if they are of the same file."""
+        """Remove the bytes of an earlier attempt unless they are of the same file."""
         with suppress(OSError, ValueError, LookupError, TypeError):
             notes = read_json(self._notes)
             if notes["url"] == self.url:
@@ -355,7 +358,7 @@ class Download:
         self._notes.unlink(missing_ok=True)
 
     def _complete(self) -> None:
-        """Request the missing bytes until all of them are there."""
+        """Request missing bytes until the file is complete."""
         failures = 0
         while self.size_bytes is None or not self._part.is_file() or self._size() < self.size_bytes:
             before, pause_s, reason = self.received, None, "the connection ended early"
@@ -397,7 +400,7 @@ class Download:
         return total is None or self._size() == total
 
     def _restart(self, tag: str, total: int | None) -> None:
-        """Begin with an empty file, for the server's file of this tag."""
+        """Begin with an empty file, and record the tag of the server's file."""
         self.on_bytes(-self._size(), total)
         self._forget()
         self.resumed_at = 0
@@ -416,7 +419,7 @@ class Download:
             )
 
     def _verify(self) -> None:
-        """Remove a complete file whose content is not the expected one."""
+        """Remove a complete file if its content is not the expected one, and raise DatasetError."""
         try:
             size, words = self._size(), ""
             if self.size_bytes not in (None, size):

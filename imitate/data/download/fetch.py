@@ -32,14 +32,14 @@ from imitate.errors import DatasetError
 from imitate.system.plain_files import fresh, locked, parsed_json, replaced
 
 KNOWN = "known"
-"""Folder of small files that are kept: indexes, and sizes of files."""
+"""Name of the folder for copies of indexes and for sizes of files, which are never removed."""
 _MAX_SMALL = 2**30
 """Largest size of an index in bytes."""
 _logger = logging.getLogger(__name__)
 _held: dict[Path, tuple[int, int]] = {}
-"""File descriptors of the locks on files that this process reads, and how often each lock is held.
+"""File descriptors of the locks on files that this process reads, and how often each lock was taken.
 
-The system releases them when the process ends.
+The system releases the locks when the process ends.
 """
 _guard = threading.Lock()
 
@@ -77,7 +77,7 @@ def hold(path: Path) -> bool:
 
 
 def release(path: Path) -> None:
-    """End a :func:`hold`."""
+    """End the protection by :func:`hold`."""
     with _guard:
         if path not in _held:
             return
@@ -91,7 +91,7 @@ def release(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Lock a file exclusively, so that this process downloads it; create its folder.
+    """Lock a file exclusively, so that only this process downloads it; create its folder.
 
     Raises:
         DatasetError: the cache cannot be written.
@@ -99,7 +99,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = locked(_lock_of(path.parent.name))
-        path.parent.mkdir(exist_ok=True)  # removed by another process before it was locked
+        path.parent.mkdir(exist_ok=True)  # another process removed the folder before the lock
     except OSError as error:
         raise DatasetError(
             f"{path.parent}: cannot be written ({error.strerror}): {ELSEWHERE}"
@@ -112,11 +112,11 @@ def make_room(keys: Collection[str], size: int) -> None:
     """Remove the least recently used files that no process reads, until the others fit within the limit.
 
     Args:
-        keys: keys of the files to download; their existing parts count towards ``size``.
+        keys: keys of the files to download; bytes that already exist are part of ``size``.
         size: total size of these files in bytes.
 
     Raises:
-        DatasetError: the files do not fit beside the files in use.
+        DatasetError: the files do not fit in addition to the files in use.
     """
     limit = limit_bytes()
     others = {
@@ -144,7 +144,7 @@ def _lock_of(key: str) -> Path:
 
 
 def size_of(folder: Path) -> tuple[int, int]:
-    """Return size and last use of a downloaded file's folder, which another process may be removing."""
+    """Return size and time of the last use of a downloaded file's folder; another process may be removing it."""
     total = latest = 0
     with suppress(OSError):
         for file in folder.iterdir():
@@ -161,26 +161,26 @@ def fetch(
     sha256: str | None = None,
     on_bytes: OnBytes = lambda count, total: None,
 ) -> Path:
-    """Return a file of the cache with the content of a URL, and download it if it is not there.
+    """Return the file in the cache with the content of a URL; download it if it is not in the cache.
 
     The file is locked (:func:`imitate.data.download.fetch.hold`) until it is released or the process ends.
 
     Args:
         url: URL of the file.
-        key: identifies the content.
+        key: key that identifies the content, the name of the folder in the cache.
         size: size in bytes; None if the server does not announce it.
-        sha256: checksum of the content, if known.
-        on_bytes: called for a progress bar, as in :class:`imitate.data.download.download.Download`.
+        sha256: checksum of the content, or None if unknown.
+        on_bytes: function for a progress bar, see :class:`imitate.data.download.download.Download`.
 
     Raises:
-        DatasetError: the file cannot be downloaded, has another content than expected, or does not fit into the cache.
+        DatasetError: the file cannot be downloaded, has unexpected content, or does not fit into the cache.
     """
     path = cached_path(url, key)
     while not hold(path):
         with writing(path):
-            if not path.is_file():  # another process has downloaded it meanwhile
+            if not path.is_file():  # another process has downloaded the file
                 make_room({key}, size or 0)
-                # Without a size nothing shows that a partly downloaded file is the server's current one.
+                # Without a size, a partly downloaded file might be of an older version on the server.
                 known = size is not None
                 Download(url, path, size, None, sha256, identified=known, on_bytes=on_bytes).run()
     return path
@@ -192,7 +192,7 @@ def cached_path(url: str, key: str) -> Path:
 
 
 def fetch_small(url: str) -> bytes:
-    """Return the content of a small file, such as an index; if the server cannot be reached, the copy in the cache.
+    """Return the content of a small file such as an index, or its copy in the cache if the server cannot be reached.
 
     Raises:
         DatasetError: the file does not exist, or neither the server nor a copy is available.
@@ -201,7 +201,7 @@ def fetch_small(url: str) -> bytes:
 
 
 def fetch_file(url: str, on_bytes: OnBytes = lambda count, total: None) -> Path:
-    """Return a file of the cache with the current content of a URL, and download it if it is not there.
+    """Return the file in the cache with the current content of a URL; download it if it is not in the cache.
 
     If the server cannot be reached, the file of the last download is returned.
 
@@ -237,7 +237,7 @@ def _current(url: str, name: str, read: Callable[[str], bytes]) -> bytes:
                     f"{url}: cannot be reached ({error}): check host and port, or try again later"
                 ) from None
         wait(failures)
-    with suppress(OSError):  # if the cache cannot be written, there is just no copy
+    with suppress(OSError):  # if the cache cannot be written, no copy is kept
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as part, fresh(part) as file:
             file.write(content)

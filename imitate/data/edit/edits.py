@@ -31,13 +31,13 @@ Progress = Callable[[int, int], None]
 def change(
     source: Path, target: Target, put: Callable[[ConfinedFile], None], on_mb: Progress
 ) -> None:
-    """Change a copy that is otherwise equal byte for byte, or change the file itself atomically.
+    """Make a small change in a byte-for-byte copy of a file, or atomically in the file itself.
 
     Args:
         source: the file.
         target: the copy, or the file itself.
-        put: makes the change.
-        on_mb: called with the number of copied megabytes and the number of all megabytes.
+        put: function that makes the change in the open file.
+        on_mb: called with the number of copied megabytes and the total number.
     """
     if target.out is None:
         check_is_hdf5(target.path)
@@ -69,10 +69,10 @@ def set_env_args(
         source: the file.
         target: a copy, or the file itself.
         env_args: ``env_name``, ``type``, ``env_kwargs``.
-        on_mb: called with the number of copied megabytes and the number of all megabytes.
+        on_mb: called with the number of copied megabytes and the total number.
 
     Returns:
-        the former env_args.
+        the previous env_args.
 
     Raises:
         DatasetError: the description is incomplete, or the file cannot be written.
@@ -96,7 +96,7 @@ Masks = dict[str, list[str]]
 
 
 def _silent(done: int, total: int) -> None:
-    """Ignore the progress."""
+    """Ignore the progress; the default of ``on_mb``."""
 
 
 def split(
@@ -115,11 +115,12 @@ def split(
     Args:
         source: the file.
         target: a copy, or the file itself, of which only the masks are changed.
-        ratio: fraction of validation demos, in (0, 1); each side gets at least one demo.
+        ratio: fraction of validation demos, in (0, 1); each mask gets at least one demo.
         seed: seed of the random split.
-        filter_key: split the demos of this mask; None: all.
-        success: split only the demos that solve their task (True) or fail (False); the others are in neither mask.
-        overwrite: replace masks of these names.
+        filter_key: mask of the demos to split; None for all demos.
+        success: True to split only demos that solve their task, False to split only demos that fail, None for all; the
+            others are in neither mask.
+        overwrite: true to replace existing masks with these names.
         on_mb: called with the number of copied megabytes and the number of all megabytes.
 
     Returns:
@@ -164,7 +165,7 @@ def add_filter_key(
         target: a copy, or the file itself, of which only the masks are changed.
         name: name of the mask.
         selection: conditions for the demos.
-        overwrite: replace a mask of this name.
+        overwrite: true to replace an existing mask with this name.
         on_mb: called with the number of copied megabytes and the number of all megabytes.
 
     Returns:
@@ -189,13 +190,13 @@ def add_filter_key(
 
 
 def failures_among(path: Path, demos: Sequence[str]) -> int:
-    """Count the failed demos, by their attribute ``success``."""
+    """Count the demos that failed according to their attribute ``success``."""
     with DatasetFile(path) as file:
         return sum(file.success(demo) is False for demo in demos)
 
 
 def _check(file: DemoFile, chosen: Mapping[str, Sequence[str]], overwrite: bool) -> None:
-    """Refuse to replace masks without ``overwrite``, and to write into a file with links to other files."""
+    """Refuse to replace masks without ``overwrite``, and to change a file with links to other files."""
     file.check_confined()
     there = file.filter_keys()
     changed = [name for name, demos in chosen.items() if there.get(name, demos) != demos]
@@ -266,7 +267,7 @@ def delete(
 def rename_keys(
     source: Path, target: Target, names: Mapping[str, str], on_demo: Progress = _silent
 ) -> dict[str, str]:
-    """Rename arrays in a copy. If 'obs/x' is renamed, so is 'next_obs/x', unless it is named itself.
+    """Rename arrays in a copy. With 'obs/x', 'next_obs/x' is renamed too, unless ``names`` contains it.
 
     Args:
         source: the file to copy.
@@ -307,7 +308,7 @@ def rename_keys(
 
 
 def _moved(entries: Mapping[str, Mapping[str, Any]], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the attribute of LeRobot's names for renamed arrays, without 'actions', whose content has changed."""
+    """Return the attribute ``features`` (LeRobot's names) after a renaming; new 'actions' have no entry."""
     if not entries or not renamed.keys() & entries.keys():
         return {}
     kept = {
@@ -330,7 +331,7 @@ def normalize_actions(
 ) -> ActionScale:
     """Write a copy whose ``actions`` are in [-1, 1], or have mean 0 and standard deviation 1, per dimension.
 
-    Offset and scale are attributes of the copy. Other arrays, such as ``executed_actions``, are not changed.
+    Offset and scale are written as attributes of the copy. Other arrays, such as ``executed_actions``, are not changed.
 
     Returns:
         offset and scale.
@@ -338,7 +339,7 @@ def normalize_actions(
     Raises:
         DatasetError: the actions are already rescaled, or not finite.
     """
-    import torch  # imported here, because the other edits do not need it
+    import torch  # imported here, because only this edit needs it
 
     from imitate.functional.normalization import mean_std_unless_constant, min_max
 

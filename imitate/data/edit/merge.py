@@ -30,10 +30,10 @@ from imitate.errors import DatasetError
 
 Names = dict[str, str]
 _ONES = frozenset({"interventions", "labelled"})
-# Attributes of our own recordings, which older recordings and other sources lack; then they are left out.
+# Attributes of recordings by this package, left out of the merged file if a source does not have them.
 _TIMES = "timestamps"
 CORRECTED = _ONES | {"policy_actions", "executed_actions"}
-"""Arrays of recordings with corrections; for a demonstration they can be derived from its actions."""
+"""Arrays of recordings with a person's corrections; for other demonstrations they are derived from the actions."""
 
 
 def merge(
@@ -46,17 +46,17 @@ def merge(
 ) -> list[Names]:
     """Merge the demos of several files into one, with the attributes of the first file.
 
-    A recording with a person's corrections (``imitate run --take-over --record``) has arrays that demonstrations lack.
-    Demonstrations get these arrays too: they say that a person acted at every step, with the policy's own actions.
+    A recording with a person's corrections (``imitate run --take-over --record``) has arrays that demonstrations do not
+    have. In the merged file, demonstrations get these arrays too, as if a person had acted at every step.
 
-    Demos keep their names if all names differ; otherwise all demos are numbered: demo_0, demo_1 ... Filter keys with
-    the same name are joined.
+    Demos keep their names if all names differ; otherwise all demos are renamed demo_0, demo_1 ... Filter keys with the
+    same name are joined.
 
     Args:
         sources: two files or more.
         target: the new file.
-        common_keys: leave out arrays that not all demos have, instead of refusing them.
-        any_env: allow different environments; the first file's environment is written.
+        common_keys: true to leave out arrays that not all demos have; if false, such arrays are an error.
+        any_env: true to allow different environments; the first file's environment is written.
         on_demo: called with the number of copied demos and the number of all demos.
 
     Returns:
@@ -95,7 +95,7 @@ def merge(
 
 
 def _add_as_demonstration(demo: h5py.Group, keys: Sequence[str]) -> None:
-    """Write the arrays of corrections that a demonstration lacks."""
+    """Write the arrays for corrections that are missing in a demonstration."""
     for key in keys:
         if key in demo:
             continue
@@ -106,7 +106,7 @@ def _add_as_demonstration(demo: h5py.Group, keys: Sequence[str]) -> None:
 
 
 def _keep_shared_names(data: h5py.Group, sources: Sequence[Path]) -> None:
-    """Keep those of the first file's names of numbers that are the same in all files."""
+    """Write the names of components of vectors on which all files agree."""
     found = []
     for path in sources:
         with DatasetFile(path) as file:
@@ -121,7 +121,7 @@ def _keep_shared_names(data: h5py.Group, sources: Sequence[Path]) -> None:
 
 
 def new_names(sources: Sequence[Path]) -> list[Names]:
-    """Return for each file the new names of its demos by their old names, which are kept if no two are equal."""
+    """Return for each file the new name of each demo by its old name; names are kept if all of them differ."""
     found = []
     for path in sources:
         with DatasetFile(path) as file:
@@ -134,7 +134,7 @@ def new_names(sources: Sequence[Path]) -> list[Names]:
 
 
 def environments_left_out(sources: Sequence[Path]) -> list[str]:
-    """Return the names of the environments that are not written to the merged file: all but the first file's."""
+    """Return the environments of the other files, which are not written to the merged file."""
     found = []
     for path in sources:
         with DatasetFile(path) as file:
@@ -143,7 +143,7 @@ def environments_left_out(sources: Sequence[Path]) -> list[str]:
 
 
 def _plain(name: object) -> object:
-    """Rename a class ``folder/arm.py:Arm`` to the name that it has if the folder is on the path, ``arm:Arm``."""
+    """Return ``arm:Arm`` for a class ``folder/arm.py:Arm``, which has this name if the folder is on the module path."""
     path, colon, attribute = str(name).rpartition(".py:")
     return f"{Path(path).name}:{attribute}" if colon else name
 
@@ -155,7 +155,7 @@ def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> se
         DatasetError: environments, arrays or shapes differ from those of the first file.
     """
     forms: list[dict[str, tuple[int, ...]]] = []
-    whole: list[str] = []  # name of the first demo of each file, for messages
+    whole: list[str] = []  # first demo of each file, for messages
     environments = []
     scales = []
     for path in sources:

@@ -35,7 +35,7 @@ STEP_ARRAYS = frozenset(
 
 
 def is_per_step(key: str) -> bool:
-    """Return true if an array of this name has one value per step in this format."""
+    """Return true if an array with this name has one row per step."""
     return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/", SIGNALS))
 
 
@@ -44,8 +44,8 @@ class Rows:
     """Rows of a demo that are kept.
 
     Attributes:
-        seen: (n,) rows of ``obs`` and ``next_obs``.
-        done: (n,) rows of all other arrays.
+        seen: (n,) kept rows of ``obs`` and ``next_obs``.
+        done: (n,) kept rows of all other arrays.
     """
 
     seen: NDArray[np.int64]
@@ -61,14 +61,14 @@ class FileChanges:
     """Differences between a file and its copy.
 
     Attributes:
-        demos: demos to keep, in any order; None: all.
+        demos: demos to keep, in any order; None for all.
         drop: arrays to leave out, such as 'obs/object'.
         rename: new names of arrays by old names.
-        rows: rows to keep by demo, if not all are kept, for arrays with a row per step.
-        values: function for the values of an array, by its old name; called with pieces of a few steps.
-        masks: filter keys to write; None: those of the file. Names of demos that are not kept are removed in either
-            case.
-        attrs: attributes of ``data`` to set; None removes one.
+        rows: rows to keep in arrays with a row per step, by demo; all rows are kept in demos without an entry.
+        values: function that changes the values of an array, by its old name; called with pieces of a few steps.
+        masks: filter keys to write; None for the filter keys of the file. Demos that are not kept are removed from
+            them.
+        attrs: attributes of ``data`` to set; an attribute with the value None is removed.
     """
 
     demos: Collection[str] | None = None
@@ -129,7 +129,7 @@ def rewrite(
 
 @contextmanager
 def copying(file: DemoFile, demo: str) -> Iterator[None]:
-    """Read like :meth:`DemoFile.reading`, but let the error of a full disk pass to the writer."""
+    """Convert errors as :meth:`DemoFile.reading` does, except for a full disk, which is an error of writing."""
     try:
         with file.reading(f"demo '{demo}'"):
             yield
@@ -174,7 +174,7 @@ def _copy_around(old: h5py.File, new: h5py.File) -> None:
 
 
 def copy_attrs(old: Any, new: Any) -> None:
-    """Copy the attributes of a group or array to another."""
+    """Copy the attributes of a group or array to another group or array."""
     for name, value in old.attrs.items():
         if isinstance(name, bytes):
             raise DatasetError(
@@ -190,7 +190,7 @@ def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: FileChange
         number of its steps.
     """
     if not isinstance(demo, h5py.Group):
-        raise ValueError("it is an array, not a group of arrays")
+        raise ValueError("the demo is an array, but must be a group of arrays")
     old_name = demo.name.rpartition("/")[2]
     if changes.touches(old_name):
         new = data.create_group(name)
@@ -278,7 +278,7 @@ def _copy_frames(
     chosen: NDArray[np.int64],
     change: Callable[[Values], Values] | None,
 ) -> None:
-    """Copy compressed frames that must be re-encoded as JPEGs: changed frames, and parts of a video."""
+    """Copy compressed frames as new JPEGs, because they are changed, or are a part of a video."""
     frame, reader = storage_of(old).frame, FrameReader(old)
     encoding = "png" if reader.encoding == "png" else "jpeg"
     new = into.create_dataset(name, (len(chosen),), dtype=h5py.vlen_dtype(np.uint8))
@@ -300,7 +300,7 @@ def _copy_frames(
 
 
 def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:
-    """Return the old chunks if the shape allows them."""
+    """Return the chunk shape of the old array if it is possible for the new one, else None."""
     if old.chunks is None:
         return None
     fits = first.shape[1:] == old.shape[1:] and len(first) >= old.chunks[0]

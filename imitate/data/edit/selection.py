@@ -14,19 +14,19 @@ from imitate.errors import DatasetError, nearest
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions for demos, all of which a selected demo fulfils; None: no condition.
+    """Conditions that a selected demo must fulfil; an attribute that is None is no condition.
 
     Attributes:
-        filter_key: select only demos of this mask.
-        demos: select only these demos: names, or ranges such as ``demo_3-demo_7``.
-        success: true: demos that solve their task, see :func:`outcomes`; false: others.
+        filter_key: mask of the demos that may be selected.
+        demos: demos that may be selected: names, or ranges such as ``demo_3-demo_7``.
+        success: true for demos that solve their task, see :func:`outcomes`; false for demos that do not.
         min_length: smallest number of steps.
         max_length: largest number of steps.
         min_return: smallest sum of rewards.
         max_return: largest sum of rewards.
-        first: largest number of demos that are selected.
-        without: demos that are not selected, likewise.
-        seed: draw ``first`` demos at random with this seed; None: take the first ones.
+        first: largest number of selected demos.
+        without: demos that must not be selected: names or ranges.
+        seed: seed for drawing ``first`` demos at random; None to take the first ones.
     """
 
     filter_key: str | None = None
@@ -65,7 +65,7 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
 
 
 def named_demos(file: DemoFile, words: Sequence[str]) -> set[str]:
-    """Return the demos that names, or ranges such as ``demo_3-demo_7`` with both ends, select.
+    """Return the demos that are given by names, or by ranges such as ``demo_3-demo_7``, which include both ends.
 
     Raises:
         DatasetError: a demo does not exist; the message names the nearest one.
@@ -101,10 +101,10 @@ def _between(value: float, low: float | None, high: float | None) -> bool:
 
 
 def with_outcome(file: DemoFile, demos: Sequence[str], success: bool) -> list[str]:
-    """Return the demos that solve their task, or those that do not.
+    """Return the demos that solve their task, or the demos that do not.
 
     Raises:
-        DatasetError: the file does not say whether a demo solves its task.
+        DatasetError: the file does not record whether a demo solves its task.
     """
     found = outcomes(file, demos)
     unknown = next((demo for demo, outcome in found.items() if outcome is None), None)

@@ -1,4 +1,4 @@
-"""Cut demonstration files into shards with an index, in a folder of this machine or at a URL."""
+"""Division of demonstration files into shards with an index, in a local folder or at a URL."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FolderPlace:
         return self._folder
 
     def keep(self, path: Path) -> None:
-        """Do nothing, because the file is already there."""
+        """Do nothing, because the shard was written into its final folder."""
 
     def text(self, name: str) -> str | None:
         """Return the content of a text file, or None if it does not exist."""
@@ -172,7 +172,7 @@ class UrlPlace:
             yield
         except DatasetError:
             raise
-        except Exception as error:  # the package of each store has its own exceptions
+        except Exception as error:  # each store's package has its own exceptions
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise DatasetError(
                 f"{self.name}: cannot be written ({reason}): check the credentials of its store; "
@@ -181,9 +181,9 @@ class UrlPlace:
 
 
 PARTIAL_NAME = f"{INDEX_NAME}.partial"
-"""File beside the shards until the index is written; contains the plan and the entries of finished shards."""
+"""Name of a file that exists beside the shards until the index is written, with the plan and the finished shards."""
 Part = list[tuple[Path, str, str]]
-"""Demos of a shard: their file, the name there, and the new name."""
+"""Demos of a shard: the file, the name in the file, and the new name of each."""
 
 
 def shard_files(
@@ -195,9 +195,9 @@ def shard_files(
 ) -> ShardIndex:
     """Write the demos of files into shards, and finally an index.
 
-    Arrays, attributes and filter keys are copied unchanged. Demos keep their order, and their names unless two are
-    equal, in which case all are numbered anew. The next call with the same arguments keeps the shards that a killed
-    call has finished. Nothing is overwritten.
+    Arrays, attributes and filter keys are copied unchanged. Demos keep their order. They also keep their names, but if
+    two names are equal, all demos are renamed by number. After a killed call, the next call with the same arguments
+    keeps the finished shards. Nothing is overwritten.
 
     Args:
         sources: one or more files with the same arrays.
@@ -255,7 +255,7 @@ def _shard_into(
 
 
 def _begin(place: ShardPlace, plan: dict[str, Any]) -> list[DescribedShard]:
-    """Return the shards that an unfinished call with this plan has written; refuse a folder with other shards."""
+    """Return the shards that an unfinished call with the same plan has written; refuse a folder with other shards."""
     if place.text(INDEX_NAME) is not None:
         raise DatasetError(
             f"{place.name}/{INDEX_NAME}: exists already: name another folder with --out"

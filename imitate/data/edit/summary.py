@@ -1,4 +1,4 @@
-"""Mean, standard deviation, smallest and largest value of each array of a file."""
+"""Mean, standard deviation, minimum and maximum of each array of a file."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def summarize(
 
     Args:
         path: the file.
-        filter_key: use only the demos of this mask.
-        keys: use only these arrays; None: actions, rewards, observations.
+        filter_key: mask of the demos to use; None for all demos.
+        keys: names of the arrays to use; None for actions, rewards and observations.
         on_key: called with the number of processed arrays and the number of all arrays.
     """
     with DatasetFile(path) as file, Extents(file) as extents:
@@ -87,7 +87,7 @@ def summarize_shards(
 def key_statistics(extents: Extents, demos: Sequence[str], key: str) -> KeyStats:
     """Compute statistics of an array over all steps, with the shape of one step.
 
-    For images per channel, in stored units.
+    For images they are per channel, in stored units.
 
     Raises:
         DatasetError: a demo does not have the array, its shape differs, or it is not numeric.
@@ -107,7 +107,7 @@ def _extent(extents: Extents, demo: str, key: str) -> Extent:
         shape, dtype = (
             extents.file.shape(demo, key),
             extents.file.dtype(demo, key),
-        )  # this raises an error that names the missing part
+        )  # raises an error that names the missing array
         return Extent(shape, dtype, None)
     return found
 
@@ -131,7 +131,7 @@ def _pieces(
 def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> KeyStats:
     """Compute statistics per channel in integers.
 
-    They are summed first per pixel, because reductions along long rows are fast.
+    Values are first summed per pixel, because reductions along long rows are fast.
     """
     count = 0
     sums = np.zeros((2, math.prod(step)), dtype=np.uint64)
@@ -157,9 +157,9 @@ def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> 
 
 
 def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
-    """Compute statistics per column of rows of ``width``.
+    """Compute statistics per column of rows with ``width`` columns.
 
-    Many rows are processed as one, which is several times faster.
+    Many rows are joined to one long row, which is several times faster.
     """
     group = max(1, _WIDE // width)
     rest: list[NDArray[Any]] = []
@@ -181,7 +181,7 @@ def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
     parts: list[tuple[int, KeyStats]] = []
     if first is not None:
         bulk = statistics_of(chain([first], chunks))
-        parts.append((rows, bulk))  # all values are counted by then
+        parts.append((rows, bulk))  # all values are counted when this is called
     left = np.concatenate(rest)
     if len(left):
         parts.append((len(left), statistics_of([left])))
@@ -189,7 +189,7 @@ def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
 
 
 def _joined(parts: list[tuple[int, KeyStats]], width: int) -> KeyStats:
-    """Join statistics of parts, each of one group of columns or of several adjacent groups."""
+    """Combine statistics per column of long rows to statistics per column of the original rows."""
     groups = [stats.mean.size // width for _, stats in parts]
     weights = np.repeat([n / k for (n, _), k in zip(parts, groups, strict=True)], groups)
     means, stds, lows, highs = (

@@ -1,4 +1,4 @@
-"""Target of a tool: a new file that is written atomically, or the old file, which is kept as a backup."""
+"""Target of a tool: a new file that is written atomically, or the old file, of which a backup is kept."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Target:
     """File that a tool writes.
 
     Attributes:
-        out: the new file; None: replace ``source``.
-        source: the file that is replaced if ``out`` is None; it is kept as ``<name>.bak``.
-        overwrite: replace ``out`` if it exists.
+        out: the new file; None to replace ``source``.
+        source: the file that is replaced if ``out`` is None; the old file is kept as ``<name>.bak``.
+        overwrite: true to replace ``out`` if it exists.
     """
 
     out: Path | None
@@ -38,7 +38,7 @@ class Target:
         """Path of the finished file."""
         path = self.out or self.source
         if path is None:
-            raise DatasetError("no file to write: name one")
+            raise DatasetError("no file to write: name a new file, or a file to replace")
         return path.expanduser()
 
     @contextmanager
@@ -55,7 +55,7 @@ class Target:
             path.parent.mkdir(parents=True, exist_ok=True)
             remove_leftovers(path)
             yield cleared(part)
-            sync(part)  # the new file is on the disk before the old one is renamed
+            sync(part)  # flushed to disk before the old file is renamed
             if self.out is None:
                 keep_backup(path, backup_of(path))
             give_name(part, path)
@@ -84,7 +84,7 @@ class Target:
 
 
 def _machine() -> str:
-    """Return eight digits that identify this machine, because process numbers are only valid on one machine."""
+    """Return eight digits that identify this machine; PIDs of other machines have no meaning here."""
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 

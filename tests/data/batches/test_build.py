@@ -256,8 +256,8 @@ def test_another_control_rate_is_told(demo_file, caplog):
             file["data"].attrs["control_freq"] = rate
     with caplog.at_level(logging.WARNING):
         build([entry(one), entry(two)])
-    assert "two.hdf5 has 10 actions per second, but" in caplog.text
-    assert "one.hdf5 has 20" in caplog.text
+    assert "two.hdf5 was recorded at 10 Hz, but" in caplog.text
+    assert "one.hdf5 at 20" in caplog.text
 
 
 def test_weight_0_is_not_read_at_all(demo_file):

@@ -348,7 +348,7 @@ def test_a_damaged_frame_is_named_and_no_cache_is_left(tmp_path):
 def test_a_cache_that_went_away_is_told(tmp_path):
     reading = dataset(write(tmp_path / "a.hdf5", "jpeg"))
     shutil.rmtree(frames_folder())
-    with pytest.raises(DatasetError, match="cannot be opened .*start again"):
+    with pytest.raises(DatasetError, match="cannot be opened .*start the training again"):
         reading[[0]]
 
 

@@ -85,7 +85,7 @@ def test_a_part_of_each_batch():
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
-        ({"num_samples": 0}, "at least one sample .* got 0 and 2"),
+        ({"num_samples": 0}, "must be at least 1, got 0 and 2"),
         ({"batch_size": 0}, "got 3 and 0"),
         ({"weights": [1.0]}, "expected 3 weights with a positive sum"),
         ({"weights": [0.0] * 3}, "expected 3 weights with a positive sum"),

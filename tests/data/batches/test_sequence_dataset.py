@@ -465,7 +465,7 @@ def test_one_sample_by_any_number(small):
         assert int(sample["index"]) == 4 and sample["obs"]["s"].tolist() == [[4.0, -4.0]]
     assert data[torch.tensor([4])]["obs"]["s"].shape == (1, 1, 2)
     for index in (5, -6):
-        with pytest.raises(IndexError, match=f"sample {index} of 5"):
+        with pytest.raises(IndexError, match=f"sample {index} does not exist: the dataset has 5"):
             data[index]
 
 

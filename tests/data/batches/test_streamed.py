@@ -112,7 +112,7 @@ def test_what_needs_all_shards_is_refused(folder, ask, what):
     data, _ = streamed(folder, window=2)
     words = "train.shard_window: 2 of 3 shards are in memory at a time, but the training needs"
     with refused(
-        f"{words} {what}", "or set train.shard_window=3, which holds all", error=ConfigError
+        f"{words} {what}", "or set train.shard_window=3 to load all of them", error=ConfigError
     ):
         ask(data)
 
@@ -153,7 +153,7 @@ def test_where_windows_are_not_made(folder, tmp_path):
     assert streamed([{"path": str(folder)}, {"path": str(file), "weight": 0.0}]) is not None
     assert streamed([{"path": str(file)}, {"path": str(file)}]) is None
     assert streamed([{"path": str(folder), "weight": 0.0}]) is None
-    words = "train.shard_window: 1, but train.data has 2 entries, of which windows cannot be made"
+    words = "train.shard_window is 1, but train.data has 2 entries: name one folder of shards"
     with refused(words, error=ConfigError):
         streamed([{"path": str(folder)}, {"path": str(file)}])
 
@@ -173,7 +173,7 @@ def test_where_windows_are_not_made(folder, tmp_path):
     ],
 )
 def test_settings_that_need_all_demos(folder, key, train):
-    words = f"{key}: needs all demos at once, but train.shard_window holds 2 of 3 shards: leave"
+    words = f"{key}: needs all demos at once, but train.shard_window loads 2 of 3 shards: leave"
     with refused(words, "set train.shard_window=3", error=ConfigError):
         streamed(folder, window=2, **train)
 

@@ -76,7 +76,7 @@ def test_two_demos_by_hand():
 
 @pytest.mark.parametrize("index", [[-1], [0, 5], [2, -7]])
 def test_a_window_that_is_not_there_is_an_error(index):
-    with pytest.raises(IndexError, match="of 5"):
+    with pytest.raises(IndexError, match="but there are 5"):
         Windows(*TWO).rows(np.array(index))
 
 
@@ -136,7 +136,7 @@ def test_weights_are_relative_probabilities():
     "arguments", [(0, 1, 0), (1, 0, 0), (3, 1, 0, 0, False, [1.0]), (2, 1, 0, 0, False, [0.0, 0.0])]
 )
 def test_impossible_arguments_are_refused(arguments):
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match="at least 1|expected"):
         ShuffledBatches(*arguments)
 
 

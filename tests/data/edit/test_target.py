@@ -101,7 +101,7 @@ def test_files_that_are_replaced_or_not(tmp_path, monkeypatch):
     file, other = tmp_path / "a.hdf5", tmp_path / "b.hdf5"
     file.write_text("0")
     (tmp_path / "c.hdf5").write_text("")
-    with refused("no file to write: name one"):
+    with refused("no file to write: name a new file"):
         _ = Target(None).path
     assert Target(None, file).path == file and Target(other, file).path == other
     for words, target_of in (
