@@ -89,7 +89,9 @@ class ACTVAEConfig(Section):
 
     enabled: bool = Field(True, description="encode demonstrated chunks; false: z is always 0")
     latent_dim: int = Field(32, ge=1, description="size of the latent")
-    kl_weight: float = Field(10.0, ge=0, description="weight of the KL term")
+    kl_weight: float = Field(
+        10.0, ge=0, description="weight of the KL divergence of the posterior from N(0, 1)"
+    )
     encoder_layers: int = Field(4, ge=1, description="number of layers of the chunk encoder")
     posterior_keys: tuple[str, ...] | None = Field(
         None, description="vector observations that the chunk encoder sees; null: all"

@@ -203,7 +203,7 @@ class BC(Algo[BCConfig]):
 
     @property
     def policy(self) -> Actor | RecurrentActor | TransformerActor:
-        """The network that learns and acts."""
+        """Network that learns and acts."""
         return cast(Actor, self.active_nets["policy"])
 
     @cached_property
@@ -383,7 +383,7 @@ class BC_VAE(BC):  # noqa: N801 - the name users know
 
     @property
     def vae_policy(self) -> VAEActor:
-        """The network that learns and acts."""
+        """Network that learns and acts."""
         return cast(VAEActor, self.active_nets["policy"])
 
     def _create_policy(self) -> nn.Module:

@@ -270,7 +270,7 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
 
     @property
     def policy(self) -> EnsembleActor:
-        """The network that learns and acts."""
+        """Network that learns and acts."""
         return cast(EnsembleActor, self.active_nets["policy"])
 
     def _create_networks(self) -> None:

@@ -209,7 +209,7 @@ class CalQLConfig(CQLConfig):
     critic: CalQLCriticConfig = Field(CalQLCriticConfig())
     continue_truncated: bool = Field(
         True,
-        description="in returns of demos without a terminal, assume that the last reward "
+        description="in returns of demonstrations without a terminal, assume that the last reward "
         "continues for ever; false: assume no more rewards",
     )
 

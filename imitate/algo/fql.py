@@ -92,7 +92,7 @@ class FQL(ActorCritic[FQLConfig]):
 
     @property
     def flow(self) -> NoiseNetwork:
-        """The velocity field."""
+        """Velocity field of the flow from noise to actions."""
         return cast(NoiseNetwork, self.nets["flow"])
 
     def _max_grad_norm(self, name: str) -> float | None:

@@ -85,7 +85,7 @@ class GL(Algo[GLConfig]):
         weight = batch.get("weight")
         subgoals = {}
         for key, value in batch["subgoals"].items():
-            # if there is a sequence of observations up to the subgoal, the subgoal is the last one
+            # in a sequence of observations up to the subgoal, the subgoal is the last observation
             every = value.dim() > len(self.subgoal_shapes[key]) + 1
             subgoals[key] = value[:, -1] if every else value
         return {

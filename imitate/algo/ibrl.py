@@ -13,11 +13,11 @@ imitation policy b, the learned policy pi, targets Q' and pi':
 
 Critics are initialized to 0, and at equal values the imitation policy's action is taken, so that the imitation policy
 acts alone until the critics have learned something. The published settings for states are the soft choice with beta 10,
-which keeps trying both if their values hardly differ, and also draws at test time. As published, critics have layer
-normalization.
+which keeps trying both if their values hardly differ, and also draws at test time. Critics have layer normalization, as
+published.
 
-Departures: acting uses all critics instead of a few random ones. In updates, an imitation policy with a memory acts as
-at the start of an episode, from at most ``train.frame_stack`` observations.
+Departures: acting uses all critics instead of a few random critics. In updates, an imitation policy with a memory acts
+as at the start of an episode, from at most ``train.frame_stack`` observations.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class IBRLActorConfig(DelayedActorConfig):
 
 
 class IBRLCriticConfig(CriticConfig):
-    """Several critics, of which a few random ones compute each target."""
+    """Several critics; a few of them, drawn at random, compute each target."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")

@@ -71,7 +71,7 @@ class IFQL(ActorCritic[IFQLConfig]):
 
     @property
     def flow(self) -> NoiseNetwork:
-        """The velocity field."""
+        """Velocity field of the flow from noise to actions."""
         return cast(NoiseNetwork, self.active_nets["flow"])
 
     def _max_grad_norm(self, name: str) -> float | None:
@@ -127,7 +127,7 @@ class IFQL(ActorCritic[IFQLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update Q, V, the flow and the targets, in this order."""
+        """Update Q, V, the flow and the target networks, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("vf", self._value_loss(batch))
         update.step("flow", self._flow_loss(batch))

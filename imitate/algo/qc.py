@@ -103,7 +103,7 @@ class QC(ActorCritic[QCConfig]):
 
     @property
     def flow(self) -> NoiseNetwork:
-        """The velocity field."""
+        """Velocity field of the flow from noise to actions."""
         return cast(NoiseNetwork, self.active_nets["flow"])
 
     @property

@@ -186,7 +186,7 @@ class DiffusionTransformer(nn.Module):
         output_dim: int | None = None,
     ) -> None:
         super().__init__()
-        head_dim(n_emb, n_head)  # raises an error if n_head does not divide n_emb
+        head_dim(n_emb, n_head)  # head_dim raises an error if n_head does not divide n_emb
         self.input_emb = nn.Linear(input_dim, n_emb)
         self.pos_emb = nn.Parameter(torch.zeros(1, chunk_steps, n_emb))
         self.drop = nn.Dropout(p_drop_emb)

@@ -35,7 +35,7 @@ class _Layer(nn.Module):
         activation: Activation,
     ) -> None:
         super().__init__()
-        head_dim(dim, num_heads)  # raises an error if num_heads does not divide dim
+        head_dim(dim, num_heads)  # head_dim raises an error if num_heads does not divide dim
         self.pre_norm, self._activation = pre_norm, _ACTIVATIONS[activation]
         self.self_attn = nn.MultiheadAttention(dim, num_heads, dropout, batch_first=True)
         self.linear1 = nn.Linear(dim, feedforward_dim)

@@ -145,8 +145,7 @@ def _quantile(mode: str, stats: Stats, place: str) -> Affine:
     found = stats.quantiles
     if found is None:
         raise ConfigError(
-            f"{place}: '{mode}' needs quantiles, which are known only for vectors, and not here; expected 'mean_std' "
-            "or 'min_max'"
+            f"{place}: '{mode}' needs quantiles, which are measured only for vectors; expected 'mean_std' or 'min_max'"
         )
     lower, upper = (_tensor(found[level]) for level in QUANTILES[mode])
     return normalization.quantiles(lower, upper, _tensor(stats.min), _tensor(stats.max))

@@ -404,7 +404,7 @@ class Algo(ABC, Generic[ConfigT]):
             explore: act with the learned noise instead of as in evaluation.
             generator: source of randomness; None: the default generator.
         """
-        # a state with more entries than "policy" contains earlier observations, which are joined with the new ones
+        # if a state has more entries than "policy", it contains earlier observations, to which `obs` is added
         obs, state, kept = recalled(self, obs, state) if len(state) > 1 else (obs, state, {})
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
         if not isinstance(step, PolicyStep):

@@ -104,7 +104,7 @@ class MemoryLimit(_Sizes):
         self._unseen, free = 0, free_memory()
         if size * NUMBER_BYTES > free:
             raise ConfigError(
-                f"algo: requires a tensor of {gigabytes(size * NUMBER_BYTES)}, but "
+                f"algo: a network requires a tensor of {gigabytes(size * NUMBER_BYTES)}, but "
                 f"{gigabytes(free)} of memory are free: choose smaller layers"
             )
 

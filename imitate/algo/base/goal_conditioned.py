@@ -58,7 +58,7 @@ class ActorGoalsConfig(Section):
 
     @property
     def shares(self) -> GoalShares:
-        """The goal distribution in the form that datasets take."""
+        """Goal distribution in the form that datasets take."""
         return GoalShares(self.current, self.random, self.geometric)
 
 

@@ -340,7 +340,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             return
         size = len(batch["log_prob"])
         shuffled = select_rows(batch, torch.randperm(size).to(self.device))
-        # minibatches of nearly equal size, because a tiny last one would make a noisy update
+        # minibatches of nearly equal size, because a tiny last minibatch would make a noisy update
         parts = max(1, round(size / batch_size))
         edges = [size * part // parts for part in range(parts + 1)]
         for start, stop in zip(edges[:-1], edges[1:], strict=True):

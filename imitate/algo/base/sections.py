@@ -218,7 +218,9 @@ class VAEConfig(Section):
     latent_clip: float | None = Field(
         None, description="clip samples of the prior to plus or minus this number"
     )
-    kl_weight: float = Field(1.0, ge=0, description="weight of the KL term")
+    kl_weight: float = Field(
+        1.0, ge=0, description="weight of the KL divergence of the posterior from the prior"
+    )
     decoder: VAEDecoderConfig = Field(VAEDecoderConfig())
     prior: VAEPriorConfig = Field(VAEPriorConfig())
     encoder_layer_dims: LayerDims = Field(

@@ -203,7 +203,7 @@ class Advantage(nn.Module):
         encoding: observations of the algorithm.
 
     Attributes:
-        thresholds: threshold of each task; the first threshold is for demos without an instruction.
+        thresholds: threshold of each task; the first threshold is for demonstrations without an instruction.
         updates: number of updates.
     """
 

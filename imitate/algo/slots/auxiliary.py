@@ -4,8 +4,8 @@
                            "actions": {"type": "inverse", "encoder": "policy", "loss": 0.1}}}
 
 Each type is one file: its section, derived from :class:`AuxiliaryConfig` or :class:`SharingAuxiliaryConfig`, and its
-class under ``@register("rnd", RNDConfig)``. It is searched by name: as the module ``imitate.algo.slots.<type>``, or as
-an entry point of another package in the group ``imitate.auxiliaries``.
+class under ``@register("rnd", RNDConfig)``. A type is found by its name: as the module ``imitate.algo.slots.<type>``,
+or as an entry point of another package in the group ``imitate.auxiliaries``.
 
 An auxiliary with its own encoder makes its own gradient step. If an auxiliary shares the encoder of a network,
 its weighted loss is added to the next loss of that network: one backward pass gives the gradients of both

@@ -129,6 +129,6 @@ def moments_of(policy: ActionDistribution) -> tuple[Tensor, Tensor]:
         squares = (weights * (policy.means.square() + policy.stds.square())).sum(-2)
         return mean, squares - mean.square()
     raise CheckpointError(
-        "algo.base.checkpoint: the density of this policy goes through a tanh: take one of bc with "
+        "algo.base.checkpoint: this policy applies a tanh to its samples: give a checkpoint of bc with "
         "algo.gaussian.enabled or algo.gmm.enabled, or set algo.imitation.kl_weight to 0"
     )

@@ -3,7 +3,7 @@
     "algo": {"dynamics": {"type": "ensemble", "members": 5}}
 
 Each type is one file: its section, derived from :class:`DynamicsConfig`, and its class under ``@register("ensemble",
-EnsembleConfig)``. It is searched by name: as the module ``imitate.algo.slots.<type>``, or as an entry point of
+EnsembleConfig)``. A type is found by its name: as the module ``imitate.algo.slots.<type>``, or as an entry point of
 another package in the group ``imitate.dynamics``.
 
 A *state* is the model's input: (D,) all vectors of an observation, concatenated in the order of their keys, unless a

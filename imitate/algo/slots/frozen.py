@@ -171,7 +171,7 @@ class FrozenPolicy(nn.Module):
 
     @property
     def num_denoising_steps(self) -> int:
-        """Number of :meth:`denoising_steps`."""
+        """Number of steps that :meth:`denoising_steps` returns."""
         return 1 if self._algo is None else cast(ChunkPolicy, self._algo).num_denoising_steps
 
     def denoising_steps(
