@@ -24,8 +24,12 @@ def command(
             "without Ray.",
         ),
     ] = "ray",
-    cpus: Annotated[float, typer.Option("--cpus", min=0.0, help="CPU cores per worker.")] = 1.0,
-    gpus: Annotated[float, typer.Option("--gpus", min=0.0, help="GPUs per worker.")] = 0.0,
+    cpus: Annotated[
+        float, typer.Option("--cpus", min=0.0, help="CPU cores that each worker needs.")
+    ] = 1.0,
+    gpus: Annotated[
+        float, typer.Option("--gpus", min=0.0, help="GPUs that each worker needs.")
+    ] = 0.0,
     json_: AsJson = False,
 ) -> None:
     r"""Show the nodes of a cluster: how many workers fit, and whether all nodes have the same software.

@@ -103,7 +103,9 @@ def init(
     measure: Annotated[
         bool,
         typer.Option(
-            "--measure", help="Run updates with each precision and thread count; write the fastest."
+            "--measure",
+            help="Run updates with each precision and thread count, and write the fastest of these "
+            "settings.",
         ),
     ] = False,
     for_: Annotated[

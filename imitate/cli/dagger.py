@@ -35,9 +35,12 @@ def command(
         str,
         CONFIG,
     ],
-    out: Annotated[Path, typer.Option("--out", help="Output folder; an existing one is resumed.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Output folder; the run in an existing folder is resumed.")
+    ],
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-d", help="Initial demonstrations.")
+        Path | None,
+        typer.Option("--dataset", "-d", help="Initial demonstrations, with which round 0 trains."),
     ] = None,
     init: Annotated[
         Path | None,
@@ -132,7 +135,7 @@ def command(
     seed: Seed = 0,
     set_: SetKeys = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the progress of each training.")
+        bool, typer.Option("--verbose", "-v", help="Print the progress of each round's training.")
     ] = False,
     json_: AsJson = False,
 ) -> None:

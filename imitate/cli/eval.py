@@ -74,7 +74,9 @@ def command(
             "runs/*/checkpoints/best.pth",
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 50,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=1, help="Number of episodes to play.")
+    ] = 50,
     workers: Annotated[
         int | None,
         typer.Option(

@@ -17,7 +17,10 @@ FORMATS = ("onnx",)
 
 def command(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint, or run folder.")
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINT", help="Checkpoint or run folder of the policy to export."
+        ),
     ],
     to: Annotated[str, typer.Option("--to", help="Format: onnx.")] = "onnx",
     out: Annotated[

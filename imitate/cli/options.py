@@ -267,11 +267,19 @@ AnyRate = Annotated[
 ]
 TeleopArgs = Annotated[
     list[str] | None,
-    typer.Option("--teleop-arg", metavar="KEY=VALUE", help="Option of the device."),
+    typer.Option(
+        "--teleop-arg",
+        metavar="KEY=VALUE",
+        help="Argument for the device, such as scale=0.5; may be repeated.",
+    ),
 ]
 TakeOverArgs = Annotated[
     list[str] | None,
-    typer.Option("--take-over-arg", metavar="KEY=VALUE", help="Option of the device."),
+    typer.Option(
+        "--take-over-arg",
+        metavar="KEY=VALUE",
+        help="Argument for the device, such as scale=0.5; may be repeated.",
+    ),
 ]
 Lang = Annotated[
     str | None,

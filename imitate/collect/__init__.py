@@ -1,1 +1,1 @@
-"""Simulators and recorded demonstrations: collect, play back, render, replay, convert actions."""
+"""Work on demonstrations with a simulator: collect, play back, render and replay them, and convert their actions."""

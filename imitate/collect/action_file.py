@@ -30,16 +30,16 @@ from imitate.errors import DatasetError
 from imitate.functional.rotations import CommandRange, HandPoses, quaternion_to_matrix
 
 PoseKeys = tuple[str, str]
-"""Observations of a hand: its position, and its quaternion x, y, z, w."""
+"""Observation keys of a gripper's pose: of the position, and of the quaternion (x, y, z, w)."""
 
 
 class PoseSource(Protocol):
-    """Source of the hands' poses for one demo after the other; a context manager."""
+    """Context manager that returns the gripper poses of demos."""
 
     name: str
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
-        """Return poses of the hands (T, arms, ...), and positions of the robots' bases (T, arms, 3) in metres."""
+        """Return a demo's gripper poses (T, arms, ...) and positions of the robots' bases (T, arms, 3) in metres."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -53,7 +53,7 @@ class PoseSource(Protocol):
 
 
 class ObservedPoses:
-    """Hands' poses from the file's observations; commands are assumed to be along the world's axes."""
+    """Gripper poses from the file's observations; actions are assumed to be along the world's axes."""
 
     name = "poses"
 
@@ -61,7 +61,7 @@ class ObservedPoses:
         self._file, self._keys = file, keys
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
-        """Return the poses from the observations; the unknown bases are assumed to be at the origin."""
+        """Return the observed poses of a demo; the robots' bases are unknown and assumed to be at the origin."""
         position, quaternion = (
             torch.from_numpy(
                 np.stack([self._read(demo, keys[index]) for keys in self._keys], axis=1)
@@ -70,8 +70,9 @@ class ObservedPoses:
         )
         if position.shape[-1] != 3 or quaternion.shape[-1] != 4:
             raise DatasetError(
-                f"{self._file.path}: {demo}: poses of {tuple(position.shape)} and {tuple(quaternion.shape)} values: "
-                "a position has 3 and a quaternion 4 per step: name them with --pose-keys"
+                f"{self._file.path}: {demo}: position and quaternion have the shapes {tuple(position.shape)} and "
+                f"{tuple(quaternion.shape)}, but need 3 and 4 numbers per arm and step: name other keys with "
+                "--pose-keys"
             )
         rotation = quaternion_to_matrix(quaternion)
         return HandPoses(position, rotation, torch.eye(3).double()), torch.zeros_like(position)
@@ -91,7 +92,7 @@ class SimulatedPoses:
 
     Args:
         file: open demonstration file.
-        env_args: description of its environment.
+        env_args: env_args of the file's environment.
         base_frame: true if commands are given along the axes of the robots' bases.
     """
 
@@ -101,11 +102,14 @@ class SimulatedPoses:
         env = make_env(env_args, obs_keys=[])
         if not isinstance(env, RobosuiteEnv):
             env.close()
-            raise DatasetError(f"{file.path}: --source simulator is for files of robosuite")
+            raise DatasetError(
+                f"{file.path}: --source simulator works only for files of robosuite: choose --source "
+                "poses"
+            )
         self._file, self._env, self._base_frame = file, env, base_frame
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
-        """Return the poses of the controllers in the recorded states."""
+        """Return the gripper poses of a demo, as the controllers measure them in the recorded states."""
         steps = []
         for number, state in enumerate(self._file.read(demo, "states")):
             scene = scene_of(self._file, demo) if number == 0 else {}
@@ -161,14 +165,17 @@ def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
         known = importlib.import_module("robosuite.robots").ROBOT_CLASS_MAPPING
         unknown = [robot for robot in robots if robot not in known]
         if unknown:
-            raise DatasetError(f"env_args: robosuite has no robot {reprlib.repr(unknown[0])}")
+            raise DatasetError(
+                f"env_args: robosuite has no robot {reprlib.repr(unknown[0])}: correct 'robots' in "
+                "env_kwargs"
+            )
         configs = [load(robot=robot) for robot in robots]
         kwargs["controller_configs"] = configs if len(robots) > 1 else configs[0]
     return new
 
 
 def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return settings of the arms' controllers, robot by robot; the dicts are references into the description."""
+    """Return the settings of the arms' controllers, robot by robot; changing them changes ``env_kwargs``."""
     configs = env_kwargs.get("controller_configs")
     return [
         part
@@ -181,21 +188,21 @@ def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 _MOTION = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
-"""robosuite's default for controllers without limits: metres and radians of a command of 1."""
+"""robosuite's default for controllers without limits: metres and radians by which an action of 1 moves the gripper."""
 
 
 @dataclass(frozen=True)
 class ActionFile:
-    """An open file and the meaning of its actions.
+    """An open demonstration file and the meaning of its actions.
 
     Attributes:
         file: open demonstration file.
         env_args: the file's env_args, with robosuite's default controllers written out.
-        mode: kind of 'actions': absolute or delta.
+        mode: 'absolute' if the array 'actions' contains target poses, 'delta' if it contains changes of the pose.
         arms: number of arms, whose actions are concatenated.
-        limits: limits of relative commands.
-        base_frame: true if commands are along the axes of the robots' bases, false for the world's.
-        playable: true if robosuite can execute them.
+        limits: range of relative actions, with the motion in metres and radians that they command.
+        base_frame: true if actions are along the axes of the robots' bases, false if they are along the world's axes.
+        playable: true if robosuite can execute the actions.
     """
 
     file: DatasetFile
@@ -214,8 +221,9 @@ class ActionFile:
 
         Args:
             file: open demonstration file.
-            to: target kind of the actions; if no simulator defines their kind, the file's kind is the opposite.
-            scale: metres and radians that a command of 1 means, if no controller defines it.
+            to: 'absolute' or 'delta', the mode to convert to; if the file names no robosuite environment, its actions
+                are assumed to have the other mode.
+            scale: metres and radians by which an action of 1 moves the gripper, if env_args describe no controller.
 
         Raises:
             DatasetError: the controller or robosuite's version is not supported, or the actions are rescaled.
@@ -228,7 +236,8 @@ class ActionFile:
             return cls(file, file.env_meta, mode, 1, limits, base_frame=False, playable=False)
         if version_note(file.env_meta) is not None:
             raise DatasetError(
-                f"{file.path}: recorded with another robosuite: first do: {COMMAND.replace('FILE', str(file.path))}"
+                f"{file.path}: the file was recorded with another version of robosuite: first run "
+                f"{COMMAND.replace('FILE', str(file.path))}"
             )
         env_args = with_explicit_controllers(file.env_meta)
         kwargs = env_args["env_kwargs"]
@@ -237,8 +246,8 @@ class ActionFile:
         kind = f"{first.get('type')}, impedance_mode {first.get('impedance_mode', 'fixed')}"
         if len(arms) not in (1, len(robots)) or kind != "OSC_POSE, impedance_mode fixed":
             raise DatasetError(
-                f"{file.path}: {len(robots)} robot(s) with {len(arms)} arm controller(s), {kind}: actions are "
-                "converted for robots with one arm each and OSC_POSE with fixed impedance"
+                f"{file.path}: {len(robots)} robot(s) with {len(arms)} arm controller(s), {kind}: actions can be "
+                "converted only for robots with one arm each and the controller OSC_POSE with fixed impedance"
             )
         return cls(
             file,
@@ -251,7 +260,7 @@ class ActionFile:
         )
 
     def env_args_for(self, mode: str) -> dict[str, Any]:
-        """Return env_args of an environment for actions of this kind; absolute actions are in the world's frame."""
+        """Return env_args of an environment that takes actions of ``mode``; absolute ones are in the world's frame."""
         new = with_explicit_controllers(self.env_args)
         for arm in arm_controllers(new["env_kwargs"]):
             arm["input_type"] = mode
@@ -266,12 +275,12 @@ def open_poses(
     """Choose the source of the gripper poses.
 
     Args:
-        about: the file.
+        about: open demonstration file and the meaning of its actions.
         source: 'poses', 'simulator', or 'auto' for poses if the file has them.
-        keys: observations of each gripper, or None for robosuite's.
+        keys: observation keys of each gripper's pose, or None for robosuite's keys.
 
     Raises:
-        DatasetError: the file does not have this source.
+        DatasetError: the file does not contain what ``source`` needs.
     """
     file = about.file
     keys = keys or tuple(
@@ -285,18 +294,20 @@ def open_poses(
         return ObservedPoses(file, keys)
     if not about.playable or not file.has(file.demos()[0], "states"):
         raise DatasetError(
-            f"{file.path}: neither observed poses ({', '.join(missing)}) nor states of robosuite: "
-            "name the observations of position and quaternion (x, y, z, w) with --pose-keys"
+            f"{file.path}: gripper poses are unknown, because the file has neither the observations "
+            f"{', '.join(missing)} nor states of robosuite: name the observations of position and quaternion (x, "
+            "y, z, w) with --pose-keys"
         )
     return SimulatedPoses(file, about.env_args, base_frame=about.base_frame)
 
 
 def _why_no_poses(about: ActionFile, keys: tuple[PoseKeys, ...], missing: list[str]) -> str:
     if missing:
-        return f"no observation '{missing[0]}': name position and quaternion with --pose-keys, or --source simulator"
+        return f"the file has no observation '{missing[0]}': name position and quaternion with --pose-keys, or add "
+        "--source simulator"
     if len(keys) != about.arms:
-        return f"{len(keys)} pair(s) in --pose-keys for {about.arms} arm(s): name one pair for each"
-    return "commands are given in the frames of the robots' bases, which only the simulator knows: --source simulator"
+        return f"--pose-keys has {len(keys)} pair(s) for {about.arms} arm(s): name one pair for each arm"
+    return "actions are in the frames of the robots' bases, which only the simulator knows: add --source simulator"
 
 
 def _limits(controller: Mapping[str, Any]) -> CommandRange:
@@ -308,7 +319,7 @@ def _limits(controller: Mapping[str, Any]) -> CommandRange:
             found = torch.full((6,), torch.inf)
         if not found.isfinite().all():
             raise DatasetError(
-                f"env_args: {key} of the arm's controller is {reprlib.repr(given)}; expected a finite number or six"
+                f"env_args: {key} of the arm's controller is {reprlib.repr(given)}; expected one finite number or six"
             )
         return found
 

@@ -1,7 +1,7 @@
-"""Conversion of the actions in a demonstration file: relative or absolute, and the representation of rotations.
+"""Convert the actions in a demonstration file to relative or absolute ones, or to another representation of rotations.
 
-The actions of each demonstration are split into positions, rotations and grippers, converted from commands to goals or
-from goals to commands, and written to a copy of the file.
+The actions of each demonstration are split into positions, rotations and grippers. They are converted from commands
+(relative motions) to goals (absolute poses) or back, and written to a copy of the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BEYOND = 1e-9
 
 @dataclass(frozen=True)
 class Blocks:
-    """Actions split into parts: (T, arms, ...) positions, rotations as written, and the rest (grippers)."""
+    """Actions split into (T, arms, ...) positions, rotations in the array's representation, and the rest (grippers)."""
 
     position: Tensor
     rotation: Tensor
@@ -50,13 +50,14 @@ class Blocks:
         """Split (T, A) actions.
 
         Raises:
-            DatasetError: the actions have too few columns.
+            DatasetError: the actions have too few columns for ``arms`` and ``rotation``.
         """
         width, arm_width = actions.shape[-1], 3 + _WIDTH[rotation]
         if width % arms or width // arms < arm_width:
             raise DatasetError(
-                f"{where} has {width} columns: {arms} arm(s) with {rotation} have at least {arm_width} each; "
-                "only controllers of hand poses (OSC_POSE) can be converted; add --from-rotation if it is another"
+                f"{where} has {width} columns: {arms} arm(s) with {rotation} have at least {arm_width} each; only "
+                "actions of gripper poses (OSC_POSE) can be converted; if rotations have another representation, "
+                "name it with --from-rotation"
             )
         blocks = actions.reshape(len(actions), arms, -1)
         return cls(blocks[..., :3], blocks[..., 3:arm_width], blocks[..., arm_width:])
@@ -67,15 +68,15 @@ class Blocks:
 
 
 class Forms:
-    """Actions of one demo, both as commands and as goals.
+    """Actions of one demo, both as commands (relative motions) and as goals (absolute poses).
 
     Args:
         about: the file.
         blocks: the split actions.
-        rotation: representation of their rotations.
-        hands: poses of the grippers, or None if unknown, so that the actions keep their kind.
+        rotation: representation of the rotations in ``blocks``.
+        hands: gripper poses, or None if unknown; then the actions stay commands or goals, as they are in the file.
         bases: (T, arms, 3) positions of the robots' bases.
-        where: names the array in messages.
+        where: description of the array for error messages.
 
     Attributes:
         clipped: steps with a command beyond the controller's limits.
@@ -102,7 +103,8 @@ class Forms:
         if hands is not None and bases is not None:
             if len(hands.position) != len(blocks.position):
                 raise DatasetError(
-                    f"{where} has {len(blocks.position)} steps, the poses {len(hands.position)}: repair the file"
+                    f"{where} has {len(blocks.position)} steps, but there are {len(hands.position)} gripper poses: "
+                    "examine the file with `imitate dataset doctor`"
                 )
             self._complete(about, hands, bases)
 
@@ -134,19 +136,22 @@ class Forms:
         self.error = float(errors[~beyond].max()) if (~beyond).any() else 0.0
 
     def written(self, mode: Mode, rotation: Rotation) -> Blocks:
-        """Return the actions converted to a kind and a representation of rotations."""
+        """Return the actions as commands or goals, with rotations in a representation."""
         if mode == "absolute" and self.goals is not None:
             position, matrix = self.goals
             return Blocks(position, _from_matrix(matrix, rotation), self.blocks.rest)
         if self.commands is None:
-            raise DatasetError("relative actions need poses")
+            raise DatasetError(
+                "absolute actions become relative only if the gripper poses are known: name them with "
+                "--pose-keys, or add --source simulator"
+            )
         turns = self.commands[..., 3:]
         if rotation != "axis_angle":
             turns = _from_matrix(rot.axis_angle_to_matrix(turns), rotation)
         return Blocks(self.commands[..., :3], turns, self.blocks.rest)
 
     def action_dict(self) -> dict[str, Array]:
-        """Return robomimic's arrays; the values of several arms are concatenated."""
+        """Return robomimic's arrays ``action_dict/...``; the values of several arms are concatenated."""
         arrays = {"gripper": self.blocks.rest}
         for prefix, mode in (("rel", "delta"), ("abs", "absolute")):
             for suffix, rotation in (("axis_angle", "axis_angle"), ("6d", "rot6d")):
@@ -181,14 +186,14 @@ def _from_matrix(matrix: Tensor, rotation: Rotation) -> Tensor:
 
 def _to_axis_angle(values: Tensor, rotation: Rotation) -> Tensor:
     if rotation == "axis_angle":
-        return values  # commands are three numbers as they are, whatever angle they mean
+        return values  # not normalised to half a turn, so that commands keep their numbers
     return rot.matrix_to_axis_angle(_to_matrix(values, rotation))
 
 
 ABSOLUTE = "actions_abs"
 """robomimic's array of absolute actions, beside relative ones in 'actions'."""
 ACTION_ARRAYS = ("actions", EXECUTED, "policy_actions")
-"""Further arrays of actions that a file may contain, which are converted with 'actions'."""
+"""Arrays of actions that a file may contain; all are converted if 'actions' is."""
 
 
 @dataclass(frozen=True)
@@ -196,14 +201,15 @@ class ActionOptions:
     """Settings of a conversion of actions.
 
     Attributes:
-        to: 'absolute' goals or 'delta' commands; None keeps their kind.
+        to: mode to convert to, 'absolute' (target poses) or 'delta' (relative motions); None keeps the mode.
         rotation: representation of rotations to write.
-        from_rotation: their current representation.
+        from_rotation: representation of rotations in the file.
         key: the array to write; 'actions' also changes the environment's controller.
         action_dict: also write robomimic's ``action_dict/{rel_,abs_}{pos,rot_axis_angle,rot_6d}`` and ``gripper``.
-        source: source of the hands' poses: 'poses', 'simulator', or 'auto' for poses if the file has them.
-        pose_keys: observations of each gripper, or None for robosuite's.
-        scale: metres and radians of a command of 1, if no controller defines it.
+        source: source of the gripper poses: 'poses' (observations), 'simulator' (recorded states), or 'auto':
+            observations if the file has them.
+        pose_keys: observation keys of each gripper's pose, or None for robosuite's keys.
+        scale: metres and radians by which an action of 1 moves the gripper, if env_args describe no controller.
         check: number of demos to replay with the new actions.
     """
 
@@ -224,16 +230,18 @@ class ActionsReport:
 
     Attributes:
         path: the file.
-        was: 'delta' or 'absolute' before; `now` is the kind of the written array.
-        rotation: representation of its rotations.
+        was: mode of the actions in the source, 'delta' or 'absolute'.
+        now: mode of the written actions.
+        rotation: representation of the written rotations.
         keys: arrays that were written.
         poses: source of the poses; '' if none were needed.
         steps: number of steps of all demos.
-        clipped: steps with a command at or beyond the controller's limits, counted once if several arms are clipped.
-        error: error of converting back, where nothing is clipped: in units of commands
-            for delta to absolute, in metres and radians for the other way, the larger number.
-        jumps: steps at which an axis-angle of 'actions' changes sides: angles of half a turn have two axes.
-        replays: demos played with the new actions.
+        clipped: number of steps with an action beyond the controller's limits for at least one arm.
+        error: largest error of converting back, in steps that are not clipped: in units of the actions for delta to
+            absolute; for absolute to delta the larger one of metres and radians.
+        jumps: number of steps at which an axis-angle vector in 'actions' flips to the opposite axis, as it may at half
+            a turn.
+        replays: result of replaying with the new actions, by demo.
     """
 
     path: str
@@ -265,16 +273,16 @@ def convert_actions(
     options: ActionOptions,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> ActionsReport:
-    """Write a copy with converted actions; if they are 'actions', its environment is adapted to them.
+    """Write a copy with converted actions; if 'actions' are converted, the copy's env_args take the new mode.
 
     Args:
-        source: a demonstration file.
-        target: the copy.
-        options: settings.
+        source: demonstration file to read.
+        target: file to write.
+        options: settings of the conversion.
         on_demo: called with the number of finished demos and of all demos.
 
     Raises:
-        DatasetError: the file or the options do not allow it.
+        DatasetError: the file or the options do not allow the conversion.
         EnvError: the environment cannot be made.
     """
     _check_options(source, options)
@@ -283,12 +291,15 @@ def convert_actions(
         now = options.to or about.mode
         if about.playable and options.key == "actions" and options.rotation != "axis_angle":
             raise DatasetError(
-                f"{source}: robosuite takes rotations as axis_angle: keep 'actions' and write others beside them: "
-                "--key action_dict/NAME, or --action-dict"
+                f"{source}: robosuite executes only rotations as axis_angle in 'actions': write other rotations into "
+                "an array of their own with --key action_dict/NAME or --action-dict"
             )
         same = options.rotation == options.from_rotation and not options.action_dict
         if about.playable and same and now == about.mode:
-            raise DatasetError(f"{source}: its actions are {now} already: nothing to do")
+            raise DatasetError(
+                f"{source}: the actions are {now} already, so there is nothing to do: choose another "
+                "--to"
+            )
         report = ActionsReport(str(target.path), about.mode, now, options.rotation)
         poses = nullcontext() if now == about.mode and not options.action_dict else None
         with target.writing() as part:
@@ -308,7 +319,9 @@ def convert_actions(
 def _check_options(source: Path, options: ActionOptions) -> None:
     same_rotation = options.rotation == options.from_rotation
     if options.to is None and not options.action_dict and same_rotation:
-        raise DatasetError(f"{source}: nothing to do: add --to, --rotation or --action-dict")
+        raise DatasetError(
+            f"{source}: no conversion is requested: add --to, --rotation or --action-dict"
+        )
     beside = options.key.startswith("action_dict/") or (
         options.key == ABSOLUTE and options.to == "absolute"
     )
@@ -346,7 +359,7 @@ def _converted(
     hands: PoseSource | None,
     report: ActionsReport,
 ) -> dict[str, Array]:
-    """Compute the arrays to write into one demo."""
+    """Return the arrays to write into one demo, by name."""
     poses, bases = hands.of(demo) if hands else (None, None)
     names = ACTION_ARRAYS if options.key == "actions" else ("actions",)
     result: dict[str, Array] = {}

@@ -1,7 +1,7 @@
 """Collection of demonstrations by several processes into one file, or into shards.
 
-The content depends on the plan alone: episode i has its own seed, failures are replaced inside the episode, and the
-file is written in the order of the episodes, however many workers there are.
+The content depends on the plan but not on the number of workers: each episode has its own seed, a failed attempt is
+repeated within the episode, and the file is written in the order of the episodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from imitate.system.processes import STEP_TIMEOUT_S
 from imitate.system.text import SIGNALS
 
 VALID_FRACTION = 0.1
-_HOPELESS = 3  # If so many episodes are lost at the beginning and none is recorded, single episodes are not the cause.
+_HOPELESS = 3  # Number of lost episodes, with none recorded, after which the collection fails.
 
 
 @dataclass
@@ -41,18 +41,18 @@ class CollectionReport:
 
     Attributes:
         path: the file.
-        demos: episodes in it.
+        demos: number of episodes in the file or the shards.
         resumed: number of demos that an interrupted collection recorded.
-        files: number of files with them: 1, or the number of shards.
+        files: number of files: 1, or the number of shards.
         solved: number of successful demos.
         unknown: number of demos whose environment reports no success.
-        attempts: episodes played, replaced failures included.
-        steps: control steps in the file.
+        attempts: number of attempts, including failed ones that were repeated.
+        steps: number of control steps in the file.
         seconds: wall time.
         size_mb: size of the file.
-        quality: demos per level.
+        quality: number of demos by quality level of the demonstrator.
         problems: descriptions of simulator failures that did not end the collection.
-        lost: reason by episode that is not in the file: its process died or hung in each try.
+        lost: for each episode that is missing because its process crashed or hung in both tries, the reason.
     """
 
     path: str
@@ -71,14 +71,14 @@ class CollectionReport:
 
     @property
     def success_rate(self) -> float | None:
-        """Solved attempts among all attempts; None if no success is reported."""
+        """Share of the attempts that solved the task; None if the environment reports no success."""
         if self.unknown and self.unknown == self.demos:
             return None
         return self.solved / self.attempts if self.attempts else 0.0
 
     @property
     def mean_steps(self) -> float:
-        """Mean length of the recorded episodes."""
+        """Mean number of steps of the recorded episodes."""
         return self.steps / self.demos if self.demos else 0.0
 
 
@@ -97,8 +97,8 @@ def collect(
 ) -> CollectionReport:
     """Record ``num`` demonstrations.
 
-    Filter keys: ``train`` and ``valid`` (10 %, chosen by the plan's seed); with several levels of quality also one
-    per level, and ``<level>_train``, ``<level>_valid``.
+    The filter keys ``train`` and ``valid`` (10 %, drawn with the plan's seed) are written; with several quality levels
+    also ``<level>``, ``<level>_train`` and ``<level>_valid`` for each.
 
     Args:
         path: the HDF5 file, or the folder of the shards. A file appears when it is complete; until then the data are in
@@ -109,15 +109,15 @@ def collect(
         overwrite: true to replace an existing file.
         resume: continue an interrupted collection of the same plan after its last recorded episode; a finished
             collection is only reported.
-        on_demo: called after each recorded demonstration.
-        step_timeout_s: a call of the simulator that takes longer, or making it in five times that, ends its process;
-            the episode is tried once more, then left out and reported.
-        shard_demos: episodes of each file of a folder, which gets an ``index.json`` at the end. The demos are those of
-            a single file. None: a single file.
+        on_demo: called with the report so far after each recorded demonstration.
+        step_timeout_s: seconds after which a call of the simulator counts as hung (five times as long for making it).
+            Its process is ended and the episode tried once more, then left out and reported.
+        shard_demos: number of episodes per shard in a folder, which gets an ``index.json`` at the end; None writes a
+            single file. The demos are the same in both cases.
         backend: back end of the workers, or None for processes on this machine.
 
     Raises:
-        EnvError: no such expert or environment, or none of the first episodes can be made.
+        EnvError: the expert or the environment does not exist, or none of the first episodes can be recorded.
         DatasetError: the file exists, or an interrupted collection of another plan left something beside it.
     """
     started, out = time.monotonic(), Path(path)
@@ -165,7 +165,7 @@ def _record(
     env_name: Any,
     on_demo: Callable[[], None],
 ) -> None:
-    """Record the missing episodes; call ``on_demo`` after each that is in a file and counted."""
+    """Record the missing episodes; call ``on_demo`` after each episode that is written."""
     results = crew.in_order([DESCRIBE, *files.missing])
     env_meta = _taken(next(results).result, env_name)
     with files:
@@ -184,7 +184,7 @@ def _record(
 
 
 def _take_over(report: CollectionReport, files: CollectedFiles) -> None:
-    """Count the episodes of an interrupted collection."""
+    """Add the episodes of an interrupted collection to the report."""
     for demo in files.earlier:
         _count(report, demo.quality, demo.success, demo.attempts, demo.steps)
     report.resumed = len(files.earlier)
@@ -197,12 +197,12 @@ def _note_retries(report: CollectionReport, done: Done[Any, Any]) -> None:
 
 
 def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
-    """Raise EnvError if episodes are lost and none was recorded, since single episodes are then not the cause."""
+    """Raise EnvError if the first episodes are all lost, because the cause is then not a single episode."""
     if len(report.lost) >= min(_HOPELESS, num) and not report.demos:
         episode, reason = next(iter(report.lost.items()))
         raise EnvError(
-            f"{env_name}: none of the first {len(report.lost)} episodes could be made; {episode}: {reason}; "
-            "try fewer --workers (memory) or another --seed"
+            f"{env_name}: none of the first {len(report.lost)} episodes could be recorded; {episode}: {reason}; try "
+            "fewer --workers (memory) or another --seed"
         )
 
 
@@ -237,14 +237,14 @@ def _episode(demo: Demonstration) -> Episode:
 
 
 def filter_keys(qualities: Mapping[int, str], seed: int) -> dict[str, list[int]]:
-    """Choose the episodes of ``train`` and ``valid``, and with several levels also of each level and its parts of both.
+    """Choose the episodes of ``train`` and ``valid``, and with several quality levels of the filter keys of each level.
 
     Args:
-        qualities: level of each episode.
-        seed: seed of the choice.
+        qualities: quality level by episode number.
+        seed: random seed of the choice.
 
     Returns:
-        episodes by filter key.
+        The episode numbers by filter key.
     """
     levels: dict[str, list[int]] = {}
     for number, level in qualities.items():

@@ -34,12 +34,12 @@ class RecordedEpisode:
     """An episode in the file of an interrupted collection.
 
     Attributes:
-        name: name of its demo.
-        episode: its number in the plan.
+        name: name of the demo.
+        episode: number of the episode in the plan.
         quality: quality level of its demonstrator.
         success: true if it solves the task, None if that is unknown.
-        attempts: number of the demonstrator's tries, this one included.
-        steps: number of its control steps.
+        attempts: number of the demonstrator's attempts, including this one.
+        steps: number of control steps.
     """
 
     name: str
@@ -74,7 +74,7 @@ def recorded_so_far(path: Path, settings: str) -> list[RecordedEpisode]:
             f"{path}: another process is writing it: wait for it or choose another name"
         )
     roll_back(partial)
-    if not partial.stat().st_size:  # the collection was killed at its beginning
+    if not partial.stat().st_size:  # the collection was killed before its first demo
         partial.unlink()
         return []
     return _read(partial, path, settings)
@@ -110,20 +110,20 @@ def _recorded(file: DatasetFile, demo: str) -> RecordedEpisode:
 def _check_same(place: Path, path: Path, found: str | None, wanted: str) -> None:
     if found is None:
         raise DatasetError(
-            f"{place}: does not name its plan, so that it cannot be resumed: make a file of it with "
-            f"`imitate dataset finish {path}`, or start again with --overwrite"
+            f"{place}: the file does not contain the settings of its collection, so it cannot be resumed: keep its "
+            f"demos with `imitate dataset finish {path}`, or start again with --overwrite"
         )
     was, now = json_value(found), json_value(wanted)
     for key in sorted(was.keys() | now.keys()):
         if was.get(key) != now.get(key):
             raise DatasetError(
-                f"{place}: was started with {key} = {was.get(key)!r}, now it is {now.get(key)!r}: "
-                "resume with the same options, or start again with --overwrite"
+                f"{place}: the collection was started with {key} = {was.get(key)!r}, but now {key} is "
+                f"{now.get(key)!r}: resume with the same options, or start again with --overwrite"
             )
 
 
 Split = Callable[[Mapping[int, str]], Mapping[str, Sequence[int]]]
-"""Function from the quality of each episode's demonstrator to the episodes of each filter key."""
+"""Function that chooses the episode numbers of each filter key from the quality level of each episode."""
 
 
 @dataclass(frozen=True)
@@ -140,16 +140,16 @@ class CollectedFile:
 
 
 class CollectedFiles:
-    """Files that take a collection's demos in the order of their episodes; a context manager.
+    """Context manager that writes a collection's demos into files, in the order of their episodes.
 
-    Leaving the context with an exception, or a kill -9, leaves the finished files and a partial one with whole demos.
+    After an exception or a kill -9 the finished files and a partial file with complete demos remain.
 
     Args:
         pieces: the files, in the order of their episodes.
-        settings: everything that the demos depend on, as JSON; files of other settings are not continued.
+        settings: all settings that the demos depend on, as JSON; files with other settings are not continued.
         split: true to write filter keys.
-        qualities: those of all episodes; filter keys are chosen from all, before it is known which ones are recorded.
-            None: each file's are chosen from those that were recorded.
+        qualities: quality level of every planned episode, from which filter keys are chosen; None chooses the filter
+            keys of each file from its recorded episodes.
         overwrite: true to replace existing files.
         resume: true to continue existing files.
 
@@ -159,7 +159,7 @@ class CollectedFiles:
         lost: episodes that an interrupted collection could not record.
 
     Raises:
-        DatasetError: a file exists and neither option is set, or it has other settings.
+        DatasetError: a file exists and neither ``overwrite`` nor ``resume`` is set, or its settings differ.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class CollectedFiles:
         self._writer: DatasetWriter | None = None
 
     def _look_at(self, piece: CollectedFile, *, resume: bool, may_be_whole: bool) -> None:
-        """Record which parts of a file exist and which are missing."""
+        """Note which episodes of a file exist and which are missing."""
         may_continue = resume and not self._overwrite and piece.path.exists()
         is_whole = may_continue and (may_be_whole or self._holds_last(piece))
         if not is_whole:
@@ -204,7 +204,11 @@ class CollectedFiles:
         self.earlier += found
 
     def _holds_last(self, piece: CollectedFile) -> bool:
-        """Return true if a finished file has the last episode, whose number a single file's settings lack."""
+        """Return True if a finished file contains the last episode.
+
+        The settings of a single file do not contain the number of episodes, so only its episodes tell whether it is
+        complete.
+        """
         try:
             found = recorded_in(piece.path, self._settings)
         except DatasetError:  # another file
@@ -213,7 +217,7 @@ class CollectedFiles:
 
     @property
     def are_finished(self) -> bool:
-        """True if all files exist."""
+        """True if all files are complete."""
         return not self._unfinished
 
     def begin(self, env_meta: dict[str, Any]) -> None:
@@ -229,10 +233,10 @@ class CollectedFiles:
         self._next_piece()
 
     def add(self, number: int, quality: str, episode: Episode) -> None:
-        """Write the demo of an episode; safe on disk when this returns.
+        """Write the demo of an episode; it is on disk when the method returns.
 
         Args:
-            number: number of the episode, which must be missing and greater than at the last call.
+            number: number of the episode, one of ``missing``, in ascending order from call to call.
             quality: quality level of its demonstrator.
             episode: arrays of the episode.
 
@@ -264,7 +268,7 @@ class CollectedFiles:
         )
 
     def _finish_piece(self) -> None:
-        """Give the open file its filter keys and its name; remove it if it has no demo."""
+        """Write the filter keys of the open file and give the file its final name; remove a file without demos."""
         piece, writer = self._unfinished.pop(0), self._writer
         assert writer is not None
         if not writer.num_episodes and self._recorded:
@@ -297,14 +301,14 @@ class CollectedFiles:
 
 
 def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
-    """Refuse to overwrite a file without permission.
+    """Raise DatasetError if a file exists that may be neither overwritten nor resumed.
 
     Raises:
-        DatasetError: the file or a part of it exists.
+        DatasetError: the file or its partial file exists, or both options are set.
     """
     if overwrite and resume:
         raise DatasetError(
-            f"{path}: --resume continues what is there, --overwrite starts again: give one of them"
+            f"{path}: --resume continues the existing file, --overwrite starts again: give only one of them"
         )
     if path.exists() and not overwrite:
         raise DatasetError(
@@ -312,13 +316,13 @@ def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
         )
     if partial_of(path).exists() and not (overwrite or resume):
         raise DatasetError(
-            f"{partial_of(path)}: is left from an interrupted collection: --resume continues it, --overwrite "
+            f"{partial_of(path)}: the file is left from an interrupted collection: --resume continues it, --overwrite "
             "starts again"
         )
 
 
 def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
-    """Return the actions per second of an environment; None if unknown."""
+    """Return the control rate of an environment in Hz; None if unknown."""
     rate: float | None = env_meta.get("env_kwargs", {}).get("control_freq")
     if rate is None:
         name = str(env_meta["env_name"])
@@ -326,7 +330,7 @@ def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
     return rate
 
 
-# The index is imported inside the functions, because each worker of a collection imports this file without needing it.
+# The functions import the module of the index, because each worker imports this file without needing the index.
 
 
 def shards_of(folder: Path, num: int, per_shard: int) -> list[CollectedFile]:
@@ -350,33 +354,36 @@ def shards_of(folder: Path, num: int, per_shard: int) -> list[CollectedFile]:
 def prepare_folder(
     folder: Path, pieces: Sequence[CollectedFile], *, overwrite: bool, resume: bool
 ) -> None:
-    """Check that a folder can take these shards, and remove its index, which marks a complete folder.
+    """Check that the shards can be written into a folder, and remove the index, which marks a complete folder.
 
     Raises:
-        DatasetError: the path is a file, or the folder has files that are neither replaced nor continued.
+        DatasetError: the path is a file, or the folder contains other HDF5 files, or shards without ``overwrite`` or
+            ``resume``.
     """
     from imitate.system.recognition import INDEX_NAME
 
     if folder.exists() and not folder.is_dir():
-        raise DatasetError(f"{folder}: is a file: name a folder with --out for --shard-demos")
+        raise DatasetError(
+            f"{folder}: --shard-demos writes a folder, but this is a file: name a folder with --out"
+        )
     own = {piece.path.name for piece in pieces}
     there = sorted(path.name for path in folder.glob("*.hdf5"))
     foreign = [name for name in there if name not in own]
     if foreign:
         raise DatasetError(
-            f"{folder}: holds {foreign[0]}, which is none of the {len(pieces)} shards: choose an empty folder, or the "
-            "options of the collection that is there"
+            f"{folder}: contains {foreign[0]}, which is none of the {len(pieces)} shards: choose an empty folder, or "
+            "give the options of the collection in it"
         )
     if there and not (overwrite or resume):
         raise DatasetError(
-            f"{folder}: holds {there[0]}: --resume continues what is there, --overwrite starts again"
+            f"{folder}: contains {there[0]}: --resume continues the collection in the folder, --overwrite starts again"
         )
     if overwrite or any(not piece.path.exists() for piece in pieces):
         (folder / INDEX_NAME).unlink(missing_ok=True)
 
 
 def finish_folder(folder: Path, pieces: Sequence[CollectedFile]) -> None:
-    """Write the index of the existing shards; a shard without any recorded episode does not exist."""
+    """Write the index of the shards; a shard of which no episode was recorded does not exist and is left out."""
     from imitate.data.shards.index import write_index
     from imitate.system.recognition import INDEX_NAME
 

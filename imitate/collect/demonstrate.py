@@ -1,6 +1,6 @@
-"""Recording of a demonstration: an expert, or a checkpoint's policy in its place, acts in an environment.
+"""Record a demonstration: an expert, or the policy of a checkpoint, acts in an environment.
 
-Runs in worker processes, so it imports neither the file format nor, without a policy, torch.
+Worker processes import this module, so it imports neither the file format nor, without a policy, torch.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 25
 OWN = "policy"
-"""Quality of a policy's own episodes."""
+"""Quality level that is recorded for episodes of a policy."""
 DESCRIBE = "env_args"
-"""Item of a worker that asks for the full description of the environment."""
+"""Work item for which a worker returns the env_args of its environment."""
 
-# Noise at --noise 1, per level of quality: white noise on all motion axes, and sometimes a push in one direction for a
-# few steps, from which the demonstrator must recover.
+# Action noise at --noise 1, per quality level: white noise on all motion axes, and sometimes a push in one direction
+# for a few steps, from which the demonstrator must recover.
 _WHITE_STD = (0.03, 0.06, 0.12, 0.0)
 _PUSH_STD = (0.3, 0.4, 0.5, 0.0)
 _PUSH_PROBABILITY = 0.03
 _PUSH_STEPS = (3, 8)
 _PAUSE_STEPS = (5, 16)
 _OF_THE_SCENE = {"model_file": "model", "ep_meta": "ep_meta"}
-"""Attributes of a demonstration by the part of ``get_state`` that they contain, for environments with a scene."""
+"""Attributes of a demo in which the scene is stored, and the keys of ``get_state`` from which they are taken."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,22 @@ class Plan:
     """Settings of demonstrations, the same for all episodes of a collection.
 
     Attributes:
-        env_meta: description for ``make_env``.
+        env_meta: env_args of the environment.
         seed: base seed; an episode's own seed follows from it and the episode's number.
-        qualities: levels of demonstrators, taken in turn.
+        qualities: quality levels of the demonstrators, which take turns.
         noise: scale of the action noise.
-        horizon: steps after which an attempt has failed.
-        hold_steps: steps after the first success.
+        horizon: number of steps after which an attempt has failed, or None for the expert's own.
+        hold_steps: number of steps to record after the first success.
         keep_failures: record the first attempt even if it fails.
-        label: kind of the recorded ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
-        habits: habits of a person, of the level ``better``, or None.
-        signals: numbers of each step's ``info`` to record.
-        agent: file of a checkpoint whose policy acts in place of an expert, with ``horizon``.
-        agent_sha256: digest of that file.
+        label: recorded ``actions``: ``executed`` (with noise, so that they can be played back) or ``expert`` (without
+            noise).
+        habits: habits of a person that the expert imitates, or None.
+        signals: names of numbers in the step's ``info`` to record.
+        agent: path of a checkpoint whose policy acts instead of an expert, for ``horizon`` steps; None for an expert.
+        agent_sha256: SHA-256 of the checkpoint, so that only the same policy resumes a collection.
 
     Raises:
-        UserError: levels of quality for a task of two arms, which has the expert and the person alone.
+        UserError: several quality levels are given for a task of two arms, whose experts have only one.
     """
 
     env_meta: dict[str, Any]
@@ -92,21 +93,24 @@ class Plan:
         """Check the settings."""
         name = str(self.env_meta.get("env_name"))
         if arms_of(name) > 1 and self.qualities != QUALITIES[:1]:
-            raise UserError(f"{name} has demonstrators of one level: leave --quality mixed out")
+            raise UserError(
+                f"--quality mixed: {name} has two arms, for which only expert demonstrators exist: leave "
+                "the option out"
+            )
 
     def quality(self, index: int) -> str:
-        """Return the level of an episode's demonstrator."""
+        """Return the quality level of the demonstrator in episode ``index``."""
         return self.qualities[index % len(self.qualities)]
 
     def expert(self) -> ExpertKind:
-        """Return the expert of the environment, or the policy in its place."""
+        """Return the scripted expert of the environment, or the policy of ``agent``."""
         name = str(self.env_meta["env_name"])
         if self.agent is None:
             return find_expert(name)
         return _policy(self.agent, name, self.horizon or 0)
 
     def randomness(self, seed: int) -> AbstractContextManager[None]:
-        """Return a context in which a policy's random numbers are those of the seed; experts have their own."""
+        """Return a context in which a policy draws random numbers from a seed; experts have their own generator."""
         if self.agent is None:
             return nullcontext()
         from imitate.system.seeding import seeded
@@ -114,11 +118,11 @@ class Plan:
         return seeded(seed)
 
     def attempt_steps(self, expert: ExpertKind) -> int:
-        """Return the number of steps after which an attempt has failed: a scripted person gets twice the expert's."""
+        """Return the number of steps after which an attempt has failed, twice as many with a person's habits."""
         return self.horizon or expert.horizon * (1 if self.habits is None else 2)
 
     def demonstrator(self, expert: Any, quality: str, rng: np.random.Generator) -> Demonstrator:
-        """Make the demonstrator, which acts between the expert and the arm."""
+        """Return the demonstrator, which alters the expert's actions according to quality level and habits."""
         if self.habits is not None:
             return HumanLike(expert, rng, self.habits)
         return LEVELS[quality](expert, rng)
@@ -126,9 +130,9 @@ class Plan:
 
 @dataclass
 class Demonstration:
-    """One recorded episode, as (T, ...) arrays, and what is known about it.
+    """A recorded episode: (T, ...) arrays, attributes of the demo, and the number of attempts.
 
-    Its terminals are the steps that ended in success, and the last one if the environment ended the task there.
+    ``terminals`` are true at steps that ended in success, and at the last step if the environment terminated there.
     """
 
     obs: dict[str, Array]
@@ -153,17 +157,17 @@ class Demonstration:
 
 
 class MotionNoise:
-    """White noise, pushes and pauses on the motion axes; the grippers' commands are left alone.
+    """Adds white noise, pushes and pauses to an action on the motion axes, but not on the grippers.
 
     Args:
-        rng: source of all draws.
-        scale: scale of the noise.
-        quality: level of the demonstrator.
-        pause: probability per step of standing still for a moment.
-        axes: number of leading values of an arm's action that are motions, up to three of them translations.
-        arms: number of arms, which have equal parts of the action.
+        rng: generator of the noise.
+        scale: factor of the noise of the quality level; 0 for no noise.
+        quality: quality level of the demonstrator.
+        pause: probability per step of beginning a pause of 5 to 15 steps without motion.
+        axes: number of leading dimensions of an arm's action that are motions; the first three are translations.
+        arms: number of arms, among which the action is divided equally.
         low: lower limits of the action.
-        high: upper limits.
+        high: upper limits of the action.
     """
 
     def __init__(
@@ -209,7 +213,7 @@ class MotionNoise:
 
 
 def prepare_demonstrations(plan: Plan, beat: Beat) -> Callable[[int | str], Any]:
-    """Make a worker's function, which maps an episode's number to its demo, and ``DESCRIBE`` to the env_args."""
+    """Return a worker's function, which returns the demo of an episode number, or the env_args for ``DESCRIBE``."""
 
     def work(item: int | str) -> Any:
         return demonstrate(plan, item, beat) if isinstance(item, int) else describe(plan, beat)
@@ -218,14 +222,14 @@ def prepare_demonstrations(plan: Plan, beat: Beat) -> Callable[[int | str], Any]
 
 
 def describe(plan: Plan, beat: Beat | None = None) -> dict[str, Any]:
-    """Return the full ``env_args`` of the plan's environment."""
+    """Return the ``env_args`` with which the plan's environment can be made again."""
     return watched(partial(_worker_env, json.dumps(plan.env_meta)), beat).serialize()
 
 
 def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstration:
-    """Record episode ``index`` of a collection; ``beat`` receives each call of the environment that begins.
+    """Record episode ``index`` of a collection; ``beat`` is notified of each call of the environment, to detect hangs.
 
-    A failed attempt is replaced by the next one, unless failures are kept.
+    A failed attempt is repeated with another seed, unless the plan keeps failures.
 
     Raises:
         EnvError: the expert failed ``MAX_ATTEMPTS`` times.
@@ -258,9 +262,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
                 episode = _record(env, who, noise, env_seed, horizon, hold, plan)
         except UserError:
             raise
-        except (
-            Exception
-        ) as error:  # a simulator that failed: the attempt is lost, a new simulator is made
+        except Exception as error:  # the simulator failed: try again in a new one
             _worker_env.cache_clear()
             problems.append(f"episode {index}, attempt {attempt}: {error_words(error)}")
             continue
@@ -284,7 +286,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
 
 @functools.cache
 def _worker_env(env_meta: str) -> Env:
-    """Return the environment of this process, created at the first episode, with the cameras of its description."""
+    """Return this process's environment, made at the first call, with the cameras in its env_args."""
     meta = json.loads(env_meta)
     kwargs = meta.get("env_kwargs") or {}
     names = kwargs.get("camera_names") if kwargs.get("use_camera_obs") else None
@@ -293,7 +295,7 @@ def _worker_env(env_meta: str) -> Env:
 
 @functools.cache
 def _policy(agent: str, env_name: str, horizon: int) -> ExpertKind:
-    """Return the policy of this process, loaded at the first episode."""
+    """Return this process's policy, loaded at the first call."""
     return PolicyKind(agent, env_name, horizon)
 
 
@@ -360,7 +362,7 @@ def _record(
 
 
 def _state_of(env: Env, plan: Plan) -> dict[str, Any]:
-    """Return the simulator's state; {} where a policy acts in an environment without one."""
+    """Return the simulator's state; {} if the environment has none and a policy acts, which needs no state."""
     try:
         return env.get_state()
     except EnvError:
@@ -370,10 +372,10 @@ def _state_of(env: Env, plan: Plan) -> dict[str, Any]:
 
 
 def _signal(info: Mapping[str, Any], name: str) -> float:
-    """Return the number ``name`` of a step's info.
+    """Return the number ``name`` in a step's info.
 
     Raises:
-        UserError: there is no such number.
+        UserError: info has no such number, or it is not finite.
     """
     found = named_reward(INFO + name, 0.0, info)
     if found is None or not np.isfinite(found):
@@ -384,12 +386,12 @@ def _signal(info: Mapping[str, Any], name: str) -> float:
 
 
 class PolicyKind:
-    """Kind of expert whose action is that of a checkpoint's policy, without noise.
+    """Stands in for a scripted expert: its actions are those of a checkpoint's policy, without noise.
 
     Args:
-        agent: file of the checkpoint.
+        agent: path of the checkpoint.
         env_name: name of the environment.
-        horizon: steps after which an episode has failed.
+        horizon: number of steps after which an episode has failed.
     """
 
     motion_axes = 0
@@ -405,12 +407,12 @@ class PolicyKind:
         self._policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=agent)
 
     def __call__(self, style: Style) -> ActingPolicy:
-        """Return the policy at the beginning of an episode."""
+        """Return the policy for a new episode; ``style`` is ignored."""
         return ActingPolicy(self._policy)
 
 
 class ActingPolicy:
-    """A policy in one episode."""
+    """Expert for one episode that acts by a policy."""
 
     def __init__(self, policy: RolloutPolicy) -> None:
         self._policy = policy
@@ -418,11 +420,11 @@ class ActingPolicy:
         self._goal: Any = None
 
     def attach(self, env: Env) -> None:
-        """Set the environment of the episode."""
+        """Set the environment from which the first call of :meth:`act` takes the goal."""
         self._env = env
 
     def act(self, obs: Obs) -> Array:
-        """Return the action (A,)."""
+        """Return the policy's action (A,); the first call starts the policy's episode."""
         if self._env is not None:
             from imitate.evaluate.episodes import check_fit, goal_of  # imports torch
 

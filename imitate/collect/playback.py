@@ -1,4 +1,4 @@
-"""Playback of recorded demonstrations as a video: from their states, their actions, or their images."""
+"""Play back demonstrations as a video, from recorded states, actions or images."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ class PlaybackReport:
     Attributes:
         video: path of the video.
         frames: number of written frames.
-        divergence: per demo, the largest difference between a recorded state and the one its actions led to
-            (positions and velocities in SI units); only where actions are played.
-        success: per demo, true if the task was solved at some step, None if that is unknown; only where actions are
-            played.
+        divergence: by demo, the largest difference between a recorded state and the state that the actions led to
+            (positions and velocities in SI units); empty unless actions are played.
+        success: by demo, true if the task was solved at some step, None if unknown; empty unless actions are played.
     """
 
     video: str
@@ -66,7 +65,7 @@ def playback(
     step_timeout_s: float = STEP_TIMEOUT_S,
     backend: Backend[Any] | None = None,
 ) -> PlaybackReport:
-    """Write a video of demonstrations; frames are written as they come.
+    """Write a video of demonstrations.
 
     Args:
         path: the HDF5 file.
@@ -74,25 +73,26 @@ def playback(
         demos: names of demos, or ranges such as ``demo_3-demo_7``; None for all.
         first: largest number of demos.
         by: ``states`` sets the simulator to each recorded state, ``actions`` plays the actions from the first state,
-            ``obs-images`` shows the recorded images. None for states, or for images if the file is of a real robot.
+            ``obs-images`` shows the recorded images. None stands for states, or for images if the file was recorded on
+            a real robot.
         env_meta: env_args of the environment, or None for those of the file.
-        camera: camera of the scene, or of the recorded images.
-        size: side of a frame in pixels.
-        skip: steps per frame.
-        on_demo: called with each demo's name when it is done.
-        on_count: called first with the number of demos.
-        step_timeout_s: a call of the simulator that takes longer, twice, ends the playback.
-        backend: where the simulator runs; None: in a process of this machine.
+        camera: camera of the simulator or of the recorded images; None for agentview or the first one.
+        size: height and width of a frame in pixels.
+        skip: number of steps from one frame to the next.
+        on_demo: called with a demo's name when all of its frames are written.
+        on_count: called once with the number of demos before the first demo.
+        step_timeout_s: seconds after which a call of the simulator counts as hung; a second hang ends the playback.
+        backend: back end of the simulator's process, or None for a process on this machine.
 
     Raises:
         DatasetError: the file lacks the states, actions or images to play.
         EnvError: the environment cannot be made or drawn, or hangs.
     """
     if by is not None and by not in SOURCES:
-        raise DatasetError(f"playback by '{by}': {nearest(by, SOURCES)}")
+        raise DatasetError(f"playback by '{by}' is unknown; {nearest(by, SOURCES)}")
     target = Path(video)
     if target.suffix != ".mp4":
-        raise DatasetError(f"{target}: videos are written as .mp4; give the file that ending")
+        raise DatasetError(f"{target}: videos are written only as .mp4: give the file this suffix")
     report = PlaybackReport(video=str(target))
     with DatasetFile(path) as file:
         chosen = select(file, Selection(demos=demos, first=first))
@@ -140,7 +140,7 @@ def _played(
     size: int,
     report: PlaybackReport,
 ) -> Iterator[tuple[str, Iterable[Array]]]:
-    """Yield each demo's frames; one process plays all demos."""
+    """Yield the name and the frames of each demo; one worker process plays all demos."""
     for done in crew.as_completed(items, on_note=lambda _, frames: folder.add(frames)):
         demo, found = done.item.name, done.result
         if isinstance(found, Lost):
@@ -153,7 +153,7 @@ def _played(
 
 
 def _read(file: DatasetFile, demo: str, by: str) -> RecordedDemo:
-    """Read a demo to play.
+    """Read the states of a demo, and for playback by actions also its actions.
 
     Raises:
         DatasetError: the demo lacks the states or actions.
@@ -163,15 +163,15 @@ def _read(file: DatasetFile, demo: str, by: str) -> RecordedDemo:
     )
     if recorded.commands is not None and len(recorded.states) != len(recorded.commands):
         raise DatasetError(
-            f"{file.path}: {demo}: {len(recorded.states)} states and {len(recorded.commands)} actions; record both "
-            "per step"
+            f"{file.path}: {demo}: {len(recorded.states)} states, but {len(recorded.commands)} actions: playback by "
+            "actions needs both at each step; add --by states"
         )
     return recorded
 
 
 @dataclass(frozen=True)
 class PlayedDemo:
-    """Result of playing one demo: the number of its frames, and the report's numbers on its actions."""
+    """Result of playing one demo: number of frames, and divergence and success as in :class:`PlaybackReport`."""
 
     count: int
     divergence: float | None = None
@@ -180,7 +180,7 @@ class PlayedDemo:
 
 @dataclass(frozen=True)
 class View:
-    """Settings of a playback, the same for all demos; picklable.
+    """Picklable settings of a playback, which hold for all demos.
 
     Attributes:
         env_meta: env_args of the environment.
@@ -196,11 +196,11 @@ class View:
 
 
 class DemoPlayer:
-    """Plays demos in a simulator, in a process of its own: call it with a demo. It opens no file.
+    """Callable of a worker process that plays a demo in a simulator; it needs no access to files.
 
     Args:
-        view: settings.
-        reports: receives each call of the environment that begins, and the frames.
+        view: settings of the playback.
+        reports: receives the frames, and is notified of each call of the environment, to detect hangs.
 
     Raises:
         EnvError: the environment cannot be made.
@@ -215,7 +215,7 @@ class DemoPlayer:
         """Play a demo.
 
         Raises:
-            UserError: the demo cannot be drawn.
+            UserError: the demo cannot be rendered.
         """
         view, outcome = self._view, _Outcome()
         sender = FrameSender(0, self._reports.note)
@@ -230,7 +230,7 @@ class DemoPlayer:
 
 @dataclass
 class _Outcome:
-    """Numbers of a demo whose actions are played."""
+    """Divergence and success of a demo, which :func:`_by_actions` sets."""
 
     divergence: float | None = None
     success: bool | None = None
@@ -238,7 +238,7 @@ class _Outcome:
 
 @contextmanager
 def _video(target: Path, rate_hz: float) -> Iterator[Callable[[Array], None]]:
-    """Yield a function that adds a frame; the file gets its name when it is complete."""
+    """Yield a function that adds a frame to a video; the file gets its final name when the video is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with replaced(target, target.suffix) as part:
         writer: Any = imageio.get_writer(str(cleared(part)), fps=rate_hz, macro_block_size=1)
@@ -270,7 +270,9 @@ def _by_actions(demo: RecordedDemo, env: Env, outcome: _Outcome) -> Iterator[Non
 def _from_images(file: DatasetFile, demo: str, camera: str | None, size: int) -> Iterator[Array]:
     cameras = [key[: -len("_image")] for key in file.obs_keys(demo) if key.endswith("_image")]
     if not cameras:
-        raise DatasetError(f"{file.path}: {demo}: no observed images; play its states: --by states")
+        raise DatasetError(
+            f"{file.path}: {demo}: the demo has no images: play its states with --by states"
+        )
     name = camera or cameras[0]
     if name not in cameras:
         raise DatasetError(

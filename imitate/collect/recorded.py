@@ -1,6 +1,6 @@
-"""Recorded demos as plain values, which workers without access to this machine's files can play and render.
+"""Demos as plain values, so that workers without access to this machine's files can play and render them.
 
-It imports no torch, because workers import it.
+This module does not import torch, because workers import it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ EXECUTED = "executed_actions"
 
 @dataclass(frozen=True)
 class RecordedDemo:
-    """States of a demo, and commands that lead from one to the next.
+    """Recorded states of a demo, and the robot's commands between them.
 
     Attributes:
         name: name of the demo.
-        states: (T, S) states of the simulator, with one more if the file has the state after the last action.
+        states: (T, S) states of the simulator, or (T + 1, S) if the file has the state after the last action.
         scene: ``model`` and ``ep_meta`` of the simulator, if the file has them.
-        length: number of states that an observation belongs to.
+        length: number T of steps; each has an observation.
         commands: (T, A) commands of the robot, or None if they are not requested.
     """
 
@@ -47,7 +47,7 @@ class RecordedDemo:
 
     @property
     def start(self) -> dict[str, Any]:
-        """The first state for ``reset_to``, with the scene."""
+        """Argument of ``reset_to`` for the first state, with the scene."""
         return {"states": self.states[0], **self.scene}
 
 
@@ -58,9 +58,9 @@ def recorded_demo(
 
     Args:
         file: open demonstration file.
-        demo: its name.
-        remedy: advice for the error message if it has no states.
-        with_commands: true to read its actions too.
+        demo: name of the demo.
+        remedy: advice for the error message if the demo has no states.
+        with_commands: true to read the actions too.
 
     Raises:
         DatasetError: the demo has no states, or no actions.
@@ -71,7 +71,7 @@ def recorded_demo(
 
 
 def scene_of(file: DatasetFile, demo: str) -> dict[str, Any]:
-    """Return the scene of a demo for ``reset_to``, or an empty dict if the file has none."""
+    """Return the demo's scene for ``reset_to``, or an empty dict if the file contains no scene."""
     attrs = file.attrs(demo)
     if "model_file" not in attrs:
         return {}
@@ -88,7 +88,7 @@ def commands(file: DatasetFile, demo: str) -> Array:
 
 
 def read(file: DatasetFile, demo: str, key: str, remedy: str) -> Array:
-    """Read an array; the error for a missing array contains the remedy."""
+    """Read an array of a demo; the error for a missing array ends with ``remedy``."""
     try:
         return np.asarray(file.read(demo, key))
     except DatasetError as error:
@@ -98,16 +98,16 @@ def read(file: DatasetFile, demo: str, key: str, remedy: str) -> Array:
 
 
 UNRESTORED = "joint_acc"
-"""Suffixes of observations that a state does not determine: accelerations follow from torques too."""
+"""Suffixes of observation keys that a state does not determine: accelerations also depend on torques."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Settings of a rendering, the same for all demos; picklable.
+    """Picklable settings of a rendering, which hold for all demos.
 
     Attributes:
-        path: the demonstration file, for messages.
-        env_meta: its env_args.
+        path: path of the demonstration file, for error messages.
+        env_meta: env_args of the file.
         cameras: cameras to render.
         next_obs: true to also render the state after each action.
     """
@@ -119,7 +119,7 @@ class Drawing:
 
     @property
     def keys(self) -> list[str]:
-        """Names of the observations of the cameras."""
+        """Observation keys of the cameras' images."""
         return [key for camera in self.cameras for key in camera.keys]
 
     def recorded(self, file: DatasetFile, demo: str) -> RecordedDemo:
@@ -129,11 +129,11 @@ class Drawing:
             DatasetError: the demo has no states, or fewer states than actions.
         """
         if not file.has(demo, "states"):
-            raise DatasetError("it has no 'states', from which observations are drawn")
+            raise DatasetError("the demo has no 'states' from which images could be rendered")
         states, length = np.asarray(file.read(demo, "states")), file.length(demo)
         if len(states) < length:
             raise DatasetError(
-                f"it has {length} actions, but {len(states)} states; both are needed at each step"
+                f"the demo has {length} actions, but {len(states)} states: both are needed at each step"
             )
         actions = commands(file, demo) if self.next_obs else None
         return RecordedDemo(demo, states, scene_of(file, demo), length, actions)
@@ -141,10 +141,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Observations of a demo of T steps from the simulator.
+    """Observations that the simulator gives for a demo of T steps.
 
     Attributes:
-        obs: observations by key, (T, ...), of cameras and all others.
+        obs: (T, ...) images and other observations by key.
         next_obs: the observations after each action, or None if they are not requested.
         camera_info: see :func:`imitate.envs.cameras.camera_info`.
     """
@@ -155,11 +155,11 @@ class Drawn:
 
 
 class Artist:
-    """Renderer of recorded states in a simulator; call it with a demo. It opens no file.
+    """Callable of a worker process that renders the states of a demo in a simulator; it needs no access to files.
 
     Args:
-        drawing: what to draw.
-        beat: receives each call of the environment that begins.
+        drawing: settings of the rendering.
+        beat: notified of each call of the environment, to detect hangs.
 
     Raises:
         EnvError: the environment cannot be made, or lacks a camera.
@@ -175,8 +175,8 @@ class Artist:
         if meta.get("type") != ENV_TYPE:
             raise EnvError(
                 f"{self._drawing.path}: {meta.get('env_name')} is not a robosuite environment (env_args['type'] is "
-                f"{meta.get('type')}): only robosuite's cameras are observed; see its states with "
-                "`imitate dataset playback`"
+                f"{meta.get('type')}): images can be rendered only for robosuite; watch the demos with `imitate "
+                "dataset playback`"
             )
         names = [camera.name for camera in cameras]
         try:
@@ -189,7 +189,7 @@ class Artist:
         return cast(RobosuiteEnv, env)
 
     def __call__(self, demo: RecordedDemo) -> Drawn:
-        """Draw a demo.
+        """Return the simulator's observations in the states of a demo.
 
         Raises:
             UserError: the demo's states cannot be restored.
@@ -208,12 +208,12 @@ class Artist:
         except UserError as error:
             raise type(error)(f"{error}{self._version_hint()}") from error
         except Exception as error:
-            with suppress(Exception):  # the simulator's condition is unknown
+            with suppress(Exception):  # the simulator may be in any state now
                 self._ready().close()
             self._env = self._scene = None
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise EnvError(
-                f"its states cannot be restored ({reason}){self._version_hint()}"
+                f"the demo's states cannot be restored in the simulator ({reason}){self._version_hint()}"
             ) from error
         return Drawn(obs, following, info)
 
@@ -224,7 +224,7 @@ class Artist:
 
     def _look(self, demo: RecordedDemo) -> Iterator[Obs]:
         env, start = self._ready(), demo.start
-        # A scene takes long to build. But a step after the last state needs a fresh controller.
+        # Building a scene takes long, so it is reused. But a step after the last state needs a new controller.
         if demo.scene == self._scene and not self._drawing.next_obs:
             start = {"states": demo.states[0]}
         self._scene = None
@@ -244,12 +244,12 @@ class Artist:
 
 
 def differences(file: DatasetFile, demo: str, drawn: Drawn, cameras: list[str]) -> dict[str, float]:
-    """Return, per recorded observation, the largest difference from what the simulator shows in the same state.
+    """Return for each recorded observation the largest difference from the simulator's observation in the same state.
 
     Args:
         file: demonstration file with the demo.
         demo: name of the demo.
-        drawn: the simulator's observations.
+        drawn: observations of the simulator in the demo's states.
         cameras: names of camera observations, which are not compared.
     """
     found = {}
@@ -264,7 +264,7 @@ def differences(file: DatasetFile, demo: str, drawn: Drawn, cameras: list[str]) 
 
 
 def _stacked(frames: Iterator[Obs], length: int) -> dict[str, Array]:
-    """Stack frames to (length, ...) arrays, without a second copy of all of them."""
+    """Stack the observations of each step to (length, ...) arrays, without keeping all of them twice in memory."""
     arrays: dict[str, Array] = {}
     for step, obs in enumerate(frames):
         for key, value in obs.items():

@@ -1,6 +1,6 @@
-"""Rendering of recorded simulator states: a demonstration file with the observations of cameras.
+"""Render recorded simulator states into a demonstration file with camera images.
 
-Demos are saved one by one.
+Each demo is saved as soon as it is rendered, so that an interrupted rendering can be resumed.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SETTINGS = "rendered"
 
 @dataclass(frozen=True)
 class RenderedLayout:
-    """Settings of the file to write.
+    """Settings of the file that a rendering writes.
 
     Attributes:
         settings: all settings that a demo's content depends on, as JSON. A file is resumed only with the same settings.
         env_meta: ``env_args`` of the new file.
         drop: arrays and groups of the source that are left out.
-        storage: storage of images.
-        quality: quality of JPEGs.
+        storage: compression of images, such as 'raw' or 'jpeg'.
+        quality: quality of JPEGs, 1 to 100.
     """
 
     settings: dict[str, Any]
@@ -64,22 +64,22 @@ class RenderedLayout:
 
 
 class RenderedFile:
-    """A file that grows demo by demo under ``<path>.partial``; a context manager.
+    """Context manager that writes a file demo by demo, as ``<path>.partial`` until it is complete.
 
-    Leaving the context with an exception, or a kill -9, leaves the partial file with whole demos.
+    After an exception or a kill -9 the partial file with complete demos remains.
 
     Args:
         path: the file to write.
         source: the file with the states.
-        layout: settings.
-        overwrite: true to replace an existing file at the end, and the rest of an interrupted run at once.
+        layout: settings of the file.
+        overwrite: true to replace an existing file at the end, and the partial file of an interrupted run at once.
         resume: true to keep the demos of an interrupted run.
 
     Attributes:
         done: names of the finished demos.
 
     Raises:
-        DatasetError: the file exists, or belongs to a run with other settings, or cannot be written.
+        DatasetError: the file exists, was begun with other settings, or cannot be written.
     """
 
     def __init__(
@@ -125,18 +125,21 @@ class RenderedFile:
                 f"{self.path}: another process is writing it: wait for it or choose another name"
             )
         if self.path.exists() and self.path.samefile(self._source.path):
-            raise DatasetError(f"{self.path}: is also the input file: name another with --out")
+            raise DatasetError(
+                f"{self.path}: the input file cannot be the output file: name another with --out"
+            )
         if self.path.exists() and not overwrite:
             raise DatasetError(
                 f"{self.path}: exists already: choose another name, or replace it with --overwrite"
             )
         if not (overwrite or resume) and (self._partial.exists() or self._earlier.exists()):
             raise DatasetError(
-                f"{self._partial}: is left from an interrupted run: --resume continues it, --overwrite starts again"
+                f"{self._partial}: the file is left from an interrupted run: --resume continues it, --overwrite "
+                "starts again"
             )
 
     def _set_aside(self, resume: bool) -> None:
-        """Rename the file of an interrupted run, so that its demos can be copied from it."""
+        """Rename the partial file of an interrupted run, so that its demos can be copied into a new partial file."""
         if not resume:
             self._earlier.unlink(missing_ok=True)
             return
@@ -159,10 +162,10 @@ class RenderedFile:
     # ---- demos -----------------------------------------------------------------------------------
 
     def add(self, demo: str, drawn: Drawn) -> None:
-        """Write a demo; safe on disk when this returns.
+        """Write a demo; it is on disk when the method returns.
 
         Raises:
-            DatasetError: the source is damaged in this demo, which is not written then.
+            DatasetError: the demo is damaged in the source; it is not written.
         """
         data = self._file["data"]
         arrays = {f"obs/{key}": values for key, values in drawn.obs.items()}
@@ -207,7 +210,7 @@ class RenderedFile:
         give_name(self._partial, self.path)
 
     def _abandon(self) -> None:
-        """Close the file and keep the saved demos; remove a file without any."""
+        """Close the partial file; remove it if it contains no demo."""
         self._journal.stop()
         with suppress(Exception):
             self._file.close()
@@ -247,7 +250,7 @@ def finished_demos(path: Path, layout: RenderedLayout) -> list[str]:
     """Return the demos of a finished file, for a resumed run that has nothing left to do.
 
     Raises:
-        DatasetError: the file was not written by rendering, or has other settings.
+        DatasetError: the file was not written by a rendering, or with other settings.
     """
     with DatasetFile(path) as file:
         if SETTINGS not in file.file_attrs:
@@ -266,12 +269,12 @@ def _check_settings(path: Path, layout: RenderedLayout) -> None:
     for key in sorted(found.keys() | wanted.keys()):
         if found.get(key) != wanted.get(key):
             raise DatasetError(
-                f"{path}: was started with {key} = {found.get(key)!r}, now it is {wanted.get(key)!r}: "
-                "resume with the same options and source, or start again with --overwrite"
+                f"{path}: the rendering was started with {key} = {found.get(key)!r}, but now {key} is "
+                f"{wanted.get(key)!r}: resume with the same options and source, or start again with --overwrite"
             )
 
 
-_HOPELESS = 3  # If this many demos are lost at the beginning and none is rendered, single demos are not the cause.
+_HOPELESS = 3  # Number of lost demos, with none rendered, after which the rendering fails.
 
 
 @dataclass
@@ -280,15 +283,15 @@ class RenderReport:
 
     Attributes:
         path: the file.
-        demos: number of demos in it.
+        demos: number of demos in the file.
         resumed: number of demos that an interrupted run had rendered.
         steps: number of steps rendered in this run.
-        images: number of images rendered in this run, of any kind: one per state and camera.
+        images: number of colour, depth and segmentation images rendered in this run.
         seconds: wall time.
         size_mb: size of the file.
         keys: observations of the cameras.
-        lost: reason by demo that is not in the file.
-        differences: per recorded observation, the largest difference from what the simulator shows in the same state.
+        lost: for each demo that is missing in the file, the reason.
+        differences: by recorded observation, the largest difference from the simulator's observation in the same state.
         recorded_with: robosuite's version when the demos were recorded.
         drawn_with: robosuite's version now.
     """
@@ -325,42 +328,48 @@ def render(
     step_timeout_s: float = STEP_TIMEOUT_S,
     backend: Backend[Any] | None = None,
 ) -> RenderReport:
-    """Write a copy of a file with images of cameras in each recorded state.
+    """Write a copy of a file with camera images for each recorded state.
 
-    All other data are copied unchanged, except that ``next_obs`` is left out unless requested: readers take the
-    following observation where a file has none. A demo without recorded observations gets those of the simulator. A
-    demo that cannot be drawn is left out and reported.
+    All other data are copied unchanged, except that ``next_obs`` is left out unless requested; training then takes the
+    obs of the following step. A demo without recorded observations gets the simulator's observations. A demo that
+    cannot be rendered is left out and reported.
 
     Args:
         path: a file with robosuite's states.
         out: the file to write; until it is complete, the data are in ``<out>.partial``.
         cameras: cameras to render.
-        selection: the demos to draw, or None for all.
+        selection: demos to render, or None for all.
         keep_obs: keep the recorded observations.
-        next_obs: also write the observation after each action, which doubles the size. The last one is drawn after
-            playing the last action from the last state.
+        next_obs: also write the observation after each action, which doubles the size. The last one is rendered after
+            executing the last action from the last state.
         workers: number of processes.
-        storage: storage of images; see :class:`imitate.data.DatasetWriter`.
-        jpeg_quality: 1 to 100.
-        resume: continue an interrupted run with the same settings; a finished file is only reported.
+        storage: compression of images, see :class:`imitate.data.DatasetWriter`.
+        jpeg_quality: quality of JPEGs, 1 to 100.
+        resume: true to continue an interrupted run with the same settings; for a finished file only the report is
+            returned.
         overwrite: replace an existing file.
-        on_start: called with the number of steps to draw.
-        on_demo: called after each demo with its name and number of steps, also when it is lost.
-        step_timeout_s: a state that takes longer to be set and drawn ends its process: the demo is tried once more.
-        backend: where the workers run; None: in processes of this machine.
+        on_start: called once with the number of steps to render.
+        on_demo: called after each demo, also a lost one, with its name and number of steps.
+        step_timeout_s: seconds for setting and rendering a state, after which the simulator's process counts as hung
+            and is ended; the demo is tried once more.
+        backend: back end of the workers, or None for processes on this machine.
 
     Raises:
-        DatasetError: the file cannot be drawn from or written, or no demo could be drawn.
+        DatasetError: the file cannot be read or written, or no demo could be rendered.
         EnvError: the environment cannot be made, or has no such camera.
     """
     started = time.monotonic()
     if not cameras:
-        raise DatasetError(f"{path}: no camera is given: name one, such as agentview")
+        raise DatasetError(
+            f"{path}: no camera is given: name one with --cameras, such as agentview"
+        )
     with DatasetFile(Path(path).expanduser()) as file:
         drawing = Drawing(file.path, file.env_meta, cameras, next_obs)
         chosen = select(file, selection or Selection())
         if not chosen:
-            raise DatasetError(f"{path}: no demo is selected: name others, or another filter key")
+            raise DatasetError(
+                f"{path}: no demo is selected: name others with --demos, or another --filter-key"
+            )
         report = RenderReport(
             path=str(out),
             keys=drawing.keys,
@@ -403,7 +412,7 @@ def render(
 def _note_finished(
     report: RenderReport, place: Path, there: Sequence[str], chosen: Sequence[str]
 ) -> None:
-    """Report a finished file to which nothing is added."""
+    """Fill the report for a finished file to which nothing is added."""
     report.demos = report.resumed = len(there)
     report.size_mb = place.stat().st_size / 1e6
     for demo in chosen:
@@ -445,7 +454,7 @@ def _readable(
     report: RenderReport,
     over: Callable[[str], None],
 ) -> Iterator[RecordedDemo]:
-    """Yield the data needed to render each demo; a demo that lacks them is reported as lost, and ``over`` is called."""
+    """Yield the data for rendering each demo; if they are incomplete, report the demo as lost and call ``over``."""
     for demo in demos:
         recorded = _recorded(file, drawing, demo, report)
         if recorded is None:
@@ -465,7 +474,7 @@ def _recorded(
 
 
 def _kept(file: DatasetFile, demo: str, drawn: Drawn, drawing: Drawing, keep_obs: bool) -> Drawn:
-    """Select the observations to write."""
+    """Return the simulator's observations that are written into the file."""
     recorded = set(file.obs_keys(demo))
     low_dim = [key for key in drawn.obs if key not in drawing.keys]
     ours = set(drawing.keys) | (set(low_dim) if keep_obs and not recorded else set())
@@ -494,7 +503,7 @@ def _add(
     try:
         found = differences(file, demo, drawn, drawing.keys)
         target.add(demo, _kept(file, demo, drawn, drawing, keep_obs))
-    except DatasetError as error:  # the source is damaged in this demo
+    except DatasetError as error:  # the demo is damaged in the source
         report.lost[demo] = str(error)
         return
     steps = len(next(iter(drawn.obs.values())))
@@ -517,4 +526,4 @@ def _check_hope(file: DatasetFile, report: RenderReport, target: RenderedFile, c
             if lost == count
             else f"none of the first {lost} of {count} demos"
         )
-        raise DatasetError(f"{file.path}: {tried} could be drawn; demo '{demo}': {reason}")
+        raise DatasetError(f"{file.path}: {tried} could be rendered; demo '{demo}': {reason}")

@@ -1,6 +1,6 @@
-"""Replay of recorded states and actions, also to compare an environment with the one of the recording.
+"""Replay recorded states and actions, also to check that an environment behaves as the recorded one.
 
-A file of another robosuite version is translated to the installed one and checked by replay.
+A file of another version of robosuite is translated to the installed version and checked by replay.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ _SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 def replayed(
     source: OpenedDataset, options: Options, report: ConversionReport
 ) -> Iterator[NamedDemo]:
-    """Yield the demos of a source, with the simulator's observations in their states.
+    """Yield the demos of a source with observations, which the simulator gives in the recorded states.
 
-    ``obs[t]`` belongs to ``states[t]`` and ``next_obs[t]`` to ``states[t + 1]``, and at the last step to the state
-    after it. A step that leads to success is terminal and has reward 1. The demos do not depend on ``options.workers``.
+    ``obs[t]`` belongs to ``states[t]``, and ``next_obs[t]`` to ``states[t + 1]``; at the last step T - 1 the last
+    action is executed to reach the following state. A step that leads to success is terminal and has reward 1. The
+    demos do not depend on ``options.workers``.
 
     Raises:
         DatasetError: a demo has no states.
-        EnvError: the environment cannot be made, or does not take a demo's states.
+        EnvError: the environment cannot be made, or a demo's states cannot be set in it.
     """
     report.synthesised["obs and next_obs"] = "from the simulator, set to each recorded state"
     report.synthesised["rewards"] = "1 at each step that leads to success, else 0"
@@ -73,7 +74,7 @@ def _not_replayed(path: Path, name: str, reason: str) -> EnvError:
 
 
 def _prepared(env_meta: dict[str, Any], beat: Beat) -> Callable[[NamedDemo], Episode]:
-    """Make a worker's function from a demo with states to its episode with observations."""
+    """Return a worker's function, which adds observations to a demo with states."""
     env = watched(partial(make_env, env_meta), beat)
     return lambda demo: _observed(env, demo)
 
@@ -82,7 +83,7 @@ def _observed(env: Env, demo: NamedDemo) -> Episode:
     episode = demo.episode
     if episode.states is None:
         raise DatasetError(
-            f"demo '{demo.name}' has no 'states': it cannot be replayed; remove the demo"
+            f"demo '{demo.name}' has no 'states', so it cannot be replayed: remove the demo from the source"
         )
     states, actions = np.asarray(episode.states), np.asarray(episode.actions)
     scene = {key: episode.attrs[name] for key, name in _SCENE.items() if name in episode.attrs}
@@ -121,14 +122,14 @@ class Replay:
     """Replay of one demonstration in the installed simulator.
 
     Attributes:
-        steps: number of its steps.
-        obs_error_m: the largest distance between a recorded observation of a hand's position and the hand in the
+        steps: number of steps of the demonstration.
+        obs_error_m: largest distance in metres between the gripper position in the recorded observations and in the
             recorded state; None if the file has no such observations.
-        hand_error_m: the largest distance between the hand in the recorded state and where the actions, played from
-            the first state, have led it.
+        hand_error_m: largest distance in metres between the gripper position in the recorded state and the one that the
+            actions, executed from the first state, reach.
         was_solved: recorded success, or None if the file does not record it.
-        is_solved: true if the task was solved at some step of the actions' replay, or None if the environment does
-            not report it.
+        is_solved: true if the task was solved at some step of the actions' replay, or None if the environment does not
+            report success.
     """
 
     steps: int
@@ -145,14 +146,14 @@ def replay_some(
     step_timeout_s: float = STEP_TIMEOUT_S,
     backend: Backend[Any] | None = None,
 ) -> dict[str, Replay]:
-    """Play demos, spread over the file, by their states and by their actions; those without states are left out.
+    """Replay demos, spread over the file, by states and by actions; demos without states are left out.
 
     Args:
         file: open demonstration file.
-        env_args: description of the environment for the replay.
+        env_args: env_args of the environment for the replay.
         wanted: number of demos.
-        step_timeout_s: a call of the simulator that takes longer ends the check.
-        backend: backend of the simulator's process, or None for this machine.
+        step_timeout_s: seconds for a call of the simulator, after which the check fails.
+        backend: back end of the simulator's process, or None for this machine.
 
     Raises:
         DatasetError: the actions or the states do not fit the environment.
@@ -178,11 +179,11 @@ def replay_some(
 
 @dataclass(frozen=True)
 class _Recording:
-    """A demo to play, with its recorded data.
+    """A demo to replay, with the recorded data that are compared.
 
     Attributes:
-        demo: its states and commands.
-        hands: recorded observations of each hand's position, (T, 3).
+        demo: states and commands of the demo.
+        hands: recorded observations of each gripper's position, (T, 3) in metres.
         was_solved: recorded success, or None if it is not recorded.
     """
 
@@ -203,7 +204,7 @@ def _recording(file: DatasetFile, demo: str) -> _Recording:
 def _prepared_check(
     path: str, env_args: dict[str, Any], beat: Beat
 ) -> Callable[[_Recording], Replay]:
-    """Make a worker's function from a demo to its replay; ``path`` is for messages."""
+    """Return a worker's function, which replays a demo; ``path`` is used in error messages."""
     env = watched(partial(make_env, env_args), beat)
     return lambda recording: _replay(path, recording, env)
 
@@ -255,7 +256,7 @@ def _was_solved(file: DatasetFile, demo: str) -> bool | None:
 
 
 RECORDED_ENV_ARGS = "recorded_env_args"
-"""Attribute of ``data``: the environment's description at the time of the recording."""
+"""Attribute of ``data`` that keeps the original env_args of the recording."""
 
 
 @dataclass
@@ -264,9 +265,9 @@ class MigrationReport:
 
     Attributes:
         path: the written file, or the file that a run without ``--dry-run`` would write.
-        robosuite: the version to which it is translated.
-        changes: changes of ``env_args``.
-        scenes: number of demos by change of their ``model_file``.
+        robosuite: version of robosuite for which the file is translated.
+        changes: descriptions of the changes of ``env_args``.
+        scenes: number of demos by description of a change of their attribute ``model_file``.
         demos: number of demos in the file.
         replays: results of the checked demos.
         not_checked: reason why no demo was checked, or '' if some were.
@@ -294,27 +295,27 @@ def migrate_file(
     check: int = 3,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> MigrationReport:
-    """Write a copy whose environment and scenes fit the installed robosuite; nothing else in it changes.
+    """Write a copy whose env_args and scenes fit the installed robosuite; all other data stay the same.
 
     Args:
         source: a demonstration file.
-        target: the copy, or None to only list and check the changes.
+        target: file to write, or None to only list and check the changes.
         check: number of demos to replay, spread over the file.
-        on_demo: called with the number of finished demos and of all demos.
+        on_demo: called with the number of finished demos and the number of all demos.
 
     Raises:
         DatasetError: the file cannot be read, is not robosuite's, or the copy cannot be written.
-        EnvError: the description cannot be translated, or robosuite does not take the translation.
+        EnvError: the env_args cannot be translated, or robosuite does not accept the translation.
     """
     with DatasetFile(source) as file:
         old = file.env_meta
         version = installed_robosuite()
         if old.get("type") != ROBOSUITE:
             raise DatasetError(
-                f"{source}: env_args['type'] is {old.get('type')!r}: only robosuite's (1) have versions to translate"
+                f"{source}: env_args['type'] is {old.get('type')!r}: only files of robosuite (type 1) can be migrated"
             )
         if version is None:
-            raise EnvError(f"robosuite is not installed; do: {install_command('robosuite')}")
+            raise EnvError(f"robosuite is not installed: run {install_command('robosuite')}")
         new, changes = migrate_env_args(old)
         report = MigrationReport(str(target.path if target else source), version, changes)
         scenes = _scenes(file, report)
@@ -335,7 +336,7 @@ def migrate_file(
 
 
 def _scenes(file: DatasetFile, report: MigrationReport) -> dict[str, str]:
-    """Return the scenes that change, by demo."""
+    """Return the translated scenes of the demos whose scene changes, by demo."""
     scenes = {}
     counts: Counter[str] = Counter()
     for demo in file.demos():

@@ -1,4 +1,4 @@
-"""Resizing of camera images to the size of the demonstrations, equal to the preprocessing step ``resize`` of training.
+"""Resize camera images to the size in the demonstrations, as the preprocessing step ``resize`` does in training.
 
 The filter is bilinear and averages over all pixels that a smaller image's pixel covers: pillow's ``BILINEAR``, which
 agrees with :class:`imitate.models.preprocessing.steps.Resize` to a level of 255 and needs no torch.
@@ -17,7 +17,7 @@ from imitate.errors import UserError
 
 IMAGE_KINDS = ("rgb", "depth")
 _PILLOW_CHANNELS = (1, 3)
-"""Numbers of channels that Pillow resizes independently; it would weight the first three of four by the fourth."""
+"""Numbers of channels that Pillow resizes independently; of four channels it would weight three by the fourth."""
 
 
 def resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
@@ -95,10 +95,10 @@ class Resizer:
 
 
 class ResizedPolicy:
-    """A policy that resizes the images of its observations to the size of its demonstrations.
+    """Policy that resizes the images of observations to the sizes in its demonstrations.
 
     Args:
-        policy: policy with the interface of :class:`imitate.RolloutPolicy`; its other attributes are forwarded.
+        policy: policy with the interface of :class:`imitate.RolloutPolicy`; attributes not defined here are its own.
         schema: schema of the policy.
     """
 

@@ -1,4 +1,4 @@
-"""Schema of a deployed policy: its inputs and outputs, known before the first observation."""
+"""Schema of a deployed policy: its inputs and outputs, which are known before the first observation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from imitate.errors import WireError
 from imitate.system.images import given_array
 
 PROTOCOL = 1
-"""Version of the messages between server and client."""
+"""Version of the protocol between server and client."""
 HEADER = "imitate"
-"""Key of a message's header, and of this project's entry in the metadata."""
+"""Key of the header in a message, and of this project's entry in the server's metadata."""
 _MOST = 2**26
-"""Largest number of values of an observation: no larger array fits into a message."""
+"""Largest number of values in an observation; a larger array would not fit into a message."""
 _LONGEST = 2**16
-"""Largest number of actions of a chunk, and of observations of a history."""
+"""Largest number of actions in a chunk, and of observations in a history."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,20 @@ class Schema:
     """Observations, goals and actions of a policy.
 
     Attributes:
-        observations: the keys that every observation needs.
-        goals: the keys that a goal needs; empty if the policy has no goals.
+        observations: description of each key that an observation must have.
+        goals: description of each key that a goal must have; empty if the policy has no goals.
         action_dim: size A of an action.
         action_low, action_high: (A,) limits in the units of the demonstrations.
         rate_hz: control rate of the demonstrations; None if their file does not contain it.
         chunk: number K of actions planned at once; 1 if the policy decides at every step.
-        languages: the policy's instructions; empty if it uses none.
+        languages: instructions that the policy knows; empty if it uses none.
         algorithm: name of the algorithm.
-        history: number of observations from which a chunk is predicted; 0 without chunks, or for servers of
-            earlier versions.
+        history: number of observations from which a chunk is predicted; 0 if the policy, or a server of an earlier
+            version, predicts no chunks.
         execute: number of actions of a chunk that are executed before the next prediction.
-        max_prefix: largest number of planned actions that a prediction accepts; 0 if the policy is not trained for it.
-        names: names of the numbers of observations and of ``actions``, by key, if the demonstrations have some.
+        max_prefix: largest number of planned actions on which a prediction can be conditioned; 0 if the policy is not
+            trained for that.
+        names: names of the dimensions of observations and of ``actions``, by key, if the demonstrations have names.
         ranges: ``mean``, ``std``, ``min`` and ``max`` of the observations in training, by key; for images per
             channel, in [0, 1]; ``first_min`` and ``first_max`` of vectors at the begin of demonstrations. Empty if
             unknown.
@@ -118,21 +119,21 @@ class Schema:
             raise WireError(f"the server's schema cannot be read: {error}") from error
 
     def check(self) -> None:
-        """Check the values of a description from elsewhere.
+        """Check the values of a schema that a server or a bundle gave.
 
         Raises:
             WireError: a value is impossible.
         """
         for key, spec in {**self.goals, **self.observations}.items():
             if min(spec.shape, default=1) < 1 or math.prod(spec.shape) > _MOST:
-                raise WireError(f"the shape of '{key}' is {spec.shape}")
+                raise WireError(f"the shape of '{key}' is {spec.shape}, which is not possible")
         for limits in (self.action_low, self.action_high):
             if len(limits) != self.action_dim or not limits:
                 raise WireError(
-                    f"there are {len(limits)} limits, but actions of {self.action_dim} numbers"
+                    f"there are {len(limits)} limits, but actions have {self.action_dim} numbers"
                 )
         for low, high in zip(self.action_low, self.action_high, strict=True):
-            if not low <= high:  # also refuses NaN
+            if not low <= high:  # true for NaN, too
                 raise WireError(f"actions have the limits {low} to {high}: expected low <= high")
         rate_hz = self.rate_hz
         if rate_hz is not None and not (type(rate_hz) in (int, float) and 0 < rate_hz < math.inf):
@@ -143,7 +144,7 @@ class Schema:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the schema, 16 hexadecimal digits: servers with equal hashes accept the same observations."""
+        """First 16 digits of the schema's SHA-256; servers with equal hashes accept the same observations."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Environments with one common interface. A simulator is imported only when one of its environments is made."""
+"""Environments with a common interface; a simulator is imported only when one of its environments is made."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Cameras of a robosuite scene: their colours, depth in metres and segmentation, and their poses.
+"""Cameras of robosuite scenes: colour, depth and segmentation images, and camera poses.
 
-Everything is right side up, row 0 at the top:
+All images are right side up, with row 0 at the top:
 
 * ``<camera>_image``: (H, W, 3) uint8.
-* ``<camera>_depth``: (H, W, 1) float32, metres along the viewing direction (not along the ray), as stereo cameras give.
-* ``<camera>_segmentation``: (H, W, 1); 0 is a pixel without a label, k the k-th of the names in :func:`camera_info`.
+* ``<camera>_depth``: (H, W, 1) float32, metres along the viewing direction (not along the ray), as stereo cameras
+  measure.
+* ``<camera>_segmentation``: (H, W, 1); 0 marks a pixel without a label, k the k-th of the names in :func:`camera_info`.
   ``instance`` and ``class`` are uint8 with one name per object, robot, gripper; ``element`` is int32, one per geom.
 """
 
@@ -26,17 +27,17 @@ IMAGE, DEPTH, SEGMENTATION = "_image", "_depth", "_segmentation"
 _SUFFIXES = (IMAGE, DEPTH, SEGMENTATION)
 
 Size = int | tuple[int, int]
-"""Side of a square, or (height, width), in pixels."""
+"""Size of images in pixels: the side of a square, or (height, width)."""
 
 
 @dataclass(frozen=True)
 class Camera:
-    """Observations of one camera.
+    """Observations of one camera of a scene.
 
     Attributes:
         name: name of the camera in the scene.
-        height: in pixels.
-        width: in pixels.
+        height: height of the images in pixels.
+        width: width of the images in pixels.
         depth: true if depth is observed.
         segmentation: one of :data:`SEGMENTATIONS`, or None.
     """
@@ -49,7 +50,7 @@ class Camera:
 
     @property
     def keys(self) -> list[str]:
-        """Return the names of its observations."""
+        """Observation keys of the camera."""
         wanted = (True, self.depth, self.segmentation is not None)
         return [
             self.name + suffix
@@ -67,12 +68,12 @@ def choose_cameras(
     """Return the cameras to observe.
 
     Args:
-        env_kwargs: arguments from a demonstration file; ``camera_heights``, ``camera_widths``, ``camera_depths`` and
-            ``camera_segmentations`` there, one for all or one for each of its ``camera_names``, are used unless other
-            values are given.
-        names: names of the cameras; None takes those in ``obs_keys``.
+        env_kwargs: arguments from a demonstration file. Its ``camera_heights``, ``camera_widths``, ``camera_depths``
+            and ``camera_segmentations``, either one value or one for each of its ``camera_names``, are used unless
+            other arguments replace them.
+        names: names of the cameras; None takes the cameras that ``obs_keys`` require.
         size: size of all images, or sizes by camera.
-        obs_keys: required observations; their depth and segmentation are included.
+        obs_keys: required observations; depth and segmentation are rendered if they are among them.
     """
     keys = list(obs_keys or ())
     if names is None:
@@ -98,7 +99,7 @@ def cameras_in(keys: Iterable[str]) -> list[str]:
 
 
 def sizes_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
-    """Return (height, width) by camera, from the shapes (H, W, C) of its observations; others are left out."""
+    """Return (height, width) by camera, from the shapes (H, W, C) of image observations; other keys are ignored."""
     return {
         key[: -len(end)]: (int(shape[0]), int(shape[1]))
         for key, shape in shapes.items()
@@ -112,7 +113,7 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 def _recorded(env_kwargs: Mapping[str, Any]) -> dict[str, Camera]:
-    """Return the cameras of ``robosuite.make``'s arguments, by name."""
+    """Return the cameras that arguments of ``robosuite.make`` describe, by name."""
     names = env_kwargs.get("camera_names") or []
     names = [names] if isinstance(names, str) else list(names)
 
@@ -138,7 +139,7 @@ def _recorded(env_kwargs: Mapping[str, Any]) -> dict[str, Camera]:
 
 
 def _one(segmentation: Any) -> str | None:
-    """Return the first segmentation of a camera, for which robosuite allows several."""
+    """Return the kind of a camera's segmentation, the first if robosuite's arguments list several; None without one."""
     if isinstance(segmentation, list | tuple):
         segmentation = segmentation[0] if segmentation else None
     if segmentation is not None and segmentation not in SEGMENTATIONS:
@@ -178,7 +179,7 @@ def check_camera(env: Any, name: str) -> None:
 def observe(env: Any, camera: Camera) -> Obs:
     """Render a camera of a robosuite environment: its observations under the names of :attr:`Camera.keys`."""
     check_camera(env, camera.name)
-    env.sim._render_context_offscreen.gl_ctx.make_current()  # another renderer may be current
+    env.sim._render_context_offscreen.gl_ctx.make_current()  # another context may be current
     view = {"height": camera.height, "width": camera.width, "camera_name": camera.name}
     obs: Obs = {}
     if camera.depth:
@@ -197,9 +198,9 @@ _GEOM = 5  # mujoco.mjtObj.mjOBJ_GEOM
 
 
 def _geoms(env: Any, view: dict[str, Any]) -> Array:
-    """Return (H, W) numbers of the visible geoms, -1 for none.
+    """Return the index of the visible geom at each pixel (H, W), -1 where there is no geom.
 
-    Sites, such as the line below a gripper, are invisible in an image, but would hide the objects behind them here.
+    Sites, such as the line below a gripper, are hidden: images do not show them, but they would cover the geoms behind.
     """
     sites = env.sim._render_context_offscreen.vopt.sitegroup
     shown = sites.copy()
@@ -225,7 +226,7 @@ def _metres(env: Any, z_buffer: Array) -> Array:
 
 
 def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
-    """Return the label of each geom, last the label of pixels without one, and the names of labels 1, 2 ..."""
+    """Return the label of each geom, last the label 0 of pixels without a geom, and the names of labels 1, 2 ..."""
     geoms = list(env.sim.model.geom_names)
     if kind == "element":
         names = [name or f"geom {number}" for number, name in enumerate(geoms)]
@@ -250,13 +251,13 @@ def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
 def free_renderer(env: Any) -> None:
     """Free the renderer of a robosuite environment's current scene before the scene is replaced.
 
-    A reset of robosuite drops the old scene, but Python collects it later; this would then free OpenGL objects with the
-    same names as those of the new scene, whose images would become noise.
+    A reset of robosuite drops the old scene, but Python deletes it later. That would free OpenGL objects of the new
+    scene, which have the same names, and its images would become noise.
     """
     context = None if env.sim is None else env.sim._render_context_offscreen
     if context is not None:
         context.gl_ctx.make_current()
-        env.sim._render_context_offscreen = None  # removes the last other reference to the renderer
+        env.sim._render_context_offscreen = None  # drop robosuite's own reference to the renderer
 
 
 # ---- geometry ------------------------------------------------------------------------------------
@@ -268,7 +269,7 @@ def camera_info(env: Any, camera: Camera) -> dict[str, Any]:
     * ``intrinsics``: 3 x 3 in pixels; the corner of the image is (0, 0), the centre of its first pixel (0.5, 0.5).
     * ``extrinsics``: 4 x 4 pose of the camera (x right, y down, z forward) in ``frame``.
     * ``frame``: ``world``, or the body that carries the camera.
-    * ``segmentation``: the names of labels 1, 2 ..., if it is observed.
+    * ``segmentation``: the names of labels 1, 2 ..., if the camera's segmentation is observed.
     """
     check_camera(env, camera.name)
     model, data = env.sim.model, env.sim.data

@@ -1,4 +1,4 @@
-"""Interfaces of environments with one or several agents, and a wrapper that reports the running call."""
+"""Interfaces of environments with one or several agents, and a wrapper that reports each call, to detect hangs."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Env(Protocol):
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action (action_dim,): observation, reward, terminated, truncated, info.
 
-        ``info["success"]`` is true if the task is solved in the new state; without it success is unknown.
+        ``info["success"]`` is true if the task is solved in the new state; if the key is missing, success is unknown.
         """
 
     def get_state(self) -> dict[str, Any]:
         """Return the simulator's state: ``states`` (S,) and, if any, ``model`` (XML) and ``ep_meta`` (JSON)."""
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Put the simulator into a state from ``get_state`` or from a demonstration file."""
+        """Set the simulator to a state from ``get_state`` or from a demonstration file; return the observation."""
 
     def is_success(self) -> Mapping[str, bool | None]:
-        """Return ``{"task": solved}``, None if that is unknown, with sub-tasks if the environment has them."""
+        """Return ``{"task": success}``, which is None if unknown, with the success of sub-tasks if there are some."""
 
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
@@ -68,18 +68,18 @@ def success_in(info: Mapping[str, Any]) -> bool | None:
 
 
 def ever(so_far: bool | None, now: bool | None) -> bool | None:
-    """Return the success of an episode after one more step: true at any step, None while no step is known."""
+    """Return the success of an episode after one more step: True once any step succeeded, None if all are unknown."""
     return now if so_far is None else so_far or bool(now)
 
 
 def of_all(each: Iterable[bool | None]) -> bool | None:
-    """Return true if all agents succeed, or None if none of them knows."""
+    """Return True if all agents succeed, or None if the success of all agents is unknown."""
     found = list(each)
     return None if all(success is None for success in found) else all(found)
 
 
 def stage_setter(env: Any) -> Callable[[Mapping[str, Any]], None] | None:
-    """Return the method ``set_stage(kwargs)`` of an environment, or of the one in gymnasium's wrappers, or None."""
+    """Return the method ``set_stage(kwargs)`` of an environment or of one inside its wrappers, or None."""
     found = getattr(env, "set_stage", None)
     if found is None:
         found = getattr(getattr(env, "unwrapped", None), "set_stage", None)
@@ -87,7 +87,7 @@ def stage_setter(env: Any) -> Callable[[Mapping[str, Any]], None] | None:
 
 
 def first_observation(env: Env) -> Obs:
-    """Return an observation, to read its keys and shapes; a robot (with ``observe()``) does not move.
+    """Return an observation, to learn keys and shapes; a robot is only observed by ``observe()`` and does not move.
 
     With several agents, the first agent's observation is returned.
     """
@@ -104,21 +104,22 @@ def one_reward(reward: Any, name: str) -> float:
     Raises:
         RewardError: the environment ``name`` has several rewards.
     """
-    if isinstance(reward, float):  # numpy's float64 is also a float
+    if isinstance(reward, float):  # a number; numpy's float64 is a float, too
         return float(reward)
     if np.size(reward) != 1:
         raise RewardError(
-            f"{name}: the reward has shape {np.shape(reward)}; expected one number per step: give its numbers names "
-            "in algo.rewards, with the sources 'reward:0', 'reward:1', ..., or weight them in a wrapper"
+            f"{name}: the reward has shape {np.shape(reward)}; expected one number per step: name its numbers in "
+            "algo.rewards, with the sources 'reward:0', 'reward:1', ..., or add them to one number in a wrapper"
         )
     return float(np.asarray(reward).item())
 
 
 def named_reward(source: str, reward: float, info: Mapping[str, Any]) -> float | None:
-    """Return the number of a step that ``source`` names; None if info lacks it.
+    """Return the number of a step that ``source`` names; None if info does not contain it.
 
     Args:
-        source: "reward", "info:KEY" or "reward:0", which an environment made with ``reward_parts`` puts into info.
+        source: "reward", "info:KEY", or "reward:0" and so on, which an environment made with ``reward_parts`` puts into
+            info.
         reward: reward of the step.
         info: info of the step.
     """
@@ -131,14 +132,14 @@ def named_reward(source: str, reward: float, info: Mapping[str, Any]) -> float |
 def random_actions(
     share: Array, low: Array, high: Array, num_choices: int = 0, mask: Array | None = None
 ) -> Array:
-    """Return uniform actions (N, A) from uniform numbers in [0, 1).
+    """Return uniformly random actions (N, A), made from uniform numbers in [0, 1).
 
     Args:
         share: (N, A) uniform numbers.
         low: (A,) lower limits; an infinite one counts as -1.
         high: (A,) upper limits; an infinite one counts as 1.
         num_choices: number C of choices, one-hot in the first values of an action; 0 if actions are continuous.
-        mask: (N, C), above 0 for the choices that are allowed; None if all are.
+        mask: (N, C), above 0 for allowed choices; None if all choices are allowed.
     """
     low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
     actions: Array = low + share * (high - low)
@@ -154,10 +155,10 @@ Outcome = tuple[Mapping[str, Any], float, bool, bool, Mapping[str, Any]]
 
 
 class Lanes(Protocol):
-    """One simulator with K agents.
+    """Interface of one simulator with K agents; each agent is a lane.
 
     Attributes:
-        agents: names of the agents, in the order of their lanes; the same in each episode.
+        agents: names of the agents in the order of their lanes, which is the same in each episode.
     """
 
     agents: tuple[str, ...]
@@ -170,7 +171,7 @@ class Lanes(Protocol):
     def step(self, actions: Array) -> list[Outcome | None]:
         """Apply one action of each agent, (K, A); return None for agents that had left before this step.
 
-        The actions of agents that have left are ignored. An agent's last outcome has an end.
+        The actions of agents that have left are ignored. In an agent's last outcome terminated or truncated is true.
         """
 
     def close(self) -> None:
@@ -178,7 +179,7 @@ class Lanes(Protocol):
 
 
 class OneAgent:
-    """The single lane of an environment with one agent."""
+    """Lanes of an environment with one agent: a single one."""
 
     agents: tuple[str, ...] = ("",)
 
@@ -202,12 +203,12 @@ class OneAgent:
 
 
 def lanes_of(env: Any) -> Lanes:
-    """Return the lanes of an environment: itself if it has ``agents``, otherwise those of its single agent."""
+    """Return the environment itself if it has several agents, otherwise a :class:`SingleLane` around it."""
     return cast(Lanes, env) if has_team(env) else OneAgent(env)
 
 
 def has_team(env: Any) -> bool:
-    """Return true for an environment with several agents, which takes and returns values of all agents."""
+    """Return True for an environment with several agents, which implements :class:`Lanes`."""
     return getattr(env, "agents", None) is not None
 
 
@@ -220,10 +221,10 @@ AnyEnv = TypeVar("AnyEnv", bound=Env)
 
 
 def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
-    """Make an environment whose calls are reported to `beat`; if that is None, it is unchanged.
+    """Make an environment and report each of its calls to ``beat``, to detect hangs; without ``beat`` only make it.
 
     Args:
-        make: makes the environment; this call is also reported.
+        make: function that makes the environment; its call is reported, too.
         beat: see :data:`imitate.system.processes.Beat`.
     """
     if beat is None:
@@ -236,7 +237,7 @@ def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
 
 
 class _Watched:
-    """Wrapper of an environment that reports calls that simulate or draw."""
+    """Wrapper of an environment that reports calls which simulate or render."""
 
     def __init__(self, env: Env, beat: Beat) -> None:
         self._watched, self._beat = env, beat

@@ -46,17 +46,17 @@ ADAPTERS = {
     "metaworld": "imitate.envs.worlds.metaworld",
     "ogbench": "imitate.envs.worlds.ogbench",
 }
-"""Modules that register environments, by the module in an environment's name that they replace."""
+"""Adapter modules that register environments, by the module in an environment's name that they replace."""
 _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError, OSError)
-"""Errors of constructors for invalid arguments."""
+"""Errors that constructors raise for invalid arguments."""
 
 
 def check_registered(name: str) -> None:
     """Check an environment's name before a worker process makes the environment.
 
     Raises:
-        EnvError: the module before the ``:`` is not installed, or gymnasium has no such environment. The message gives
-            the way to install it, or the nearest name.
+        EnvError: the module before the ``:`` is not installed, or gymnasium has no such environment. The message names
+            the package to install, or the nearest name.
     """
     module = name.rpartition(":")[0]
     if module:
@@ -105,11 +105,11 @@ class GymnasiumEnv:
 
     Args:
         env_name: registered id, such as ``Pendulum-v1``; ``module:id`` imports the module first, if it is trusted.
-        env_kwargs: arguments of ``gymnasium.make``.
-        obs_keys: the observations to return; None returns all.
+        env_kwargs: keyword arguments for ``gymnasium.make``.
+        obs_keys: observation keys to return; None returns all.
         render: true if ``render`` will be called.
-        reward_parts: true if the rewards are vectors: their sum is the reward, their numbers are ``info["reward:0"]``,
-            ``info["reward:1"]``, ...
+        reward_parts: true if the environment's rewards are vectors. Their sum is then the reward, and their numbers are
+            ``info["reward:0"]``, ``info["reward:1"]``, ...
 
     Attributes:
         num_choices: number of discrete choices in the first values of an action; 0 if actions are continuous.
@@ -130,7 +130,7 @@ class GymnasiumEnv:
         }
         self._can_render = render
         self._env = self._make()
-        # Kept because reading spaces through gymnasium's wrappers takes as long as a step of a small environment.
+        # Stored, because reading spaces through gymnasium's wrappers takes as long as a step of a small environment.
         self._seen = ObservationSpace(env_name, self._env.observation_space, obs_keys)
         if self._seen.has_images:
             load_triton()
@@ -166,13 +166,13 @@ class GymnasiumEnv:
         except _REFUSALS as error:
             is_own = not self._kwargs or (module and module not in EXTRAS)
             if is_own and not isinstance(error, TypeError):
-                raise  # its author needs the traceback
+                raise  # the environment's author needs the traceback
             raise EnvError(
                 f"{self.name} does not accept its env_kwargs: {_first_line(error)}; correct env_args['env_kwargs']"
             ) from error
 
     def _check_draws(self, spec: Any) -> None:
-        """Refuse rendering if the environment has no images and its constructor takes no ``render_mode``.
+        """Raise EnvError if the environment has no images and its constructor takes no ``render_mode``.
 
         Raises:
             EnvError: the environment cannot render.
@@ -191,7 +191,7 @@ class GymnasiumEnv:
 
     @property
     def unwrapped(self) -> gymnasium.Env[Any, Any]:
-        """The environment of gymnasium's registry, without wrappers."""
+        """The innermost environment, without gymnasium's wrappers."""
         inner: gymnasium.Env[Any, Any] = self._env.unwrapped
         return inner
 
@@ -211,7 +211,7 @@ class GymnasiumEnv:
             raise EnvError(
                 f"{self.name}: the environment returns a batch (terminated has shape {tuple(np.shape(terminated))}, "
                 f"the reward {tuple(np.shape(reward))}); expected one environment: make it with one copy, such as "
-                "num_envs=1 in env_kwargs, and take the first dimension off in a wrapper"
+                "num_envs=1 in env_kwargs, and remove the first dimension in a wrapper"
             )
         self._info = dict(info)
         if self._reward_parts:
@@ -241,13 +241,13 @@ class GymnasiumEnv:
 
     @property
     def gives_mask(self) -> bool:
-        """True if an observation or info had ``action_mask``; known once an episode has begun."""
+        """True if an observation or info has contained ``action_mask``; only valid after the first reset."""
         return self._seen.gives_mask
 
     # ------------------------------------------------------------------ goals
 
     def get_goal(self) -> Obs:
-        """Return the goal of the running episode, an observation: ``info["goal"]`` of the reset.
+        """Return the goal of the running episode, an observation that reset returned as ``info["goal"]``.
 
         Raises:
             EnvError: the environment gave no goal.
@@ -284,7 +284,7 @@ class GymnasiumEnv:
     # ------------------------------------------------------------------ states
 
     def get_state(self) -> dict[str, Any]:
-        """Return ``states``: the environment's own, or (time, qpos, qvel) of MuJoCo's."""
+        """Return ``states`` (S,): from the environment's ``get_sim_state()``, or MuJoCo's time, qpos and qvel."""
         inner = self._env.unwrapped
         if hasattr(inner, "get_sim_state"):
             return {"states": np.asarray(inner.get_sim_state(), dtype=np.float64)}
@@ -292,11 +292,11 @@ class GymnasiumEnv:
         return {"states": np.concatenate([[data.time], data.qpos, data.qvel])}
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Restore a state and start a new episode from it, in MuJoCo environments and those with their own states."""
+        """Restore a state and start an episode from it; needs a MuJoCo environment or ``set_sim_state``."""
         inner = self._env.unwrapped
         has_own = hasattr(inner, "set_sim_state")
         if not has_own:
-            self._simulator()  # refuse before anything is reset
+            self._simulator()  # raise an error before anything is reset
         self.reset()
         expected = self.get_state()["states"].shape
         states = np.asarray(state["states"], dtype=np.float64)
@@ -322,8 +322,8 @@ class GymnasiumEnv:
         observes = _takes(getattr(inner, "_get_obs", None))
         if not (hasattr(model, "nq") and hasattr(data, "qpos") and observes):
             raise EnvError(
-                f"{self.name}: its state can be neither read nor set, unlike MuJoCo environments'; play back actions "
-                "instead of states"
+                f"{self.name}: the state of this environment can be neither read nor set, because it is not a MuJoCo "
+                "environment: play back actions instead of states"
             )
         return model, data
 
@@ -335,7 +335,7 @@ class GymnasiumEnv:
         """Draw one frame, resized to the requested size by repeating or dropping pixels."""
         if not self._can_render:
             raise EnvError(
-                f"{self.name}: the environment was made without a renderer; make it with render=True"
+                f"{self.name}: the environment was made without a renderer: make it with render=True"
             )
         inner = self._env.unwrapped
         try:
@@ -366,16 +366,16 @@ class GymnasiumEnv:
 
 
 def _takes(function: Any, **arguments: Any) -> bool:
-    """Return true for a function that can be called with these arguments and no others."""
+    """Return True for a function that takes exactly these arguments."""
     try:
         inspect.signature(function).bind(**arguments)
-    except (TypeError, ValueError):  # it is not a function, or has other arguments
+    except (TypeError, ValueError):  # not a function, or one with other arguments
         return False
     return True
 
 
 def takes_keyword(function: Any, name: str) -> bool:
-    """Return false for a function that refuses this keyword argument."""
+    """Return False for a function that does not take this keyword argument."""
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # the signature is unknown, such as for a builtin

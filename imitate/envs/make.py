@@ -1,8 +1,8 @@
-"""Construction of an environment from the description in a demonstration file, with its wrappers.
+"""Make an environment from the env_args in a demonstration file, with its wrappers.
 
-Wrappers add observations or change what an action means. They are named in env_args, ``"wrappers": [{"type": "skills",
-"num": 5}]``, the first of them innermost, so that a checkpoint's evaluations and robots have the same ones. A training
-names them in ``train.online.wrappers``.
+Wrappers add observations or change the meaning of actions. They are listed in env_args, ``"wrappers": [{"type":
+"skills", "num": 5}]``, the innermost first, so that evaluations and robots of a checkpoint use the same wrappers. A
+training lists them in ``train.online.wrappers``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _MOST = 4096
 
 
 class Wrapper:
-    """An environment around another one; what it does not change is that of the inner one.
+    """Environment around an inner environment, whose other attributes it forwards.
 
     Attributes:
-        adds: observations that it adds.
+        adds: keys of the observations that the wrapper adds.
     """
 
     adds: ClassVar[tuple[str, ...]] = ()
@@ -49,7 +49,7 @@ class Wrapper:
         """Prepare an episode, before its first observation."""
 
     def _seen(self, obs: Obs) -> Obs:
-        """Return the observation of the inner environment with the added ones."""
+        """Return the observation of the inner environment together with the added observations."""
         return obs
 
     def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
@@ -78,8 +78,8 @@ class Wrapper:
 class Skills(Wrapper):
     """Adds the observation ``skill``, which is drawn at the start of each episode.
 
-    Settings: ``num`` K; ``continuous``: false for one of K skills, one-hot, true for a point on the unit sphere in K
-    dimensions. An episode with seed s has the skill s mod K, so that evaluations cycle through all skills.
+    Settings: ``num`` K; ``continuous``: false to draw one of K skills, one-hot, true to draw a point on the unit sphere
+    in K dimensions. An episode with seed s has the skill s mod K, so that evaluations cycle through all skills.
     """
 
     adds = (SKILL,)
@@ -113,7 +113,7 @@ class PreviousAction(Wrapper):
         self._last = np.zeros(self._env.action_dim + 1, np.float32)
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action, and remember what was executed."""
+        """Apply one action, and remember the executed action."""
         obs, reward, terminated, truncated, info = self._env.step(action)
         self._last = np.append(info.get("executed_action", action), 1.0).astype(np.float32)
         return self._seen(obs), reward, terminated, truncated, info
@@ -123,10 +123,11 @@ class PreviousAction(Wrapper):
 
 
 class Repeated(Wrapper):
-    """Lets the policy choose how often its action is repeated: actions are [one-hot of K | numbers].
+    """Lets the policy choose how often an action is repeated: its actions are [one-hot of K | numbers].
 
-    Settings: ``num`` K; ``discount`` g. Choice k runs the numbers k times (fewer at an episode's end) and returns the
-    sum of g^i r_i. The observation ``duration`` (1,) is the number of steps that the last action took.
+    Settings: ``num`` K; ``discount`` g. Choice k executes the numbers k times (fewer at an episode's end), and the
+    reward is the sum of g^i r_i over these steps. The observation ``duration`` (1,) is the number of steps that the
+    last action took.
     """
 
     adds = (DURATION,)
@@ -137,7 +138,8 @@ class Repeated(Wrapper):
         self._discount = float(settings.get("discount", 1.0))
         if getattr(env, "num_choices", 0):
             raise EnvError(
-                f"env_args['wrappers']: {env.name} takes choices, which repeated does not"
+                f"env_args['wrappers']: the wrapper 'repeated' needs continuous actions, but {env.name} takes "
+                "choices: leave the wrapper out"
             )
         self.action_dim = self.num_choices + env.action_dim
         self.action_low = np.append(np.zeros(self.num_choices), env.action_low)
@@ -147,7 +149,7 @@ class Repeated(Wrapper):
         self._duration = 0
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply the numbers of an action as often as its choice says."""
+        """Execute the numbers of an action as often as its choice says."""
         total, self._duration = 0.0, 0
         for _ in range(int(np.argmax(action[: self.num_choices])) + 1):
             obs, reward, terminated, truncated, info = self._env.step(action[self.num_choices :])
@@ -167,12 +169,13 @@ class Repeated(Wrapper):
 
 
 class Goals(Wrapper):
-    """Makes states the goals of an environment, in gymnasium's convention for environments with goals.
+    """Turns an environment into one with goals, in gymnasium's convention; the goals are values of an observation.
 
-    Settings: ``of``, the vector observation that is achieved; ``low`` and ``high``, between which goals are drawn
-    uniformly, or ``points``, of which one is drawn, such as states of demonstrations; ``tolerance`` of the distance at
-    which a goal is reached. Rewards are -1 until then and 0 in it, which is success; the environment's are in
-    ``info["reward"]``. An episode with seed s always has the same goal.
+    Settings: ``of``, the key of the vector observation that must reach the goal; ``low`` and ``high``, between which
+    goals are drawn uniformly, or ``points``, of which one is drawn, such as states of demonstrations; ``tolerance``,
+    the distance within which a goal is reached. The reward is 0, and the step a success, if the goal is reached,
+    otherwise -1; the environment's own reward is in ``info["reward"]``. An episode with seed s always has the same
+    goal.
     """
 
     adds = (ACHIEVED, DESIRED)
@@ -211,7 +214,7 @@ class Goals(Wrapper):
         return np.where(distances <= self._tolerance, 0.0, -1.0).astype(np.float32)
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action; the reward is that of the goal."""
+        """Apply one action; the reward is 0 if the goal is reached, otherwise -1."""
         obs, reward, terminated, truncated, info = self._env.step(action)
         seen = self._seen(obs)
         own = float(self.goal_rewards(seen[ACHIEVED][None], seen[DESIRED][None])[0])
@@ -232,7 +235,7 @@ _WRAPPERS: dict[str, type[Wrapper]] = {
 
 
 def count_in(settings: Mapping[str, Any], key: str) -> int:
-    """Return a whole number of a wrapper's settings."""
+    """Return a whole number from a wrapper's settings."""
     value = settings.get(key)
     if type(value) is not int or not 1 <= value <= _MOST:
         raise EnvError(
@@ -242,7 +245,7 @@ def count_in(settings: Mapping[str, Any], key: str) -> int:
 
 
 def _numbers_in(settings: Mapping[str, Any], key: str, dims: int) -> Array:
-    """Return an array of finite numbers of a wrapper's settings."""
+    """Return an array of finite numbers from a wrapper's settings."""
     try:
         values = np.asarray(settings.get(key), dtype=np.float64)
     except (TypeError, ValueError):
@@ -259,7 +262,7 @@ def wrappers_in(env_meta: Mapping[str, Any]) -> list[tuple[type[Wrapper], Mappin
     """Return the wrappers of env_args with their settings, the innermost first.
 
     Raises:
-        EnvError: they cannot be read.
+        EnvError: the wrappers cannot be read.
     """
     listed = env_meta.get("wrappers") or []
     if not isinstance(listed, Sequence) or isinstance(listed, str):
@@ -269,7 +272,7 @@ def wrappers_in(env_meta: Mapping[str, Any]) -> list[tuple[type[Wrapper], Mappin
         kind = settings.get("type") if isinstance(settings, Mapping) else settings
         if not isinstance(kind, str) or kind not in _WRAPPERS:
             raise EnvError(
-                f"env_args['wrappers']: no wrapper {kind!r}; there are {', '.join(_WRAPPERS)}"
+                f"env_args['wrappers']: there is no wrapper {kind!r}: choose one of {', '.join(_WRAPPERS)}"
             )
         found.append((_WRAPPERS[kind], settings))
     return found
@@ -280,12 +283,12 @@ def wrapped(
     obs_keys: Sequence[str] | None,
     make: Callable[[Sequence[str] | None], Env],
 ) -> Env:
-    """Make an environment and wrap it as its env_args say.
+    """Make an environment with the wrappers in its env_args.
 
     Args:
-        env_meta: its env_args.
+        env_meta: env_args of the environment.
         obs_keys: the observations to return; None returns all.
-        make: makes the inner environment with these observations.
+        make: function that makes the inner environment with the given observation keys.
 
     Raises:
         EnvError: the wrappers cannot be read.
@@ -307,7 +310,7 @@ def wrapped(
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4
 ROBOTS_ROOM = "imitate.deploy.robot.robot_env"
-"""Module with ``robot_env``. It belongs to a higher layer, so it is imported by name when a robot is requested."""
+"""Module with ``robot_env``. It belongs to a higher layer of the package, so it is imported by name when needed."""
 
 
 def can_be_made(env_meta: Mapping[str, Any]) -> bool:
@@ -316,7 +319,7 @@ def can_be_made(env_meta: Mapping[str, Any]) -> bool:
 
 
 def is_real(env_meta: Mapping[str, Any]) -> bool:
-    """Return true if data were recorded on a real robot, or name no environment."""
+    """Return True if env_args describe a real robot or no environment at all."""
     return env_meta.get("type") in (REAL_ROBOT, None) or is_robot(env_meta)
 
 
@@ -331,10 +334,10 @@ def is_team(env_meta: Mapping[str, Any]) -> bool:
 
 
 def check_description(env_meta: Mapping[str, Any]) -> None:
-    """Refuse env_args of an environment that cannot be made here.
+    """Raise EnvError for env_args of an environment that cannot be made here.
 
     Raises:
-        EnvError: they describe a real robot or an unknown simulator, or name no environment.
+        EnvError: the env_args describe a real robot or an unknown simulator, or name no environment.
     """
     kind = env_meta.get("type")
     if is_real(env_meta):
@@ -350,7 +353,7 @@ def check_description(env_meta: Mapping[str, Any]) -> None:
             "--env module:Name-v0, or a robot with --env robot:NAME (train, dagger, eval, dataset playback), or add it "
             "to the file: imitate dataset set-env FILE --env module:Name-v0"
         )
-    if kind not in list(_TYPES):  # it may be a list, which has no hash
+    if kind not in list(_TYPES):  # the type may be a list, which has no hash
         known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())
         raise EnvError(
             f"env_args['type'] is {kind!r}; environments that can be made here have {known}; "
@@ -358,7 +361,7 @@ def check_description(env_meta: Mapping[str, Any]) -> None:
             "'its_module:Its-id-v0'"
         )
     if "env_name" not in env_meta:
-        raise EnvError("env_args has no 'env_name'; write the environment's name there")
+        raise EnvError("env_args has no 'env_name': add the environment's name")
 
 
 def make_env(
@@ -376,22 +379,22 @@ def make_env(
         env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
             descriptions of older robosuite versions are translated, which is logged. ``robot:NAME`` is a robot,
             ``pettingzoo:MODULE`` an environment with several agents (:mod:`imitate.envs.env`). ``reward_parts`` is true
-            if the numbers of a vector of rewards have names; ``wrappers`` are put around environments
-            (:mod:`imitate.envs.make`).
+            if the environment returns vectors of rewards; ``wrappers`` lists wrappers (:mod:`imitate.envs.make`).
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
-        camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
+        camera_names: cameras to observe (robosuite); None takes the cameras that ``obs_keys`` name.
         camera_size: side of observed images in pixels, or (height, width), or one of these by camera.
-        team: true if the caller can handle several agents, by :func:`imitate.envs.env.lanes_of`.
+        team: true if the caller can handle several agents, by means of :func:`imitate.envs.env.lanes_of`.
 
     Raises:
-        EnvError: the description cannot be used, names what is not trusted (:mod:`imitate.system.trust`), or its
+        EnvError: the env_args are invalid, name a module that is not trusted (:mod:`imitate.system.trust`), or their
             simulator is not installed.
     """
     if env_meta.get("wrappers"):
         if is_robot(env_meta) or is_team(env_meta):
             raise EnvError(
-                f"{env_meta['env_name']}: wrappers are for one simulated environment: leave them out"
+                f"{env_meta['env_name']}: wrappers work only for a simulated environment with one agent: leave them "
+                "out"
             )
         inner = {key: value for key, value in env_meta.items() if key != "wrappers"}
         make = partial(
@@ -424,7 +427,7 @@ def make_env(
         if not team:
             raise EnvError(
                 f"{name} has several agents, which only online training, imitate eval, check-env and check-algo can "
-                "handle"
+                "handle: use one of these commands, or an environment with one agent"
             )
         from imitate.envs.pettingzoo_env import PettingZooEnv
 

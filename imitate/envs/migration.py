@@ -1,4 +1,4 @@
-"""Translation of robosuite's environments (``env_args``) and scenes for the installed robosuite.
+"""Translate env_args and scenes of older robosuite versions for the installed version.
 
 robosuite 1.5 gave every robot a composite controller, but files of 1.0 to 1.4 describe the controller of one arm. The
 differences are:
@@ -76,12 +76,12 @@ _TWO_ARMED = ("Baxter",)
 
 @dataclass(frozen=True)
 class Change:
-    """One difference between two descriptions.
+    """One change of the env_args.
 
     Attributes:
         key: dotted key, such as ``env_kwargs.lite_physics``.
-        old: the value before, as JSON; 'absent' if there was none.
-        new: the value after, in the same form.
+        old: previous value as JSON, or 'absent' if there was none.
+        new: new value as JSON, or 'absent' if the key was removed.
         reason: short explanation.
     """
 
@@ -105,15 +105,15 @@ def installed_robosuite() -> str | None:
 def migrate_env_args(
     env_args: Mapping[str, Any], installed: str | None = None
 ) -> tuple[dict[str, Any], list[Change]]:
-    """Translate a description for a robosuite of version 1.5 or later. Other descriptions are unchanged.
+    """Translate env_args for robosuite 1.5 or later.
 
     Args:
-        env_args: description in a demonstration file or a checkpoint; descriptions of other simulators and newer
-            versions are returned unchanged.
-        installed: the target version, or None for the installed one.
+        env_args: env_args of a demonstration file or a checkpoint; those of other simulators or newer versions are
+            returned unchanged.
+        installed: version to translate for, or None for the installed version.
 
     Returns:
-        the new description, and the differences.
+        The new env_args, and the changes.
 
     Raises:
         EnvError: it cannot be translated.
@@ -145,9 +145,9 @@ def migrate_env_args(
 
 
 def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> str | None:
-    """Return a line on a mismatch between a description and the installed robosuite, with the remedy, or None.
+    """Return a line on a mismatch between env_args and the installed robosuite, with the remedy, or None.
 
-    Versions that differ in their third number only are not a mismatch.
+    Versions that differ only in their third number are not a mismatch.
     """
     target = installed or installed_robosuite()
     if env_args.get("type") != ROBOSUITE or target is None:
@@ -173,7 +173,7 @@ def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> s
 
 
 def fitted(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description for the installed robosuite; log a mismatch in one line.
+    """Return the env_args for the installed robosuite; log a mismatch in one line.
 
     A command with many processes calls this before it starts them, so that the line appears once.
 
@@ -185,7 +185,7 @@ def fitted(env_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tell_mismatch(env_args: Mapping[str, Any]) -> None:
-    """Log :func:`version_note`, if there is one."""
+    """Log the result of :func:`version_note`, unless it is None."""
     note = version_note(env_args)
     if note is not None:
         _logger.warning(note)
@@ -247,8 +247,8 @@ def _migrate_controllers(edit: _Editor, *, is_old: bool, damping_works: bool) ->
     for number, config in enumerate([configs] if single else configs):
         if not isinstance(config, dict):
             raise EnvError(
-                f"env_args['env_kwargs']['controller_configs'] is {_json(config)[:60]}: expected the controller's "
-                "settings"
+                f"env_args['env_kwargs']['controller_configs'] is {_json(config)[:60]}: expected a dict with the "
+                "controller's settings"
             )
         key = "controller_configs" if single else f"controller_configs[{number}]"
         translated.append(
@@ -274,7 +274,7 @@ def _translated(
         )
     elif (
         "control_delta" in config
-    ):  # keys that a configuration for older files has added to a composite description
+    ):  # keys for older versions that a configuration has added to a composite controller
         delta = config.pop("control_delta")
         for part in config.get("body_parts", {}).values():
             part["control_delta"] = delta
@@ -351,13 +351,13 @@ def migrate_model_xml(xml: str, assets: Path | None = None) -> tuple[str, Counte
 
     Args:
         xml: ``model_file`` of a demonstration.
-        assets: robosuite's folder ``models/assets``; None for the installed one's folder.
+        assets: robosuite's folder ``models/assets``; None for the folder of the installed robosuite.
 
     Returns:
-        the scene, and the number of changes of each kind.
+        The translated scene, and the number of changes of each kind.
 
     Raises:
-        EnvError: the scene cannot be read, or is not one of robosuite's.
+        EnvError: the scene cannot be read, or is not from robosuite.
     """
     changes: Counter[str] = Counter()
     if _NEW_SCENE.search(xml):
@@ -400,7 +400,7 @@ def _rename(element: ElementTree.Element, changes: Counter[str]) -> None:
 
 
 def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str]) -> None:
-    """Set a file's path of today, relative to robosuite; its folder is found when the scene is loaded."""
+    """Replace a file's path by its path in the installed robosuite, relative to robosuite's folder."""
     path = element.attrib["file"]
     before, found, inside = path.rpartition(_ASSETS)
     if not found:
@@ -418,7 +418,7 @@ def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str])
 
 
 def _add_centers(root: ElementTree.Element, changes: Counter[str]) -> None:
-    """Add the site at which controllers measure a robot's own motion, at the parent of the first joint's body."""
+    """Add the site at which controllers measure the base's motion, at the parent of the first joint's body."""
     done = set()
     for carrier in root.iter("body"):
         for body in carrier.findall("body"):
@@ -433,7 +433,7 @@ def _add_centers(root: ElementTree.Element, changes: Counter[str]) -> None:
 
 
 def _allow_flat_meshes(root: ElementTree.Element, changes: Counter[str]) -> None:
-    """Allow meshes without volume if they provide no inertia; MuJoCo refuses others unless they are shells."""
+    """Mark meshes without volume that provide no inertia as shells, because MuJoCo would refuse them otherwise."""
     weighing = {
         geom.get("mesh")
         for body in root.iter("body")

@@ -1,9 +1,9 @@
 """Environments with PettingZoo's parallel API: several agents in one simulator, each a lane.
 
 They are named ``pettingzoo:MODULE`` (for its function ``parallel_env``), such as ``pettingzoo:mpe2.simple_spread_v3``,
-or ``pettingzoo:MODULE:FACTORY``; the module must be trusted like others. Observations and actions of an agent are
-those of :mod:`imitate.envs.gymnasium_env`, and ``agent_id``, one-hot over all agents, by which a shared policy can
-distinguish them. The agents need the same spaces.
+or ``pettingzoo:MODULE:FACTORY``; the module must be trusted, as in other environment names. Observations and actions of
+an agent are converted as in :mod:`imitate.envs.gymnasium_env`. The additional observation ``agent_id``, one-hot, lets a
+shared policy distinguish the agents. All agents must have the same spaces.
 
 Agents that match a key of ``env_kwargs["opponents"]``, a regular expression, are not lanes: the environment controls
 them, with the policy of a checkpoint or at random.
@@ -29,11 +29,11 @@ from imitate.system.trust import PARALLEL, PETTINGZOO, module_of_env
 ENV_TYPE = 2
 AGENT_ID = "agent_id"
 OPPONENTS_ROOM = "imitate.evaluate.environments"
-"""Module with ``opponent_of``. It belongs to a higher layer, so it is imported by name when needed."""
+"""Module with ``opponent_of``. It belongs to a higher layer of the package, so it is imported by name when needed."""
 
 
 class Opponent(Protocol):
-    """Policy of one agent that does not learn."""
+    """Interface of the policy of an opponent, an agent that does not learn."""
 
     def start_episode(self) -> None:
         """Reset the memory for a new episode."""
@@ -48,7 +48,7 @@ class PettingZooEnv:
     Args:
         env_name: ``pettingzoo:MODULE[:FACTORY]``.
         env_kwargs: arguments of the factory, and ``opponents`` {regular expression: checkpoint, or "random"}.
-        obs_keys: the observations to return; None returns all.
+        obs_keys: observation keys to return; None returns all.
         render: true if ``render`` will be called.
 
     Attributes:
@@ -110,7 +110,7 @@ class PettingZooEnv:
             made = getattr(module_of_env(self.name), factory or PARALLEL)(**kwargs)
         except (ImportError, ValueError) as error:
             raise EnvError(
-                f"{self.name}: cannot be imported ({error}); install it, or correct the name"
+                f"{self.name}: cannot be imported ({error}): install its package, or correct the name"
             ) from error
         except AttributeError as error:
             raise EnvError(
@@ -119,7 +119,7 @@ class PettingZooEnv:
             ) from error
         except TypeError as error:
             raise EnvError(
-                f"{self.name} does not accept its env_kwargs: {error}; correct them"
+                f"{self.name} does not accept its env_kwargs: {error}; correct env_args['env_kwargs']"
             ) from error
         if not hasattr(made, "possible_agents") or hasattr(made, "agent_iter"):
             raise EnvError(
@@ -130,7 +130,7 @@ class PettingZooEnv:
         return made
 
     def _players(self, everyone: Sequence[str]) -> dict[str, Opponent]:
-        """Create the policy of each agent that matches an opponents' expression; the first match counts."""
+        """Create the policies of the opponents, the agents that match an expression; the first match counts."""
         wanted = self._kwargs.get("opponents") or {}
         if not isinstance(wanted, Mapping):
             raise EnvError(
@@ -232,7 +232,7 @@ class PettingZooEnv:
 
     @property
     def gives_mask(self) -> bool:
-        """True if an agent's observation or info had ``action_mask``; known once an episode has begun."""
+        """True if an agent's observation or info has contained ``action_mask``; only valid after the first reset."""
         return self._seen[self.agents[0]].gives_mask
 
     # ------------------------------------------------------------------ the rest
@@ -247,7 +247,7 @@ class PettingZooEnv:
         raise self._no_state()
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Raise EnvError, as :meth:`get_state` does."""
+        """Raise EnvError, for the same reason as :meth:`get_state`."""
         raise self._no_state()
 
     def _no_state(self) -> EnvError:
@@ -261,7 +261,7 @@ class PettingZooEnv:
         """Draw one frame, resized to the requested size by repeating or dropping pixels."""
         if not self._can_render:
             raise EnvError(
-                f"{self.name}: the environment was made without a renderer; make it with render=True"
+                f"{self.name}: the environment was made without a renderer: make it with render=True"
             )
         frame = np.asarray(self._env.render())
         rows = np.arange(height) * frame.shape[0] // height

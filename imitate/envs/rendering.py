@@ -1,4 +1,4 @@
-"""Choice of an off-screen OpenGL back end for MuJoCo, made when the first image is drawn."""
+"""Choose an off-screen OpenGL back end for MuJoCo when the first image is rendered."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PROBE_LIMIT_S = 120
 
 
 def _renders(backend: str) -> bool:
-    """Draw one frame in another process, because a missing or broken GL library can end the process that tries it."""
+    """Return True if a back end renders a frame in another process, which a broken library may crash."""
     environ = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
     try:
         done = subprocess.run(
@@ -51,7 +51,7 @@ def _renders(backend: str) -> bool:
 
 @functools.cache
 def find_gl_backend() -> str | None:
-    """Return the value of MUJOCO_GL that draws on this machine, or None. Takes a second or two, once per process."""
+    """Return a value of MUJOCO_GL that works on this machine, or None; the first call takes a second or two."""
     if not sys.platform.startswith("linux"):
         return "cgl" if sys.platform == "darwin" else "wgl"
     return next((backend for backend in CANDIDATES if _renders(backend)), None)
@@ -82,7 +82,7 @@ def gl_fault() -> str | None:
 
 @contextmanager
 def telling_gl_faults() -> Iterator[None]:
-    """Convert errors of importing MuJoCo or drawing with it to one line if MUJOCO_GL is the cause.
+    """Context that turns errors of importing or rendering with MuJoCo into one line if MUJOCO_GL is the cause.
 
     Raises:
         EnvError: MUJOCO_GL cannot work here.
@@ -124,7 +124,7 @@ def load_triton() -> None:
     torch imports it late: at the first step of an optimizer, or in ``torch.compile``.
     """
     if "triton" not in sys.modules and find_spec("triton") is not None:
-        with suppress(Exception):  # triton may be broken, and torch works without it
+        with suppress(Exception):  # triton may be broken; torch works without it
             import_module("triton")
 
 
@@ -134,7 +134,7 @@ def prepare_gl() -> str:
     MUJOCO_GL is kept if the user has set it; triton is imported first (:func:`load_triton`).
 
     Raises:
-        EnvError: no OpenGL library can draw here, or the one in MUJOCO_GL cannot.
+        EnvError: no OpenGL library can render here, or the library that MUJOCO_GL names cannot.
     """
     fault = gl_fault()
     if fault is not None:

@@ -1,12 +1,12 @@
 """Adapter for robosuite 1.5 environments, whose observations have robomimic's names.
 
-Three things differ from robosuite's own ``step``:
+There are three differences from robosuite's own ``step`` and ``reset``:
 
 * Observations and rewards belong to the state after the step. robosuite itself reads body positions that are one
   simulation step (2 ms) old, and relative poses that are one control step old; so ``reset_to(get_state())`` could not
   return the observation that ``step`` returned.
-* Every random draw of a reset comes from one generator, so ``reset(seed=)`` fixes it, and numpy's global generator
-  is not used.
+* All random numbers of a reset come from one generator, so ``reset(seed=)`` determines the initial state, and numpy's
+  global generator is not used.
 * Images are right side up.
 
 The paths of the grippers under a sequence of actions are predicted for the controllers of hand poses (``OSC_POSE``,
@@ -53,24 +53,24 @@ from imitate.system.memory import return_freed_memory
 from imitate.system.plain_files import parsed_json
 
 PULSE_S = 0.002
-"""Length of a step of the spring's motion, in seconds."""
+"""Step size in seconds for integrating the spring's motion."""
 
 
 def planned_paths(env: Any, actions: Array) -> list[Array]:
-    """Predict the positions of each hand: now, and after each action.
+    """Predict the current position of each gripper and its positions after each action.
 
     Args:
         env: robosuite's environment.
-        actions: (K, A) in the environment's form.
+        actions: (K, A) actions of the environment.
 
     Returns:
-        per hand with such a controller (K + 1, 3) metres in the world.
+        For each gripper with an OSC controller an array (K + 1, 3), in metres in the world.
     """
     return [_hand_path(env, controller, commands) for controller, commands in _arms(env, actions)]
 
 
 def _arms(env: Any, actions: Array) -> Iterator[tuple[Any, Array]]:
-    """Return the controllers of gripper poses, each with the action columns that are its goal."""
+    """Return the OSC controllers, each with the columns of an action that command it."""
     start = 0
     for robot in env.robots:
         composite = robot.composite_controller
@@ -111,13 +111,13 @@ def _hand_path(env: Any, controller: Any, commands: Array) -> Array:
 
 
 _BUILDING = threading.RLock()
-"""Lock held while robosuite's class of robots is changed, for environments in several threads."""
+"""Lock for environments in several threads, held while robosuite's class of robots is patched."""
 
 
 def free_simulator(env: Any) -> None:
     """Free model and data of a robosuite environment's current scene before it is replaced or closed.
 
-    The environment cannot step afterwards, until its next hard reset.
+    Afterwards the environment cannot step until its next hard reset.
     """
     if env.sim is not None:
         env.sim.data._data = None
@@ -126,7 +126,7 @@ def free_simulator(env: Any) -> None:
 
 @contextmanager
 def lean_build() -> Iterator[None]:
-    """Let robosuite build scenes without models of single robots, and MuJoCo forget the last scene afterwards.
+    """Context in which robosuite builds no models of single robots, and after which MuJoCo frees the last scene.
 
     :func:`restore_get_xml` must be called afterwards.
     """
@@ -142,7 +142,7 @@ def lean_build() -> Iterator[None]:
 
 
 def restore_get_xml(env: Any, scene: str | None = None) -> None:
-    """Let ``env.sim.model.get_xml()`` compile the scene again, because it returns the scene that MuJoCo compiled last.
+    """Make ``env.sim.model.get_xml()`` compile the scene again, otherwise it returns the scene that was compiled last.
 
     Args:
         env: robosuite's environment.
@@ -191,7 +191,7 @@ def import_robosuite() -> Any:
         logger.disabled = was_disabled
     if gl_setting is None:
         os.environ.pop("MUJOCO_GL", None)
-    logger.setLevel(logging.ERROR)  # otherwise each reset prints the name of a controller file
+    logger.setLevel(logging.ERROR)  # without this each reset prints the name of a controller file
     return module
 
 
@@ -205,19 +205,19 @@ class ArmPose(NamedTuple):
 
 
 class RobosuiteEnv:
-    """One robosuite task.
+    """A robosuite task as an environment.
 
     Args:
         env_name: robosuite's name of the task, such as ``Lift``.
         env_kwargs: arguments of ``robosuite.make`` 1.5, as in ``env_args`` of a robomimic file. Renderers,
         cameras, ``ignore_done`` and ``use_object_obs`` are set here; the reward is sparse unless
             ``reward_shaping``.
-        obs_keys: the observations to return; None returns all of them.
+        obs_keys: observation keys to return; None returns all.
         render: true if ``render`` will be called. Without it and without cameras OpenGL is not used.
         camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``, which may contain
             ``<camera>_depth`` and ``<camera>_segmentation``: see :mod:`imitate.envs.cameras`.
-        camera_size: side of observed images in pixels, or (height, width), or one of these by camera; None takes it
-            from ``env_kwargs``, else 84.
+        camera_size: side of observed images in pixels, or (height, width), or one of these by camera; None takes the
+            size in ``env_kwargs``, or 84 if it has none.
     """
 
     def __init__(
@@ -240,8 +240,8 @@ class RobosuiteEnv:
         self._version = str(robosuite.__version__)
         self._kwargs = self._make_kwargs(env_kwargs or {})
         self._env = self._make(robosuite)
-        # Without close(), the images of other environments would become noise, and at exit the drawing libraries would
-        # be unloaded before the renderer.
+        # If an environment were not closed, the images of others would become noise, and at exit the graphics libraries
+        # would be unloaded before the renderer.
         self._freed = weakref.finalize(self, _free, self._env)
         for camera in self.cameras:
             views.check_camera(self._env, camera.name)
@@ -296,7 +296,7 @@ class RobosuiteEnv:
     # ------------------------------------------------------------------ episodes
 
     def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode; only ``seed`` determines its initial state."""
+        """Start an episode, whose initial state depends only on ``seed``."""
         if seed is not None:
             # The placement samplers keep a reference to this generator, so its state is set in place.
             fresh = np.random.default_rng(seed)
@@ -308,10 +308,10 @@ class RobosuiteEnv:
         return self._observe(), {"success": self.is_success()["task"]}
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action. The simulator itself ends no episode: ``terminated`` and ``truncated`` are False.
+        """Apply one action. ``terminated`` and ``truncated`` are always False, because robosuite's tasks do not end.
 
         ``info["joint_speed"]`` is the greatest speed of a joint of the robots in the new state, in rad/s, and
-        ``info["contact_force"]`` is the greatest force between a part of a robot and another body, in N.
+        ``info["contact_force"]`` is the greatest contact force between a robot and another body, in N.
         """
         values = np.asarray(action, dtype=np.float64)
         if values.shape != (self.action_dim,):
@@ -331,7 +331,7 @@ class RobosuiteEnv:
         return float(np.abs(self._env.sim.data.qvel[np.concatenate(joints)]).max())
 
     def _contact_force(self) -> float:
-        """Return the greatest force between two shapes of which one belongs to a robot, summed over their contacts."""
+        """Return the greatest force in N between a geom of a robot and another geom, summed over their contacts."""
         mujoco = importlib.import_module("mujoco")
         model, data = self._env.sim.model._model, self._env.sim.data._data
         tree = model.body_rootid[model.geom_bodyid]
@@ -371,8 +371,8 @@ class RobosuiteEnv:
     def reset_to(self, state: dict[str, Any]) -> Obs:
         """Restore a state. Without ``model`` the current scene is kept.
 
-        From an episode's first state, its actions lead to the recorded states. From a later state the arm starts the
-        same, but the gripper's command, which is not part of MuJoCo's state, is reset.
+        From an episode's first state, the recorded actions lead to the recorded states. From a later state the gripper
+        may move differently at first, because its command, which is not part of MuJoCo's state, is reset.
         """
         if "model" in state:
             self._load_model(str(state["model"]), state.get("ep_meta"))
@@ -402,7 +402,7 @@ class RobosuiteEnv:
         return poses
 
     def _rebuild(self) -> None:
-        """Build the scene again."""
+        """Build the simulator again from a recorded scene."""
         views.free_renderer(self._env)
         if self._env.hard_reset:
             free_simulator(self._env)
@@ -413,10 +413,13 @@ class RobosuiteEnv:
     def _load_model(self, xml: str, ep_meta: str | None) -> None:
         meta = parsed_json(ep_meta, f"{self.name}: ep_meta") if ep_meta else {}
         if not isinstance(meta, dict):
-            raise EnvError(f"{self.name}: ep_meta is {str(meta)[:200]}; expected a JSON object")
+            raise EnvError(
+                f"{self.name}: ep_meta is {str(meta)[:200]}; expected a JSON object: remove the demo, or "
+                "its ep_meta"
+            )
         self._env.set_ep_meta(meta)
         if meta:
-            self._rebuild()  # for scenes that are built from the metadata
+            self._rebuild()  # some tasks build their scene from the metadata
         scene, _ = migrate_model_xml(xml)
         edited = self._edited(scene)
         views.free_renderer(self._env)
@@ -452,7 +455,7 @@ class RobosuiteEnv:
     def _observe(self) -> Obs:
         cache = self._env._obs_cache
         observables = self._env._observables.values()
-        for _ in range(2):  # relative poses read other observations from the cache
+        for _ in range(2):  # relative poses are computed from other observations in the cache
             for observable in observables:
                 observable.update(timestep=0.0, obs_cache=cache, force=True)
         raw = self._env._get_observations()
@@ -477,7 +480,7 @@ class RobosuiteEnv:
         """Draw one frame of a camera of the scene (default agentview)."""
         if not self._kwargs["has_offscreen_renderer"]:
             raise EnvError(
-                f"{self.name}: the environment was made without a renderer; make it with render=True"
+                f"{self.name}: the environment was made without a renderer: make it with render=True"
             )
         camera = views.Camera(camera_name or DEFAULT_CAMERA, height, width)
         return views.observe(self._env, camera)[camera.keys[0]]
@@ -492,8 +495,8 @@ class RobosuiteEnv:
         """Predict each hand's path in a camera's image under actions (K, A) that are not executed.
 
         Returns:
-            per hand (K + 1, 2) pixels x, y, the first one is the current position; NaN behind the camera. Empty if the
-            controllers do not take gripper poses.
+            For each gripper an array (K + 1, 2) of pixels x, y, beginning with the current position; NaN behind the
+            camera. The list is empty without OSC controllers.
         """
         camera = views.Camera(camera_name or DEFAULT_CAMERA, height, width)
         paths = planned_paths(self._env, np.asarray(actions, dtype=np.float64))
@@ -503,7 +506,7 @@ class RobosuiteEnv:
 
     @property
     def base_env(self) -> Any:
-        """Return robosuite's own environment, under robomimic's attribute name."""
+        """Environment of robosuite itself, under robomimic's attribute name."""
         return self._env
 
     def serialize(self) -> dict[str, Any]:
@@ -529,13 +532,13 @@ def _free(env: Any) -> None:
 
 
 def _is_kept(key: str, env: Any) -> bool:
-    """Return true for an observation of a robot, and for ``object``, which joins the objects' observations."""
+    """Return True for an observation of a robot and for ``object``, the concatenated observations of objects."""
     prefixes = tuple(robot.robot_model.naming_prefix for robot in env.robots)
     return key.startswith(prefixes) and not key.endswith("proprio-state")
 
 
 def _scene_xml(env: Any) -> str:
-    """Return the scene in MJCF with all digits (MuJoCo's own writer keeps six), with bodies as placed by the reset."""
+    """Return the scene in MJCF with all digits (MuJoCo writes six), and with the bodies where the reset placed them."""
     root = ElementTree.fromstring(env.model.get_xml())
     model = env.sim.model
     for body in root.iter("body"):

@@ -1,4 +1,4 @@
-"""Check of recorded scenes (MJCF) before MuJoCo reads them: the files that they name, and the memory that they need.
+"""Check recorded scenes (MJCF) before MuJoCo loads them: the files that they name, and the memory that they need.
 
 A demonstration contains the scene of its episode as text. MuJoCo opens any file that a scene names, even other scenes,
 and allocates textures, grids and copies of any size.
@@ -20,25 +20,25 @@ _FOREIGN = frozenset(
         *("replicate", "composite", "flexcomp"),
     }
 )
-"""Elements that include other files or multiply a part; scenes written by MuJoCo and robosuite have none."""
+"""Elements that include other files or repeat other elements; MuJoCo and robosuite never write them."""
 _COUNTS = ("width", "height", "nrow", "ncol", "nsample", "dim")
-"""Attributes whose product is the number of an element's values; each is an integer, or several in ``size``."""
+"""Attributes whose product is the number of values of an element; each is an integer, or in ``size`` several."""
 MOST_VALUES = 2**28
 """Largest total number of values in the textures, height fields and tables of a scene."""
 _FACES = 6
 
 
 def check_scene(xml: str, env_name: str, folder: Path, own: Callable[[], str]) -> None:
-    """Refuse a scene that reads files outside the allowed folders, or needs much more memory than its text.
+    """Raise EnvError for a scene that reads files outside the allowed folders or needs too much memory.
 
     Args:
         xml: the scene, with the paths of files on this machine.
-        env_name: name of the environment, for messages.
+        env_name: name of the environment, for error messages.
         folder: folder of the simulator, whose files the scene may name.
-        own: returns the environment's own scene; files in the folders of its files are allowed too.
+        own: function that returns the environment's own scene; the folders of the files in it are allowed, too.
 
     Raises:
-        EnvError: the scene is refused. Files whose paths the user trusts are allowed.
+        EnvError: the scene is not allowed. Files whose paths the user trusts are no reason.
     """
     root = _parsed(xml, env_name)
     for element in root.iter():
@@ -69,13 +69,13 @@ def _parsed(xml: str, env_name: str) -> ElementTree.Element:
 
 
 def _files(root: ElementTree.Element) -> Iterator[str]:
-    """Yield the files that a scene names, as ``file`` or as faces of a texture, ``fileup`` to ``fileback``."""
+    """Yield the paths of files that a scene names, in ``file`` or as faces of a texture, ``fileup`` to ``fileback``."""
     for element in root.iter():
         yield from (value for key, value in element.attrib.items() if key.startswith("file"))
 
 
 def _is_in(path: str, folders: list[Path]) -> bool:
-    """Return true for an absolute path in one of the folders that is a regular file or does not exist."""
+    """Return True for an absolute path in one of the folders, if it is a regular file or does not exist."""
     if "\0" in path or not Path(path).is_absolute():
         return False
     place = Path(path).resolve()
@@ -91,6 +91,6 @@ def _values(element: ElementTree.Element) -> float:
         return 0
     try:
         counts = [max(1, int(element.attrib[key])) for key in keys]
-    except ValueError:  # such as a memory of "9G"
+    except ValueError:  # for example a memory size "9G"
         return math.inf
     return math.prod(counts) * (3 * _FACES if element.tag == "texture" else 1)

@@ -1,4 +1,4 @@
-"""Conversion of gymnasium's and PettingZoo's observations to dicts of arrays, and of vectors to their actions."""
+"""Convert observations of gymnasium and PettingZoo to dicts of arrays, and vectors to actions of their spaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ActionSpace:
         space: space of one action.
 
     Attributes:
-        low, high: (A,) limits; 0 and 1 for choices.
+        low, high: (A,) limits of the vector; 0 and 1 for scores of a choice.
         num_choices: number of leading values that are scores of a choice; 0 if there is no choice.
     """
 
@@ -45,7 +45,7 @@ class ActionSpace:
         return len(self.low)
 
     def native(self, action: Array) -> Any:
-        """Return the action (A,), or one index of a choice, in the environment's form.
+        """Convert a vector (A,), or the index of a choice, to an action of the space.
 
         Raises:
             EnvError: the action has another shape.
@@ -62,16 +62,16 @@ class ActionSpace:
 
 
 class ObservationSpace:
-    """Converts the observations of a space to dicts of arrays: Box, Discrete, MultiBinary, or a Dict of them.
+    """Converts observations of a Box, Discrete or MultiBinary space, or of a Dict of these, to dicts of arrays.
 
     Args:
         name: name of the environment, for messages.
         space: space of one observation; in a Dict within a Dict ``{"pixels": {"top": ...}}`` is called ``pixels_top``.
-        keys: the observations to return; None returns all.
+        keys: observation keys to return; None returns all.
 
     Attributes:
-        has_images: true if the environment renders some of its observations.
-        gives_mask: true if an observation or info had ``action_mask`` so far.
+        has_images: true if some observations are images.
+        gives_mask: true if an observation or info has contained ``action_mask`` so far.
     """
 
     def __init__(self, name: str, space: Any, keys: Sequence[str] | None = None) -> None:
@@ -86,11 +86,11 @@ class ObservationSpace:
         both = sorted({key for key in names if names.count(key) > 1})
         if both:
             raise EnvError(
-                f"{name}: after flattening, two of its observations have the name '{both[0]}': rename one"
+                f"{name}: after flattening, two observations have the name '{both[0]}': rename one in a wrapper"
             )
-        if keys is not None:  # entries that cannot be read are skipped
+        if keys is not None:  # spaces that cannot be converted are skipped
             leaves = [leaf for leaf in leaves if leaf[0] in keys or _can_be_read(leaf[2])]
-        # Kept because reading types and shapes of spaces takes as long as a step of a small environment.
+        # Stored, because reading types and shapes of spaces takes as long as a step of a small environment.
         self._readers = [(key, path, _reader(name, key, leaf)) for key, path, leaf in leaves]
         self.has_images = any(_layout(leaf) is not None for _, _, leaf in leaves)
         self.gives_mask = False
@@ -98,7 +98,7 @@ class ObservationSpace:
     def observe(
         self, raw: Any, info: Mapping[str, Any], further: Mapping[str, Array] | None = None
     ) -> Obs:
-        """Return the chosen ones of the observations, the ``further`` ones and the mask of actions in ``info``.
+        """Return the chosen observations, the ``further`` ones, and the action mask if ``info`` contains it.
 
         Raises:
             EnvError: a chosen observation is missing.
@@ -122,7 +122,7 @@ class ObservationSpace:
 
 
 def _action_parts(name: str, space: Any) -> list[Any]:
-    """Return the Discrete and Box spaces of an action; a choice (Discrete) comes first."""
+    """Return the Discrete and Box spaces of an action, the Discrete space first."""
     parts = [space]
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
         inside = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
@@ -132,15 +132,15 @@ def _action_parts(name: str, space: Any) -> list[Any]:
         return parts
     inner = "" if parts == [space] else f" ({', '.join(kinds)})"
     raise EnvError(
-        f"{name}: its actions are a {type(space).__name__}{inner}; Box, Discrete, and a Tuple or Dict "
-        "of one each are supported: wrap the environment, for example with one Discrete choice of each combination"
+        f"{name}: the action space is {type(space).__name__}{inner}, but only Box, Discrete, and a Tuple or Dict of "
+        "one each are supported: wrap the environment, for example with one Discrete choice for each combination"
     )
 
 
 def _leaves(
     space: Any, before: str = "", path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yield name, keys that lead to it, and space of each observation of a Dict and of those within it."""
+    """Yield for each observation, also within nested Dicts, the name, the path of keys and the space."""
     for key, part in space.spaces.items():
         name = nested_name(before, key)
         if isinstance(part, spaces.Dict):
@@ -206,7 +206,7 @@ def _limits(part: Any) -> tuple[Array, Array]:
 
 
 def _converter(space: Any, choices: int) -> Callable[[Array], Any]:
-    """Return the function from a vector (scores of choices, then numbers) to an action of the space."""
+    """Return a function that converts a vector (scores of choices, then numbers) to an action of the space."""
     if isinstance(space, spaces.Dict):
         named = {key: _converter(part, choices) for key, part in space.spaces.items()}
         return lambda values: {key: convert(values) for key, convert in named.items()}
@@ -225,10 +225,10 @@ def _layout(space: Any) -> str | None:
 
 
 def no_observation(env_name: str, key: str, obs: Mapping[str, Any]) -> EnvError:
-    """Return the error for an observation that an environment lacks, with an option of the command as remedy.
+    """Return an error for an observation that an environment lacks, with the option of the command that may help.
 
     Args:
-        env_name: the environment.
+        env_name: name of the environment.
         key: the missing observation.
         obs: the observations of the environment.
     """

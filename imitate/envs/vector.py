@@ -36,11 +36,11 @@ class HungCopiesError(EnvError):
 
 
 class AsGymnasium(gymnasium.Env[Any, Array]):
-    """An ``Env`` as a ``gymnasium.Env``, with a Dict observation space read from its first observation.
+    """An ``Env`` as a ``gymnasium.Env``, whose Dict observation space follows from the first observation.
 
     Args:
         env: the environment.
-        max_episode_steps: steps after which ``truncated`` is True; None for the environment's own limit.
+        max_episode_steps: number of steps after which ``truncated`` is True; None for the environment's own limit.
     """
 
     def __init__(self, env: Env, max_episode_steps: int | None = None) -> None:
@@ -80,7 +80,7 @@ class AsGymnasium(gymnasium.Env[Any, Array]):
 
 
 class VectorEnv(AsyncVectorEnv):
-    """gymnasium's AsyncVectorEnv that reports dead or hanging worker processes."""
+    """AsyncVectorEnv of gymnasium that reports crashed or hung worker processes."""
 
     def __init__(
         self, env_fns: Sequence[Any], name: str, step_timeout_s: float | None = None, **kwargs: Any
@@ -124,7 +124,7 @@ class VectorEnv(AsyncVectorEnv):
         )
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End the processes, by a signal if one of them has already ended."""
+        """End the processes; if one has already ended, kill the others by a signal."""
         if terminate or not all(process.is_alive() for process in self.processes):
             for process in self.processes:
                 process.kill()
@@ -151,8 +151,8 @@ def make_vector_env(
 ) -> VectorEnv:
     """Make ``num_envs`` copies of an environment, each in its own process.
 
-    Observations are a dict of (num_envs, ...) arrays; ``info["success"]`` is (num_envs,) bool, known where
-    ``info["_success"]``. Reset with ``seed=[...]`` for one seed per copy.
+    Observations are a dict of (num_envs, ...) arrays; ``info["success"]`` is (num_envs,) bool, valid where
+    ``info["_success"]`` is true. Reset with ``seed=[...]`` for one seed per copy.
 
     Args:
         env_meta: as for ``make_env``.
@@ -161,14 +161,14 @@ def make_vector_env(
         render: as for ``make_env``.
         camera_names: as for ``make_env``.
         camera_size: as for ``make_env``.
-        max_episode_steps: steps after which an episode is truncated.
+        max_episode_steps: number of steps after which an episode is truncated.
         autoreset_mode: gymnasium's mode; with ``DISABLED`` finished copies wait for ``options={"reset_mask": mask}``.
         context: how processes start; ``spawn`` is safe beside threads and OpenGL.
         step_timeout_s: longest time of a step or a reset in seconds, or None for no limit.
 
     Raises:
-        EnvError: from the constructor, ``reset`` and ``step``: the environment cannot be made, or a process died.
-        HungCopiesError: from ``reset`` and ``step``: some copies took longer than the limit.
+        EnvError: the environment cannot be made, or a process crashed; ``reset`` and ``step`` raise it, too.
+        HungCopiesError: raised by ``reset`` and ``step`` if some copies took longer than the limit.
     """
     if is_team(env_meta):
         raise EnvError(

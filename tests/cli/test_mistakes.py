@@ -69,7 +69,7 @@ diagnose none.pth | none.pth
 diagnose policy.pth | name them by --dataset, or record episodes by `imitate collect --agent policy.pth --out
 diagnose policy.pth --dataset demos.hdf5 --recording none.hdf5 | none.hdf5
 dataset actions real.hdf5 --to absolute | no output file
-dataset actions real.hdf5 --out new.hdf5 | nothing to do
+dataset actions real.hdf5 --out new.hdf5 | no conversion is requested
 dataset actions real.hdf5 --out new.hdf5 --to absolute | robot0_eef_pos
 dataset actions real.hdf5 --out new.hdf5 --to absolute --pose-keys hand_pos | two values
 dataset actions real.hdf5 --out new.hdf5 --to absolute --scale 0,1 | two numbers above 0

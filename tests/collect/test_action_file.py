@@ -136,7 +136,9 @@ def test_simulated_poses_are_those_of_the_recorded_states(tmp_path, monkeypatch,
             hands, bases = source.of("demo_0")
         assert arm.closed and made == [{"obs_keys": []}]
         monkeypatch.setattr(action_file, "RobosuiteEnv", int)
-        with pytest.raises(DatasetError, match="--source simulator is for files of robosuite"):
+        with pytest.raises(
+            DatasetError, match="--source simulator works only for files of robosuite"
+        ):
             SimulatedPoses(file, {}, base_frame=base_frame)
     assert arm.resets == [["ep_meta", "model", "states"], ["states"]]
     assert hands.position.tolist() == [[[0.5] * 3], [[0.25] * 3]]
@@ -191,7 +193,7 @@ def test_without_poses_and_states_it_says_what_to_name(opened):
     with pytest.raises(DatasetError, match="no observation 'robot0_eef_pos'"):
         open_poses(about, "poses")
     about = replace(about, playable=False)
-    with pytest.raises(DatasetError, match="neither observed poses .robot0_eef_pos, robot0_eef_q"):
+    with pytest.raises(DatasetError, match="neither the observations robot0_eef_pos, robot0_eef_q"):
         open_poses(about, "auto")
 
 
@@ -212,7 +214,7 @@ def test_observed_poses_are_in_the_world_with_bases_at_the_origin(opened):
     [
         (
             {"output_max": [1, 2]},
-            "output_max of the arm's controller is .1, 2.; expected a finite number or six",
+            "output_max of the arm's controller is .1, 2.; expected one finite number or six",
         ),
         ({"output_min": ["os:system"] * 6}, "output_min"),
         ({"input_max": None}, "input_max"),

@@ -249,14 +249,14 @@ def test_what_was_executed_is_converted_too(real, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "nothing to do: add --to"),
+        ({}, "no conversion is requested: add --to"),
         ({"to": "absolute"}, "robot0_eef_pos.*--pose-keys"),
         ({"to": "absolute", "pose_keys": (("hand_pos", "hand"),)}, "hand"),
-        ({"to": "absolute", "pose_keys": (("hand_quat", "hand_pos"),)}, "a position has 3"),
+        ({"to": "absolute", "pose_keys": (("hand_quat", "hand_pos"),)}, "but need 3 and 4 numbers"),
         ({"to": "absolute", "pose_keys": KEYS, "key": "other"}, "action_dict/NAME"),
         ({"to": "delta", "key": "actions_abs"}, "with --to absolute, 'actions_abs'"),
         ({"rotation": "axis_angle", "from_rotation": "rot6d"}, "7 columns: 1 arm.s. with rot6d"),
-        ({"to": "absolute", "pose_keys": KEYS * 2}, "2 pair.s. in --pose-keys for 1 arm"),
+        ({"to": "absolute", "pose_keys": KEYS * 2}, "--pose-keys has 2 pair.s. for 1 arm"),
         ({"to": "absolute", "source": "simulator"}, "nor states of robosuite"),
     ],
 )
@@ -269,9 +269,9 @@ def test_one_line_and_no_file(real, tmp_path, options, words):
 
 
 def test_what_robosuite_cannot_play_is_refused(lift_file, tmp_path):
-    with pytest.raises(DatasetError, match="takes rotations as axis_angle"):
+    with pytest.raises(DatasetError, match="executes only rotations as axis_angle"):
         convert(lift_file[0], tmp_path / "out.hdf5", rotation="rot6d")
-    with pytest.raises(DatasetError, match="its actions are delta already"):
+    with pytest.raises(DatasetError, match="the actions are delta already"):
         convert(lift_file[0], tmp_path / "out.hdf5", to="delta")
     old = tmp_path / "old.hdf5"
     shutil.copy(TWO_ARMS, old)

@@ -190,11 +190,13 @@ def test_demos_without_states_are_named_and_where_none_is_drawn_nothing_is_left(
         del file["data/demo_1/states"]
     report = render(path, out, cameras, overwrite=True)
     assert (report.demos, list(report.lost)) == (2, ["demo_1"])
-    assert report.lost["demo_1"].startswith("it has no 'states'")
+    assert report.lost["demo_1"].startswith("the demo has no 'states'")
     out.unlink()
     with h5py.File(path, "r+") as file:
         del file["data/demo_0/states"], file["data/demo_2/states"]
-    with pytest.raises(DatasetError, match="none of 3 demos could be drawn; demo 'demo_0': it has"):
+    with pytest.raises(
+        DatasetError, match="none of 3 demos could be rendered; demo 'demo_0': the demo has"
+    ):
         render(path, out, cameras)
     assert [path.name for path in tmp_path.iterdir()] == ["demos.hdf5"]
 
@@ -234,7 +236,7 @@ def test_an_interrupted_collection_into_shards_is_resumed(tmp_path, after):
     assert not (folder / "index.json").exists()
     with pytest.raises(DatasetError, match="--resume"):
         collect(folder, plan_of(), num=7, shard_demos=3)
-    with pytest.raises(DatasetError, match="was started with num = 7, now it is 6"):
+    with pytest.raises(DatasetError, match="was started with num = 7, but now num is 6"):
         collect(folder, plan_of(), num=6, shard_demos=3, resume=True)
     report = collect(folder, plan_of(), num=7, shard_demos=3, resume=True)
     assert (report.demos, report.resumed, report.solved) == (7, after, 7)
@@ -258,7 +260,9 @@ def test_episodes_that_are_lost_leave_gaps_but_no_shard_without_a_demo(tmp_path)
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     collect(tmp_path / "strange.hdf5", plan_of(), num=1)
     for more in ({}, {"overwrite": True}, {"resume": True}):
-        with pytest.raises(DatasetError, match="holds strange.hdf5, which is none of the 2 shards"):
+        with pytest.raises(
+            DatasetError, match="contains strange.hdf5, which is none of the 2 shards"
+        ):
             collect(tmp_path, plan_of(), num=4, shard_demos=2, **more)
     with pytest.raises(DatasetError, match="is a file: name a folder"):
         collect(tmp_path / "strange.hdf5", plan_of(), num=4, shard_demos=2)
@@ -297,7 +301,7 @@ def test_an_interrupted_collection_leaves_no_file_under_its_name_and_is_resumed(
         assert file.demos() == ["demo_0"]
     with pytest.raises(DatasetError, match="--resume continues it, --overwrite starts again"):
         collect(path, plan, num=3)
-    with pytest.raises(DatasetError, match="was started with seed = 3, now it is 2"):
+    with pytest.raises(DatasetError, match="was started with seed = 3, but now seed is 2"):
         collect(path, replace(plan, seed=2), num=3, resume=True)
     report = collect(path, plan, num=3, resume=True)
     assert (report.demos, report.resumed, report.solved, report.attempts) == (3, 1, 3, 3)
@@ -317,7 +321,7 @@ def test_a_finished_collection_is_only_reported(tmp_path):
         with pytest.raises(DatasetError, match="exists already"):
             collect(path, other, num=num, resume=True)
     assert path.read_bytes() == before
-    with pytest.raises(DatasetError, match="give one of them"):
+    with pytest.raises(DatasetError, match="give only one of them"):
         collect(path, plan, num=3, resume=True, overwrite=True)
 
 

@@ -128,7 +128,7 @@ def test_an_interrupted_collection_goes_on_after_its_last_episode(
     assert list(found) == [f"demo_{number}" for number in range(len(found))]
     done = files(pieces, resume=True)
     assert done.are_finished and not done.missing and done.lost == lost
-    with pytest.raises(DatasetError, match="was started with noise = 0.5, now it is 0.75"):
+    with pytest.raises(DatasetError, match="was started with noise = 0.5, but now noise is 0.75"):
         files(pieces, json.dumps({"seed": 1, "noise": 0.75}), resume=True)
 
 
@@ -163,7 +163,7 @@ EXISTS, LEFT = "exists already", "is left from an interrupted collection"
         ("a.hdf5.partial", {}, LEFT),
         ("a.hdf5.partial", {"resume": True}, ""),
         ("a.hdf5.partial", {"overwrite": True}, ""),
-        ("", {"overwrite": True, "resume": True}, "give one of them"),
+        ("", {"overwrite": True, "resume": True}, "give only one of them"),
     ],
 )
 def test_files_are_replaced_or_continued_only_if_that_is_wanted(tmp_path, there, how, words):
@@ -197,5 +197,7 @@ def test_a_folder_with_shards_needs_a_word(tmp_path):
     pieces = [CollectedFile(tmp_path / "0.hdf5", range(1))]
     prepare_folder(Path(tmp_path / "new"), pieces, overwrite=False, resume=False)
     (tmp_path / "0.hdf5").touch()
-    with pytest.raises(DatasetError, match="holds 0.hdf5: --resume continues what is there"):
+    with pytest.raises(
+        DatasetError, match="contains 0.hdf5: --resume continues the collection in the folder"
+    ):
         prepare_folder(tmp_path, pieces, overwrite=False, resume=False)

@@ -232,5 +232,5 @@ def test_noise_of_two_arms_spares_both_grippers():
 
 
 def test_two_arms_have_no_mixed_demonstrators():
-    with pytest.raises(UserError, match="TwoArmLift has demonstrators of one level"):
+    with pytest.raises(UserError, match="--quality mixed: TwoArmLift has two arms"):
         Plan(env_meta={"env_name": "TwoArmLift", "type": 1}, qualities=("better", "worse"))

@@ -74,7 +74,7 @@ def test_chosen_demos(image_file, tmp_path, chosen, skip, frames):
         ({"demos": ["demo_9"]}, "images.hdf5: there is no demo 'demo_9'"),
         ({"camera": "back"}, "demo_0.*no images of camera 'back'; .*front"),
         ({"by": "stats"}, "did you mean 'states'"),
-        ({"video": "v.xyz"}, "ending"),
+        ({"video": "v.xyz"}, "give the file this suffix"),
     ],
 )
 def test_errors_name_file_demo_and_remedy(image_file, tmp_path, how, words):

@@ -88,7 +88,9 @@ def test_states_that_cannot_be_restored_are_told_with_versions_and_remedy(made):
     with pytest.raises(EnvError, match="another shape" + hint) as told:
         draw(demo(states=np.zeros((3, 2))))
     assert "`imitate dataset migrate-env demos.hdf5` first" in str(told.value)
-    with pytest.raises(EnvError, match=r"cannot be restored .ValueError: no such body." + hint):
+    with pytest.raises(
+        EnvError, match=r"cannot be restored in the simulator .ValueError: no such body." + hint
+    ):
         draw(demo(scene="broken"))
     np.testing.assert_array_equal(draw(demo()).obs["x"], STATES)
     assert [simulator.closed for simulator in made] == [True, False]
@@ -144,7 +146,9 @@ def test_a_demo_without_states_names_the_remedy(opened):
     with pytest.raises(DatasetError) as plain:
         recorded.recorded_demo(file, "demo_0")
     assert ";" not in str(plain.value).replace("; it has", "")
-    with pytest.raises(DatasetError, match="it has no 'states', from which observations are drawn"):
+    with pytest.raises(
+        DatasetError, match="the demo has no 'states' from which images could be rendered"
+    ):
         Drawing(Path("a.hdf5"), META, ()).recorded(file, "demo_0")
 
 

@@ -150,7 +150,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(source, tmp_path):
         assert not path.exists()
     with DatasetFile(tmp_path / "out.hdf5.partial") as file:
         assert file.demos() == ["demo_0", "demo_1"]
-    with pytest.raises(DatasetError, match=r"out.hdf5.partial: is left .*--resume"):
+    with pytest.raises(DatasetError, match=r"out.hdf5.partial: the file is left .*--resume"):
         make(path, source)
     make(path, source, resume=True)
     assert contents(path) == contents(tmp_path / "whole.hdf5")
@@ -177,7 +177,7 @@ def test_resumed_with_the_same_settings_only(source, tmp_path):
     make(path, source, demos=[0])
     path.rename(tmp_path / "out.hdf5.partial")
     other = RenderedLayout({**LAYOUT.settings, "cameras": {"camera_heights": 5}}, META)
-    with pytest.raises(DatasetError, match=r"cameras = .*4.*, now it is .*5.*--overwrite"):
+    with pytest.raises(DatasetError, match=r"cameras = .*4.*, but now cameras is .*5.*--overwrite"):
         make(path, source, other, resume=True)
     make(path, source, other, overwrite=True)
     with DatasetFile(path) as file:
@@ -192,7 +192,7 @@ def test_a_name_that_is_taken(source, tmp_path):
         make(path, source)
     with pytest.raises(DatasetError, match="exists already"):
         make(path, source, resume=True)
-    with pytest.raises(DatasetError, match="is also the input file"):
+    with pytest.raises(DatasetError, match="the input file cannot be the output file"):
         make(source.path, source, overwrite=True)
     assert path.read_text() == "precious"
     make(path, source, overwrite=True)
@@ -217,7 +217,7 @@ def test_demos_of_a_finished_file(source, tmp_path):
     make(path, source, demos=[0, 2])
     assert finished_demos(path, LAYOUT) == ["demo_0", "demo_2"]
     other = RenderedLayout({**LAYOUT.settings, "source_sha256": "abd"}, META)
-    with pytest.raises(DatasetError, match="source_sha256 = 'abc', now it is 'abd'"):
+    with pytest.raises(DatasetError, match="source_sha256 = 'abc', but now source_sha256 is 'abd'"):
         finished_demos(path, other)
     with pytest.raises(DatasetError, match=r"exists already and was not rendered.*--overwrite"):
         finished_demos(source.path, LAYOUT)

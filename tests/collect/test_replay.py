@@ -264,7 +264,7 @@ def test_actions_that_do_not_fit(tmp_path):
 
 def test_other_simulators_are_refused(tmp_path):
     path = make_demo_file(tmp_path / "gym.hdf5", env_meta={"env_name": "Pendulum-v1", "type": 2})
-    with pytest.raises(DatasetError, match="is 2: only robosuite's"):
+    with pytest.raises(DatasetError, match="is 2: only files of robosuite"):
         migrate_file(path, None)
 
 

@@ -147,7 +147,7 @@ def test_extreme_values_that_are_possible(right):
         *(({name: 2**16 + 1}, f"{name} is 65537: expected 1 to 65536") for name in ("chunk", "execute")),
         *(({name: 2**16 + 1}, f"{name} is 65537: expected 0 to 65536") for name in ("history", "max_prefix")),
         ({"action_low": [1.5]}, "actions have the limits 1.5 to 1.0: expected low <= high"),
-        ({"action_dim": 2}, "there are 1 limits, but actions of 2 numbers"),
+        ({"action_dim": 2}, "there are 1 limits, but actions have 2 numbers"),
     ],
 )  # fmt: skip
 def test_values_a_little_beyond_the_possible_ones(wrong, words):

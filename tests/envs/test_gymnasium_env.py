@@ -547,7 +547,10 @@ def test_an_environments_own_states(registered):
     plain = registered(Plain)
     plain.unwrapped.reset = lambda **words: pytest.fail("it is refused before a reset")
     for call in (plain.get_state, lambda: plain.reset_to({"states": np.zeros(2)})):
-        with refused("Part-v0: its state can be neither read nor set, unlike", error=EnvError):
+        with refused(
+            "Part-v0: the state of this environment can be neither read nor set, because",
+            error=EnvError,
+        ):
             call()
 
 
@@ -679,7 +682,9 @@ def test_a_name_that_is_not_registered_is_quoted_with_a_near_one_of_its_module()
 )
 def test_a_simulator_has_a_model_data_and_observations(registered, parts):
     env = registered(type("Part", (Plain,), parts))
-    with refused("Part-v0: its state can be neither read nor set", error=EnvError):
+    with refused(
+        "Part-v0: the state of this environment can be neither read nor set", error=EnvError
+    ):
         env.get_state()
 
 

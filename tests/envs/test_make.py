@@ -184,7 +184,7 @@ def test_wrappers_are_part_of_the_description_also_for_another_environment():
     ("wrappers", "words"),
     [
         ("skills", "write a list"),
-        ([{"type": "os.system"}], "no wrapper 'os.system'; there are goals, skills"),
+        ([{"type": "os.system"}], "there is no wrapper 'os.system': choose one of goals, skills"),
         ([{"type": "skills", "num": 10**9}], "whole number from 1 to 4096"),
     ],
 )
@@ -336,7 +336,7 @@ def test_wrappers_are_put_around_the_environment(calls, monkeypatch):
     assert make_env(meta, **SEEN, **CAMERAS) == (["a"], "RobosuiteEnv")
     assert calls[-1][2] == {"obs_keys": ["b"], "render": True, **CAMERAS}
     for name in ("robot:arm", "pettingzoo:a"):
-        with refused(f"{name}: wrappers are for one simulated environment", error=EnvError):
+        with refused(f"{name}: wrappers work only for a simulated environment", error=EnvError):
             make_env({**meta, "env_name": name})
 
 
@@ -449,7 +449,8 @@ def test_repetitions_end_with_success_or_the_episode():
     assert env.step(np.array([0, 0, 0, 1.0, 0, 0]))[0]["duration"].tolist() == [1]
     made.num_choices = 3
     with refused(
-        "env_args['wrappers']: still takes choices, which repeated does not", error=EnvError
+        "env_args['wrappers']: the wrapper 'repeated' needs continuous actions, but still takes choices",
+        error=EnvError,
     ):
         Repeated(made, {"type": "repeated", "num": 4})
 

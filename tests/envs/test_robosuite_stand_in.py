@@ -430,7 +430,7 @@ def test_frames_and_cameras(env, monkeypatch):
 
     monkeypatch.setattr(module.views, "observe", observe)
     monkeypatch.setattr(module.views, "camera_info", lambda task, camera: camera.height)
-    with refused("Lift: the environment was made without a renderer; make it with", error=EnvError):
+    with refused("Lift: the environment was made without a renderer: make it with", error=EnvError):
         env.render()
     monkeypatch.setattr(module, "prepare_gl", lambda: None)
     seeing = RobosuiteEnv("Lift", camera_names=["front"], camera_size=5)

@@ -52,8 +52,8 @@ def test_actions_in_the_environments_form(space, low, high, choices, action, nat
     [
         (BOX, [0.5], "Env: the action has shape (1,), but the environment takes (2,)"),
         (CHOICE, [0.1, 0.2], "the action has shape (2,), but the environment takes (3,)"),
-        (spaces.Tuple((BOX, BOX)), None, "its actions are a Tuple (Box, Box)"),
-        (spaces.MultiBinary(3), None, "its actions are a MultiBinary;"),
+        (spaces.Tuple((BOX, BOX)), None, "the action space is Tuple (Box, Box)"),
+        (spaces.MultiBinary(3), None, "the action space is MultiBinary, but"),
     ],
 )
 def test_other_actions_are_refused(space, action, words):

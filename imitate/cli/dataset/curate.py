@@ -26,7 +26,7 @@ from imitate.errors import DatasetError, UserError, printable
 from imitate.system.text import ProgressBar, counted
 
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")]
 InPlace = Annotated[
     bool,
     typer.Option(
@@ -237,7 +237,7 @@ def subset(
 
 def merge(
     files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
     overwrite: Overwrite = False,
     common_keys: Annotated[
         bool,

@@ -59,7 +59,7 @@ def render(
     file: Annotated[
         Path, typer.Argument(help="HDF5 file of robosuite demonstrations with states.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="HDF5 file to write.")],
     cameras: Annotated[
         str, typer.Option("--cameras", metavar=NAMES, help="Names: agentview,robot0_eye_in_hand.")
     ] = "agentview,robot0_eye_in_hand",

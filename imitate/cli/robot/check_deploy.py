@@ -106,7 +106,9 @@ def command(
         data = stack.enter_context(DatasetFile(file))
         names = select(data, Selection(filter_key, names_of(demos)))
         if not names:
-            raise UserError(f"{file}: has no demos" + (f" in '{filter_key}'" if filter_key else ""))
+            raise UserError(
+                f"{file}: the file has no demos" + (f" in '{filter_key}'" if filter_key else "")
+            )
         spread = np.linspace(0, len(names) - 1, min(max_demos, len(names))).round().astype(int)
         found = PolicyOpener(
             token_file, timeout_s, device, None, tls_ca, resize, rename or (), precision

@@ -166,7 +166,10 @@ def command(
             _show(file, reveal, json_)
         return
     if first is None or second is None or robot is None:
-        raise UserError("give two policies and --robot, or --report for the state of a comparison")
+        raise UserError(
+            "give two policies and --robot to compare them, or --report to print the state of a "
+            "comparison"
+        )
     settings: dict[str, Any] = {
         "robot": robot,
         "robot_arg": robot_arg or [],

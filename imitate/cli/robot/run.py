@@ -64,7 +64,9 @@ def command(
     env: RobotEnv = None,
     rate_hz: RateHz = None,
     any_rate: AnyRate = False,
-    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 1,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=1, help="Number of episodes to play.")
+    ] = 1,
     steps: Annotated[
         int,
         typer.Option(

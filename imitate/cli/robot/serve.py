@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 def command(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint, run folder, or bundle.")
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINT", help="Checkpoint, run folder, or bundle of the policy to serve."
+        ),
     ],
     host: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Bundles: policies that run without torch. A bundle is a file with the exported networks and all else needed to act.
+"""Bundles: policies that run without torch, in one file with the exported networks and all settings for acting.
 
 ``archive.py`` reads and writes the file, ``spec.py`` has its description, ``network.py`` the networks, ``policy.py``
 the policy that acts with numpy and onnxruntime alone; ``exporting.py`` writes bundles and needs torch.

@@ -25,12 +25,12 @@ FORMAT = "imitate-bundle"
 FORMAT_VERSION = 1
 DESCRIPTION, NETWORK, ARRAYS = "bundle.json", "policy.onnx", "arrays.bin"
 MOST_BYTES = {DESCRIPTION: 16 * 2**20, NETWORK: 2**31 - 1, ARRAYS: 2**30}
-"""Largest size of each part in bytes; the network's is the limit of protobuf."""
+"""Largest size in bytes of each file in the zip; for the network it is protobuf's limit."""
 _DTYPES = frozenset({"float32", "float64", "uint8", "int64", "bool"})
 _MOST_DIMENSIONS = 8
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
-"""Errors of zipfile for a file that is not a zip, damaged, encrypted or too new, and of json for too deep nesting."""
-_NO_DATE = (1980, 1, 1, 0, 0, 0)  # a constant, so that the same policy gives the same bytes
+"""Errors raised by zipfile if the file is no zip, damaged, encrypted or too new, and by json if nesting is too deep."""
+_NO_DATE = (1980, 1, 1, 0, 0, 0)  # constant time stamp: the same policy gives the same bytes
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Bundle:
     Attributes:
         description: the content of ``bundle.json``.
         network: an ONNX model.
-        arrays: bytes to which the description's references point.
+        arrays: bytes of all arrays, to which references in the description point.
     """
 
     description: dict[str, Any]
@@ -48,7 +48,7 @@ class Bundle:
     arrays: bytes
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the array of a reference, read only.
+        """Return the array that a reference describes, read-only.
 
         Raises:
             BundleError: the array is outside the bytes, or is not numeric.
@@ -57,18 +57,26 @@ class Bundle:
             dtype, shape = str(reference["dtype"]), tuple(map(int, reference["shape"]))
             offset = int(reference["offset"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise BundleError(f"{DESCRIPTION}: a reference to an array lacks {error}") from error
+            raise BundleError(
+                f"{DESCRIPTION}: a reference to an array lacks {error}: export the bundle again"
+            ) from error
         if dtype not in _DTYPES or len(shape) > _MOST_DIMENSIONS or min((*shape, offset)) < 0:
-            raise BundleError(f"{DESCRIPTION}: invalid array of type {dtype} {shape} at {offset}")
+            raise BundleError(
+                f"{DESCRIPTION}: invalid array of type {dtype} and shape {shape} at byte {offset}: "
+                "export the bundle again"
+            )
         count, size = math.prod(shape), np.dtype(dtype).itemsize
-        # Each dimension is checked too, because beside a dimension of size 0 the product would hide a large one.
+        # Each dimension is checked too, because the product would hide a large one beside a dimension of size 0.
         if max((offset + count * size, *shape)) > len(self.arrays):
-            raise BundleError(f"{DESCRIPTION}: an array {shape} reaches beyond {ARRAYS}")
+            raise BundleError(
+                f"{DESCRIPTION}: an array of shape {shape} reaches beyond the end of {ARRAYS}: export "
+                "the bundle again"
+            )
         return np.frombuffer(self.arrays, dtype, count, offset).reshape(shape)
 
 
 class ArrayStore:
-    """Bytes of arrays that a description refers to."""
+    """Collects the bytes of arrays to which a description refers."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -89,7 +97,7 @@ class ArrayStore:
 
 def is_bundle(path: str | Path) -> bool:
     """Return True if the file is a zip that contains ``bundle.json``; False also if the file does not exist."""
-    if not Path(path).is_file():  # reading a device may never end
+    if not Path(path).is_file():  # reading a device or a pipe may never end
         return False
     try:
         with zipfile.ZipFile(path) as archive:
@@ -112,7 +120,8 @@ def write_bundle(bundle: Bundle, path: Path) -> None:
     for name, data in {DESCRIPTION: text, **parts}.items():
         if len(data) > MOST_BYTES[name]:
             raise BundleError(
-                f"{name} would have {len(data)} bytes; a bundle allows at most {MOST_BYTES[name]}"
+                f"{name} would have {len(data)} bytes, but a bundle allows at most {MOST_BYTES[name]}: export a "
+                "smaller policy"
             )
     try:
         with (
@@ -149,21 +158,22 @@ def read_bundle(path: str | Path) -> Bundle:
 
 
 def _check_entries(path: str | Path, archive: zipfile.ZipFile) -> None:
-    """Refuse a zip with other parts, with compressed ones, or with larger ones, before reading any of them."""
+    """Raise BundleError for a zip with other, compressed or too large files, before reading any of them."""
     entries = archive.infolist()
     if sorted(entry.filename for entry in entries) != sorted(MOST_BYTES):
         names = ", ".join(ascii(entry.filename)[1:-1] for entry in entries[:5])
         raise BundleError(
-            f"{path}: contains {names or 'nothing'}; a bundle contains {', '.join(MOST_BYTES)}"
+            f"{path}: contains {names or 'nothing'}, but a bundle contains {', '.join(MOST_BYTES)}: name a file of "
+            "imitate export"
         )
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise BundleError(
-                f"{path}: {entry.filename} is compressed, which is not allowed in a bundle"
+                f"{path}: {entry.filename} is compressed, which is not allowed in a bundle: export it again"
             )
         if entry.file_size > min(MOST_BYTES[entry.filename], Path(path).stat().st_size):
             raise BundleError(
-                f"{path}: {entry.filename} has {entry.file_size} bytes, more than allowed"
+                f"{path}: {entry.filename} has {entry.file_size} bytes, more than a bundle may have: export it again"
             )
 
 
@@ -173,7 +183,9 @@ def _description(path: str | Path, text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{path}: {DESCRIPTION} is not JSON: {error}") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise BundleError(f"{path}: {DESCRIPTION} does not describe a bundle of imitate")
+        raise BundleError(
+            f"{path}: {DESCRIPTION} does not describe a bundle of imitate: name a file of imitate export"
+        )
     version = description.get("format_version")
     if version != FORMAT_VERSION:
         raise BundleError(

@@ -1,6 +1,6 @@
-"""Comparison of a bundle with its original policy, on recorded predictions.
+"""Compare the actions of a bundle with those of the policy from which it was exported.
 
-The observations are random, or selected from demonstrations.
+The observations are random, or taken from demonstrations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMPARED_STEPS = 24
 
 
 def random_observations(policy: RolloutPolicy, count: int, seed: int) -> list[dict[str, Raw]]:
-    """Draw observations and goals within the range of the data, without instruction embeddings."""
+    """Draw random observations and goals with the mean and spread of the training data."""
     preprocess, generator = policy.algo.preprocess, np.random.default_rng(seed)
     statistics = preprocess.to_dict()["obs"]
     vector = None if policy.instructions is None else policy.instructions.vectors[0]
@@ -56,14 +56,14 @@ def random_observations(policy: RolloutPolicy, count: int, seed: int) -> list[di
 
 
 class SameNoise:
-    """Random numbers for a torch policy, equal to those that a bundle draws from the same seed."""
+    """Gives a torch policy the same random numbers that a bundle draws from a seed."""
 
     def __init__(self, noise: Noise, seed: int) -> None:
         self._source, self._numbers = NoiseSource(noise, seed), Numbers({})
 
     def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
-        """Return the next numbers."""
-        if not self._numbers.left:  # begin the next prediction
+        """Return the next random numbers as a tensor of ``shape``."""
+        if not self._numbers.left:  # all numbers of a prediction are used: draw those of the next
             self._numbers = Numbers(
                 {
                     name.removeprefix("noise/"): torch.from_numpy(value)
@@ -74,10 +74,10 @@ class SameNoise:
 
 
 def compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tuple[int, float]:
-    """Let both act in two episodes, discarding a plan once; return the number of steps and the largest difference.
+    """Compare policy and bundle over two episodes with one discarded plan; return steps and largest difference.
 
     Raises:
-        BundleError: they act differently.
+        BundleError: their actions differ by more than :data:`TOLERANCE`.
     """
     execution = spec.execution
     steps = max(_COMPARED_STEPS, 2 * (execution.execute if execution else 0) + 4)
@@ -95,12 +95,12 @@ def compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tu
                 expected = policy(obs, goal)
             error = np.abs(bundle(obs, goal) - expected) / np.maximum(np.abs(expected), 1.0)
             difference = float(error.max())
-            if not difference <= TOLERANCE:  # also if it is NaN, which max() would pass over
+            if not difference <= TOLERANCE:  # true also for NaN
                 raise BundleError(
-                    f"the exported network acts differently in step {step} of an episode "
-                    f"({difference:.2g} away): its computation depends on values in a way that "
-                    "the export does not capture, or it chooses among nearly equal "
-                    "alternatives"
+                    f"the exported network acts differently from the policy in step {step} of an episode (difference "
+                    f"{difference:.2g}): the policy's Python code branches on values, which the export does not "
+                    "capture, or it chooses among nearly equal alternatives; deploy the checkpoint itself, such "
+                    "as by imitate serve"
                 )
             largest = max(largest, difference)
             if step == 2 * steps // 3:
@@ -112,7 +112,7 @@ def compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tu
 def demonstrated_observations(
     policy: RolloutPolicy, path: str | Path, count: int
 ) -> list[dict[str, Raw]]:
-    """Return observations of a file's first demo, evenly spread, with the policy's first instruction.
+    """Return evenly spread observations of a file's first demo, together with the policy's first instruction.
 
     Args:
         policy: policy whose observations are read.
@@ -125,7 +125,7 @@ def demonstrated_observations(
     """
     if policy.goal_keys:
         raise BundleError(
-            "the policy has goals, which demonstrations do not contain: omit --dataset"
+            "the policy needs goals, which demonstrations do not contain: omit --dataset"
         )
     shapes, known = policy.algo.preprocess.raw_shapes, policy.instructions
     fixed = {} if known is None else {LANGUAGE_KEY: np.asarray(known.vectors[0])}
@@ -137,12 +137,14 @@ def demonstrated_observations(
         read = {}
         for key in policy.obs_keys:
             if not file.has(demo, f"obs/{key}"):
-                raise BundleError(f"{path} lacks the policy's observation '{key}'")
+                raise BundleError(
+                    f"{path} lacks the policy's observation '{key}': name demonstrations that have it"
+                )
             shape = file.shape(demo, f"obs/{key}")[1:]
             if tuple(shape) != tuple(shapes[key]):
                 raise BundleError(
-                    f"'{key}' is {tuple(shape)} in {path}, but the policy takes "
-                    f"{tuple(shapes[key])}"
+                    f"'{key}' has shape {tuple(shape)} in {path}, but the policy takes {tuple(shapes[key])}: name "
+                    "other demonstrations"
                 )
             read[key] = [_stored(file.read(demo, f"obs/{key}", s, s + 1)[0]) for s in steps]
     return [
@@ -152,7 +154,7 @@ def demonstrated_observations(
 
 
 def _stored(value: NDArray[Any]) -> NDArray[Any]:
-    """Convert a value to a type of bundles: uint8, int64 or float32."""
+    """Convert an array to uint8, int64 or float32, the types that a bundle can contain."""
     if value.dtype.kind in "iub":
         return value if value.dtype == np.uint8 else value.astype(np.int64)
     return np.asarray(value, dtype=np.float32)

@@ -48,7 +48,7 @@ class Exported:
         size_mb: size of the file.
         spec: description of the policy.
         steps: number of control steps compared with the policy.
-        difference: largest difference of an action in them.
+        difference: largest difference between an action of the bundle and of the policy, relative for actions beyond 1.
     """
 
     path: Path
@@ -66,15 +66,14 @@ def export_policy(
     overwrite: bool = False,
     dataset: str | Path | None = None,
 ) -> Exported:
-    """Write a policy as a bundle, which appears under its name after its actions were compared with the policy's.
+    """Write a policy as a bundle; the file appears only if its actions equal the policy's.
 
     Args:
-        policy: policy on the CPU; its memory stays unchanged.
+        policy: policy on the CPU; the memory of its episode stays unchanged.
         path: path of the bundle.
         environment: env_args of the demonstrations, for ``--robot sim``.
         overwrite: true to replace a file.
-        dataset: demonstrations, on whose observations predictions are recorded and repeated at loading, or None for
-            random observations.
+        dataset: demonstrations from which the observations for the test at loading are taken, or None for random ones.
 
     Raises:
         BundleError: the file exists or cannot be written, or the policy cannot be exported; the message contains the
@@ -88,7 +87,7 @@ def export_policy(
     try:
         bundle, spec = _bundled(policy, dict(environment or {}), dataset)
         write_bundle(bundle, checking)
-        # Compare without limits, at which all large actions look equal.
+        # Compare actions before clipping, because all large actions are equal after it.
         own = RolloutPolicy(policy.algo, instructions=policy.instructions)
         steps, difference = compare(own, BundlePolicy(checking, clip=False), spec)
         give_name(checking, path)
@@ -114,26 +113,28 @@ def _bundled(
     """Assemble the content of the bundle."""
     algo, store = policy.algo, ArrayStore()
     if algo.device.type != "cpu":
-        raise BundleError(f"it is on {algo.device}: load it with device='cpu'")
+        raise BundleError(f"the policy is on {algo.device}: load it with device='cpu'")
     if not algo.config.acts:
-        raise BundleError("it has no actions")
+        raise BundleError("the algorithm has no actions")
     if policy.rename:
         raise BundleError(
-            f"it takes {rename_words(policy.rename)}, but a bundle has the names of the data: "
-            "export the checkpoint that imitate convert-checkpoint got without --rename, or deploy it itself, such as "
-            "by imitate serve"
+            f"the checkpoint takes {rename_words(policy.rename)}, but a bundle has only the names of the data: export "
+            "the original checkpoint without --rename, or deploy this one itself, such as by imitate serve"
         )
     if algo.action_mask.key is not None:
         raise BundleError(
-            f"observation '{algo.action_mask.key}' masks its choices, which a bundle does not "
-            "support: deploy the checkpoint itself, such as by imitate serve"
+            f"observation '{algo.action_mask.key}' masks the actions, which a bundle does not support: deploy the "
+            "checkpoint itself, such as by imitate serve"
         )
     if type(algo).act is not Algo.act:
-        raise BundleError("its parts act at different rates, which one network cannot represent")
+        raise BundleError(
+            "the levels of its hierarchy act at different rates, which one network cannot represent: "
+            "deploy the checkpoint itself, such as by imitate serve"
+        )
     if "plan" in algo.initial_state(1)["policy"]:
         raise BundleError(
-            "it searches for each action (algo.planner), which a bundle does not support: deploy the checkpoint "
-            "itself, such as by imitate serve"
+            "the policy plans each action by a search (algo.planner), which a bundle does not support: deploy the "
+            "checkpoint itself, such as by imitate serve"
         )
     execution = _execution(algo)
     predictor = Predictor(algo)
@@ -154,7 +155,7 @@ def _bundled(
     vectors = None if known is None else store.add(known.vectors)
     train = algo.global_config.train
     spec = BundleSpec(
-        schema=replace(schema_of(policy), max_prefix=0),  # a bundle does not support guidance
+        schema=replace(schema_of(policy), max_prefix=0),  # a bundle cannot be guided
         frames=algo.frame_stack,
         stacks=tuple(sorted({1, algo.frame_stack, train.seq_length})),
         any_pixels=tuple(sorted(algo.preprocess.beyond_unit_range)),
@@ -184,7 +185,7 @@ def _bundled(
 
 
 def _execution(algo: Algo) -> Execution | None:
-    """Return how chunks are executed.
+    """Return the settings for executing chunks; None for a policy of single actions.
 
     Raises:
         BundleError: chunks are averaged in a representation that differs from the robot's.
@@ -195,14 +196,14 @@ def _execution(algo: Algo) -> Execution | None:
     execution = Execution(**asdict(chunks))
     if execution.temporal_ensemble is not None and not _is_affine(algo):
         raise BundleError(
-            "temporal ensembling averages rotations, and numbers of two values, in their "
-            "learned representation, which a bundle cannot: set temporal_ensemble to null"
+            "temporal ensembling averages rotations and binary actions in their learned representation, but a bundle "
+            "only sees the robot's representation: set temporal_ensemble to null"
         )
     return execution
 
 
 def _is_affine(algo: Algo) -> bool:
-    """Return True if the mean of predictions corresponds to the mean of the actions."""
+    """Return True if averaging network outputs gives the same as averaging the robot's actions."""
     generator = torch.Generator().manual_seed(0)
     preprocess = algo.preprocess
     first, second = torch.rand(2, 64, 1, preprocess.action_dim, generator=generator) * 2 - 1
@@ -216,7 +217,7 @@ def _is_affine(algo: Algo) -> bool:
 
 
 def cut_inputs(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
-    """Return the names of the memories that are reset when a plan is discarded."""
+    """Return the names of the recurrent memories that are reset when a plan is discarded."""
     marked = {
         name: torch.ones_like(value) if value.dtype != torch.bool else ~value
         for name, value in predictor.memory.items()
@@ -227,14 +228,14 @@ def cut_inputs(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
     for name in changed:
         if not torch.equal(after[name], predictor.memory[name]):
             raise BundleError(
-                f"discarding a plan changes its memory '{name}' in a way that a "
-                "bundle does not support"
+                f"discarding a plan sets the policy's memory '{name}' to other values than at the beginning of an "
+                "episode, which a bundle does not support: deploy the checkpoint itself, such as by imitate serve"
             )
     return changed
 
 
 def statistics_of(algo: Algo) -> dict[str, Any]:
-    """Return offset and scale of actions, and of the observations that acting needs."""
+    """Return the normalization (offset and scale) of actions and of the observations that acting needs."""
     saved, unused = algo.preprocess.to_dict(), algo.encoding.shapes("critic")
     return {
         group: {
@@ -250,7 +251,7 @@ def statistics_of(algo: Algo) -> dict[str, Any]:
 
 
 def _inputs(algo: Algo, observation: Mapping[str, Raw]) -> dict[str, dict[str, Tensor]]:
-    """Return the network's observations and goals for a prediction at the beginning of an episode."""
+    """Return the network's inputs, observations and goals, for the first prediction of an episode."""
     prepared = {
         group: {key: _floats(algo, key, value)[None] for key, value in observation[group].items()}
         for group in ("obs", "goal")
@@ -273,7 +274,7 @@ def _floats(algo: Algo, key: str, value: NDArray[Any]) -> Tensor:
 
 
 def _noise_of(predictor: Predictor, inputs: Mapping[str, dict[str, Tensor]]) -> Noise:
-    """Count the random numbers of a prediction."""
+    """Count the random numbers that a prediction draws."""
     counts = {"normal": 0, "exponential": 0}
 
     def give(kind: str, shape: tuple[int, ...]) -> Tensor:
@@ -287,7 +288,7 @@ def _noise_of(predictor: Predictor, inputs: Mapping[str, dict[str, Tensor]]) -> 
 def _checks(
     predictor: Predictor, policy: RolloutPolicy, observations: list[dict[str, Raw]], noise: Noise
 ) -> Iterator[dict[str, Any]]:
-    """Record first observations of episodes, with the noise and the actions of each prediction."""
+    """Yield observations with the noise and the actions of their predictions, for the test at loading."""
     algo, source, memory = policy.algo, NoiseSource(noise, 0), predictor.memory
     frames: list[dict[str, Tensor]] = []
     for observation in observations:
@@ -321,11 +322,11 @@ def _traced(
 
 
 def _with_loop(model: bytes, body: bytes, num_steps: int) -> bytes:
-    """Replace the operator by a loop.
+    """Replace the custom operator of repeated steps by a loop of ONNX.
 
     Args:
-        model: ONNX model with the operator.
-        body: ONNX model of a step.
+        model: ONNX model with the custom operator.
+        body: ONNX model of one step.
         num_steps: number of steps of the loop.
     """
     outer, step = onnx.load_from_string(model), onnx.load_from_string(body)
@@ -349,7 +350,7 @@ def _with_loop(model: bytes, body: bytes, num_steps: int) -> bytes:
 
 
 def _body(step: Any, per_step: list[str]) -> Any:
-    """Return the graph of one iteration: it selects its rows from tensors of the outer graph, then runs the step."""
+    """Return the graph of one iteration, which selects its rows from tensors of the outer graph and runs the step."""
     renamed = {name: f"{OPERATOR}/{name}" for node in step.node for name in node.output if name}
     renamed |= {x.name: f"{OPERATOR}/{x.name}" for x in (*step.initializer, *step.input)}
     for node in step.node:

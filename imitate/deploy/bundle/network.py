@@ -1,7 +1,7 @@
-"""Predictions of a bundle: from raw observations, memory and noise to actions, in numpy and onnxruntime.
+"""Predict actions from raw observations, memory and noise by a bundle's networks, with numpy and onnxruntime.
 
 The networks are a self-contained ONNX model, which onnxruntime runs on the CPU. The module prepares raw observations
-for them and draws the random numbers of predictions.
+for the model and draws the random numbers of predictions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imitate.system.instructions import LANGUAGE_KEY, Instructions
 from imitate.system.memory import free_memory
 
 _DOMAINS = frozenset({"", "ai.onnx"})
-# Fields of ONNX's messages (onnx.proto) that lead to tensors, by the kind of message.
+# Numbers of the fields through which tensors are reached, by message type of onnx.proto.
 _CHILDREN: dict[str, dict[int, str]] = {
     "model": {7: "graph", 8: "opset", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -40,27 +40,27 @@ _DATA_TYPE, _STRING, _OPERATOR, _NAME = 2, 8, 4, 1
 _MOST_DEPTH = 32
 _LOOPS = (b"Loop", b"Scan", b"SequenceMap")
 LONGEST_S = 20.0
-"""Seconds after which a first prediction, or any by a network with loops, which may never end, is given up."""
+"""Seconds after which the first prediction is ended, or any prediction of a network with loops, which may never end."""
 MOST_MEMORY = 2**31
 """Largest memory in bytes of all predictions of a process, without the weights."""
 LEAST_MEMORY = 2**28
-"""Memory in bytes that they may take even if less is free."""
+"""Memory in bytes that predictions may take even if less is free."""
 
 
 class Graph:
     """An ONNX model.
 
     Args:
-        model: its bytes.
+        model: bytes of the ONNX model.
         threads: number of threads per run.
         longest_s: seconds after which the first run, or any run of a network with loops, is ended.
 
     Attributes:
-        inputs: names of its inputs.
-        outputs: names of its outputs.
+        inputs: names of the model's inputs.
+        outputs: names of the model's outputs.
 
     Raises:
-        BundleError: it refers to other files, or onnxruntime cannot load it.
+        BundleError: the model refers to other files, or onnxruntime cannot load it.
         MissingPackageError: onnxruntime is not installed.
     """
 
@@ -80,7 +80,7 @@ class Graph:
             _limit_memory(onnxruntime)
             options.add_session_config_entry("session.use_env_allocators", "1")
             options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-            # Results that depend on weights alone would be computed here without the limit.
+            # Constant folding would compute results here without the memory limit.
             self._session: Any = onnxruntime.InferenceSession(
                 model,
                 options,
@@ -113,7 +113,8 @@ class Graph:
         except Exception as error:
             if options.terminate:
                 raise BundleError(
-                    f"policy.onnx takes longer than {self._longest_s:g} s, perhaps in a loop that never ends"
+                    f"policy.onnx takes longer than {self._longest_s:g} s, perhaps in a loop that never ends: export "
+                    "the bundle again, or use a faster machine"
                 ) from error
             raise BundleError(f"policy.onnx cannot be run: {_line(error)}") from error
         finally:
@@ -124,7 +125,7 @@ class Graph:
 
 @functools.cache
 def _limit_memory(onnxruntime: Any) -> None:
-    """Limit the memory of all predictions of this process, because a small network may ask for any size."""
+    """Limit the memory of all predictions of this process, because even a small file may request any amount."""
     most = max(LEAST_MEMORY, min(MOST_MEMORY, free_memory()))
     memory = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
@@ -137,20 +138,22 @@ def _line(error: Exception) -> str:
 
 
 def refuse_external(model: bytes) -> None:
-    """Refuse a model with weights in other files, operators beyond ONNX's own, or data whose memory is not limited.
+    """Raise BundleError for a model with external weights, custom operators, or data whose memory is not limited.
 
     Raises:
-        BundleError: the model has these, or is not an ONNX model.
+        BundleError: the model has one of these, or is not an ONNX model.
     """
     try:
         _walk(memoryview(model), "model", 0)
     except (IndexError, UnicodeDecodeError) as error:
-        raise BundleError("policy.onnx is not an ONNX model") from error
+        raise BundleError("policy.onnx is not an ONNX model: export the bundle again") from error
 
 
 def _walk(message: memoryview, kind: str, depth: int) -> None:
     if depth > _MOST_DEPTH:
-        raise BundleError("policy.onnx: graphs are nested too deeply")
+        raise BundleError(
+            "policy.onnx has graphs that are nested too deeply: export the bundle again"
+        )
     children = _CHILDREN.get(kind, {})
     for number, value in _fields(message):
         if kind == "tensor" and number in (_EXTERNAL_DATA, _DATA_LOCATION) and value:
@@ -168,7 +171,7 @@ def _walk(message: memoryview, kind: str, depth: int) -> None:
 
 
 def _makes_text(kind: str, number: int, value: int | memoryview) -> bool:
-    """Return true for a field by which texts come into a network, whose length onnxruntime does not limit."""
+    """Return True for a field with a string, whose length onnxruntime does not limit."""
     if kind == "tensor":
         return number == _DATA_TYPE and value == _STRING
     if isinstance(value, int) or (kind, number) not in (("node", _OPERATOR), ("attribute", _NAME)):
@@ -220,10 +223,10 @@ _TINY = np.finfo(np.float32).tiny
 
 
 class NoiseSource:
-    """Random numbers of predictions.
+    """Draws the random numbers of predictions.
 
     Args:
-        noise: counts of the numbers by kind.
+        noise: how many random numbers of each distribution a prediction uses.
         seed: seed of the generator, or None for a different one each time.
     """
 
@@ -231,27 +234,27 @@ class NoiseSource:
         self._counts, self._generator = noise, np.random.default_rng(seed)
 
     def draw(self) -> dict[str, NDArray[np.float32]]:
-        """Return the random numbers of the next prediction, for the kinds that it uses."""
+        """Return the random numbers of the next prediction, as the inputs ``noise/KIND`` that it uses."""
         draw, counts, numbers = self._generator, self._counts, {}
         if counts.normal:
             numbers["noise/normal"] = draw.standard_normal(counts.normal, dtype=np.float32)
         if counts.exponential:
             waits = draw.standard_exponential(counts.exponential, dtype=np.float32)
-            # A waiting time of 0 would cause a division by zero.
+            # An exponential value of 0 would cause a division by zero.
             numbers["noise/exponential"] = np.maximum(waits, _TINY)
         return numbers
 
 
 Arrays = dict[str, NDArray[np.float32]]
 _OVERSHOOT = 0.1
-"""Largest overshoot of resized images beyond black and white."""
+"""Amount by which pixels may exceed black and white, because resizing may overshoot."""
 
 
 class BundleObservations:
-    """The observations, or the goals, of a policy.
+    """Checks and prepares the observations, or the goals, of a policy.
 
     Args:
-        observed: shape and kind of each key.
+        observed: shape and modality of each key.
         stacks: numbers of frames that a caller may stack.
         any_pixels: keys of images whose values are not checked.
         lang_key: key of the instruction, which is given separately and never stacked.
@@ -273,7 +276,7 @@ class BundleObservations:
         )
 
     def prepare(self, raw: Mapping[str, Any]) -> Arrays:
-        """Return float32 arrays of one step, images (H, W, C) from 0 to 1.
+        """Return float32 arrays of one step by key, images (H, W, C) from 0 to 1.
 
         Raises:
             UserError: a key is missing or mis-shaped, or an image has values beyond its range.
@@ -309,7 +312,7 @@ class BundleObservations:
 
 
 def _check_pixels(key: str, value: NDArray[Any]) -> None:
-    """Refuse floats beyond [0, 1] and integers beyond [0, 255]."""
+    """Raise UserError for float pixels outside [0, 1] and integer pixels outside [0, 255]."""
     if not value.size:
         return
     highest = 1 if value.dtype.kind == "f" else 255
@@ -322,7 +325,7 @@ def _check_pixels(key: str, value: NDArray[Any]) -> None:
 
 
 TOLERANCE = 1e-4
-"""Largest difference from the recorded actions: absolute, and relative for actions beyond 1."""
+"""Largest allowed difference from the recorded actions: absolute up to size 1, relative for larger actions."""
 FEWEST_CHECKS = 3
 
 Frames = tuple[Arrays, ...]
@@ -330,7 +333,7 @@ Memory = Mapping[str, NDArray[Any]]
 
 
 class Network:
-    """Prediction of a bundle.
+    """Predicts actions by the networks of a bundle.
 
     Args:
         bundle: content of the file.
@@ -338,7 +341,7 @@ class Network:
 
     Attributes:
         spec: description of the policy.
-        instructions: table of a policy that is conditioned on language.
+        instructions: table of the instructions of a policy that is conditioned on language; None for others.
         memory: recurrent state at the beginning of an episode.
 
     Raises:
@@ -352,14 +355,16 @@ class Network:
         self._graph = Graph(bundle.network, threads)
         wanted = {"actions", *(f"next/{name}" for name in self.memory)}
         if not wanted <= set(self._graph.outputs):
-            raise BundleError(f"its networks give only {', '.join(self._graph.outputs)}")
+            raise BundleError(
+                f"the networks give only {', '.join(self._graph.outputs)}: export the bundle again"
+            )
         observed, lang_key = dict(spec.schema.observations), None
         if self.instructions is not None:
             lang_key = LANGUAGE_KEY
             observed[lang_key] = ObservedKey((self.instructions.size,))
         self._obs = BundleObservations(observed, spec.stacks, spec.any_pixels, lang_key)
         self._goal = BundleObservations(spec.schema.goals, spec.stacks, spec.any_pixels)
-        # Output names for predictions of which only the memory is used.
+        # Outputs to compute if only the memory of a prediction is used.
         self.any_noise = NoiseSource(spec.noise, 0).draw()
 
     def observe(
@@ -398,7 +403,7 @@ class Network:
             frames: frames from :meth:`observe`.
             goal: goal from :meth:`goal`.
             memory: memory from the previous prediction, or :attr:`memory`.
-            noise: noise from a :class:`NoiseSource`.
+            noise: random numbers from a :class:`NoiseSource`.
         """
         feed: dict[str, NDArray[Any]] = dict(noise)
         for key, value in frames[-1].items():
@@ -413,14 +418,17 @@ class Network:
         return actions, {name: given[f"next/{name}"] for name in memory}
 
     def replay(self, bundle: Bundle) -> None:
-        """Compare the predictions with the ones recorded at export.
+        """Compare predictions with the actions that were recorded at export.
 
         Raises:
-            BundleError: they differ, or too few were recorded.
+            BundleError: the actions differ, or too few were recorded.
         """
         checks = bundle.description.get("checks")
         if not isinstance(checks, list) or len(checks) < FEWEST_CHECKS:
-            raise BundleError(f"has fewer than {FEWEST_CHECKS} recorded actions to compare with")
+            raise BundleError(
+                f"the bundle has fewer than {FEWEST_CHECKS} recorded actions to compare with: export it "
+                "again"
+            )
         frames: Frames = ()
         memory, execution = self.memory, self.spec.execution
         shape = (1 if execution is None else execution.size, self.spec.schema.action_dim)
@@ -434,17 +442,22 @@ class Network:
                 noise = {f"noise/{kind}": bundle.array(check[kind]) for kind in kinds}
                 expected = bundle.array(check["actions"])
             except (KeyError, TypeError, AttributeError) as error:
-                raise BundleError(f"recorded action {number} lacks {error}") from error
+                raise BundleError(
+                    f"recorded action {number} lacks {error}: export the bundle again"
+                ) from error
             frames = self.observe(frames, obs, None)
             actions, memory = self.predict(frames, self.goal(goal), memory, noise)
             if not actions.shape == expected.shape == shape:
-                raise BundleError(f"it predicts actions {actions.shape}; expected {shape}")
+                raise BundleError(
+                    f"the networks predict actions of shape {actions.shape}; expected {shape}: export "
+                    "the bundle again"
+                )
             error_size = np.abs(actions - expected) / np.maximum(np.abs(expected), 1.0)
             if not (error_size <= TOLERANCE).all():
                 raise BundleError(
-                    f"its networks do not reproduce the recorded actions here (check {number}: "
-                    f"{float(error_size.max()):.2g} away, at most {TOLERANCE:g} allowed): it "
-                    "was changed, or onnxruntime computes differently on this machine"
+                    f"the networks do not reproduce the recorded actions here (check {number}: difference "
+                    f"{float(error_size.max()):.2g}, at most {TOLERANCE:g} allowed): the bundle was changed, or "
+                    "onnxruntime computes differently on this machine; export it again, or deploy the checkpoint"
                 )
 
 
@@ -456,5 +469,8 @@ def _instructions(spec: BundleSpec, bundle: Bundle) -> Instructions | None:
     names = spec.schema.languages
     vectors = bundle.array(saved.get("vectors") or {})
     if vectors.ndim != 2 or len(vectors) != len(names) or not np.isfinite(vectors).all():
-        raise BundleError(f"it has {len(names)} instructions, but vectors of shape {vectors.shape}")
+        raise BundleError(
+            f"the bundle has {len(names)} instructions, but vectors of shape {vectors.shape}: export it "
+            "again"
+        )
     return Instructions(names, vectors.astype(np.float32), are_texts=saved.get("are_texts") is True)

@@ -27,7 +27,7 @@ from imitate.policy.checks import refuse_action
 
 
 class BundleState(NamedTuple):
-    """Memory of an episode; never changed in place.
+    """Memory of a policy in an episode; immutable.
 
     Attributes:
         lang_emb: vector of the instruction, if any.
@@ -47,14 +47,14 @@ class BundlePolicy:
 
     Args:
         path: bundle that ``imitate export`` wrote.
-        seed: seed of the noise of stochastic policies, or None for a different one each time.
+        seed: random seed of stochastic policies, or None for an unpredictable one.
         threads: number of threads per prediction.
         clip: false to return actions beyond the limits; for comparisons, not for robots.
 
     Attributes:
         can_be_guided: False, because real-time chunking needs the checkpoint.
         spec: description of the policy.
-        schema: its observations and actions.
+        schema: observations and actions of the policy.
         obs_keys: keys that an observation must have; without ``lang_emb`` if there are ``instructions``.
         goal_keys: keys that a goal must have; empty for a policy without goals.
         control_freq: actions per second in the demonstrations, or None if unknown.
@@ -111,7 +111,7 @@ class BundlePolicy:
         self._planned: Actions | None = None
 
     def seed(self, seed: int | None) -> None:
-        """Begin a new sequence of random numbers; None for a different one each time."""
+        """Seed the random numbers of stochastic policies; None chooses an unpredictable seed."""
         self._noise = NoiseSource(self.spec.noise, seed)
 
     def __call__(
@@ -134,11 +134,11 @@ class BundlePolicy:
         return action
 
     def cut_plan(self) -> None:
-        """Discard the planned actions that are not yet taken, as after an intervention."""
+        """Discard the planned actions that are not yet executed, for example after an intervention."""
         self.state = self.cut(self.state)
 
     def planned_actions(self) -> Actions | None:
-        """Return the plan (K, A) from the last action on, that action first; None if only one is planned."""
+        """Return the planned actions (K, A), beginning with the last returned one; None for single actions."""
         return None if self._planned is None else self._planned.copy()
 
     @property
@@ -186,7 +186,7 @@ class BundlePolicy:
                 "control step"
             )
         if not history:
-            raise UserError("an empty history: expected at least one observation")
+            raise UserError("history is empty; expected at least one observation")
         state = self.begin()._replace(lang_emb=self.state.lang_emb)
         for ob in history[-self.history :]:
             state = state._replace(frames=self._network.observe(state.frames, ob, state.lang_emb))
@@ -211,7 +211,7 @@ class BundlePolicy:
         )
 
     def cut(self, state: BundleState) -> BundleState:
-        """Return the state without planned actions; the observations stay."""
+        """Return the state without planned actions but with the observations."""
         execution = self.spec.execution
         memory = {
             name: self._network.memory[name] if name in self.spec.cut else value
@@ -226,9 +226,9 @@ class BundlePolicy:
         ob: Mapping[str, Any],
         goal: Mapping[str, Any] | None = None,
     ) -> tuple[Actions, BundleState]:
-        """Return the planned actions (K, A) from this step on, and the next state.
+        """Return the planned actions (K, A), beginning with this step's, and the next state.
 
-        Arguments and errors are those of a call. A policy of single actions plans one.
+        Arguments and errors are those of :meth:`__call__`. A policy of single actions plans only one.
         """
         network, execution, plan = self._network, self.spec.execution, state.plan
         frames = network.observe(state.frames, ob, state.lang_emb)

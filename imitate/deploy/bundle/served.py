@@ -1,6 +1,6 @@
-"""Bundle for the policy server: shared networks, and a memory for each session.
+"""Let the policy server run a bundle: the networks are shared, and each session has its own memory.
 
-It is apart from the policy, which robots use without the packages of a server.
+The module is separate from ``policy.py``, which robots use without the packages of a server.
 """
 
 from __future__ import annotations

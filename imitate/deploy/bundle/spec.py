@@ -21,7 +21,7 @@ Actions = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """Planned actions; never changed in place.
+    """Planned actions; immutable.
 
     Attributes:
         actions: (K, A); with ensembling, weighted sums of the predictions for this step and later ones.
@@ -38,14 +38,14 @@ class ChunkPlan:
 
 @dataclass(frozen=True)
 class Execution:
-    """Execution of chunks; the attributes are those of :class:`imitate.algo.base.execution.ChunkExecution`.
+    """Settings for executing chunks, the same as in :class:`imitate.algo.base.execution.ChunkExecution`.
 
     Attributes:
-        size: K, actions in a chunk.
-        execute: steps from one prediction to the next.
+        size: number K of actions in a chunk.
+        execute: number of control steps from one prediction to the next.
         temporal_ensemble: m in the weights exp(-m i), where i = 0 is the oldest prediction; None for a receding
             horizon.
-        latency: control steps until a prediction is available.
+        latency: number of control steps until a prediction is available.
     """
 
     size: int
@@ -64,14 +64,14 @@ class Execution:
         return ensembles or not 0 <= plan.position < self.execute
 
     def step(self, plan: ChunkPlan, predict: Callable[[], Actions]) -> tuple[Actions, ChunkPlan]:
-        """Take one step.
+        """Return the actions to execute from this control step on.
 
         Args:
             plan: plan from :meth:`start` or the previous step.
-            predict: returns a chunk (K, A); called if one is needed.
+            predict: returns a chunk (K, A); called only if a new one is needed.
 
         Returns:
-            (K, A) the actions from this step on, padded with the last one, and the next plan.
+            (K, A) actions from this step on, padded by repeating the last one, and the plan for the next step.
         """
         if self.temporal_ensemble is not None:
             return self._ensembled(plan, predict(), self.temporal_ensemble)
@@ -110,7 +110,7 @@ _MOST_NUMBERS = 10**8
 
 @dataclass(frozen=True)
 class Noise:
-    """Random numbers of a prediction.
+    """How many random numbers a prediction uses.
 
     Attributes:
         normal: number of standard normal values.
@@ -123,7 +123,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class BundleSpec:
-    """Policy of a bundle.
+    """Description of a bundle's policy.
 
     The networks take ``obs/KEY`` (1, [F,] ...), ``goal/KEY`` (1, ...), ``memory/NAME`` and ``noise/KIND`` (N,), all
     float32 except memories of other types, and give ``actions`` (1, K, A) in the units of the demonstrations, and
@@ -134,10 +134,10 @@ class BundleSpec:
         frames: number F of observations that a prediction uses.
         stacks: numbers of frames that a caller may stack.
         any_pixels: keys of images recorded with values outside 0 to 1.
-        execution: how chunks become actions; None for a policy of single actions.
+        execution: settings for executing chunks; None for a policy of single actions.
         memory: recurrent state at the beginning of an episode, as references to arrays.
-        cut: memories that are reset when the plan is discarded.
-        noise: random numbers of a prediction.
+        cut: names of memories that are reset when the plan is discarded.
+        noise: how many random numbers a prediction uses.
         languages: ``vectors`` (a reference) of the schema's instructions, ``are_texts``; None for a policy without
             instructions.
         statistics: offset and scale of observations and actions, for information only: the networks contain them.
@@ -157,7 +157,7 @@ class BundleSpec:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers; a limit that is infinite is None."""
+        """Return plain dicts, lists, strings and numbers; infinite limits become None."""
         saved = asdict(self)
         saved["schema"] = self.schema.to_dict()
         for name in ("action_low", "action_high"):
@@ -190,13 +190,15 @@ class BundleSpec:
                 environment=dict(saved["environment"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, WireError) as error:
-            raise BundleError(f"its description lacks a valid {error}") from error
+            raise BundleError(
+                f"bundle.json lacks a valid {error}: export the bundle again"
+            ) from error
         spec._refuse_sizes()
         spec._refuse_values()
         return spec
 
     def _refuse_sizes(self) -> None:
-        """Refuse invalid sizes before any memory is allocated.
+        """Raise BundleError for invalid sizes before any memory is allocated.
 
         Raises:
             BundleError: a size is not positive, or too large.
@@ -218,12 +220,12 @@ class BundleSpec:
         for name, (size, least) in sizes.items():
             if not isinstance(size, int) or not least <= size <= _MOST_NUMBERS:
                 raise BundleError(
-                    f"{name} in its description is {size!r}, which is too large "
-                    "or not positive: the bundle is damaged"
+                    f"{name} in bundle.json is {size!r}, which is too large or not positive: the bundle is damaged, "
+                    "export it again"
                 )
 
     def _refuse_values(self) -> None:
-        """Refuse limits, rates and executions that would change the policy's actions.
+        """Raise BundleError for impossible limits, rates and settings of the execution.
 
         Raises:
             BundleError: a value is invalid.
@@ -232,18 +234,18 @@ class BundleSpec:
         try:
             self.schema.check()
         except WireError as error:
-            raise BundleError(f"in its description {error}") from error
+            raise BundleError(f"in bundle.json {error}: export the bundle again") from error
         if execution is None:
             return
         if execution.execute + execution.latency > execution.size:
             raise BundleError(
-                f"it executes {execution.execute} actions after a latency of "
-                f"{execution.latency}, but its chunks have {execution.size}"
+                f"the policy executes {execution.execute} actions after a latency of {execution.latency} steps, but "
+                f"its chunks have only {execution.size}: export the bundle again"
             )
         decay = execution.temporal_ensemble
         if decay is not None and not _is_number(decay):
             raise BundleError(
-                f"its temporal_ensemble is {decay!r}: expected a finite number, or null"
+                f"temporal_ensemble is {decay!r}, but must be a finite number or null: export the bundle again"
             )
 
 

@@ -1,4 +1,4 @@
-"""Export of one prediction of a policy, from raw observations and noise to raw actions, as an ONNX model."""
+"""Export one prediction of a policy, from raw observations and noise to raw actions, as an ONNX model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Draws(TorchFunctionMode):
     """Context that replaces torch's random numbers by given ones.
 
     Args:
-        give: returns the numbers.
+        give: returns the numbers, see :data:`Give`.
     """
 
     def __init__(self, give: Give) -> None:
@@ -65,19 +65,23 @@ class Draws(TorchFunctionMode):
             plain = (kwargs or {}).keys() <= {"generator"} and len(args) == 1
             if not plain:
                 raise BundleError(
-                    "draws numbers with a mean or a rate, which a bundle does not support"
+                    "the policy draws numbers with a mean or a rate, which a bundle does not support: deploy the "
+                    "checkpoint itself, such as by imitate serve"
                 )
             return self._give(_FILLS[func], tuple(args[0].shape))
         if func is torch.randn:
             shape = args[0] if isinstance(args[0], Sequence) else args
             return self._give("normal", tuple(shape))
         if func in _UNKNOWN:
-            raise BundleError(f"draws by torch's {func.__name__}, which a bundle does not support")
+            raise BundleError(
+                f"the policy draws numbers by torch's {func.__name__}, which a bundle does not support: "
+                "deploy the checkpoint itself, such as by imitate serve"
+            )
         return func(*args, **(kwargs or {}))
 
 
 class Resizing(TorchFunctionMode):
-    """Context in which images are resized with antialiasing by two matrices: ONNX has no operator for it."""
+    """Context in which antialiased resizing is done by two matrices, because ONNX has no operator for it."""
 
     def __torch_function__(
         self,
@@ -99,15 +103,15 @@ class Resizing(TorchFunctionMode):
 
     @staticmethod
     def _matrix(before: int, after: int, options: Mapping[str, Any]) -> Tensor:
-        """Return the (after, before) resizing matrix, from the results for unit columns."""
-        # Test images with one white row each, in two equal columns.
+        """Return the resizing matrix (after, before), measured by resizing unit vectors."""
+        # Test images in which one row is white; both columns are equal.
         single = torch.eye(before).unsqueeze(-1).repeat(1, 1, 2).unsqueeze(0)
         resized = nn.functional.interpolate(single, (after, 2), **options)
         return resized[0, :, :, 0].T
 
 
 class Numbers:
-    """Flat random numbers, returned in turn.
+    """Returns given random numbers one after the other.
 
     Args:
         flat: (N,) numbers of each kind.
@@ -126,7 +130,7 @@ class Numbers:
 
     @property
     def left(self) -> int:
-        """Number of values that are not yet returned."""
+        """Number of values that have not been returned yet."""
         return sum(len(self._flat[kind]) - place for kind, place in self._places.items())
 
 
@@ -142,18 +146,18 @@ class Predictor(nn.Module):
 
     def __init__(self, algo: Algo) -> None:
         super().__init__()
-        self.nets = algo.active_nets  # the exporter finds weights among the modules
+        self.nets = algo.active_nets  # a submodule, so that the exporter finds its weights
         self._algo = algo
         self._fresh = algo._initial_policy_state(1)
         self.memory = self.memory_of(self._fresh)
         self.eval()
 
     def state_of(self, memory: Mapping[str, Tensor]) -> InnerState:
-        """Return the policy's own state with this memory, and without a plan."""
+        """Return a policy state with this memory and without a plan."""
         return with_leaves(self._fresh, memory)
 
     def memory_of(self, state: InnerState) -> dict[str, Tensor]:
-        """Return by dotted names the tensors of a policy's own state, except the plan."""
+        """Return the tensors of a policy state by dotted names, except the plan."""
         return dict(named_leaves({key: value for key, value in state.items() if key != "chunk"}))
 
     def predict(
@@ -168,7 +172,7 @@ class Predictor(nn.Module):
         Args:
             obs: raw observations (1, [F,] ...), floats.
             goal: raw goals (1, ...).
-            memory: see the attribute.
+            memory: recurrent memory, see :attr:`memory`.
             give: function that returns random numbers.
         """
         algo = self._algo
@@ -191,7 +195,7 @@ class Flat(nn.Module):
 
     Args:
         predictor: the wrapped predictor.
-        names: ``obs/KEY``, ``goal/KEY``, ``memory/NAME``, ``noise/KIND`` of each input in its order.
+        names: names of the inputs in their order: ``obs/KEY``, ``goal/KEY``, ``memory/NAME``, ``noise/KIND``.
     """
 
     def __init__(self, predictor: Predictor, names: Sequence[str]) -> None:
@@ -225,7 +229,7 @@ def named_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 def with_leaves(
     tree: Mapping[str, Any], leaves: Mapping[str, Tensor], prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the nested dict with tensors replaced by dotted name; tensors without a replacement stay."""
+    """Return a copy of a nested dict in which the tensors with these dotted names are replaced."""
     return {
         key: with_leaves(value, leaves, f"{prefix}{key}.")
         if isinstance(value, Mapping)
@@ -248,7 +252,7 @@ def exported(
 
     Args:
         module: module with tensors as inputs and outputs.
-        inputs: examples by name, in the order of the arguments.
+        inputs: example tensors by name, in the order of the arguments.
         outputs: names of the outputs.
         opsets: versions of custom operators, by domain.
 
@@ -269,12 +273,15 @@ def exported(
                 custom_opsets=dict(opsets or {}),
             )
     except (RuntimeError, ValueError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
-        raise BundleError(f"ONNX has no equivalent for it: {one_line(error)}") from error
+        raise BundleError(
+            f"ONNX has no equivalent for an operation of the policy ({one_line(error)}): deploy the "
+            "checkpoint itself, such as by imitate serve"
+        ) from error
     return without_copies(file.getvalue())
 
 
 def without_copies(model: bytes) -> bytes:
-    """Keep only one copy of identical weights, such as those of a network that is evaluated several times."""
+    """Keep only one copy of identical weights, such as the weights of a network that is evaluated several times."""
     content = onnx.load_from_string(model)
     first: dict[tuple[Any, ...], str] = {}
     renamed: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The deployment check: it calls a policy with the recorded observations of a file, and returns a report.
+"""The deployment check, which calls a policy with the recorded observations of a file and returns a report.
 
 The policy is called as a control loop calls it. The check measures the errors of its actions, and compares the
 durations of its calls with the control period.
@@ -35,9 +35,9 @@ from imitate.system.memory import check_room
 from imitate.system.text import counted
 
 _STEP_BYTES = 256
-"""Memory of a step besides its data."""
+"""Bytes of memory for a step, in addition to its arrays."""
 _NUMBER_BYTES = 24
-"""Memory of each number of a step's vectors, which are copied as float64."""
+"""Bytes of memory for each number of a step's vectors, which are copied as float64."""
 
 MARKS = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
 
@@ -76,7 +76,7 @@ def latency_findings(
 
 
 _SMALL = 0.01
-"""Dimensions whose deviation is below this fraction of the largest deviation are not judged."""
+"""Action dimensions whose standard deviation is below this fraction of the largest one are not judged."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class CheckedDemo:
     """One recorded demonstration.
 
     Attributes:
-        name: its name in the file.
+        name: name of the demo in the file.
         obs: (T, ...) observations by key.
         actions: (T, A) recorded actions.
-        lang: its instruction, or None.
+        lang: instruction of the demo, or None.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Predictions:
     """A policy's actions for some demos, and the durations of its calls.
 
     Attributes:
-        demos: the demos.
+        demos: recorded demos with which the policy was called.
         actions: (T, A) the policy's actions for each demo.
         first_ms: duration of the first call, which is slower.
         calls_ms: durations of all other calls.
@@ -142,12 +142,12 @@ class ActionErrors:
 
     Args:
         predictions: predictions of the policy.
-        names: names of the actions' numbers, if they have names.
+        names: names of the action dimensions, if the file contains them.
 
     Attributes:
         mean, p95: (A,) mean and 95 % quantile of the absolute error.
         std: (A,) standard deviation of the recorded actions.
-        constant: (A,) mean absolute error of the best constant action, the median of the recorded ones.
+        constant: (A,) mean absolute error of the best constant action, which is the median of the recorded actions.
         relative: (A,) ``mean / constant``: 1 is no better than a constant action, 0 is perfect; NaN if the recorded
             actions hardly vary.
         overall: mean of ``relative``; NaN if no dimension varies.
@@ -178,7 +178,7 @@ class ActionErrors:
         self.worst_step = (predictions.demos[demo].name, int(step), int(dim))
 
     def findings(self, tolerance: float) -> list[DeployFinding]:
-        """Compare the errors with those of a constant action.
+        """Return findings if the errors, relative to those of a constant action, are too large.
 
         Args:
             tolerance: largest allowed ``overall``.
@@ -220,12 +220,12 @@ def limit_findings(
     more: float = 0.2,
     names: Sequence[str] = (),
 ) -> list[DeployFinding]:
-    """Find dimensions in which the policy is at its limits much more often than the demonstrations.
+    """Find action dimensions in which the policy is at its limits much more often than the demonstrations are.
 
     Args:
         predictions: predictions of the policy.
-        low, high: (A,) limits of its actions; infinite without limits.
-        more: smallest difference of the shares of steps that is reported.
+        low, high: (A,) limits of the policy's actions; infinite without limits.
+        more: smallest difference between the shares of steps at the limits that is reported.
         names: names of the numbers, if they have names.
     """
     room = 1e-6 * np.where(np.isfinite(high - low), high - low, 0.0)
@@ -250,15 +250,15 @@ def limit_findings(
 
 
 _HALF = 0.6
-"""Two observations count as exchanged if exchanging them reduces the policy's error to this fraction."""
+"""Two observations count as exchanged if the policy's error falls below this fraction when they are swapped."""
 _MOST_PAIRS = 6
-"""Largest number of pairs that are tried."""
+"""Largest number of pairs of observations that are swapped for a test."""
 
 
 def exchange_findings(
     policy: LoopPolicy, demos: Sequence[CheckedDemo], overall: float
 ) -> Iterator[DeployFinding]:
-    """Find two observations of one shape with which the policy errs much less after they are exchanged.
+    """Find two observations of the same shape whose swapping greatly reduces the policy's error.
 
     Args:
         policy: the policy.
@@ -284,17 +284,17 @@ _UNUSABLE = frozenset({"missing", "shape", "not finite", "goals"})
 
 @dataclass
 class CheckReport:
-    """Result of a check.
+    """Result of a deployment check.
 
     Attributes:
         demos: names of the demos that were used.
-        steps: number of their control steps.
+        steps: number of control steps in these demos.
         training: description of the source of the training statistics; empty without statistics.
-        rate_hz: control rate of the policy, or else of the file; None if neither contains it.
+        rate_hz: control rate of the policy, or else of the file, in Hz; None if neither contains it.
         findings: problems, warnings, and notes on what could not be checked.
         errors: errors of the actions, or None if the policy could not be called.
-        first_ms: duration of the first call.
-        latency_ms: quantiles of the other calls' durations.
+        first_ms: duration of the first call in milliseconds.
+        latency_ms: quantiles of the durations of all other calls in milliseconds.
     """
 
     demos: list[str]
@@ -329,15 +329,17 @@ class CheckReport:
 
 
 def check_memory(file: DatasetFile, demos: Sequence[str], keys: Iterable[str]) -> None:
-    """Refuse demos that would not fit into the free memory, before they are read: zeros take little space in a file.
+    """Raise DatasetError for demos that would not fit into the free memory, before they are read.
+
+    A small compressed file may contain large arrays.
 
     Args:
         file: open demonstration file.
         demos: names of demos in it, at least one.
-        keys: arrays that are read; missing ones count as none.
+        keys: names of the arrays that are read; missing arrays take no memory.
 
     Raises:
-        DatasetError: the memory is not free.
+        DatasetError: there is not enough free memory.
     """
     steps, each = sum(map(file.length, demos)), _STEP_BYTES
     for key in keys:
@@ -365,11 +367,12 @@ def check(
 
     Args:
         policy: local or remote policy.
-        schema: its observations and actions.
+        schema: observations and actions of the policy.
         file: open demonstration file.
         demos: names of demos in it, at least one.
         training: statistics of the training data.
-        action_keys: arrays that form the policy's actions, used if their sizes add up; otherwise ``actions``.
+        action_keys: arrays that together form the policy's actions; if their sizes do not add up to its action
+            dimension, ``actions`` is used.
         lang: instruction, or None for each demo's own.
         tolerance: largest error of the actions, relative to the best constant action.
         resizes: true if the policy accepts images of other sizes.
@@ -380,7 +383,9 @@ def check(
     """
     demos = [name for name in demos if file.length(name)]
     if not demos:
-        raise DatasetError(f"{file.path}: the demos have no steps; give a file with recorded steps")
+        raise DatasetError(
+            f"{file.path}: the chosen demos have no steps: give a file with recorded steps"
+        )
     check_memory(file, demos, [f"obs/{key}" for key in schema.observations] + [*action_keys])
     report = CheckReport(demos, training=training.origin)
     report.rate_hz = schema.rate_hz or file.control_freq
@@ -478,12 +483,12 @@ def _rate(policy_hz: float | None, file_hz: float | None) -> list[DeployFinding]
 def shape_findings(
     observations: Mapping[str, ObservedKey], file: DatasetFile, demo: str, resizes: bool = False
 ) -> list[DeployFinding]:
-    """Find observations of a policy that a file lacks or that have another size there.
+    """Find observations of a policy that are missing in a file or have another size in it.
 
     Args:
         observations: shape and modality of each observation of the policy.
         file: open file.
-        demo: name of a demo in it.
+        demo: name of a demo in the file.
         resizes: true if images of another size with the same channels are accepted.
     """
     findings = []
@@ -518,7 +523,7 @@ def _observed(
     training: TrainingObservations,
     names: Sequence[str],
 ) -> list[DeployFinding]:
-    """Compare one observation with its statistics in training."""
+    """Compare an observation with its statistics in training."""
     known = training.ranges.get(key)
     findings = []
     bad = sum(

@@ -1,4 +1,4 @@
-"""Comparison of a robot with its policy and the training data before it moves: sizes, units, order, cameras, ranges."""
+"""Compare a robot with the policy and its training data before it moves: sizes, units, order, cameras, ranges."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def check_sizes(robot: Robot, schema: Schema | None, resizes: bool) -> None:
         elif not resizes and len(shape) == len(wanted.shape):
             raise UserError(
                 f"the image '{key}' of the robot is {_size(shape)}, but the policy was trained with "
-                f"{_size(wanted.shape)}: use --resize if the training images were "
-                "resized in this way; otherwise let observe() return that size"
+                f"{_size(wanted.shape)}: use --resize if the training images were resized in the same way; "
+                "otherwise let observe() return images of the training's size"
             )
 
 
@@ -77,14 +77,14 @@ def _size(shape: Any) -> str:
 
 
 _OTHERS = 0.2
-"""Only numbers with at least this fraction of their vector's largest deviation are checked during an episode."""
+"""During an episode the standard deviation of a number counts as at least this fraction of its vector's largest one."""
 _NEAR = 3.0
-"""Largest distance from an index's mean, in standard deviations, at which a number fits the index."""
+"""A number fits a dimension of a vector if it is within this many standard deviations of the dimension's mean."""
 _ODD = 2.5
-"""Distance from its mean, in standard deviations, above which one number outside the range indicates another order or
-sign, if these bring it within one standard deviation."""
+"""Standard deviations from its mean above which a number outside its range indicates another order or sign of the
+vector, if that order or sign brings the number within one standard deviation."""
 _LITTLE = 0.01
-"""Fraction of its mean by which a number has to vary for this check, unlike a switch."""
+"""Only numbers whose standard deviation exceeds this fraction of their mean are checked for order and sign."""
 _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")
 
 
@@ -98,10 +98,10 @@ def first_look(
     Args:
         seen: observations by key while the robot is still.
         kinds: modality of each observation of the policy.
-        training: statistics of the training; if they are empty, nothing is found.
+        training: statistics of the training data; observations without statistics are not compared.
 
     Returns:
-        problems, which forbid moving the robot, and warnings.
+        The findings: problems, with which the robot must not be moved, and warnings.
     """
     findings: list[DeployFinding] = []
     images: dict[str, tuple[Range, Range]] = {}
@@ -123,7 +123,7 @@ def first_look(
 
 
 class LaterLook:
-    """Checks the vectors of each later observation for values that are impossible after training.
+    """Checks the vectors of each later observation for values that cannot occur in the units of the training data.
 
     The numbers of a vector share one unit, so a number that hardly varied in training is judged by the largest
     deviation.
@@ -146,7 +146,7 @@ class LaterLook:
         self._reported: dict[tuple[str, str], str] = {}
 
     def __call__(self, seen: Mapping[str, Any]) -> str:
-        """Return the description of a problem, or ''; a kind of problem keeps the text of its first occurrence."""
+        """Return the description of a problem, or ''; later problems of the same kind get the text of the first."""
         for key, known in self._ranges.items():
             x = np.asarray(seen.get(key, ()), dtype=np.float64).ravel()
             if x.size != known.mean.size or not np.isfinite(x).all():
@@ -189,7 +189,7 @@ def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> li
 def look_at_pose(
     pose: NDArray[np.float64] | None, low: ArrayLike, high: ArrayLike
 ) -> list[DeployFinding]:
-    """Report that ``pose()`` gives zeros, as for relative actions, although the policy sends position targets.
+    """Report if ``pose()`` gives zeros, as for relative actions, although the policy sends position targets.
 
     Args:
         pose: (A,) action that keeps the robot at rest, or None if it is unknown.
@@ -207,7 +207,7 @@ def look_at_pose(
 
 
 def _rounded(key: str, value: NDArray[np.generic], known: Range) -> list[DeployFinding]:
-    """Report whole numbers where the bounds of the training are none."""
+    """Report an observation of integers if the training data had fractions."""
     bounds = np.concatenate([known.low, known.high])
     is_whole = not np.isfinite(bounds).all() or bool((bounds == np.rint(bounds)).all())
     if value.dtype.kind not in "iu" or is_whole:
@@ -245,7 +245,7 @@ def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFin
 
 
 def _of_begin(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFinding]:
-    """Report numbers that are usual, but not at the begin of a demonstration: the robot or objects are elsewhere."""
+    """Report numbers that differ from the first steps of the demonstrations: the robot or objects are elsewhere."""
     if known.first is None or known.first[0].shape != x.shape:
         return []
     low, high = known.first
@@ -265,7 +265,7 @@ def _of_begin(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFind
 def _exchange(
     x: NDArray[np.float64], known: Range, std: NDArray[np.float64], odd: NDArray[np.bool_]
 ) -> list[int] | None:
-    """Return the order in which one of the odd values and another one are both near their means, or None."""
+    """Return an order of dimensions with two swapped, so that an odd value and another one are near their means."""
     for a in np.flatnonzero(odd):
         near = (np.abs(x[a] - known.mean) <= std) & (np.abs(x - known.mean[a]) <= std[a])
         if near.any():
@@ -276,7 +276,7 @@ def _exchange(
 
 
 def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> list[int] | None:
-    """Return the robot's index for each index of the training, if there is an order in which all values are likely."""
+    """Return for each training dimension the robot's dimension, in an order that makes all values likely, or None."""
     likely = (np.abs(x[None] - known.mean[:, None]) <= _NEAR * std[:, None]) & (
         (x[None] >= known.low[:, None]) & (x[None] <= known.high[:, None])
     )
@@ -298,7 +298,7 @@ def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> li
 
 
 def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[DeployFinding]:
-    """Find pairs of cameras whose pictures each resemble the other camera's in training, more than their own as BGR."""
+    """Find pairs of cameras whose mean colours in training fit better after the two are exchanged."""
     for first, second in combinations(images, 2):
         (a, trained_a), (b, trained_b) = images[first], images[second]
         if a.mean.shape != b.mean.shape:
@@ -312,11 +312,11 @@ def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[DeployFind
 
 
 def _reversed(seen: Range) -> Range:
-    """Return the means of an image whose channels are in the other order, such as BGR."""
+    """Return the statistics of an image with its channels reversed, such as BGR for RGB."""
     return replace(seen, mean=seen.mean[::-1])
 
 
 def _difference(seen: Sequence[Range], trained: Sequence[Range]) -> float:
-    """Return the largest difference between the means of a channel."""
+    """Return the largest difference between the channel means of seen and training images."""
     pairs = zip(seen, trained, strict=True)
     return max(float(np.abs(here.mean - there.mean).max()) for here, there in pairs)

@@ -1,7 +1,7 @@
-"""Findings of a deployment check about observations.
+"""Find problems of the observations in a deployment check.
 
-Vectors are compared with the training's: units, coordinate frames, stuck sensors. Images are checked for their range,
-blank and frozen pictures, the order of colours, and brightness.
+Vectors are compared with the training data: units, coordinate frames, stuck sensors. Images are checked for their
+range, blank and frozen pictures, the order of colours, and brightness.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def verdict(findings: Iterable[DeployFinding]) -> str:
 
 
 FAR = 10.0
-"""Distance in standard deviations that counts as far."""
+"""A value counts as far from its mean above this many standard deviations."""
 OUTSIDE = 0.1
 """Fraction of the training's range by which a value may exceed that range."""
 SHARE = 0.1
-"""A dimension is reported if more than this share of its steps is far or outside."""
+"""A dimension is reported if more than this share of its values is far from the mean or outside the range."""
 STILL = 1 / 20
-"""A dimension is reported if its deviation is below this multiple of the training's."""
+"""A dimension is reported as constant if its standard deviation is below this multiple of the training's."""
 _CONSTANT = 1e-6
 _UNITS = {
     180 / np.pi: "degrees instead of radians",
@@ -79,8 +79,8 @@ def vector_findings(
     Args:
         key: key of the observation.
         values: (N, D) values of all steps.
-        training: statistics in training, (D,) each.
-        names: names of the numbers, if they have names.
+        training: statistics of the observation in training, (D,) each.
+        names: names of the dimensions, if they have names.
     """
     x = values.reshape(len(values), -1).astype(np.float64)
     size = np.maximum(np.abs(training.mean), 1.0)
@@ -91,7 +91,7 @@ def vector_findings(
     room = OUTSIDE * span
     outside = ((x < training.low - room) | (x > training.high + room)).mean(axis=0)
     ratio, words = x.std(axis=0) / std, "the deviation"
-    if len(x) == 1:  # one observation that does not vary: its size indicates its unit
+    if len(x) == 1:  # a single observation does not vary: compare its magnitude
         ratio = np.abs(x[0]) / np.maximum(np.abs(training.mean), _CONSTANT)
         words = "the training's mean"
     findings = []
@@ -140,7 +140,7 @@ def _most(shares: NDArray[Any], dims: NDArray[np.bool_]) -> str:
 
 
 def _hint(ratio: NDArray[Any], dims: NDArray[np.bool_], of: str) -> str:
-    """Return a change of units that explains the ratio to the training's values."""
+    """Describe a change of units that explains a ratio of values to the training's values, or return ''."""
     if not dims.any():
         return ""
     typical = float(np.median(ratio[dims]))
@@ -151,9 +151,9 @@ def _hint(ratio: NDArray[Any], dims: NDArray[np.bool_], of: str) -> str:
 
 
 BRIGHTNESS = 0.15
-"""Largest difference of a channel's mean from training, in [0, 1]."""
+"""Largest allowed difference between a channel's mean and its mean in training, for pixels in [0, 1]."""
 _COLOURED = 0.02
-"""Smallest difference of red and blue in training with which their order can be recognized."""
+"""The order of colours is checked only if the means of red and blue differ by at least this much in training."""
 _DARK = 2 / 255
 _SHARE = 0.05
 _FROZEN_STEPS = 10
@@ -167,7 +167,7 @@ def image_findings(
     Args:
         key: key of the observation.
         demos: (T, H, W, C) images of each demo.
-        training: statistics of the training's images per channel, or None if unknown.
+        training: statistics per channel of the images in training, or None if unknown.
     """
     kind = demos[0].dtype.kind
     high = max(float(images.max()) for images in demos)
@@ -180,7 +180,7 @@ def image_findings(
         return findings
     seen = image_range(demos)
     if seen.mean.shape != training.mean.shape:
-        return findings  # another number of channels: reported with the shapes
+        return findings  # the number of channels differs, which is reported with the shapes
     return findings + _colours(key, seen.mean, training.mean)
 
 
@@ -217,7 +217,7 @@ def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[DeployFinding]:
 
 
 def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[DeployFinding]:
-    """Check the order of the channels, then the brightness."""
+    """Compare the means of the channels with training: find reversed channels, or another brightness."""
     straight = float(np.abs(seen - trained).sum())
     means = f"means {_shown(seen)}, in training {_shown(trained)}"
     if len(seen) == 3:

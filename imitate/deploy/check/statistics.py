@@ -23,7 +23,7 @@ MAX_IMAGES = 100
 
 @dataclass(frozen=True)
 class Range:
-    """Statistics of one observation, (D,) each; for images per channel, in [0, 1].
+    """Statistics of an observation, (D,) each; for images one value per channel, in [0, 1].
 
     Attributes:
         mean, std: average and population standard deviation.
@@ -38,7 +38,7 @@ class Range:
     first: tuple[Vector, Vector] | None = None
 
     def to_dict(self) -> dict[str, tuple[float, ...]]:
-        """Return the numbers by the names that checkpoints and schemas have."""
+        """Return the statistics under the names that they have in checkpoints and schemas."""
         named = {"mean": self.mean, "std": self.std, "min": self.low, "max": self.high}
         if self.first is not None:
             named |= {"first_min": self.first[0], "first_max": self.first[1]}
@@ -51,7 +51,7 @@ class TrainingObservations:
 
     Attributes:
         ranges: statistics by key.
-        origin: description of their source; empty without statistics.
+        origin: description of the source of the statistics; empty without statistics.
     """
 
     ranges: Mapping[str, Range]
@@ -117,7 +117,7 @@ def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
 
 
 def _frames(file: DatasetFile, demos: Sequence[str], key: str) -> Iterator[NDArray[Any]]:
-    """Yield single images (1, H, W, C), read on demand."""
+    """Yield single images (1, H, W, C), which are read one by one."""
     each = max(1, MAX_IMAGES // len(demos))
     chosen = np.linspace(0, len(demos) - 1, min(len(demos), MAX_IMAGES)).astype(int)
     for demo in (demos[index] for index in chosen):
@@ -145,7 +145,7 @@ def training_of_schema(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> T
     """Return the statistics in the schema of a server or bundle.
 
     Args:
-        ranges: attribute of the :class:`imitate.deploy.schema.Schema`.
+        ranges: attribute ``ranges`` of :class:`imitate.deploy.schema.Schema`.
         kinds: modality of each observation.
     """
     known = recorded_ranges(ranges, kinds)
@@ -153,7 +153,7 @@ def training_of_schema(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> T
 
 
 def recorded_ranges(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:
-    """Read the training statistics from the checkpoint; keys with missing or malformed ones are left out."""
+    """Read the training statistics in a checkpoint; malformed statistics are left out."""
     ranges = {}
     for key in kinds:
         try:

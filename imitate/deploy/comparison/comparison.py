@@ -1,11 +1,11 @@
-"""Trials of two policies on one robot, in pairs with the same initial scene and random order, and their result.
+"""Compare two policies on one robot by pairs of trials from the same initial scene, in random order.
 
-A pair consists of a trial of each policy from the same initial scene. The robot restores it
-(:meth:`~imitate.deploy.Robot.reset_to`), or a person restores it with the help of a picture of the first start. After
-each pair the test of :mod:`imitate.system.statistics` may end the comparison. Trials go through the same control
-loop as those of ``imitate run``, within the same limits.
+A pair consists of a trial of each policy from the same initial scene. The robot restores the scene
+(:meth:`~imitate.deploy.Robot.reset_to`), or a person does, with the help of a picture of the first trial's start. After
+each pair the test of :mod:`imitate.system.statistics` may end the comparison. Trials go through the same control loop
+as those of ``imitate run``, within the same limits.
 
-The module also draws pictures of the initial scenes of trials, and overlays of two of them.
+The module also saves pictures of the initial scenes, and overlays of the two scenes of a pair.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from imitate.system.statistics import (
 
 
 def images_of(observation: Observation) -> dict[str, NDArray[np.uint8]]:
-    """The colour images (H, W, 3) uint8 of an observation, by key."""
+    """Return the colour images (H, W, 3) of an observation as uint8, by key."""
     return {
         key: value
         for key, value in observation.values.items()
@@ -63,13 +63,14 @@ def save_images(
 def save_overlays(
     before: Mapping[str, Path], now: Mapping[str, NDArray[np.uint8]], folder: Path, name: str
 ) -> list[Path]:
-    """Write pictures of two starts side by side: the first, the current one, and a blend of both.
+    """Write pictures that show the initial scene of the first trial, the current scene, and a blend of both.
 
     Args:
-        before: file of the first start by key; keys whose file is missing or has another size are skipped.
+        before: picture files of the first trial's scene by key; keys whose file is missing or has another size are
+            skipped.
         now: the current images by key.
         folder: folder of the pictures.
-        name: prefix of their names.
+        name: prefix of the file names.
     """
     from PIL import Image
 
@@ -106,13 +107,13 @@ _PLACES = ("first", "second")
 
 
 class Comparison:
-    """Runs the trials that a comparison still needs.
+    """Runs the remaining trials of a comparison.
 
     Args:
-        file: judged trials so far, to which each new trial is added.
-        loops: control loops of A and B, on the same connected robot. Their teleoperator is the judge's ``keys``.
+        file: file of the comparison, to which each new trial is added.
+        loops: control loops of A and B, on the same connected robot. The judge's ``keys`` are their teleoperator.
         judge: judge of the trials.
-        steps: longest trial, in control steps.
+        steps: largest number of control steps per trial.
         max_pairs: number of pairs after which the comparison ends undecided.
         lang: instruction, for multi-task policies.
         say: called with a line of text after each trial.
@@ -147,10 +148,10 @@ class Comparison:
         """Run trials until the comparison is finished, or the judge quits.
 
         Returns:
-            True if it is finished.
+            True if the comparison is finished.
 
         Raises:
-            RobotError: the robot was stopped before it moved, so no policy was tried; nothing was written.
+            RobotError: the robot was stopped before it moved. The trial does not count and is not written.
         """
         while not self.finished:
             if not self._trial(*self._file.next):
@@ -158,7 +159,7 @@ class Comparison:
         return True
 
     def _trial(self, pair: int, position: int) -> bool:
-        """Run one trial and write it; return False if the judge quits."""
+        """Run one trial and write its result; return False if the judge quits."""
         place = f"pair {pair + 1} of at most {self._most}, {_PLACES[position]} policy"
         attempt = sum((redo.pair, redo.position) == (pair, position) for redo in self._file.redos)
         name = f"pair{pair + 1:03d}_{_PLACES[position]}" + (f"_redo{attempt}" if attempt else "")
@@ -200,7 +201,7 @@ class Comparison:
         return True
 
     def _act(self, letter: str) -> tuple[Report | None, str]:
-        """Run a policy for an episode; return its report, or the reason why it was stopped."""
+        """Run policy A or B for an episode; return the loop's report, or None and the reason of a stop."""
         self._sent = 0
         try:
             report = self._loops[letter].run(
@@ -243,15 +244,15 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class PolicyOutcome:
-    """Success of one policy in the complete pairs.
+    """Results of one policy in the complete pairs.
 
     Attributes:
-        name: name as given.
-        sha256: checksum of its checkpoint.
+        name: name of the policy as the user gave it.
+        sha256: checksum of the policy's checkpoint.
         successes, trials: numbers of successes and trials.
         interval: 95 % Wilson interval of the success rate.
         progress: mean of the ratings from 0 to 9, or None without ratings.
-        rated: number of trials with such a rating.
+        rated: number of trials with a rating.
         stopped: number of trials that the control loop ended, which count as failures.
     """
 
@@ -276,8 +277,8 @@ class ComparisonOutcome:
         wins, losses: numbers of pairs in which only A, and only B, succeeded.
         e_value: current evidence against the hypothesis that both are equally good.
         p_value: p-value that is valid at any time.
-        decided: the better policy, ``A`` or ``B``, decided at the first pair with ``e_value >= 1 / alpha``; None
-            before.
+        decided: the better policy, ``A`` or ``B``, at the first pair with ``e_value >= 1 / alpha``; None if there is no
+            such pair yet.
         alpha: largest probability of a decision if both policies are equally good.
     """
 
@@ -296,7 +297,7 @@ class ComparisonOutcome:
 
     @property
     def paired(self) -> PairedComparison | None:
-        """Rates and their difference with an interval for a fixed number of pairs; None before the first pair."""
+        """Success rates and their difference, with an interval for a fixed number of pairs; None without pairs."""
         return compare_paired(self.success["A"], self.success["B"]) if self.pairs else None
 
     def trials_of(self, letter: str) -> list[Trial]:
@@ -305,7 +306,7 @@ class ComparisonOutcome:
         return [t for t in counted if self.file.policy(t.pair, t.position) == letter]
 
     def of(self, letter: str) -> PolicyOutcome:
-        """Success of ``A`` or ``B``."""
+        """Return the results of ``A`` or ``B``."""
         trials = self.trials_of(letter)
         ratings = [trial.progress for trial in trials if trial.progress is not None]
         successes = sum(trial.success for trial in trials)
@@ -321,7 +322,7 @@ class ComparisonOutcome:
 
     @property
     def words(self) -> str:
-        """Describe the verdict."""
+        """Describe the result of the comparison in a sentence."""
         differed = self.wins + self.losses
         count = f"{self.pairs} pair{'s' * (self.pairs != 1)}"
         evidence = f"e-value {self.e_value:.3g}, {1 / self.alpha:.3g} decides"
@@ -374,7 +375,7 @@ class ComparisonOutcome:
 
 
 def _decision(outcomes: list[int], alpha: float) -> str | None:
-    """Return the policy that leads when the evidence first suffices."""
+    """Return the policy that leads at the first pair at which the evidence suffices; None if it never does."""
     wins = losses = 0
     for outcome in outcomes:
         wins += outcome > 0

@@ -1,4 +1,4 @@
-"""Judges of trials: the robot itself, or a person at a terminal."""
+"""Judges that decide whether a trial succeeded: the robot itself, or a person at a terminal."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Start:
     """A trial that is about to begin.
 
     Attributes:
-        words: such as "pair 3 of at most 30, first policy".
-        is_set: true if the robot has prepared the scene; otherwise a person does.
-        before: pictures of the start of the pair's first trial, if this is the second.
-        overlay: function that saves pictures of the first start and the current scene and returns their paths; empty if
-            the robot has no camera.
+        words: description such as "pair 3 of at most 30, first policy".
+        is_set: true if the robot has prepared the scene; otherwise a person must prepare it.
+        before: pictures of the initial scene of the pair's first trial; empty if this is the first trial.
+        overlay: function that saves pictures of the first trial's scene over the current one and returns their paths;
+            the list is empty if the robot has no camera.
     """
 
     words: str
@@ -44,7 +44,7 @@ class Verdict:
         success: true if the task was solved.
         progress: rating from 0 to 9, or None if not rated.
         note: note of the person.
-        redo: reason to repeat the trial, which then does not count; empty if it counts.
+        redo: reason to repeat the trial, which then does not count; empty if the trial counts.
     """
 
     success: bool
@@ -74,7 +74,7 @@ class Judge(Protocol):
 
         Args:
             ended_by: as in :class:`imitate.deploy.robot.loop.Report`.
-            stopped: reason why the control loop ended the trial; empty if it did not.
+            stopped: reason why the control loop stopped the robot; empty if it did not.
         """
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Judge(Protocol):
 
 
 class RobotJudge:
-    """Judge that uses a robot's own success measurement and scene reset, without a person.
+    """Judge without a person: the robot measures success and resets the scene itself.
 
     Args:
         robot: connected robot.
@@ -101,7 +101,7 @@ class RobotJudge:
         self._robot = robot
 
     def ready(self, start: Start) -> bool:
-        """Return True; raise UserError if a person, whose hand may be in the scene, must prepare it."""
+        """Return True; raise UserError if a person must prepare the scene, whose hand may then be in it."""
         if not start.is_set:
             raise UserError(
                 "the robot does not prepare the scene itself (its reset returns no "
@@ -114,11 +114,11 @@ class RobotJudge:
         return Verdict(success=not stopped and bool(solved(self._robot)))
 
     def close(self) -> None:
-        """Do nothing: there is no device."""
+        """Do nothing, because there is no device to release."""
 
 
 class PersonJudge:
-    """A person at a terminal, who does not know which policy acts.
+    """Judge who is a person at a terminal and does not know which policy acts.
 
     Raises:
         UserError: there is no terminal.
@@ -137,7 +137,7 @@ class PersonJudge:
         self._terminal.close()
 
     def ready(self, start: Start) -> bool:
-        """Wait until the person has restored the scene; the overlay is drawn again at the press of a key."""
+        """Wait until the person has restored the scene; a key press saves the overlay again."""
         show(f"{start.words}\n")
         if start.is_set:
             show("  the robot has prepared the scene")
@@ -203,10 +203,10 @@ class PersonJudge:
 
 
 class _Keys(Teleoperator):
-    """The keys of a judge during a trial.
+    """Device that reads the keys a person presses during a trial.
 
     Attributes:
-        progress: last digit that was pressed, or None.
+        progress: last digit that was pressed, the rating of the progress; None if no digit was.
     """
 
     _EVENTS = {"s": "success", "f": "failure", "r": "redo", ".": "end", "q": QUIT}
@@ -216,7 +216,7 @@ class _Keys(Teleoperator):
         self.progress: int | None = None
 
     def guide(self, observation: Observation) -> Guidance:
-        """Return the events of the keys, never an action. If there are several, the first counts."""
+        """Return the event of the first key pressed since the last call, never an action."""
         for key in self._terminal.read():
             if key.isascii() and key.isdigit():
                 self.progress = int(key)

@@ -39,10 +39,10 @@ class Trial:
     Attributes:
         pair: index of the pair, from 0.
         position: 0 for the first trial of the pair, 1 for the second.
-        success: the verdict.
+        success: true if the task was solved.
         progress: rating of the progress from 0 to 9, or None if not rated.
         note: note of the person.
-        stopped: reason why the control loop ended the trial, which then is a failure; empty if it did not
+        stopped: reason why the control loop stopped the robot, which makes the trial a failure; empty otherwise.
         steps: number of control steps in which an action was sent.
         pictures: path of the initial picture by image key, relative to the folder of the comparison's file.
         report: report of the control loop.
@@ -81,16 +81,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("policies", "settings", "pictures"), (dict,)),
     **{"success": (bool,), "alpha": (float,), "report": (dict, type(None))},
 }
-"""Types of the values in a line that are used."""
+"""Required types of the values in a line."""
 
 
 def _check_types(record: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError for a value that no trial has."""
+    """Raise TypeError or ValueError if a value in a line is not possible for a trial."""
     for name, value in record.items():
         if type(value) not in _TYPES.get(name, (type(value),)):
             raise TypeError(f"{name} is {json.dumps(value)[:50]}")
     if record.get("position", 0) not in (0, 1) or record.get("progress") not in (None, *range(10)):
-        raise ValueError("position is 0 or 1, and progress from 0 to 9")
+        raise ValueError("position must be 0 or 1, and progress from 0 to 9")
 
 
 def first_of_pair(order: str, pair: int) -> str:
@@ -103,7 +103,7 @@ def first_of_pair(order: str, pair: int) -> str:
 
 
 class TrialFile:
-    """File with all data of a comparison; a context manager.
+    """Context manager of the file with all data of a comparison.
 
     Args:
         path: path of the file.
@@ -112,7 +112,7 @@ class TrialFile:
 
     Attributes:
         trials: judged trials in order; the two of a pair are adjacent.
-        redos: trials that do not count.
+        redos: trials that did not count and were repeated.
         revealed: number of complete pairs when the policies were revealed before the end, or None if they were not.
 
     Raises:
@@ -155,7 +155,9 @@ class TrialFile:
         try:
             lock(file, by_process=True, needed=False)
         except BlockingIOError as error:
-            raise UserError(f"{self.path}: another process uses this comparison") from error
+            raise UserError(
+                f"{self.path}: another process uses this comparison: wait for it, or give another --out"
+            ) from error
         file.seek(0)
         content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES or content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
@@ -192,7 +194,7 @@ class TrialFile:
             elif kind == "trial":
                 trial = Trial(**record)
                 if (trial.pair, trial.position) != self.next:
-                    raise ValueError(f"expected pair and position {self.next}")
+                    raise ValueError(f"expected the trial of pair and position {self.next}")
                 for picture in trial.pictures.values():
                     path_inside(self.path.parent, picture)
                 self.trials.append(trial)
@@ -210,7 +212,7 @@ class TrialFile:
 
     def _read_head(self, kind: str, record: dict[str, Any]) -> None:
         if kind != "comparison":
-            raise ValueError(f"expected 'comparison' first, got '{kind}'")
+            raise ValueError(f"the first line must be of kind 'comparison', but is '{kind}'")
         if record["version"] > VERSION:
             raise ValueError(f"written in version {record['version']}: upgrade imitate")
         self._head = {
@@ -230,9 +232,9 @@ class TrialFile:
             was, now = self.policies[letter], policies[letter]
             if was["sha256"] != now["sha256"]:
                 raise UserError(
-                    f"{self.path}: was begun with another policy {letter} ({was['name']}, "
-                    f"sha256 {was['sha256'][:12]}) than {now['name']} (sha256 {now['sha256'][:12]}): use the first "
-                    "one, or begin again with another --out"
+                    f"{self.path}: was begun with another policy {letter} ({was['name']}, sha256 "
+                    f"{was['sha256'][:12]}) than {now['name']} (sha256 {now['sha256'][:12]}): name the first "
+                    "policy again, or begin a new comparison with another --out"
                 )
         now = json.loads(json.dumps(settings))
         for name in {**self.settings, **now}:
@@ -270,12 +272,12 @@ class TrialFile:
     # ---- writing ---------------------------------------------------------------------------------
 
     def add(self, trial: Trial) -> None:
-        """Add a judged trial; it is on disk when this returns."""
+        """Add a judged trial; it is on disk when the method returns."""
         self._append({"kind": "trial", **asdict(trial)})
         self.trials.append(trial)
 
     def add_redo(self, redo: Redo) -> None:
-        """Add a trial that is repeated."""
+        """Add a trial that does not count and will be repeated."""
         self._append({"kind": "redo", **asdict(redo)})
         self.redos.append(redo)
 

@@ -1,4 +1,4 @@
-"""Detection of camera faults in an episode: pictures that repeat, or are suddenly exchanged, turned or recoloured.
+"""Detect camera faults in an episode: pictures that repeat, or are suddenly exchanged, turned or recoloured.
 
 Each camera's picture is compared with its previous one, in a grid of pixels. Between two control steps a scene changes
 little; if a restarted driver has exchanged, turned or recoloured a picture, it fits the previous one only after this is
@@ -24,7 +24,7 @@ Grid = NDArray[np.float64]
 _SIDE = 32
 """Number of rows and columns of pixels to compare."""
 _CHANGED = 0.02
-"""Mean change of pixels in [0, 1] from which a picture is checked: a fault if undoing it leaves at most a third."""
+"""Mean change of the pixels, in [0, 1], from which a picture is checked for a fault."""
 _UNDOING: dict[str, Callable[[Grid], Grid]] = {
     "is upside down": lambda grid: grid[::-1, ::-1],
     "is mirrored": lambda grid: grid[:, ::-1],
@@ -36,8 +36,9 @@ class CameraWatch:
     """Checks each picture of an episode.
 
     Args:
-        frozen: number of steps without a new picture that is an error, also where a few repeat in turn; 0 allows any.
-        least_s: shortest duration of the repetitions that is an error, in seconds.
+        frozen: number of steps without a new picture after which it is an error, also if a few pictures repeat in turn;
+            0 disables the check.
+        least_s: seconds without a new picture that must have passed, too, before it is an error.
     """
 
     def __init__(self, frozen: int, least_s: float) -> None:
@@ -83,7 +84,7 @@ class CameraWatch:
 
 
 def _changed(now: dict[str, Grid], before: dict[str, Grid]) -> str:
-    """Describe pictures that fit the previous ones only after a change is undone."""
+    """Describe a picture that fits the previous one only after an exchange, turn or change of colours is undone."""
     keys = [key for key in now if key in before and now[key].shape == before[key].shape]
     for key in keys:
         if words := _emptied(now[key], before[key]):
@@ -105,7 +106,7 @@ def _changed(now: dict[str, Grid], before: dict[str, Grid]) -> str:
 
 
 def _fits(undone: float, now: Grid, before: Grid) -> bool:
-    """Return True if ``undone``, the difference with a change undone, is below a third of the pictures' difference."""
+    """Return True if undoing a change reduces the difference of two pictures to ``undone``, below a third of it."""
     return 3 * undone < _difference(now, before)
 
 
@@ -115,9 +116,9 @@ def _difference(a: Grid, b: Grid) -> float:
 
 
 def _emptied(now: Grid, before: Grid) -> str:
-    """Describe a picture that has lost its scene, or the lower quarter or more of it, as in a frame that was cut off.
+    """Describe a picture of which at least the lower quarter has become uniform, as in a frame that was cut off.
 
-    Each of the lower rows varied before. White is no fault there, since a bright light gives it too.
+    Each of these rows varied in the previous picture. White rows are no fault, because a bright light causes them too.
     """
     filled = (now == now[-1, -1]).all(axis=(1, 2))
     varied = (before != before[:, :1]).any(axis=(1, 2))

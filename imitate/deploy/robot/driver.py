@@ -1,4 +1,4 @@
-"""Calls of drivers and devices, with checks of their results, and their errors as messages of one line.
+"""Call drivers and devices, check their results, and turn their errors into messages of one line.
 
 A driver may raise any error, even ``SystemExit``, and return any value: None for a lost frame, text, another shape.
 KeyboardInterrupt, :class:`RobotError` and :class:`UserError` pass unchanged.
@@ -43,7 +43,7 @@ def called(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def awaited(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a method that may take long, such as ``connect``; a line on stderr names one that does not return.
+    """Call a method that may take long, such as ``connect``; a line on stderr is printed if it does not return.
 
     Raises:
         DriverError: as of :func:`called`.
@@ -59,7 +59,7 @@ def awaited(function: Callable[..., Any], *args: Any) -> Any:
 
 
 LONG_S = 10.0
-"""Seconds after which a call that connects or closes is reported."""
+"""Seconds after which a call such as ``connect`` that has not returned is reported."""
 
 
 def report_unless(returned: threading.Event, seconds: float, words: str) -> None:
@@ -93,7 +93,7 @@ def first_seen(robot: Robot, looks: int = 3) -> Observation:
     """Return the first observation of a newly connected robot, with retries because its first packets may be lost.
 
     Raises:
-        DriverError: it failed ``looks`` times.
+        DriverError: the robot could not observe ``looks`` times.
     """
     try:
         return observed(robot)
@@ -105,21 +105,23 @@ def first_seen(robot: Robot, looks: int = 3) -> Observation:
 
 
 def checked(seen: Any, name: str) -> Observation:
-    """Convert a driver's value to an observation with arrays that the driver cannot change any more.
+    """Convert a driver's value to an observation whose arrays are copies, which the driver cannot change.
 
     Args:
         seen: an Observation or a mapping.
         name: name of the call that returned it.
 
     Raises:
-        DriverError: the value is neither.
+        DriverError: the value is neither an Observation nor a mapping of numbers.
     """
     if isinstance(seen, Mapping):
         seen = Observation(seen)
     if not isinstance(seen, Observation):
-        raise DriverError(f"{name}() gave {_kind(seen)}; wanted an Observation")
+        raise DriverError(f"{name}() returned {_kind(seen)}, but must return an Observation")
     if not isinstance(seen.values, Mapping):
-        raise DriverError(f"{name}() gave an Observation of {_kind(seen.values)}; wanted a mapping")
+        raise DriverError(
+            f"{name}() returned an Observation of {_kind(seen.values)}, but its values must be a mapping"
+        )
     for key, value in seen.values.items():
         if not isinstance(key, str) or not _is_numeric(value):
             raise DriverError(f"{name}() gave '{key}' as {_kind(value)}; wanted numbers")
@@ -150,7 +152,7 @@ def pose_of(robot: Robot, observation: Observation) -> Vector | None:
 
 
 def guided(device: Teleoperator, observation: Observation) -> Guidance:
-    """Return the guidance of a person at a device.
+    """Return the action and the events of a person at a device.
 
     Raises:
         DriverError: ``guide()`` raised an error, or did not return a Guidance of numbers and words.

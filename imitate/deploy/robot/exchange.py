@@ -1,4 +1,4 @@
-"""Exchange between a program's thread and a control loop: one action for each observation.
+"""Exchange observations and actions between a program's thread and a control loop.
 
 The program (a learner, an evaluation) may take any amount of time. The loop keeps its rate: it waits for the action
 until its control step is nearly over, and holds the pose if none has arrived. An action for an observation that is too
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 END = "end"
 """The event by which the program ends the loop's run."""
 _SHARE = 0.9
-"""Fraction of a control period spent waiting for an action; the rest is left for sending it."""
+"""Fraction of a control period for which the loop waits for an action; the rest of the period is for sending it."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ class Exchange(Teleoperator):
         self.enter()
 
     def attach(self, loop: ControlLoop) -> None:
-        """Set the control loop that uses this as its device; its ``on_step`` must be :meth:`on_step`."""
+        """Set the control loop that has this object as teleoperator and :meth:`on_step` as ``on_step``."""
         self._loop = loop
 
     # ---- the program's thread --------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin an episode: the next outcome is an observation without an action."""
+        """Begin an episode: the next outcome has an observation but no action."""
         with self._changed:
-            self._last = self._rest.copy()  # the receiver may change it
+            self._last = self._rest.copy()  # the caller may change the array
             self._done = self._last, False, False
             self._decided, self._outcome, self._events = None, None, frozenset()
         if self._device is not None:
@@ -100,7 +100,7 @@ class Exchange(Teleoperator):
         self.enter()
 
     def enter(self) -> None:
-        """Get ready for another run of the loop."""
+        """Reset the state for another run of the loop."""
         with self._changed:
             self._leaving = self._asleep = False
             self._begins = True
@@ -122,7 +122,7 @@ class Exchange(Teleoperator):
             found = self._outcome
         if found is None:
             run.result()
-            raise RobotError("the control loop ended by itself; begin a new episode")
+            raise RobotError("the control loop ended by itself: begin a new episode")
         return found
 
     def leave(self) -> None:
@@ -132,14 +132,14 @@ class Exchange(Teleoperator):
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let :meth:`outcome` check whether the run has ended."""
+        """Wake :meth:`outcome`, because the run has ended."""
         with self._changed:
             self._changed.notify_all()
 
     # ---- the loop's thread -----------------------------------------------------------------------
 
     def guide(self, observation: Observation) -> Guidance:
-        """Pass on an observation; return the program's action for it, or the person's."""
+        """Pass an observation to the program; return the program's action for it, or the person's."""
         with self._changed:
             self._publish(observation)
             decided = self._awaited()
@@ -177,7 +177,7 @@ class Exchange(Teleoperator):
             called(self._device.follow, action)
 
     def _publish(self, observation: Observation) -> None:
-        reward = called(self._robot.reward)  # an event during a pause is ignored
+        reward = called(self._robot.reward)  # events during a pause are ignored
         if self._done is None:
             return
         (action, intervened, held), self._done = self._done, None
@@ -225,7 +225,7 @@ class ControlThread:
         self._thread.start()
 
     def submit(self, function: Callable[[], Value]) -> Future[Value]:
-        """Call a function in the thread, after all earlier ones."""
+        """Call a function in the thread, after all functions of earlier calls."""
         answer: Future[Value] = Future()
 
         def work() -> None:

@@ -23,7 +23,7 @@ from imitate.errors import RobotError, UserError
 from imitate.system.extras import missing
 
 AXES = ("forward", "left", "up", "dpad_left", "dpad_up", "turn_left")
-"""Axes in the order of an action's numbers; each is positive in the direction of its name."""
+"""Axes in the order of the action dimensions; each is positive in the direction of its name."""
 BUTTONS = {
     "rightshoulder": "act",
     "righttrigger": "close",
@@ -35,7 +35,7 @@ BUTTONS = {
     "start": "end",
     "back": "quit",
 }
-"""Roles by SDL's names of the buttons; the two triggers count as buttons, pressed beyond half of their travel."""
+"""Roles of the buttons, by SDL's names; the two triggers count as buttons, pressed beyond half of their travel."""
 _FULL = 32767.0
 
 
@@ -52,9 +52,9 @@ class Gamepad(Handheld):
         grace_s: seconds for which the pose is kept after the button was released.
         gripper: see :class:`imitate.deploy.robot.handheld.Pushes`.
         mode: see :class:`imitate.deploy.robot.handheld.Pushes`.
-        index: index of the pad, if there are several.
-        keys: true to also read keys that end an episode from the terminal.
-        source: access to the pad; SDL's by default.
+        index: index of the gamepad if several are connected, from 0.
+        keys: true to let keys of the terminal end an episode, too.
+        source: reader of the gamepad; by default through SDL.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SDLGamepad:
             UserError: there is no gamepad, or SDL is not installed.
         """
         sdl = self._sdl = sdl_library()
-        sdl.SDL_SetHint(b"SDL_NO_SIGNAL_HANDLERS", b"1")  # leave Ctrl-C to Python
+        sdl.SDL_SetHint(b"SDL_NO_SIGNAL_HANDLERS", b"1")  # Python, not SDL, handles Ctrl-C
         sdl.SDL_SetHint(b"SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", b"1")
         if sdl.SDL_Init(sdl.SDL_INIT_GAMECONTROLLER):
             raise UserError(f"gamepads cannot be used: {_text(sdl.SDL_GetError())}")
@@ -114,9 +114,9 @@ class SDLGamepad:
             others = [_text(sdl.SDL_JoystickNameForIndex(place)) for place in places]
             self.close()
             raise UserError(
-                f"there is no gamepad {self._index}; SDL finds {len(pads)} among the devices "
-                f"{others or 'none'}. An unknown pad needs a line in the variable "
-                "SDL_GAMECONTROLLERCONFIG; on Linux /dev/input must be readable"
+                f"there is no gamepad {self._index}; SDL finds {len(pads)} among the devices {others or 'none'}. "
+                "Describe an unknown gamepad in the environment variable SDL_GAMECONTROLLERCONFIG; on Linux make "
+                "/dev/input readable"
             )
         self._pad = sdl.SDL_GameControllerOpen(pads[self._index])
         if not self._pad:
@@ -180,7 +180,7 @@ def reading_of(raw: Mapping[str, float], down: set[str]) -> Reading:
 def sdl_library() -> Any:
     """Import SDL's module; raise UserError if it is not installed."""
     try:
-        with warnings.catch_warnings():  # it warns that it uses the SDL library installed with it
+        with warnings.catch_warnings():  # the package warns that it uses its own SDL library
             warnings.simplefilter("ignore")
             import sdl2
     except ImportError as error:

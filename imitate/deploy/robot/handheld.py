@@ -1,11 +1,11 @@
-"""Teleoperation devices with axes and buttons: the common code of gamepads and SpaceMice.
+"""Common code of teleoperation devices with axes and buttons: gamepads and SpaceMice.
 
 A device acts while a person pushes it or holds its ``act`` button. For a short time afterwards the pose is kept, so
-that control does not return to the policy between two movements. In a new episode it acts only after it was released
-once. While a policy acts, the gripper's command follows the policy's, so that the gripper drops nothing when a person
-takes over.
+that control does not return to the policy between two movements. In a new episode the device acts only after it was
+released once. While a policy acts, the gripper's command follows the policy's, so that the gripper drops nothing when a
+person takes over.
 
-Pushes become actions as for keyboards.
+:class:`Pushes` converts pushes to actions, for keyboards too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Pushes:
 
     def __init__(self, scale: float, gripper: Gripper, mode: Mode | None) -> None:
         if not 0 < scale <= 1:
-            raise UserError(f"scale is {scale}; wanted a number above 0, at most 1")
+            raise UserError(f"scale is {scale}, but must be a number above 0 and at most 1")
         if mode not in ("relative", "absolute", None):
             raise UserError(f"mode is '{mode}'; wanted relative or absolute")
         if gripper not in (True, False, "inverted"):
@@ -61,8 +61,8 @@ class Pushes:
         """Read the range of the actions from a robot.
 
         Raises:
-            UserError: the range is infinite, so a fraction of it is undefined; or it is unknown whether zero keeps the
-                pose; or the robot's pose contradicts the mode.
+            UserError: the range is infinite, so that a fraction is undefined; it is unknown whether an action of zeros
+                keeps the pose; or the robot's pose contradicts the mode.
         """
         self._robot = robot
         self._low, self._high = map(np.asarray, (robot.limits.low, robot.limits.high))
@@ -72,28 +72,27 @@ class Pushes:
                 "(--limits)"
             )
         self.size = len(self._low) - self.has_gripper
-        """Number of values in an action, without the gripper."""
+        """Number of action dimensions without the gripper."""
         if self.has_gripper:
             ends = (self._high[-1], self._low[-1])
             self._open, self._closed = ends if self._inverted else ends[::-1]
         self._mode = self._mode_of(pose_of(robot, first_seen(robot)))
 
     def _mode_of(self, pose: Vector | None) -> Mode:
-        """Return the mode of a robot with such a pose."""
+        """Return the mode that fits a robot's ``pose()``."""
         if pose is None:
             if self._given is None:
                 raise UserError(
-                    "the robot does not report its pose, so it is unknown whether zero keeps "
-                    "it: implement pose(), or set mode=relative if an action is a change and "
-                    "zero keeps the pose"
+                    "the robot does not report its pose, so it is unknown whether an action of zeros keeps the pose: "
+                    "implement pose(), or set mode=relative if actions are changes of the pose"
                 )
             return self._given
         if not pose[: self.size].any():
             return self._given or "relative"
         if self._given == "relative":
             raise UserError(
-                "mode is relative, but zero does not keep the pose of this robot, whose "
-                "actions are poses: leave mode out, or use absolute"
+                "mode is relative, but the robot's actions are poses, so an action of zeros would move it: leave "
+                "mode out, or set mode=absolute"
             )
         return "absolute"
 
@@ -119,7 +118,7 @@ class Pushes:
         self._grip = float(self._closed if close else self._open)
 
     def follow(self, action: ArrayLike) -> None:
-        """Adopt the gripper command of an action from another source, so that a take-over does not open the gripper."""
+        """Take the gripper command from a policy's action, so that a take-over does not open the gripper."""
         if self.has_gripper:
             self._grip = float(np.asarray(action)[-1])
 
@@ -145,8 +144,12 @@ class Pushes:
             action = rest + self._scale * room * whole
         else:
             if pose is None:
-                raise UserError("mode absolute needs a robot that provides its pose")
-            # What is not pushed keeps its command: an arm that sags below each command would sink with its pose.
+                raise UserError(
+                    "mode absolute needs the robot's pose, but pose() returned None: implement pose(), "
+                    "or set mode=relative"
+                )
+            # Dimensions without a push keep their last command: an arm that sags would sink if they took the measured
+            # pose.
             at = pose if self._kept is None else np.where(whole == 0, self._kept, pose)
             action = at + (self._high - self._low) * self._scale * self._passed_s * whole
             grip = float(at[-1])
@@ -166,7 +169,7 @@ _GRIP_S = 0.5
 
 @dataclass(frozen=True)
 class Reading:
-    """State of a device.
+    """Reading of a device: pushes and pressed buttons.
 
     Attributes:
         axes: pushes in [-1, 1] by name.
@@ -178,11 +181,11 @@ class Reading:
 
 
 class DeviceSource(Protocol):
-    """Interface of one device."""
+    """Interface of a reader for one kind of device."""
 
     name: str
     axes: tuple[str, ...]
-    """Names of the axes, in the order of an action's numbers."""
+    """Names of the axes, in the order of the action dimensions."""
 
     def open(self) -> None:
         """Open the device; raises UserError if no device is connected."""
@@ -195,18 +198,18 @@ class DeviceSource(Protocol):
 
 
 class Handheld(Teleoperator):
-    """A device with axes and buttons.
+    """Teleoperation device with axes and buttons.
 
     Args:
-        source: the device.
+        source: reader of the device.
         pushes: converts pushes to actions.
-        axes: for each number of an action besides the gripper, the name of an axis (with ``-`` for the opposite
-            direction), or None for a number that stays; None uses the device's axes in order.
-        buttons: roles (see :data:`ROLES`) by name of button.
+        axes: for each action dimension except the gripper the name of an axis (with ``-`` for the opposite direction),
+            or None for a dimension that is not moved; None uses the device's axes in order.
+        buttons: role of each button (see :data:`ROLES`), by the button's name.
         hold: true to act only while an ``act`` button is held; otherwise pushing suffices.
         dead_band: pushes up to this value are ignored, in [0, 1).
         grace_s: seconds for which the pose is kept after the last push.
-        keys: true to also read keys that end an episode from the terminal, if there is one.
+        keys: true to let keys of the terminal, if there is one, end an episode, too.
 
     Raises:
         UserError: a setting is invalid.
@@ -251,7 +254,7 @@ class Handheld(Teleoperator):
         """Open the device.
 
         Raises:
-            UserError: there is no device, or its axes do not fit the robot's actions.
+            UserError: no device is connected, or its axes do not fit the robot's actions.
         """
         self._pushes.connect(robot)
         self._axes = self._fitting(self._pushes.size)
@@ -299,7 +302,7 @@ class Handheld(Teleoperator):
         return frozenset(self._buttons[button] for button in buttons if button in self._buttons)
 
     def _begin(self) -> None:
-        """Begin an episode: the device must be at rest once, and the gripper is open."""
+        """Begin an episode with an open gripper; the device acts only after it was at rest once."""
         self._pushes.begin()
         self._rested = False
         self._until = self._grip_until = -np.inf
@@ -328,7 +331,7 @@ class Handheld(Teleoperator):
         return self._pushes.action(push if acting else np.zeros_like(push), observation)
 
     def _push(self, reading: Reading) -> NDArray[np.float64]:
-        """Return the pushes (A without the gripper,), measured from the edge of the dead band."""
+        """Return pushes in [-1, 1] for all action dimensions but the gripper, measured from the dead band's edge."""
         push = np.zeros(len(self._axes))
         for place, axis in enumerate(self._axes):
             if axis is not None:
@@ -339,7 +342,7 @@ class Handheld(Teleoperator):
         return beyond
 
     def _fitting(self, size: int) -> list[str | None]:
-        """Return an axis for each number of an action besides the gripper."""
+        """Return the axis of each action dimension except the gripper, or None for a dimension that is not moved."""
         chosen = list(self._source.axes if self._given is None else self._given)
         if self._given is None:
             chosen = chosen[:size]
@@ -352,7 +355,7 @@ class Handheld(Teleoperator):
         return chosen
 
     def _typed(self) -> frozenset[str]:
-        """Return the events of keys in the terminal."""
+        """Return the events of keys pressed in the terminal since the last call."""
         keys = "" if self._terminal is None else self._terminal.read()
         return frozenset(EVENTS[key] for key in keys if key in EVENTS)
 

@@ -23,7 +23,7 @@ from imitate.deploy.robot.terminal import EVENTS, TerminalKeys
 from imitate.system import clock
 
 PAIRS = (("w", "s"), ("a", "d"), ("r", "f"), ("u", "j"), ("i", "k"), ("o", "l"))
-"""Keys that raise and lower each number of an action."""
+"""For each action dimension the key that raises its value and the key that lowers it."""
 
 
 class Keyboard(Teleoperator):

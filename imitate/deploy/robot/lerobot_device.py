@@ -1,4 +1,4 @@
-"""LeRobot's devices: functions to create them by type, connect them, and read names and ranges of their motors.
+"""Create LeRobot's devices by type, connect them, and read names and ranges of their motors.
 
 LeRobot registers a device when the module of its configuration is imported. So all of LeRobot's modules of a kind are
 imported, and the installed plug-ins (distributions called ``lerobot_robot_*``, ``lerobot_teleoperator_*`` and
@@ -36,8 +36,8 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
 
     Args:
         kind: ``robot`` or ``teleoperator``.
-        name: LeRobot's name of the type, such as ``so101_follower``; for None the error gives an example.
-        options: fields of its configuration; nested ones, such as ``cameras``, as dicts or as YAML text.
+        name: LeRobot's name of the type, such as ``so101_follower``; None raises an error that names an example.
+        options: fields of the type's configuration; nested fields, such as ``cameras``, as dicts or as YAML text.
 
     Raises:
         UserError: LeRobot is not installed, there is no such type, or it does not accept the options.
@@ -48,11 +48,11 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
         )
     try:
         package = import_module(f"lerobot.{kind}s")
-        import draccus  # LeRobot's reader of configurations
+        import draccus  # the package with which LeRobot parses configurations
     except ImportError as error:
         raise UserError(
-            f"LeRobot's {kind}s need LeRobot, in an environment without robosuite, which needs an older numpy: "
-            f"{missing('lerobot-robots', error)}"
+            f"LeRobot's {kind}s need the package lerobot, in a Python environment without robosuite, which needs an "
+            f"older numpy: {missing('lerobot-robots', error)}"
         ) from error
     base = getattr(package, _CONFIGS[kind])
     failed = _import_types(package.__name__)
@@ -67,7 +67,7 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
             _keep_torque(config, options)
         return getattr(package, f"make_{kind}_from_config")(config)
     except Exception as error:  # LeRobot, a plug-in or a manufacturer's SDK may raise any error
-        # LeRobot's error repeats the whole configuration; its cause, the plug-in's error, is shorter.
+        # LeRobot's message repeats the whole configuration; the error that caused it is shorter.
         why = first_line(error.__cause__ or error)
         raise UserError(f"LeRobot's {kind} '{name}' cannot be made: {why}") from error
 
@@ -89,7 +89,7 @@ def open_device(kind: Kind, device: Any, calibrate: bool, given: Mapping[str, An
     try:
         device.connect(**({"calibrate": calibrate} if "calibrate" in takes else {}))
         calibrated = device.is_calibrated
-        # In some of LeRobot's devices this is a method, or None if there is nothing to calibrate.
+        # In some of LeRobot's devices is_calibrated is a method, or None if there is nothing to calibrate.
         is_ready = (calibrated() if callable(calibrated) else calibrated) is not False
     except Exception as error:
         close_device(device)
@@ -107,7 +107,8 @@ def open_device(kind: Kind, device: Any, calibrate: bool, given: Mapping[str, An
     )
     file = getattr(device, "calibration_fpath", "its file")
     raise UserError(
-        f"LeRobot's '{given['type']}' is not calibrated, or differs from {file}; do: lerobot-calibrate {said}"
+        f"LeRobot's '{given['type']}' is not calibrated, or its motors differ from the calibration in {file}: run "
+        f"lerobot-calibrate {said}"
     )
 
 
@@ -118,7 +119,7 @@ def close_device(device: Any) -> None:
 
 
 def number_names(features: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the numbers in LeRobot's features, in their order.
+    """Return the names of the numbers in an array, in the order of LeRobot's features.
 
     Args:
         features: ``{name: float}``, or ``{"names": {name: index}, "shape": ...}`` as for gamepads.
@@ -132,8 +133,8 @@ def number_names(features: Mapping[str, Any]) -> tuple[str, ...]:
 def ranges_of(device: Any, names: Iterable[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return lowest and highest positions (A,) of the named motors, in the units of actions; infinite if unknown.
 
-    They come from ``joint_limits`` of the configuration, else from the unit of a motor: from -100 to 100, from 0 to
-    100, or degrees within the range of its calibration.
+    They are ``joint_limits`` of the configuration, or else follow from the unit of a motor: -100 to 100, 0 to 100, or
+    the calibrated range in degrees.
     """
     arms = [("", device)]
     arms += [(f"{arm[:-3]}", getattr(device, arm)) for arm in _ARMS if hasattr(device, arm)]
@@ -160,7 +161,7 @@ def type_of(device: Any) -> str:
 
 
 def _import_types(package: str) -> list[tuple[str, str]]:
-    """Import modules and plug-ins, which register their types; return failed ones with the reason."""
+    """Import modules and plug-ins, which register their types; return the names of failed ones with the reason."""
     from lerobot.utils.import_utils import register_third_party_plugins
 
     rooms = (package, "lerobot.cameras")
@@ -173,7 +174,7 @@ def _import_types(package: str) -> list[tuple[str, str]]:
 def _import_error(module: str) -> str | None:
     try:
         import_module(module)
-    except Exception as error:  # the missing SDK of one device must not prevent the use of others
+    except Exception as error:  # if the SDK of one device is missing, others can still be used
         return first_line(error)
     return None
 
@@ -197,7 +198,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _keep_torque(config: Any, given: Any) -> None:
-    """Keep the torque on at the end, also for both arms of a bimanual robot, unless the options set it."""
+    """Add the option that keeps the torque on at disconnecting, for each arm, unless the options set it."""
     said = given if isinstance(given, Mapping) else {}
     for field in fields(config):
         value = getattr(config, field.name)
@@ -223,7 +224,7 @@ def _range_of(arms: list[tuple[str, Any]], name: str) -> tuple[float, float]:
 
 
 def _range_on_bus(bus: Any, motor: str) -> tuple[float, float]:
-    """Return the range of a motor, which depends on its unit, as in LeRobot's ``MotorsBus``."""
+    """Return the range of a motor's positions, which depends on the unit as in LeRobot's ``MotorsBus``."""
     unit = getattr(getattr(bus.motors[motor], "norm_mode", None), "value", None)
     if unit == "range_0_100":
         return 0.0, 100.0

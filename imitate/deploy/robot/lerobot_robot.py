@@ -43,17 +43,17 @@ _SLACK = 0.02
 
 
 class LeRobotRobot(Robot):
-    """Robot of LeRobot. Its calls are made one after the other, because a motor bus accepts one at a time.
+    """Robot of LeRobot; only one call is made at a time, because a motor bus accepts no more.
 
     Args:
         type: LeRobot's name of the robot's type, such as ``so101_follower``; or a robot of LeRobot, not connected.
         calibrate: true to let LeRobot calibrate the robot if needed, which asks questions at the terminal.
-        rest: values that keep the robot at rest, by the name of an action. Joints have their measured positions without
-            it, and speeds 0.
-        grippers: names of actions that keep their last command at rest, so that a gripper does not let go; None for all
-            with "gripper" in their name.
-        at_stop: ``pose``: the robot gets its own pose as target; ``torque_off``: its motors are switched off, so
-            that an arm falls.
+        rest: values that keep the robot at rest, by the name of an action dimension. Others are kept at rest by the
+            measured position of a joint, or a speed of 0.
+        grippers: names of action dimensions that keep their last command at rest, so that a gripper does not let go;
+            None for all with "gripper" in their name.
+        at_stop: ``pose`` sends the measured pose as target to stop the robot; ``torque_off`` switches the motors off,
+            so that an arm falls.
         config: fields of the type's configuration: ``port``, ``id``, ``cameras``, ``max_relative_target`` ...
 
     Raises:
@@ -61,7 +61,7 @@ class LeRobotRobot(Robot):
             keep the robot at rest.
 
     Attributes:
-        action_names: names of the numbers of an action.
+        action_names: names of the action dimensions.
         limits: limits of each joint according to LeRobot; unknown ones are infinite, and then nothing is sent.
     """
 
@@ -106,7 +106,7 @@ class LeRobotRobot(Robot):
         """Open bus and cameras, and measure the robot's pose. LeRobot switches the torque of arms off for a moment.
 
         Raises:
-            UserError: it cannot be connected, is not calibrated, or gives no observation.
+            UserError: the robot cannot be connected, is not calibrated, or gives no observation.
         """
         given = {"type": self._type, **self._config}
         open_device("robot", self._device, self._calibrate, given)
@@ -155,7 +155,7 @@ class LeRobotRobot(Robot):
         """Send targets to the motors. LeRobot's ``max_relative_target`` shortens them further if it is set.
 
         Raises:
-            UserError: a number of the action has no limits.
+            UserError: an action dimension has no limits.
             RobotError: the action is not finite. Errors of LeRobot pass unchanged.
         """
         box = np.isfinite(self.limits.low) & np.isfinite(self.limits.high)
@@ -169,10 +169,9 @@ class LeRobotRobot(Robot):
             self._send_targets(dict(zip(self.action_names, map(float, action), strict=True)))
 
     def hold(self) -> None:
-        """Send the pose measured in the first step without an action, so that an arm does not sink further.
+        """Send the pose that was measured in the first step without an action, so that an arm does not sink.
 
-        If the pose was not measured after the last command, send that command again, because an older pose lags behind
-        it.
+        If no pose was measured after the last command, send this command again, because older poses lag behind it.
         """
         with self._lock:
             if self._still is None and self._moved_since():
@@ -180,10 +179,10 @@ class LeRobotRobot(Robot):
             self._send_targets(self._standing())
 
     def stop(self) -> None:
-        """Send the pose in which the robot is, or switch its torque off (``at_stop``).
+        """Send the measured pose as target, or switch the torque off (``at_stop``).
 
-        The pose is measured after the last command, and at most 0.2 s ago. If that fails, or a call hangs for 0.2 s (in
-        a camera, for instance), the last measured pose is used.
+        The pose is measured after the last command, and at most 0.2 s ago. If measuring fails, or a call hangs for 0.2
+        s (in a camera, for instance), the last measured pose is used.
         """
         if not self._connected:
             return
@@ -205,7 +204,7 @@ class LeRobotRobot(Robot):
     def pose(self, observation: Observation) -> NDArray[np.float64]:
         """Return the measured positions, 0 for speeds, and the last command of grippers.
 
-        A joint outside its limits by at most 2 % of their range is set to their edge, because resting arms may be
+        A joint outside its limits by at most 2 % of the range counts as at the limit, because resting arms may be
         there.
         """
         measured = dict(zip(self._numbers, observation.values.get("state", ()), strict=True))
@@ -220,7 +219,7 @@ class LeRobotRobot(Robot):
     # ---- calls of LeRobot while the lock is held -----------------------------------------------------
 
     def _look(self) -> tuple[float, dict[str, Any]]:
-        """Return the time of an observation, and LeRobot's observation."""
+        """Return LeRobot's newest observation, after the time at which it was captured."""
         began = clock.now()
         stamp = min(began, self._oldest_image())
         seen = self._device.get_observation()
@@ -235,7 +234,7 @@ class LeRobotRobot(Robot):
     def _oldest_image(self) -> float:
         """Return the capture time of the oldest image of the next observation; infinite if no camera reports it.
 
-        It is read before the observation: an image that arrives meanwhile is newer than reported, never older.
+        The time is read before the observation: an image that arrives in between is newer than the time, never older.
         """
         cameras = getattr(self._device, "cameras", None) or {}
         stamps = [getattr(camera, "latest_timestamp", None) for camera in cameras.values()]
@@ -243,17 +242,17 @@ class LeRobotRobot(Robot):
         return clock.now() - max(ages) if ages else np.inf
 
     def _standing(self) -> dict[str, float]:
-        """Return the action that keeps the robot where it was when it was last moved."""
+        """Return the action that keeps the pose that was measured when the robot was last moved."""
         if self._still is None:
             self._still = self._at_rest(self._last_seen()[1])
         return self._still
 
     def _moved_since(self) -> bool:
-        """Return True if a command was sent after the robot was measured."""
+        """Return True if a command was sent after the last measurement of the pose."""
         return self._last_seen()[0] < self._sent_at
 
     def _look_in_time(self) -> None:
-        """Measure again; if that takes too long or fails, keep the last measured pose."""
+        """Measure the pose; if that takes too long or fails, keep the last measured pose."""
 
         def look() -> None:
             with contextlib.suppress(Exception):
@@ -324,5 +323,5 @@ def _is_shape(feature: Any) -> bool:
 
 
 def _key(name: str, shape: Any) -> str:
-    """Return the name of an array as in converted datasets."""
+    """Return the name that an array of LeRobot's features has in converted datasets."""
     return f"{name}_image" if len(shape) == 3 else name

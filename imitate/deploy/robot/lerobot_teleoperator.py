@@ -38,21 +38,21 @@ _LONGEST_STEP_S = 0.2
 
 
 class LeRobotTeleoperator(Teleoperator):
-    """A teleoperation device of LeRobot; its actions are put into the order of the robot's.
+    """Teleoperation device of LeRobot, whose actions are put into the order of the robot's action dimensions.
 
     Args:
         type: LeRobot's name of the device's type, such as ``so101_leader``; or a device of LeRobot, not connected.
         calibrate: true to let LeRobot calibrate the device if needed, which asks questions at the terminal.
-        acts: when the person acts, on a device without LeRobot's event ``is_intervention``: ``always``, or from one
+        acts: when the person acts, for a device without LeRobot's event ``is_intervention``: ``always``, or from one
             press of the space bar to the next (``key``), for ``--take-over``. A device with motors follows the robot
-            while the person does not act, and is without torque while the person does.
+            while the policy acts, and has no torque while the person acts.
         keys: true if keys of the terminal end episodes; None means only if there is a terminal and the device has no
             events.
-        follow_speed: largest speed at which a device follows, in units of its action per second.
+        follow_speed: largest speed at which a device follows the robot, in units of its action per second.
         config: fields of the type's configuration: ``port``, ``id`` ...
 
     Raises:
-        UserError: LeRobot is not installed, has no such type, or it does not take the configuration.
+        UserError: LeRobot is not installed, has no such type, or the type does not accept the configuration.
     """
 
     def __init__(
@@ -87,11 +87,12 @@ class LeRobotTeleoperator(Teleoperator):
         """Open the device.
 
         Raises:
-            UserError: it does not provide the robot's action, cannot be connected, or is not calibrated.
+            UserError: the device does not provide the robot's action dimensions, cannot be connected, or is not
+                calibrated.
         """
         try:
             own = number_names(self._device.action_features)
-        except Exception as error:  # such as LeRobot's keyboard
+        except Exception as error:  # for example LeRobot's keyboard device
             why = first_line(error)
             raise UserError(f"LeRobot's '{self._type}' gives no action: {why}") from error
         self._names = own if robot.action_names is None else robot.action_names
@@ -146,7 +147,7 @@ class LeRobotTeleoperator(Teleoperator):
         if self._goal is None:
             given = self._call(self._device.get_action)
             self._goal = {name: float(given[name]) for name in features if name in given}
-            self._feed()  # before the torque is on: a motor would move to an old goal
+            self._feed()  # set before the torque is on, otherwise a motor would move to an old goal
             self._torque(on=True)
         else:
             step = self._speed * min(now - self._followed, _LONGEST_STEP_S)

@@ -27,7 +27,7 @@ from imitate.system.extras import missing
 class JerkTrajectory:
     """Fastest trajectory to a target that may change at each control step.
 
-    Dimensions are not synchronized, because synchronized ones may overshoot a target and so leave the box.
+    Dimensions are not synchronized, because synchronized dimensions may overshoot a target and leave the box.
 
     Args:
         speed: (A,) largest speed.
@@ -77,7 +77,7 @@ class JerkTrajectory:
 Vector = NDArray[np.float64]
 
 Answer = Literal["scale", "clip", "refuse"]
-"""Treatment of a change that is too large: shorten it but keep its direction, clip each number, or raise an error."""
+"""Treatment of an action whose change is too large: scale the change, clip each dimension, or raise an error."""
 
 
 _MOTION = ("step", "speed", "acceleration", "jerk")
@@ -98,11 +98,11 @@ class ActionLimits:
 
     Attributes:
         low, high: (A,) lowest and highest action.
-        margin: distance to keep from both, at least 0.
+        margin: distance to keep from ``low`` and ``high``, at least 0.
         step: largest change of the command from one control step to the next.
-        speed: largest change per second.
-        acceleration: largest change of that speed per second; the command then also slows down in time before the edge
-            of the box.
+        speed: largest change of the command per second.
+        acceleration: largest change of the speed per second; with it the command also slows down before the edge of the
+            box.
         from_measured: largest distance of the command from the measured pose, if the robot provides it.
         answer: ``scale`` a step that is too large as a whole, ``clip`` it dimension by dimension, or ``refuse`` it.
             A command outside the box is moved to its edge, or refused with ``refuse``.
@@ -138,7 +138,7 @@ class ActionLimits:
                 raise UserError(f"{name} is {_shown(value)}; wanted numbers above 0")
         if not np.isfinite(self.margin).all() or not (np.asarray(self.margin) >= 0).all():
             raise UserError(f"margin is {_shown(self.margin)}; wanted finite numbers, at least 0")
-        if not self._has_room():  # it is false with NaN, too
+        if not self._has_room():  # the comparison is false with NaN, too
             raise UserError(
                 f"low is {_shown(self.low)} and high is {_shown(self.high)} with a margin of "
                 f"{_shown(self.margin)}: each high must be above its low by more than two "
@@ -182,7 +182,7 @@ class ActionLimits:
         return found
 
     def far_outside(self, pose: ArrayLike) -> NDArray[np.bool_]:
-        """Return (A,) True where a measured pose exceeds ``low`` or ``high`` by over a tenth of their range."""
+        """Return (A,) True where a measured pose exceeds ``low`` or ``high`` by more than a tenth of the range."""
         low, high, margin = map(np.asarray, (self.low, self.high, self.margin))
         room = np.maximum(_OUTSIDE * self.ranges(), margin)
         found: NDArray[np.bool_] = (low - pose > room) | (pose - high > room)
@@ -237,7 +237,7 @@ class ActionLimits:
 
 @dataclass
 class LimitCounts:
-    """Number of actions that each limit has changed."""
+    """Number of actions changed by each limit."""
 
     actions: int = 0
     changed: Counter[str] = field(default_factory=Counter)
@@ -282,12 +282,12 @@ class LimitFilter:
         """Begin at rest, with new :attr:`counts`.
 
         Args:
-            at: (A,) the action that keeps the robot where it is, from which the first action is limited; None if there
-            is no such action, so that the first one is only moved into the box.
+            at: (A,) action that keeps the robot's current pose, from which the change of the first action is limited.
+                With None the first action is only moved into the box.
 
         Raises:
-            LimitError: ``at`` is not finite, of another size, or outside the box by more than a sensor's noise, or
-            None although the jerk is limited.
+            LimitError: ``at`` is not finite, has another size, is outside the box by more than sensor noise, or is
+                None although the jerk is limited.
         """
         self._last, self._change = None, np.zeros(self.limits.size)
         self.counts = LimitCounts()
@@ -313,10 +313,10 @@ class LimitFilter:
         """Continue from rest, after control steps in which the robot held its pose.
 
         Args:
-            at: (A,) the action that keeps the robot where it is; or None if unknown, to use the last command.
+            at: (A,) action that keeps the robot's current pose, or None to continue from the last command.
 
         Raises:
-            LimitError: ``at`` is not finite, of another size, or impossibly far outside the box.
+            LimitError: ``at`` is not finite, has another size, or is too far outside the box to be a measurement.
         """
         pose = self._last if at is None else self._checked(at, "the present pose")
         if pose is not None and self.limits.far_outside(pose).any():
@@ -343,8 +343,8 @@ class LimitFilter:
             measured: (A,) the measured pose in the units of the action, for ``from_measured``.
 
         Raises:
-            LimitError: the action is not finite or of another size, or exceeds limits whose answer is ``refuse``.
-            The filter's state is then unchanged.
+            LimitError: the action is not finite, has another size, or exceeds limits whose answer is ``refuse``.
+                The state of the filter then stays unchanged.
         """
         wanted = self._checked(action, "the action")
         reasons: list[str] = []
@@ -423,7 +423,7 @@ class LimitFilter:
     def _shortened(
         self, wanted: Vector, origin: Vector, most: Vector, name: str, reasons: list[str]
     ) -> Vector:
-        """Shorten ``wanted`` to at most ``most`` (A,) from ``origin``."""
+        """Move ``wanted`` towards ``origin`` until each dimension differs by at most ``most`` (A,)."""
         change = wanted - origin
         size = np.abs(change)
         if (size <= most).all():
@@ -441,7 +441,7 @@ def _braking(distance: Vector, gain: Vector) -> Vector:
     Let g be ``gain``, the largest difference of two successive changes. A change c and the k changes that slow it down
     to rest, c - g, ... c - k g, add up to (k + 1) c - g k (k + 1) / 2, with the largest k for which c > k g.
     """
-    distance = np.minimum(distance, 1e12 * gain)  # finite also for a box without limits
+    distance = np.minimum(distance, 1e12 * gain)  # infinite for a box without limits
     k = np.floor((np.sqrt(1.0 + 8.0 * distance / gain) - 1.0) / 2.0)
     result: Vector = (distance + 0.5 * gain * k * (k + 1.0)) / (k + 1.0)
     return result

@@ -72,9 +72,9 @@ _POLICY, _RECORDING = "the policy", "what follows each step, such as recording,"
 
 
 class LoopPolicy(Protocol):
-    """Policy interface for the loop: :class:`imitate.RolloutPolicy`, a remote one, an asynchronous one.
+    """Interface of a policy for the loop: :class:`imitate.RolloutPolicy`, a remote or an asynchronous policy.
 
-    It may also have ``control_freq`` (Hz), ``obs_keys`` and ``cut_plan()``.
+    A policy may also have ``control_freq`` (Hz), ``obs_keys`` and ``cut_plan()``.
     """
 
     def start_episode(self, lang: str | None = None) -> None:
@@ -114,10 +114,10 @@ class ControlLoop:
         rate_hz: control steps per second.
         safety: settings that determine when to hold and when to stop.
         teleoperator: connected device that takes over whenever it returns an action; its events end episodes.
-        any_rate: true to allow a rate other than the demonstrations', which makes motions slower or faster, and other
-            than the robot's own.
+        any_rate: true to allow a rate that differs from that of the demonstrations, with which motions are slower or
+            faster, or from the robot's own.
         dry_run: true to observe and predict, but send nothing.
-        slow: factor in (0, 1] on the limits of step, speed and acceleration.
+        slow: factor in (0, 1] by which the limits of step, speed and acceleration are multiplied.
         on_step: called after each control step; its errors end the episode.
         look: returns the reason why the policy must not act on an observation, or ''.
 
@@ -167,13 +167,13 @@ class ControlLoop:
         ends: frozenset[str] = frozenset({"success", "failure", "discard", "redo", "end", "quit"}),
         until_success: bool = False,
     ) -> Report:
-        """Control the robot for an episode; it is at rest when this returns or raises.
+        """Control the robot for an episode; the robot is at rest when the method returns or raises an error.
 
         Args:
             steps: number of control steps, or None to run until an event of the teleoperator.
             lang: instruction for a multi-task policy.
             ends: events of the teleoperator that end the episode.
-            until_success: true to also end it when the robot reports success.
+            until_success: true to end the episode also when the robot reports success.
 
         Raises:
             RobotError: it was not safe to continue; the message contains the reason.
@@ -196,7 +196,7 @@ class ControlLoop:
                 stop_robot(self.robot, self.safety.stop_attempts)
                 report.stop_s, stopped = clock.now() - began, True
         finally:
-            if not stopped:  # Ctrl-C came just before the stop above, or the stop raised an error
+            if not stopped:  # Ctrl-C came just before the stop above, or the stop failed
                 stop_robot(self.robot, self.safety.stop_attempts)
         return report
 
@@ -262,7 +262,7 @@ class _Episode:
                 continue
             now = clock.now()
             self._count_late(now > deadline)
-            # The delay of a late step is not made up for: the next one starts at once and has its whole period.
+            # The delay of a late step is not caught up: the next step starts at once and has a whole period.
             clock.sleep(max(0.0, deadline - now))
         self._refuse_an_end_in_vain()
 
@@ -339,10 +339,10 @@ class _Episode:
         return action, "nothing is planned"
 
     def _doubts(self, person_acts: bool) -> bool:
-        """Return true if a person is to act, because the policy was unsure for some steps.
+        """Return True if a person must act because the policy was unsure for several steps.
 
         Raises:
-            RobotError: it is so unsure that the robot is stopped, or it predicts too high a cost.
+            RobotError: the policy is so unsure that the robot is stopped, or predicts too high a cost.
         """
         safety, extras = self._safety, getattr(self._policy, "last_extras", {})
         cost = float(extras["cost"].max()) if "cost" in extras else -math.inf
@@ -362,7 +362,7 @@ class _Episode:
                 f"stopped ({self._report})"
             )
         self._asks = self._unsure["ask_above"] >= safety.unsure_steps
-        # the plan is made anew: the robot does not move along it while it waits
+        # after waiting, the policy plans again
         self._person_acted = self._person_acted or self._asks
         return self._asks
 
@@ -441,7 +441,7 @@ class _Episode:
         return f"{words}; let it return at once, and do slow work in a thread of the driver"
 
     def _timed(self, name: str, function: Callable[..., _Result], *args: Any) -> _Result:
-        """Call a part of a control step, and record its duration."""
+        """Call a function that is part of a control step, and record the duration under ``name``."""
         began = clock.now()
         try:
             return function(*args)
@@ -464,10 +464,10 @@ def check_robot_rate(robot: Robot, rate_hz: float) -> None:
 
 
 def check_doubts(safety: Safety, policy: Any, teleoperator: Teleoperator | None) -> None:
-    """Refuse rules on the policy's uncertainty or cost that could never apply.
+    """Raise UserError for settings on the policy's uncertainty that could never take effect.
 
     Raises:
-        UserError: the policy reports no calibrated uncertainty, or nobody could be asked.
+        UserError: the policy reports no calibrated uncertainty, or there is no device by which a person could act.
     """
     rules = [name for name in ("stop_above", "ask_above") if getattr(safety, name) < 1.0]
     if rules and policy is not None and getattr(policy, "calibration", None) is None:
@@ -486,7 +486,7 @@ def check_keys(robot: Robot, policy: LoopPolicy) -> None:
     """Compare the policy's observations with the robot's, before anything moves.
 
     Raises:
-        UserError: the robot lacks one of them.
+        UserError: the robot lacks an observation that the policy needs.
     """
     wanted = tuple(getattr(policy, "obs_keys", ()))
     missing = [key for key in wanted if key not in robot.observation_shapes]

@@ -1,11 +1,10 @@
-"""Reading of the observations in an episode, and the decision whether an observation is valid for acting.
+"""Read the observations of an episode, and decide whether an observation is valid for acting.
 
 ``Safety`` has the settings that determine when the control loop holds the robot and when it stops the robot. A measured
-pose is invalid if it exceeds the action limits by more than a margin, if it is further from the last measured pose
-than three times the speed limit allows, or if it is bit-identical for several steps in which the commands ask for clear
-motion, if all of its numbers keep their place up to noise for twice as long, or in which a number that had sensor noise
-before has none. Not faults are an object in the gripper, contact,
-and a robot that is moved back or guided by hand.
+pose is invalid in five cases. It exceeds the action limits by more than a margin; it is further from the last measured
+pose than three times the speed limit allows; it stays bit-identical for several steps in which the commands ask for
+clear motion; all of its numbers stay the same up to noise for twice as long; or a number that had sensor noise before
+has none. An object in the gripper, contact, and a robot that is moved back or guided by hand are not faults.
 """
 
 from __future__ import annotations
@@ -31,24 +30,26 @@ class Safety:
     """Settings that determine when to hold and when to stop. Defaults suit an arm at 10 to 30 Hz.
 
     Attributes:
-        max_age_periods: control periods; an observation is too old for acting if it exceeds these, ``max_age_s``, and
-            one and a half periods of the robot's slowest camera (:attr:`Robot.camera_hz`).
+        max_age_periods: an observation is too old for acting if its age exceeds this number of control periods,
+            ``max_age_s``, and one and a half periods of the robot's slowest camera (:attr:`Robot.camera_hz`).
         max_age_s: seconds, see ``max_age_periods``.
         hold_s: seconds without an action of the policy after which the episode ends.
         late: number of late steps among the last ``late_of`` that ends the episode; 0 to allow any number.
-        late_of: number of steps among which late ones are counted.
-        watchdog_s: seconds without a finished step after which another thread stops the robot; three periods at least.
-        frozen: steps with identical images after which the camera counts as frozen, at least half a second; 0 disables
-            the check.
-        frozen_pose: steps with clear motion of the commands but a bit-identical measured pose after which the pose is
-            invalid; 0 disables the check.
+        late_of: number of latest steps among which late steps are counted.
+        watchdog_s: seconds without a finished step after which another thread stops the robot, but at least three
+            control periods.
+        frozen: number of steps with identical images, over at least half a second, after which a camera counts as
+            frozen; 0 disables the check.
+        frozen_pose: number of steps with clearly moving commands but a bit-identical measured pose after which the pose
+            is invalid; 0 disables the check.
         first_action: ``approach`` a first action far from the current pose within the limits, or ``refuse`` it.
         stop_attempts: number of attempts if a stop raises an error.
         stop_above: quantile of the policy's uncertainty in demonstrations (:class:`imitate.policy.uncertainty.\
-Calibration`) above which the robot is stopped; 1: never.
-        ask_above: the same, above which the robot holds until a person acts at the teleoperator; 1: never.
-        unsure_steps: successive steps above it after which either happens.
-        most_cost: largest cost that the policy predicts (``cost`` of its extras) with which the robot moves on.
+Calibration`) above which the robot is stopped; with 1 it never is.
+        ask_above: quantile of the policy's uncertainty above which the robot holds its pose until a person acts at the
+        teleoperator; with 1 it never does. unsure_steps: number of successive steps above ``stop_above`` or
+        ``ask_above`` after which the robot stops or holds. most_cost: cost predicted by the policy (``cost`` of its
+        extras) above which the robot is stopped.
 
     Raises:
         UserError: a value would silently disable its check.
@@ -107,7 +108,7 @@ Calibration`) above which the robot is stopped; 1: never.
 _FASTER = 3.0
 """Factor by which a measured pose may move faster than commands."""
 _GLANCE = 2.0
-"""Number of periods without a reading that is a gap; the first reading after it must be confirmed by a second one."""
+"""Number of control periods without a reading that count as a gap, after which two readings must agree."""
 _MOVES = 0.002
 """Fraction of a dimension's range by which commands must move per step to count as motion."""
 _CLEAR = 0.02
@@ -115,11 +116,11 @@ _CLEAR = 0.02
 _ASKED = 0.05
 """Fraction of a dimension's range by which commands must move before a noisy pose can count as not following them."""
 _DEAF_S = 1.0
-"""Seconds for which commands must move so."""
+"""Seconds for which commands must move by ``_ASKED`` before a noisy pose can count as not following them."""
 _NOISY = 10
 """Number of successive readings, each different, by which a number at rest shows that its sensor has noise."""
 _REST = 0.005
-"""Fraction of a number's range within which the readings of a noisy number at rest are."""
+"""A noisy number counts as at rest if its readings are within this fraction of its range."""
 _REVERSALS = 3
 """Smallest number of times that the change of these readings reverses. An encoder that flickers between two ticks has
 no new readings, and an arm that comes to rest does not reverse, or its changes get smaller."""
@@ -135,9 +136,9 @@ class MeasuredPoses:
     Args:
         limits: limits of the robot.
         period_s: control period.
-        frozen: number of steps with clear motion of the commands but a bit-identical pose that is a fault; 0 allows any
-            number.
-        names: names of the numbers of a pose, for messages, or None to use their indices.
+        frozen: number of steps with clearly moving commands but a bit-identical pose after which it is a fault; 0
+            disables the check.
+        names: names of the dimensions of a pose, for messages, or None to use indices.
     """
 
     def __init__(
@@ -213,10 +214,10 @@ class MeasuredPoses:
         return self._declared[fault, places]
 
     def _gone(self, pose: Vector, now_s: float) -> NDArray[np.bool_] | None:
-        """Return (A,) True where a pose has jumped away from the last trusted one, or None if it has not.
+        """Return (A,) True where a pose has jumped away from the last trusted pose, or None if it has not jumped.
 
-        After a gap the previous reading must agree. A gap after a reading that has jumped does not explain that it had
-        jumped before.
+        After a gap a larger change is possible, if two readings in a row agree. But a gap after a reading that had
+        already jumped does not explain the jump.
         """
         trusted, before = self._trusted, self._last
         passed_s = max(now_s - self._seen_s, self._period_s)
@@ -243,11 +244,11 @@ class MeasuredPoses:
 
 
 class SensorNoise:
-    """Detects a number that keeps one or two readings although its sensor has noise.
+    """Detects a number that repeats one or two readings although its sensor has noise.
 
     Args:
         limits: limits of the robot.
-        frozen: number of repetitions that is a fault; 0 allows any number.
+        frozen: number of repetitions after which it is a fault; 0 disables the check.
     """
 
     def __init__(self, limits: ActionLimits, frozen: int) -> None:
@@ -256,7 +257,7 @@ class SensorNoise:
         self._is_noisy = np.zeros(limits.size, dtype=bool)
 
     def silent(self, pose: Vector) -> NDArray[np.bool_]:
-        """Return (A,) True where a number that had noise has had at most two values for too long."""
+        """Return (A,) True where a number with sensor noise has had at most two different values for too long."""
         size = self._frozen + 2
         self._readings = [*self._readings, pose][-max(size, _NOISY) :]
         if len(self._readings) >= _NOISY:
@@ -282,10 +283,10 @@ def _has_noise(readings: NDArray[np.float64], rest: Vector) -> NDArray[np.bool_]
 class Stillness:
     """Detects a sensor that repeats its last reading.
 
-    A single number that does not follow may be blocked by an object or by contact. So a fault needs two numbers that do
+    A single joint that does not follow may be blocked by an object or by contact. So a fault needs two numbers that do
     not change although commanded to move, or one that was commanded to both sides of its position. Numbers of a pose
-    that are not measured (0 for relative actions, the last command of a gripper) are left out; if none remain, the
-    observation's vectors, which moved before, must be bit-identical.
+    that are not measured (0 for relative actions, the last command of a gripper) are left out; if none remain, a fault
+    needs bit-identical vectors in the observation that moved before.
 
     Args:
         limits: limits of the robot.
@@ -352,9 +353,9 @@ class Stillness:
         )
 
     def is_deaf(self, pose: Vector) -> bool:
-        """Return True if all measured numbers of this pose (A,) keep their place up to noise, against the commands.
+        """Return True if all measured numbers of this pose (A,) stay the same up to noise, unlike the commands.
 
-        To be called after :meth:`is_frozen`.
+        Call it after :meth:`is_frozen` in each step.
         """
         measured = self._is_measured
         away = None if self._place is None else np.abs(pose - self._place) > _REST * self._range
@@ -373,11 +374,11 @@ class Stillness:
 
 
 class _Commands:
-    """Commands since the last change of a reading."""
+    """Range of the commands since the last change of a reading."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._ends: tuple[Vector, Vector] | None = None  # the lowest and highest numbers
+        self._ends: tuple[Vector, Vector] | None = None  # lowest and highest command
 
     def add(self, action: Vector, is_moving: bool) -> None:
         self.count += is_moving
@@ -421,9 +422,9 @@ _FROZEN_S = 0.5
 _CONFIRM_S = 0.1
 """Shortest time in seconds for which further readings confirm the first pose before anything moves."""
 _CONFIRM = 2
-"""Smallest number of these readings."""
+"""Smallest number of readings that confirm the first pose."""
 _AHEAD_S = 0.02
-"""Seconds by which a time stamp may be ahead of the clock, for example if computed from a camera's clock."""
+"""Seconds by which a time stamp may be in the future, for example if it is computed from a camera's clock."""
 _ANOTHER_S = 10.0
 """Age of an observation, in seconds, from which its stamp may come from another clock."""
 
@@ -434,7 +435,7 @@ class Observer:
     Args:
         robot: connected robot.
         period_s: control period.
-        safety: settings of which observations are invalid.
+        safety: settings that determine which observations are invalid.
     """
 
     def __init__(self, robot: Robot, period_s: float, safety: Safety) -> None:
@@ -447,7 +448,7 @@ class Observer:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, np.dtype[Any]] = {}
         self.pose: Vector | None = None
-        """(A,) The action that keeps the pose of the newest usable observation; None if it is unknown."""
+        """(A,) action that keeps the pose of the newest usable observation; None if unknown."""
         self.unstamped = False
         """True if observations have no time stamp, so that their age is not checked."""
 
@@ -514,7 +515,7 @@ class Observer:
             seen = observed(self._robot)
             fault = self._changed(seen)
             pose = None if fault else pose_of(self._robot, seen)
-        except DriverError as error:  # drivers raise this even for a single lost frame
+        except DriverError as error:  # drivers may raise an error even for a single lost frame
             return before, str(error)
         now = clock.now()
         self.unstamped |= seen.stamp_s is None
@@ -534,7 +535,7 @@ class Observer:
     def fault_of_age(self) -> str:
         """Return the reason why the newest observation is too old for acting or has a wrong stamp, or ''.
 
-        The age of an observation without a stamp counts from its arrival.
+        The age of an observation without a time stamp counts from its arrival.
         """
         stamp_s = None if self._last is None else self._last.stamp_s
         age_s = clock.now() - (self._came_s if stamp_s is None else stamp_s)
@@ -555,13 +556,13 @@ class Observer:
                 was, is_ = (str(found.get(key, "absent")) for found in (self._shapes, now))
                 return f"the observation '{key}' was {was} at the beginning and is {is_}"
         for key, value in seen.values.items():
-            if value.ndim == 3 and value.dtype != self._types[key]:  # 255 and 1 may both mean white
+            if value.ndim == 3 and value.dtype != self._types[key]:  # white is 255 or 1
                 return f"the image '{key}' was {self._types[key]} at the beginning and is {value.dtype}"
         return ""
 
 
 def not_finite(observation: Observation, keys: tuple[str, ...]) -> str:
-    """Describe an array among the keys that is not finite, or return ''; without keys check all of them."""
+    """Describe an array that is not finite, or return ''; ``keys`` restricts the check to some arrays."""
     values = observation.values
     for key in keys or values:
         if key in values and not np.isfinite(values[key]).all():

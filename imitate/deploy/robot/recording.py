@@ -1,4 +1,4 @@
-"""Recording of robot episodes as demonstrations."""
+"""Record episodes of a robot as demonstrations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imitate.errors import DatasetError, UserError
 from imitate.system import clock
 
 TIMES = "timestamps"
-"""Name of the array with the seconds from the first recorded step to each step; steps that held the pose are gaps."""
+"""Name of the array with the seconds from the first recorded step to each step; held steps appear as gaps."""
 
 
 class Recorder:
@@ -30,10 +30,10 @@ class Recorder:
     Args:
         path: path of the HDF5 file.
         rate_hz: control rate.
-        env_meta: ``env_args`` of a simulated robot, or None for a real one.
-        name: name of the robot, for the ``env_args`` of a real one.
-        robot: robot whose names of actions and observations are written, or None to write none.
-        keys: observations to record, or None for all.
+        env_meta: ``env_args`` of a simulated robot, or None for a real robot.
+        name: name of the robot for the ``env_args`` in the file, if the robot is real.
+        robot: robot whose names of action and observation dimensions are written, or None to write no names.
+        keys: observation keys to record, or None for all.
         append: true to record into an existing file, or into one that a crash left unfinished.
         overwrite: true to replace an existing file.
         image_storage: ``jpeg`` or ``raw``, see :class:`imitate.data.DatasetWriter`.
@@ -65,12 +65,12 @@ class Recorder:
             attrs=_names_of(robot),
         )
         self._keys, self._with_policy = keys, with_policy
-        # A file of an earlier version without this array is continued without it.
+        # A file of an earlier version may lack this array; episodes are then added without it.
         self._timed = not self._writer.arrays or TIMES in self._writer.arrays
-        self._timed &= robot is None or not robot.in_step  # its steps take no time
+        self._timed &= robot is None or not robot.in_step  # simulated steps take no time
         self._running = False
         self.steps = 0
-        """Steps of the running episode."""
+        """Number of recorded steps in the running episode."""
 
     @property
     def episodes(self) -> int:
@@ -106,13 +106,13 @@ class Recorder:
         return self._writer.finish_episode(success=success, **given)
 
     def discard(self) -> None:
-        """Drop the running episode."""
+        """Discard the running episode."""
         if self._running:
             self._writer.discard_episode()
             self._running = False
 
     def close(self) -> None:
-        """Finish the file. If it has no episodes, it is removed; that is not an error."""
+        """Finish the file; a file without episodes is removed without an error."""
         self.discard()
         if self._writer.num_episodes:
             self._writer.close()
@@ -128,7 +128,7 @@ class Recorder:
 
 
 def _names_of(robot: Robot | None) -> dict[str, str]:
-    """Return the attribute with the robot's names, in LeRobot's form; empty if it has no names."""
+    """Return the attribute with the names of the robot's dimensions, in LeRobot's form; empty without names."""
     if robot is None:
         return {}
     named = {f"obs/{key}": names for key, names in robot.observation_names.items()}

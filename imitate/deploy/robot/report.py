@@ -1,4 +1,4 @@
-"""Record of an episode on a robot: steps, holds, latencies."""
+"""Report on an episode of a robot: steps, holds, latencies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Report:
     """Record of an episode.
 
     Attributes:
-        steps: control steps in which an action was sent.
-        late: control steps that ended after their period.
-        held: control steps that held the pose, by reason.
-        interventions: control steps in which a person acted.
-        latencies_ms: times from requesting the observation to having sent the action.
-        gaps: times from one sent action to the next, in periods.
-        limits: numbers of actions changed by the limits.
+        steps: number of control steps in which an action was sent.
+        late: number of control steps that ended after their period.
+        held: number of control steps in which the pose was held, by reason.
+        interventions: number of control steps in which a person acted.
+        latencies_ms: milliseconds from requesting the observation to having sent the action, for each step.
+        gaps: times from one sent action to the next, in control periods.
+        limits: number of actions that each limit changed.
         unstamped: true if the robot's observations have no time stamps, so that their age was not checked.
         stop_s: seconds that ``stop()`` took at the end.
         ended_by: reason of the episode's end: ``steps``, an event of the teleoperator, or ``success``.

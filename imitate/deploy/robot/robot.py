@@ -1,4 +1,4 @@
-"""Interfaces of robots and teleoperation devices for the control loop; entry points find them by name.
+"""Interfaces of robots and teleoperation devices for the control loop, and their lookup by name.
 
 Your own robot is a subclass of :class:`Robot` with four members:
 
@@ -38,7 +38,7 @@ from imitate.system.trust import typed_object
 from imitate.system.user_code import error_words
 
 ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
-"""Names of the groups of entry points."""
+"""Groups of entry points by which packages register robots and teleoperation devices."""
 _BUILT_IN = {
     TELEOPERATORS: {
         "keyboard": "imitate.deploy.robot.keyboard:Keyboard",
@@ -52,13 +52,13 @@ _BUILT_IN = {
     },
 }
 _WITH_TYPE = "lerobot"
-"""Name that is followed by a type, as in ``lerobot:so101_follower``."""
+"""Prefix of the names of LeRobot's devices, as in ``lerobot:so101_follower``."""
 _LEROBOT_TYPES = frozenset(
     f"{arm}_{part}"
     for arm in ("so100", "so101", "koch", "omx", "openarm", "bi_so100", "bi_so101")
     for part in ("follower", "leader")
 ) | {"lekiwi", "stretch3", "reachy2", "unitree_g1", "viperx", "widowx", "hope_jr_arm"}
-"""Types of LeRobot, which are named with the prefix."""
+"""Types of LeRobot's devices that users may give without the prefix by mistake."""
 _EXPERT = "imitate.deploy.robot.simulated:ExpertTeleoperator"
 
 
@@ -68,7 +68,7 @@ class Observation:
 
     Attributes:
         values: float arrays (D,), images (H, W, 3) uint8 red first; keys and units as in the demonstrations.
-        stamp_s: ``time.monotonic()`` when the oldest part was captured; None if it is unknown, so that the age is not
+        stamp_s: ``time.monotonic()`` at which the oldest value was captured; None if unknown, so that the age is not
             checked.
     """
 
@@ -86,11 +86,11 @@ class Robot(ABC):
         observation_shapes: shape of each observation, known before connecting.
         limits: limits of the actions.
         rate_hz: rate at which the robot needs its actions, or None for any rate.
-        action_names: names of the numbers of an action, if the robot has them; devices use this order.
-        observation_names: the same for observations, by key.
+        action_names: names of the action dimensions, if the robot has names; devices use this order.
+        observation_names: names of the dimensions of observations, by key.
         camera_hz: images per second of the slowest camera, which may be older than other observations, or None if
             unknown.
-        in_step: true if its time stops between two actions, as in a simulator in tests; never for a robot.
+        in_step: true if time stops between two actions, as in a simulator for tests; never for a real robot.
     """
 
     observation_shapes: Mapping[str, tuple[int, ...]]
@@ -111,7 +111,7 @@ class Robot(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Bring the robot to rest and keep it there. Works from any thread, more than once, and before connecting."""
+        """Bring the robot to rest and keep it there. Called from any thread, also repeatedly and before connecting."""
 
     def hold(self) -> None:
         """Keep the current pose for a control step without an action. By default this calls :meth:`stop`.
@@ -123,17 +123,17 @@ class Robot(ABC):
     def pose(self, observation: Observation) -> NDArray[np.float64] | None:
         """Return the action (A,) that keeps the robot at the observed pose.
 
-        It is joint angles for a robot with joint targets, and zeros for one with relative actions. It limits the first
-        action and the distance from the measured pose; None disables these limits.
+        For a robot with joint targets these are joint angles, for a robot with relative actions zeros. The first action
+        and the distance from the measured pose are limited by it; None disables both limits.
         """
         return None
 
     def reset(self) -> Observation | None:
-        """Bring robot and scene to the beginning of an episode, if possible; return None if a person must do it."""
+        """Reset robot and scene for an episode and return the observation; return None if a person must do it."""
         return None
 
     def reset_to(self, start: int) -> Observation | None:
-        """Bring robot and scene to the initial state with this number, if possible.
+        """Reset robot and scene to the initial state with the number ``start``, if possible.
 
         The same number gives the same state. By default this calls :meth:`reset`, and a person restores the scene.
         """
@@ -144,7 +144,7 @@ class Robot(ABC):
         return None
 
     def ended(self) -> bool:
-        """Return True if the robot detects that the episode cannot continue, such as with the object out of reach."""
+        """Return True if the robot detects that the episode cannot continue, as when the object is out of reach."""
         return False
 
     def reward(self) -> float | None:
@@ -152,10 +152,10 @@ class Robot(ABC):
         return None
 
     def connect(self) -> None:  # noqa: B027 - a hook, empty by default
-        """Open the devices. Called once, before anything else."""
+        """Open the robot's devices. Called once, before all other methods."""
 
     def close(self) -> None:  # noqa: B027 - a hook, empty by default
-        """Release the devices. Called once, after :meth:`stop`."""
+        """Release the robot's devices. Called once, after :meth:`stop`."""
 
 
 @dataclass(frozen=True)
@@ -173,32 +173,32 @@ class Guidance:
 
 
 class Teleoperator(ABC):
-    """A device by which a person moves a robot."""
+    """Teleoperation device with which a person moves a robot."""
 
     def connect(self, robot: Robot) -> None:  # noqa: B027 - a hook, empty by default
-        """Open the device for a robot that is connected."""
+        """Open the device, to move a robot that is already connected."""
 
     def start_episode(self) -> None:  # noqa: B027 - a hook, empty by default
-        """Begin a new episode. Called at the beginning of each one."""
+        """Begin a new episode. Called at the beginning of each episode."""
 
     @abstractmethod
     def guide(self, observation: Observation) -> Guidance:
-        """Return the person's guidance in this control step, without waiting."""
+        """Return the person's action and events in this control step, without waiting."""
 
     def follow(self, action: NDArray[np.float64]) -> None:  # noqa: B027 - a hook, empty by default
-        """Record the sent action, from any source: a device with motors follows it, for a smooth hand-over."""
+        """Follow the action that was sent, from any source: a device with motors moves along with the robot."""
 
     def close(self) -> None:  # noqa: B027 - a hook, empty by default
         """Release the device."""
 
 
 def make_robot(name: str, **options: Any) -> Robot:
-    """Create the robot of a name, without connecting it.
+    """Create the robot with a name, without connecting it.
 
     Args:
         name: name of an entry point in the group ``imitate.robots``, ``module:Class``, ``path/to/file.py:Class``, or
             ``lerobot:TYPE``.
-        options: passed to the class.
+        options: arguments of the robot's class.
 
     Raises:
         UserError: there is no such robot, it cannot be imported, or it does not accept the options.
@@ -207,12 +207,12 @@ def make_robot(name: str, **options: Any) -> Robot:
     if isinstance(made, Robot):
         return made
     raise UserError(
-        f"'{name}' makes a {type(made).__name__}; wanted a subclass of imitate.deploy.Robot"
+        f"'{name}' is a {type(made).__name__}, but must be a subclass of imitate.deploy.Robot"
     )
 
 
 def make_teleoperator(name: str, **options: Any) -> Teleoperator:
-    """Create the teleoperation device of a name, without connecting it.
+    """Create the teleoperation device with a name, without connecting it.
 
     See :func:`make_robot`; ``expert:TASK`` is a scripted expert.
     """
@@ -223,20 +223,20 @@ def make_teleoperator(name: str, **options: Any) -> Teleoperator:
     if isinstance(made, Teleoperator):
         return made
     raise UserError(
-        f"'{name}' makes a {type(made).__name__}; wanted a subclass of imitate.deploy.Teleoperator"
+        f"'{name}' is a {type(made).__name__}, but must be a subclass of imitate.deploy.Teleoperator"
     )
 
 
 def names_of(group: str) -> dict[str, str]:
-    """Return the names of a group, including other packages' names, and their import paths."""
+    """Return the import paths of the robots or devices of a group by name, including those of other packages."""
     return {**_BUILT_IN[group], **{p.name: p.value for p in sorted(installed_points(group))}}
 
 
 def check_named(group: str, name: str | None) -> None:
-    """Check that a name could be that of a robot or device, if one is given, without importing it.
+    """Check that a robot or device with this name may exist, without importing it; None is allowed.
 
     Raises:
-        UserError: it is neither installed nor a place such as ``module:Class``.
+        UserError: the name is neither registered nor of the form ``module:Class``.
     """
     installed, word = names_of(group), group.rpartition(".")[2].removesuffix("s")
     if name is None or name in installed or ":" in name:

@@ -1,4 +1,4 @@
-"""Robots as environments at a fixed rate, for evaluation, DAgger and online RL, by the name ``robot:NAME``.
+"""Use a robot as an environment with a fixed rate, for evaluation, DAgger and online RL, under the name ``robot:NAME``.
 
     {"env_name": "robot:my_robots:Arm", "type": 4, "env_kwargs": {"control_freq": 10, "take_over": "spacemouse"}}
 
@@ -6,10 +6,10 @@
 whose ``env_args`` are in ``options.env_meta``.
 
 ``step(action)`` passes the action to the control loop of :mod:`imitate.deploy.robot.loop`, which runs in its own
-thread, and returns the observation one control period later. So everything that the loop guarantees applies here:
-limits, age checks, the watchdog, a stop after any failure. If the next action does not come in time, for example during
-the updates of a learner, the robot holds its pose, and is stopped after ``Safety.hold_s``; it continues from its
-current pose with the next :meth:`RobotEnv.step`.
+thread, and returns the observation one control period later. So all protections of the loop apply: limits, age checks,
+the watchdog, a stop after any failure. If the next action does not come in time, for example during the updates of a
+learner, the robot holds its pose, and is stopped after ``Safety.hold_s``; it continues from its current pose with the
+next :meth:`RobotEnv.step`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Reward = Callable[[Mapping[str, Array], NDArray[np.float64]], float]
 """Function that returns the reward of an observation and the action (A,) that led to it."""
 
 VERDICTS = {"success": True, "failure": False}
-"""Events of a device that end an episode with a verdict."""
+"""Events of a device that end an episode with a verdict on success."""
 VOID = ("discard", "redo")
 """Events of a device that end an episode and discard it."""
 _PATIENCE_S = 5.0
@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 class RobotEnv(gymnasium.Env[Obs, Array]):
-    """A robot as a :class:`gymnasium.Env` and an :class:`imitate.envs.Env`, see the module.
+    """A robot as a :class:`gymnasium.Env` and an :class:`imitate.envs.Env`.
 
     An episode ends as a terminal after a person's ``success`` or ``failure`` or if :meth:`Robot.ended` is true; as a
     timeout after ``horizon`` steps or by a person's ``end``. ``info`` has
@@ -74,16 +74,17 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
 
     Args:
         robot: robot that is not connected; this object connects and closes it.
-        rate_hz: control steps per second, or None for the robot's own.
+        rate_hz: control steps per second, or None for the robot's own rate.
         name: name of the environment.
-        teleoperator: device that is not connected; it overrides the actions whenever it returns one, and its events
-            judge episodes.
-        reward: reward of a step, or None for the robot's; if the robot has none, 1 at success, else 0.
+        teleoperator: device that is not connected; whenever it returns an action, it overrides the given one, and its
+            events judge episodes.
+        reward: function that returns the reward of a step, or None for the reward that the robot measures; a robot that
+            measures none gives 1 at success, else 0.
         safety: settings of the loop; ``hold_s`` is the time without an action after which the robot is stopped.
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
         limits: fields of :class:`ActionLimits` that replace the robot's own; they must be stricter.
-        horizon: steps after which an episode is truncated, or None for never.
-        obs_keys: observations to return, or None for all.
+        horizon: number of steps after which an episode is truncated, or None for no limit.
+        obs_keys: observation keys to return, or None for all.
         prepare: true to wait for a person to prepare the scene if the robot cannot reset itself.
         meta: ``env_args`` that describe the environment.
 
@@ -126,7 +127,9 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                 robot.limits = _stricter(name, robot.limits, limits)
             rate = rate_hz or robot.rate_hz
             if rate is None:
-                raise UserError(f"{name}: the robot accepts any rate, so set control_freq")
+                raise UserError(
+                    f"{name}: the robot has no control rate of its own: set control_freq in env_kwargs"
+                )
             self.rate_hz = float(rate)
             if teleoperator is not None:
                 self._in_thread(lambda: awaited(teleoperator.connect, robot))
@@ -147,7 +150,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             raise
 
     def _describe(self, obs_keys: Sequence[str] | None) -> None:
-        """Read the spaces from the robot."""
+        """Set the observation space, the action space and the limits according to the connected robot."""
         seen = self._in_thread(lambda: observed(self._robot)).values
         keys = tuple(seen if obs_keys is None else obs_keys)
         missing = [key for key in keys if key not in seen]
@@ -180,7 +183,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
-        """Stop, bring robot and scene to the beginning of an episode, and begin it.
+        """Stop the robot, reset robot and scene, and begin an episode.
 
         Args:
             seed: number of the initial state, for :meth:`Robot.reset_to`, or None for any.
@@ -208,10 +211,10 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
 
         Raises:
             RobotError: it was not safe to continue; the robot was stopped.
-            EnvError: no episode runs.
+            EnvError: no episode is running.
         """
         if not self._goes_on or self._run is None:
-            raise EnvError(f"{self.name}: no episode runs: call reset() before step()")
+            raise EnvError(f"{self.name}: no episode is running: call reset() before step()")
         if self._exchange.decide(np.array(action, dtype=np.float64).reshape(-1)):
             self._end_run()
             self._exchange.enter()
@@ -267,7 +270,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         }
 
     def is_success(self) -> dict[str, bool | None]:
-        """Return {"task": True} if the task was solved at the last step, None if nobody measured it."""
+        """Return {"task": True} if the task was solved at the last step, {"task": None} if nobody measured success."""
         return {"task": self._success}
 
     # ---- the control thread ----------------------------------------------------------------------
@@ -280,10 +283,10 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._run.add_done_callback(lambda _: self._exchange.wake())
 
     def _end_run(self) -> None:
-        """End the loop's run, if it is running; the robot is then at rest.
+        """End the control loop's run if there is one; the robot is then at rest.
 
         Raises:
-            RobotError: the run had ended itself, because it was not safe to continue.
+            RobotError: the loop had already ended, because it was not safe to continue.
         """
         run, self._run = self._run, None
         if run is not None:
@@ -341,7 +344,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             _log.warning("%s: %s", self.name, self._summary())
 
     def _end_of_process(self) -> None:
-        """Close; if another close is already running and may wait for the loop, stop the robot at once."""
+        """Close the environment; if another call is already closing it, only stop the robot, at once."""
         if self._closed:
             stop_robot(self._robot)
         self.close()
@@ -357,11 +360,17 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
 
     def get_state(self) -> dict[str, Any]:
         """Raise EnvError: a robot's state can be neither read nor set."""
-        raise EnvError(f"{self.name}: the state of a robot and its scene cannot be read")
+        raise EnvError(
+            f"{self.name}: the state of a real robot and its scene cannot be read: use a simulated "
+            "environment"
+        )
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
         """Raise EnvError, see :meth:`get_state`."""
-        raise EnvError(f"{self.name}: a robot and its scene cannot be put into a recorded state")
+        raise EnvError(
+            f"{self.name}: a real robot and its scene cannot be set to a recorded state: use a simulated "
+            "environment"
+        )
 
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
@@ -392,7 +401,7 @@ def _stricter(name: str, own: ActionLimits, changes: Mapping[str, Any]) -> Actio
     looser = limits.looser_than(own)
     if looser:
         raise UserError(
-            f"{name}: limits looser than the robot's own: {'; '.join(looser)}: use stricter ones"
+            f"{name}: limits looser than the robot's own: {'; '.join(looser)}: give stricter limits"
         )
     return limits
 
@@ -408,18 +417,18 @@ class RobotArgs:
     """``env_kwargs`` of a robot.
 
     Attributes:
-        control_freq: control steps per second, or None for the robot's own.
+        control_freq: control steps per second, or None for the robot's own rate.
         options: options of the robot's class.
-        take_over: device with which a person may override: ``keyboard``, ``expert:TASK``, an installed one, or
-            ``module:Class``.
+        take_over: device with which a person may override the actions: ``keyboard``, ``expert:TASK``, an installed
+            device, or ``module:Class``.
         take_over_options: options of the device's class.
         reward: ``module:function`` of the observation and the executed action, or None for the robot's reward, which by
             default is
         1 at success.
         limits: fields of ActionLimits that replace the robot's own; they must be stricter.
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
-        safety: fields of Safety.
-        horizon: steps after which an episode is truncated.
+        safety: fields of :class:`Safety`.
+        horizon: number of steps after which an episode is truncated.
         prepare: true to wait for a person to prepare the scene if the robot cannot reset itself.
     """
 
@@ -452,13 +461,13 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
         name = SIMULATED.removeprefix(ROBOT)
         if "env_meta" not in args.options:
             raise EnvError(
-                f"{text}: no environment given: write its env_args as env_kwargs.options.env_meta, or give its name, "
-                "such as --env robot:sim:Lift"
+                f"{text}: no environment is given: write its env_args as env_kwargs.options.env_meta, or give its "
+                "name, such as --env robot:sim:Lift"
             )
         if args.control_freq is not None:
             options.setdefault("rate_hz", args.control_freq)
         options.setdefault("cameras", cameras_in(obs_keys or ()))
-        for check in ("frozen", "frozen_pose"):  # a scene at rest repeats its images
+        for check in ("frozen", "frozen_pose"):  # images of a simulated scene at rest are identical
             safety.setdefault(check, 0)
     device = None
     if args.take_over is not None:
@@ -479,7 +488,7 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
             meta=env_meta,
         )
     except (TypeError, ValueError) as error:
-        raise EnvError(f"{text}: its env_kwargs do not fit: {error}") from error
+        raise EnvError(f"{text}: env_kwargs do not fit the robot: {error}") from error
 
 
 def _robot_args(text: str, kwargs: Mapping[str, Any]) -> RobotArgs:

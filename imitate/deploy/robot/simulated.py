@@ -1,9 +1,9 @@
-"""Simulated robots in real time: a robosuite task or any gymnasium environment with the interface of a robot.
+"""Simulated robots in real time: robosuite tasks or gymnasium environments with the interface of a robot.
 
 The simulator runs in its own thread and takes one step each control period, even without a new action, like the real
 world. So late policies, slow servers and lost connections have the same effect as on a robot.
 
-A person who teleoperates a simulated scene can see it in MuJoCo's own window.
+A person who teleoperates can watch the scene in MuJoCo's viewer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from imitate.system import clock
 class SceneWindow:
     """A window that shows a robosuite scene; all calls must be made in the thread that steps the environment.
 
-    The window draws in its own thread. If the person closes it, it stays closed until the next episode, whose new model
-    gets a new window.
+    The window draws in its own thread. If the person closes the window, it stays closed until the next episode, whose
+    model gets a new window.
     """
 
     def __init__(self) -> None:
@@ -42,14 +42,17 @@ class SceneWindow:
         self._model: Any = None
 
     def show(self, env: Env) -> None:
-        """Show the current state.
+        """Show the environment's current state in the window.
 
         Raises:
             EnvError: the environment is not from robosuite, or no window can be opened.
         """
         scene = getattr(env, "base_env", None)
         if scene is None or not hasattr(scene, "sim"):
-            raise EnvError("view shows robosuite's environments only; this one has no MuJoCo scene")
+            raise EnvError(
+                "view shows only robosuite's environments, but this one has no MuJoCo scene: leave view "
+                "out"
+            )
         model, data = scene.sim.model._model, scene.sim.data._data
         if model is not self._model:
             self.close()
@@ -61,7 +64,7 @@ class SceneWindow:
         """Close the window."""
         viewer, self._viewer, self._model = self._viewer, None, None
         if viewer is not None:
-            with contextlib.suppress(Exception):  # it may already be closed
+            with contextlib.suppress(Exception):  # the person may have closed the window
                 viewer.close()
 
 
@@ -71,10 +74,10 @@ def _opened(model: Any, data: Any) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        usable = glfw.init()  # if this fails, MuJoCo would end the process
+        usable = glfw.init()  # without a display MuJoCo would end the process
     try:
         if not usable:
-            raise RuntimeError("GLFW finds no display")
+            raise RuntimeError("GLFW finds no display: set DISPLAY, or leave view out")
         viewer = mujoco.viewer.launch_passive(model, data, show_left_ui=False, show_right_ui=False)
     except RuntimeError as error:
         raise EnvError(
@@ -93,16 +96,16 @@ _START_S = 120.0
 
 
 class SimulatedRobot(Robot):
-    """An environment as a robot in real time.
+    """Environment that behaves as a robot in real time.
 
     Args:
         env_meta: ``env_args`` of a demonstration file or checkpoint.
-        rate_hz: control steps per second, or None for the environment's own ``control_freq``, else 20.
+        rate_hz: control steps per second; None means the environment's ``control_freq``, or 20 if it has none.
         seed: seed of the first episode; each :meth:`reset` uses the next one.
-        obs_keys: observations to return, or None for all.
-        hold_action: (A,) action sent by :meth:`hold` and while no action comes. None means zeros within the limits,
-            which keep the pose if actions are changes. A gripper at the last place of a robosuite action keeps its
-            command.
+        obs_keys: observation keys to return, or None for all.
+        hold_action: (A,) action executed by :meth:`hold` and while no action arrives. None means zeros within the
+            limits, which keep the pose if actions are changes. A robosuite gripper, the last action dimension, keeps
+            its command.
         in_step: true to step the simulator only when an action is sent; for tests.
         view: true to show a robosuite scene in a window; needs a display.
         cameras: cameras of a robosuite scene, observed as ``<camera>_image``: names, or the size of the images by name,
@@ -169,7 +172,7 @@ class SimulatedRobot(Robot):
             self._thread = None
 
     def reset(self) -> Observation:
-        """Begin the next episode, with its own seed."""
+        """Begin the next episode, whose seed is one larger."""
 
         def begin(env: Env) -> Observation:
             obs, _ = env.reset(seed=self._seed)
@@ -184,7 +187,7 @@ class SimulatedRobot(Robot):
         return self.call(begin)
 
     def reset_to(self, start: int) -> Observation:
-        """Begin an episode with this number as seed; the same number gives the same initial state."""
+        """Begin an episode with ``start`` as seed; the same number gives the same initial state."""
         self._seed = self._first_seed + start
         return self.reset()
 
@@ -213,16 +216,16 @@ class SimulatedRobot(Robot):
             self.call(lambda env: self._step(env, wanted))
 
     def hold(self) -> None:
-        """Keep the pose in the next step."""
+        """Execute the holding action in the simulator's next step."""
         self.send(self._hold.copy())
 
     def stop(self) -> None:
-        """Keep the pose from now on."""
+        """Execute the holding action in all following steps, until an action is sent."""
         with self._lock:
             self._next = None
 
     def pose(self, observation: Observation) -> NDArray[np.float64] | None:
-        """Return the action that keeps the pose."""
+        """Return the holding action, which keeps the pose."""
         return self._hold.copy()
 
     def success(self) -> bool:
@@ -240,7 +243,7 @@ class SimulatedRobot(Robot):
         return reward
 
     def call(self, function: Callable[[Env], Value]) -> Value:
-        """Call a function of the environment in the simulator's thread between two steps; return its result."""
+        """Call a function with the environment, in the simulator's thread between two steps; return the result."""
         answer: Future[Value] = Future()
 
         def work(env: Env) -> None:
@@ -325,9 +328,9 @@ class ExpertTeleoperator(Teleoperator):
     Args:
         task: robosuite's name of the task.
         seed: seed of the expert's style, which is drawn for each episode.
-        steps_after: number of control steps that it waits at the end before it presses ``success``.
-        patience: control steps after which it presses ``failure``; None for the expert's own horizon.
-        watches: control steps at the beginning of an episode in which only the policy acts.
+        steps_after: number of control steps after success before the expert presses ``success``.
+        patience: number of control steps after which the expert presses ``failure``; None for the expert's horizon.
+        watches: number of control steps at the beginning of an episode in which only the policy acts.
     """
 
     def __init__(
@@ -346,16 +349,16 @@ class ExpertTeleoperator(Teleoperator):
         self.start_episode()
 
     def start_episode(self) -> None:
-        """Draw a new style, and reset the counters."""
+        """Draw a new style of the expert, and reset the counters."""
         self._now = self._expert(Style.sample(self._random))
         self._steps = self._solved_for = 0
 
     def connect(self, robot: Robot) -> None:
-        """Keep the robot, which reports whether the task is solved."""
+        """Store the robot, which reports whether the task is solved."""
         self._robot = robot
 
     def guide(self, observation: Observation) -> Guidance:
-        """Return the expert's action, or None while it watches; ``success`` or ``failure`` at an episode's end."""
+        """Return the expert's action, or None while only the policy acts, and ``success`` or ``failure`` at the end."""
         if self._robot is None:
             raise UserError("the expert is not connected to a robot")
         self._steps += 1

@@ -19,7 +19,7 @@ from imitate.system import clock
 from imitate.system.extras import missing
 
 AXES = ("forward", "left", "up", "roll", "pitch", "yaw")
-"""Axes in the order of an action's numbers; the turns are about forward, left and up, by the right-hand rule."""
+"""Axes in the order of the action dimensions; turns are about forward, left and up, by the right-hand rule."""
 BUTTONS = {"0": "toggle", "1": "success"}
 """Roles by the numbers of the buttons, the left one first."""
 
@@ -27,7 +27,7 @@ PRODUCTS = {
     0x046D: {0xC623, 0xC625, 0xC626, 0xC627, 0xC628, 0xC629, 0xC62B},
     0x256F: {0xC62E, 0xC62F, 0xC631, 0xC632, 0xC633, 0xC635, 0xC636, 0xC638, 0xC63A, 0xC641, 0xC652},
 }  # fmt: skip
-"""Devices of Logitech and 3Dconnexion with six axes, by vendor."""
+"""Product numbers of devices with six axes by vendor number, of Logitech and 3Dconnexion."""
 _SIX_AXES = (1, 8)
 """HID usage page and usage of a multi-axis controller."""
 _FULL = 350.0
@@ -47,9 +47,9 @@ class SpaceMouse(Handheld):
         grace_s: seconds for which the pose is kept after the cap was released.
         gripper: see :class:`imitate.deploy.robot.handheld.Pushes`.
         mode: see :class:`imitate.deploy.robot.handheld.Pushes`.
-        index: index of the device, if there are several.
-        keys: true to also read keys that end an episode from the terminal.
-        source: access to the device; hidapi's by default.
+        index: index of the device if several are connected, from 0.
+        keys: true to let keys of the terminal end an episode, too.
+        source: reader of the device; by default through hidapi.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Cap:
         self._moved = -float("inf")
 
     def take(self, report: Sequence[int], now: float) -> None:
-        """Process a report: its number, then little-endian values of 16 bits, or the bits of the buttons.
+        """Process a report: a byte with its number, then 16-bit little-endian values, or the bits of the buttons.
 
-        Report 1 contains the pushes (and on some devices the turns), report 2 the turns, report 3 the buttons. Others
-        are ignored.
+        Report 1 contains the pushes (and on some devices the turns), report 2 the turns, report 3 the buttons. Other
+        reports are ignored.
         """
         kind, data = (report[0], bytes(report[1:])) if report else (0, b"")
         if kind == 3:
@@ -124,7 +124,7 @@ class HIDSpaceMouse:
 
     Args:
         index: index among the connected devices.
-        hid: hidapi's module, or another with its ``enumerate()`` and ``device()``; imported by default.
+        hid: module with hidapi's ``enumerate()`` and ``device()``; by default hidapi is imported.
     """
 
     axes: tuple[str, ...] = AXES
@@ -143,7 +143,10 @@ class HIDSpaceMouse:
         hid = self._hid or _hidapi()
         found = list(spacemice(hid.enumerate()))
         if self._index >= len(found):
-            raise UserError(f"there is no SpaceMouse {self._index}; {len(found)} are connected")
+            raise UserError(
+                f"there is no SpaceMouse {self._index}: {len(found)} are connected, and index counts from "
+                "0"
+            )
         chosen = found[self._index]
         self.name = chosen.get("product_string") or "SpaceMouse"
         device = hid.device()
@@ -181,7 +184,7 @@ class HIDSpaceMouse:
 
 
 def spacemice(devices: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Return the SpaceMice among hidapi's devices; of each, the interface with the axes, once.
+    """Return the SpaceMice among hidapi's devices, each once, by the interface that reports the axes.
 
     Some systems do not report the usage of an interface (0); then all interfaces count.
     """

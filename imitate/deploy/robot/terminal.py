@@ -1,4 +1,4 @@
-"""Keys of a terminal, read one by one, and their events; works without further packages or a screen, also over ssh."""
+"""Read keys of a terminal one by one; works without further packages or a screen, also over ssh."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ EVENTS = {
     ".": "end",
     "\x1b": "quit",
 }
-"""Events of keys: Enter, x, Backspace, z, full stop, Esc."""
+"""Events by the byte of the key: Enter, x, Backspace, z, full stop, Esc."""
 _SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
-"""Bytes of a special key, such as an arrow, which begin with those of Esc."""
+"""Byte sequences of special keys such as arrows, which begin with the byte of Esc."""
 
 
 class TerminalKeys:
     """Reads the keys of standard input without waiting for Enter and without echo, until :meth:`close`.
 
     Args:
-        user: device or option that needs the keys, for messages.
+        user: name of the device or option that needs the keys, for error messages.
 
     Raises:
         UserError: standard input is not a terminal.
@@ -39,7 +39,10 @@ class TerminalKeys:
 
     def __init__(self, user: str = "the keyboard device") -> None:
         if not self.present():
-            raise UserError(f"{user} needs a terminal, but standard input is not one")
+            raise UserError(
+                f"{user} needs a terminal, but standard input is not one: run the command in a terminal, "
+                "without a pipe"
+            )
         import termios
         import tty
 

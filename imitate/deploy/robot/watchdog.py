@@ -1,6 +1,6 @@
-"""Watchdog that stops a robot after any failure, from another thread if the control loop hangs.
+"""Stop a robot after any failure, from another thread if the control loop hangs.
 
-Objects that must not keep running are closed when the process ends, by itself or by SIGTERM.
+The module also closes objects when the process ends, by itself or by SIGTERM.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
     by another thread.
 
     Raises:
-        RobotError: no attempt worked; somebody must press the emergency stop.
-        KeyboardInterrupt: Ctrl-C was pressed meanwhile; the robot has been stopped.
+        RobotError: all attempts failed; somebody must press the emergency stop.
+        KeyboardInterrupt: Ctrl-C was pressed during the stop; the robot has been stopped.
     """
     failure: BaseException | None = None
     interrupted = False
@@ -82,7 +82,7 @@ def slow_stop(seconds: float) -> str:
 
 
 def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:
-    """Bring robot and scene to the beginning of an episode; any early end stops the robot at once.
+    """Reset robot and scene for an episode; after any error or interruption the robot is stopped at once.
 
     Args:
         robot: connected robot.
@@ -106,8 +106,8 @@ def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:
 class Watchdog:
     """Sends all commands to a robot, and stops it from a separate thread if no control step ends in time.
 
-    It never waits for ``send``, which may hang. No action is begun after a stop; one that a driver was already
-    delivering when the robot was stopped is followed by another stop.
+    A stop never waits for ``send``, which may hang. After a stop no action is sent; if a driver was already sending an
+    action when the robot was stopped, the robot is stopped again afterwards.
 
     Args:
         robot: connected robot.
@@ -127,7 +127,7 @@ class Watchdog:
         """Send an action, unless the robot has been stopped.
 
         Raises:
-            RobotError: it has been stopped, before or during this call, or its driver raised an error.
+            RobotError: the robot was stopped before or during this call, or its driver raised an error.
         """
         self._move(self._robot.send, action)
 
@@ -190,7 +190,7 @@ class Watchdog:
 
 
 class AtExit:
-    """Calls a method of an object at the end of the process, unless it is released before.
+    """Calls a method of an object at the end of the process, unless :meth:`release` was called before.
 
     SIGTERM, which by default ends a process at once, calls the method too and then ends the process, but only if this
     object is made in the main thread and the signal has no other handler (training closes its environments itself).
@@ -229,6 +229,6 @@ class AtExit:
         try:
             self._at_end()
         finally:
-            # The signal is sent again to the handler that was there before; the default one ends the process.
+            # The signal is sent again to the previous handler; the default handler ends the process.
             signal.signal(number, self._before)
             os.kill(os.getpid(), number)

@@ -6,7 +6,7 @@
         policy.start_episode()
         action = policy(observation)
 
-Needs numpy, websockets and msgpack; no torch. It speaks to ``imitate serve`` and to openpi's policy server.
+Needs numpy, websockets and msgpack; no torch. The client works with ``imitate serve`` and with openpi's policy server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["HEADER", "BadAnswerError", "RemoteError", "RemotePolicy"]
 
 
 _ROUNDING = 1e-5
-"""Part of an action by which rounding may show it beyond a limit."""
+"""Fraction of an action's size by which it may exceed a limit because of rounding."""
 
 
 class RemoteError(ConnectionError):
@@ -39,7 +39,7 @@ class RemoteError(ConnectionError):
 
 
 class BadAnswerError(RemoteError):
-    """The server's answer is none of the policy that it said it serves."""
+    """The server's answer does not fit the schema of the policy that it serves."""
 
 
 class RemotePolicy:
@@ -55,13 +55,13 @@ class RemotePolicy:
         connect_s: longest time to reach the server and to read its schema.
         jpeg: quality from 1 to 95 with which (H, W, 3) uint8 images are sent as JPEG; None sends raw pixels. JPEG helps
             on slow networks, but the policy gets lossy images.
-        tls: TLS context that trusts the server's certificate, if the system does not.
+        tls: TLS context that trusts the server's certificate; None to trust the system's authorities.
         resize: true to resize images to the sizes in the demonstrations before they are sent; see
             :mod:`imitate.deploy.resizing`.
 
     Raises:
         RemoteError: the server cannot be reached.
-        UserError: it refused the token, speaks another version, or the URL is malformed.
+        UserError: the server refused the token or uses another version of the protocol, or the URL is malformed.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class RemotePolicy:
 
     @property
     def number_names(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the numbers of observations and of ``actions``, where the demonstrations had some, by key."""
+        """Names of the dimensions of observations and of ``actions``, by key, if the demonstrations have names."""
         return {} if self.schema is None else self.schema.names
 
     @property
     def history(self) -> int:
-        """Number of observations that :meth:`predict_chunk` uses: the newest and those of the steps before."""
+        """Number of observations that :meth:`predict_chunk` uses, the newest and the ones before it."""
         return 1 if self.schema is None else max(self.schema.history, 1)
 
     @property
@@ -142,7 +142,8 @@ class RemotePolicy:
             goal: observations of the goal, if the policy has one.
 
         Raises:
-            RemoteError: no answer within ``timeout_s``, the connection was lost, or the answer is none of this policy.
+            RemoteError: no answer came within ``timeout_s``, the connection was lost, or the answer does not fit the
+                schema.
             NotFiniteError: the observation has NaN or infinity; nothing was sent.
             UserError: the observation does not fit the schema, or the server refused it.
         """
@@ -171,13 +172,13 @@ class RemotePolicy:
     ) -> NDArray[np.float64]:
         """Predict the actions from an observation on; see :meth:`imitate.RolloutPolicy.predict_chunk`.
 
-        The memory of the session stays unchanged. An openpi server gets only the newest observation.
+        The memory of the session stays unchanged. To an openpi server only the newest observation is sent.
 
         Args:
             history: raw observations of successive control steps, the newest last; the last :attr:`history` are sent.
             planned: (n, A) actions with which the chunk must agree.
-            delay: how many of them are executed before the chunk arrives.
-            guidance: method by which it is made to agree.
+            delay: how many actions of ``planned`` are executed before the chunk arrives.
+            guidance: method by which the chunk is made to agree with ``planned``.
 
         Returns:
             (K, A) in the units of the demonstrations.
@@ -185,17 +186,20 @@ class RemotePolicy:
         Raises:
             RemoteError: no answer within ``timeout_s``, or the connection was lost.
             NotFiniteError: an observation has NaN or infinity; nothing was sent.
-            UserError: an observation does not fit the schema, the server's policy predicts no chunks or none that agree
-                with planned actions.
+            UserError: an observation does not fit the schema, or the server's policy predicts no chunks, or cannot make
+                them agree with planned actions.
         """
         if not history:
-            raise UserError("an empty history: expected at least one observation")
+            raise UserError("history is empty; expected at least one observation")
         began = clock.now()
         deadline = began + self._timeout_s
         connection = self._ask_connection(deadline)
         if self.schema is None:
             if planned is not None:
-                raise UserError(f"{self._url}: an openpi server does not accept planned actions")
+                raise UserError(
+                    f"{self._url}: an openpi server does not accept planned actions: choose --join blend, "
+                    "fade or replace"
+                )
             return self._ask_openpi(connection, history[-1], deadline)
         message: dict[str, Any] = {
             "history": [self._selected(self.schema, ob) for ob in history[-self.history :]]
@@ -209,24 +213,24 @@ class RemotePolicy:
         return self._checked(reply.get("chunk"), 2)
 
     def check(self, ob: Mapping[str, ArrayLike]) -> None:
-        """Raise NotFiniteError if a call with this observation would, without sending it. Keys may be missing."""
+        """Raise NotFiniteError if an observation, in which keys may be missing, has NaN or infinity; send nothing."""
         for key in self.obs_keys or ob:
             if key in ob:
                 _refuse_not_finite(key, as_array(key, ob[key]))
 
     def planned_actions(self) -> NDArray[np.float64] | None:
-        """Planned actions (K, A) from the last executed one on, that one first; None before the first call."""
+        """Planned actions (K, A), beginning with the last returned one; None before the first call."""
         return None if self._chunk is None else self._chunk.copy()
 
     def cut_plan(self) -> None:
-        """Drop the remaining planned actions, for example after somebody else moved the robot."""
+        """Discard the remaining planned actions, for example after a person moved the robot."""
         deadline = clock.now() + self._timeout_s
         connection = self._ask_connection(deadline)
         if self.schema is not None:
             self._exchange(connection, "cut", {}, deadline)
 
     def ping(self) -> float:
-        """Measure the milliseconds of a round trip without a prediction."""
+        """Return the milliseconds of a round trip without a prediction."""
         began = clock.now()
         deadline = began + self._timeout_s
         connection = self._ask_connection(deadline)
@@ -261,13 +265,13 @@ class RemotePolicy:
             raise self._refusal(error.status) from error
         except ssl.SSLCertVerificationError as error:
             raise UserError(
-                f"{self._url}: its certificate is not trusted ({error.verify_message}): give the certificate of the "
-                "authority that signed it (--tls-ca FILE, or tls=)"
+                f"{self._url}: the server's certificate is not trusted ({error.verify_message}): give the certificate "
+                "of the authority that signed it with --tls-ca FILE (in Python: tls=)"
             ) from error
         except ssl.SSLError as error:
             raise RemoteError(
-                f"{self._url} was not reached by TLS ({error.reason}): the address of a "
-                "server (imitate serve without --tls-cert) begins with ws://"
+                f"{self._url} cannot be reached by TLS ({error.reason}): if the server was started without "
+                "--tls-cert, its address begins with ws://"
             ) from error
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
@@ -279,7 +283,9 @@ class RemotePolicy:
             self._read_metadata(decode_map(data))
         except (TimeoutError, WireError) as error:
             connection.abort()
-            raise RemoteError(f"{self._url} sent no schema: {error}") from error
+            raise RemoteError(
+                f"{self._url} sent no valid schema: {error}; start `imitate serve` there"
+            ) from error
         except BaseException:
             connection.abort()
             raise
@@ -300,21 +306,22 @@ class RemotePolicy:
         is_ours = isinstance(ours, dict)
         if self._is_ours not in (None, is_ours):
             raise UserError(
-                f"{self._url} now serves another policy: its server is of another kind than the one at the beginning; "
-                "start again with it, or make a new RemotePolicy"
+                f"{self._url} now serves another policy: one server is openpi's and the other is not; start again, or "
+                "make a new RemotePolicy"
             )
         self.metadata, self._is_ours = metadata, is_ours
         if not isinstance(ours, dict):
-            self.schema = None  # the server is openpi's
+            self.schema = None  # only openpi's servers send no such entry
             if self._resize:
                 raise UserError(
-                    f"{self._url}: an openpi server does not report the image sizes that it expects"
+                    f"{self._url}: an openpi server does not report the image sizes that it expects, so images cannot "
+                    "be resized: leave --resize out"
                 )
             return
         if ours.get("protocol") != PROTOCOL:
             raise UserError(
-                f"{self._url} speaks version {ours.get('protocol')} of the protocol (imitate {ours.get('version')}), "
-                f"this client version {PROTOCOL}: install the same version on both machines"
+                f"{self._url} uses version {ours.get('protocol')} of the protocol (imitate {ours.get('version')}), "
+                f"but this client version {PROTOCOL}: install the same version of imitate on both machines"
             )
         schema = Schema.from_dict(ours.get("schema") or {})
         schema.check()
@@ -341,7 +348,7 @@ class RemotePolicy:
     # ---- messages --------------------------------------------------------------------------------
 
     def _begin(self, connection: Channel, deadline: float) -> None:
-        """Begin an episode, once per connection and per :meth:`start_episode`."""
+        """Send the beginning of an episode, once per connection and per :meth:`start_episode`."""
         if self._began or self.schema is None:
             return
         self._exchange(connection, "begin", {"lang": self._lang}, deadline)
@@ -370,7 +377,7 @@ class RemotePolicy:
         """Check the actions of a server whose schema is known, and return them as an array.
 
         Raises:
-            BadAnswerError: they are not finite numbers of the schema's size and within its limits.
+            BadAnswerError: the actions are not finite, have another size than in the schema, or exceed its limits.
         """
         assert self.schema is not None
         try:
@@ -379,7 +386,7 @@ class RemotePolicy:
             raise BadAnswerError(str(error)) from error
         if actions.shape[-1] != self.schema.action_dim:
             raise BadAnswerError(
-                f"the server sent actions of {actions.shape[-1]} numbers; wanted {self.schema.action_dim}"
+                f"the server sent actions of {actions.shape[-1]} numbers, but its schema has {self.schema.action_dim}"
             )
         low, high = np.array(self.schema.action_low), np.array(self.schema.action_high)
         room = _ROUNDING * np.maximum(np.abs(actions), 1.0)
@@ -412,7 +419,10 @@ class RemotePolicy:
             reply = self._receive(connection, deadline)
             fields = reply.get(HEADER) if isinstance(reply, dict) else None
             if not isinstance(fields, dict):
-                raise self._lost("the server sent something that is not a reply")
+                raise self._lost(
+                    "the server sent a message that is not a reply to a request: is it a server of "
+                    "imitate serve?"
+                )
             if fields.get("id") != self._number:
                 continue
             if fields.get("kind") == "error":
@@ -430,7 +440,7 @@ class RemotePolicy:
             data = connection.recv(max(deadline - clock.now(), 0.0))
             return {"error": data} if isinstance(data, str) else decode(data)
         except TimeoutError as error:
-            raise self._lost(f"no answer within {self._timeout_s} s") from error
+            raise self._lost(f"the server sent no answer within {self._timeout_s} s") from error
         except WireError as error:
             raise self._lost(str(error)) from error
 
@@ -456,7 +466,7 @@ class RemotePolicy:
 
 
 def _one_line(text: object = "") -> str:
-    """Return a server's text as one line, which cannot look like a message of this program."""
+    """Return a server's text in one line, so that it cannot imitate messages of this program."""
     return " ".join(str(text).split())[:500]
 
 
@@ -466,10 +476,10 @@ def _refuse_not_finite(key: str, value: NDArray[Any]) -> None:
 
 
 def _actions(value: Any, dimensions: int) -> NDArray[np.float64]:
-    """Convert actions to float64.
+    """Convert a server's actions to float64.
 
     Raises:
-        UserError: they are not ``dimensions`` finite numbers.
+        UserError: the actions are not finite numbers in an array with ``dimensions`` axes.
     """
     array = np.array(value, dtype=np.float64) if isinstance(value, np.ndarray) else None
     if array is None or array.ndim != dimensions or not array.size or not np.isfinite(array).all():

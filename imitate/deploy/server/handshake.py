@@ -1,4 +1,4 @@
-"""WebSocket handshake of client and server. The library ``websockets`` creates and checks the headers."""
+"""WebSocket handshake of client and server; the package ``websockets`` creates and checks the headers."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def connected(
 ) -> Channel:
     """Connect to a server.
 
-    Each frame is masked by a new random key, as the RFC requires because of proxies. Connections within this machine,
-    without proxies, use a key of zeros, which every server accepts and which saves a copy.
+    Each frame is masked by a new random key, as RFC 6455 requires because of proxies. Connections within this machine
+    have no proxies and use a key of zeros, which every server accepts and which saves a copy.
 
     Args:
         url: ``ws://host:port`` or ``wss://host:port``.
-        timeout_s: time limit for everything together.
+        timeout_s: seconds for the whole handshake.
         max_bytes: size limit of one message.
         headers: additional headers of the handshake.
-        tls: context for ``wss``; the usual certificates by default.
+        tls: TLS context for ``wss``; by default the system's authorities are trusted.
 
     Raises:
         UserError: the URL is malformed.
         RefusedError: the server answered with an unexpected status.
-        OSError: it was not reached; TimeoutError: not in time.
+        OSError: the server cannot be reached; TimeoutError if it does not answer in time.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -90,7 +90,7 @@ def _random_mask() -> bytes:
 
 
 def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline: float) -> bytes:
-    """Request a WebSocket; return the bytes that the server sent after its answer."""
+    """Send the request for a WebSocket; return the bytes that the server sent after its answer."""
     protocol = ClientProtocol(uri)
     request = protocol.connect()
     for name, value in headers.items():
@@ -112,7 +112,7 @@ def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline
         or not words[0].startswith(b"HTTP/")
         or not re.fullmatch(rb"[0-9]{3}", words[1])
     ):
-        raise ClosedError("the answer is not from a web server")
+        raise ClosedError("the answer is not from a web server: is another program using the port?")
     if words[1] != b"101":
         raise RefusedError(int(words[1]))
     protocol.receive_data(head)
@@ -126,9 +126,9 @@ class Handshake:
 
     Args:
         sock: accepted socket.
-        timeout_s: time limit for the request.
+        timeout_s: seconds within which the request must arrive.
         max_bytes: size limit of one message.
-        budget: bytes that all connections may hold together for unfinished messages; no common limit by default.
+        budget: memory in bytes for unfinished messages that all connections share; without limit by default.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Handshake:
         self._end()
 
     def _end(self) -> None:
-        """Close the connection after the other side has read the answer."""
+        """Close the connection after the client has read the answer."""
         self._stream.end_writing()
         deadline, into = time.monotonic() + _REST_S, memoryview(bytearray(_LONGEST_HEAD))
         with contextlib.suppress(OSError):
@@ -182,8 +182,8 @@ def _head(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
         if end == len(buffer):
             raise ClosedError(f"a handshake is longer than {_LONGEST_HEAD} bytes")
         end += stream.read(memoryview(buffer)[end:], deadline)
-        if not chr(buffer[0]).isalpha():  # such as from a client that speaks TLS
-            raise ClosedError("a handshake that is not HTTP")
+        if not chr(buffer[0]).isalpha():  # for example from a client that uses TLS
+            raise ClosedError("the handshake is not HTTP: use ws:// for a server without TLS")
         place = buffer.find(_END, 0, end)
         if place != -1:
             place += len(_END)

@@ -1,4 +1,4 @@
-"""A :class:`~imitate.RolloutPolicy` for the policy server: shared networks, and a memory for each session."""
+"""Let the policy server run a :class:`~imitate.RolloutPolicy`, with a memory for each session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from imitate.system.instructions import LANGUAGE_KEY
 
 @dataclass(frozen=True)
 class _Memory:
-    """Memory of a session: the policy's state (one row) and the vector of its instruction, if any."""
+    """Memory of a session: the policy's state for one environment, and the vector of the instruction, if any."""
 
     state: PolicyState
     vector: NDArray[np.float32] | None
@@ -30,8 +30,8 @@ class ServedPolicy:
     """Answers the sessions of a policy server with one policy.
 
     Args:
-        policy: policy of a checkpoint. Nobody else may use it meanwhile.
-        weights: SHA-256 of its file; empty if it has none.
+        policy: policy of a checkpoint, which no other code may use while it is served.
+        weights: SHA-256 of the checkpoint's file; empty if there is no file.
     """
 
     def __init__(self, policy: RolloutPolicy, weights: str = "") -> None:
@@ -72,7 +72,7 @@ class ServedPolicy:
     def predict_chunks(self, asks: Sequence[ChunkAsk]) -> Sequence[NDArray[np.float64]]:
         """Predict a chunk for each of several sessions, without reading or changing their memories.
 
-        Those without planned actions, and with histories of one length, are predicted in one pass.
+        Requests without planned actions whose histories have the same length are predicted in one pass.
         """
         chunks: dict[int, NDArray[np.float64]] = {}
         together: dict[int, list[int]] = {}
@@ -86,7 +86,7 @@ class ServedPolicy:
         return [chunks[number] for number in range(len(asks))]
 
     def _free(self, asks: Sequence[ChunkAsk]) -> NDArray[np.float64]:
-        """Predict chunks (B, K, A) for histories of one length."""
+        """Predict chunks (B, K, A) for histories of the same length."""
         words = _told([ask.state.vector for ask in asks])
         steps = zip(*(ask.history for ask in asks), strict=True)
         history = [
@@ -107,7 +107,7 @@ def _told(vectors: Sequence[NDArray[np.float32] | None]) -> dict[str, NDArray[np
     """Return the vectors (B, D) of instructions as an observation; empty if the policy uses none.
 
     Raises:
-        UserError: some have one and some have none. Each request is then answered or refused separately.
+        UserError: some sessions have an instruction and others have none; each request is then answered on its own.
     """
     known = [vector for vector in vectors if vector is not None]
     if known and len(known) < len(vectors):
@@ -116,7 +116,7 @@ def _told(vectors: Sequence[NDArray[np.float32] | None]) -> dict[str, NDArray[np
 
 
 def schema_of(policy: RolloutPolicy) -> Schema:
-    """Make the schema of a policy's observations and actions."""
+    """Return the schema of a policy's observations and actions."""
     prepare = policy.algo.preprocess
     execution = policy.algo.execution
 

@@ -1,4 +1,4 @@
-"""A policy server: WebSocket connections to one policy, with tokens, TLS, and limits on what a client may take.
+"""A policy server: WebSocket connections to one policy, with tokens, TLS, and limits on each client's use of memory.
 
 Messages and sessions are in :mod:`imitate.deploy.server.session`.
 
@@ -38,33 +38,33 @@ LOG = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _TOKEN_BYTES = 16
 ACCEPT_S = 0.5
-"""Seconds between two looks for signals, such as Ctrl-C, while nobody connects."""
+"""Seconds between two checks for signals, such as Ctrl-C, while no client connects."""
 HANDSHAKE_S = 10.0
 SEND_S = 10.0
 PING_S = 20.0
 MAX_WAITING = 32
-"""Largest number of connections without a checked token; one more closes the oldest of them."""
+"""Largest number of connections whose token has not been checked yet; a further one closes the oldest."""
 MAX_TOGETHER = 64
-"""Largest number of messages of a session that are read together; further ones wait in the connection."""
+"""Largest number of messages of a session that are read at once; further messages wait in the connection."""
 
 
 MAX_HELD = 8 * MAX_MESSAGE
-"""Bytes that all sessions together may hold for unfinished and waiting messages; one more closes its session."""
+"""Memory in bytes for unfinished and waiting messages of all sessions; a session that exceeds it is closed."""
 
 
 class _Waiting:
-    """A connection whose token was not checked yet."""
+    """A connection whose token has not been checked yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock, self.gone = sock, threading.Event()
 
     def secure(self, tls: ssl.SSLContext) -> None:
-        """Perform the TLS handshake, which :meth:`end` can interrupt."""
+        """Perform the TLS handshake; :meth:`end` can interrupt it."""
         self.sock = tls.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
         Stream(self.sock).secure(time.monotonic() + HANDSHAKE_S)
 
     def end(self) -> None:
-        """Close the connection, so that its thread, which waits for the other side, ends."""
+        """Close the connection, so that its thread stops waiting for the client and ends."""
         shut(self.sock)
 
 
@@ -73,18 +73,19 @@ class PolicyServer:
 
     Args:
         served: the policy.
-        host: address to listen on. All except loopback need a ``token``.
+        host: address to listen on; every address except loopback needs a ``token``.
         port: port number; 0 chooses a free one, see :attr:`port`.
         token: token that clients must send as ``Authorization: Bearer TOKEN`` (or openpi's ``Api-Key TOKEN``).
         tls: certificate and key, for ``wss://``.
         max_sessions: largest number of connections; further ones are refused with status 503.
         idle_s: seconds without a message after which a session is closed.
         max_bytes: size limit of one message.
-        max_held: bytes that all sessions together may hold for unfinished and waiting messages. A session that needs
-            more is closed with status 1013.
+        max_held: memory in bytes for unfinished and waiting messages of all sessions. A session that needs more is
+            closed with status 1013.
 
     Raises:
-        UserError: the host is reachable by others and there is no token, the token is short, or the port is taken.
+        UserError: other machines can reach the host and there is no token, the token is too short, or the port is in
+            use.
     """
 
     def __init__(
@@ -102,12 +103,13 @@ class PolicyServer:
     ) -> None:
         if token is None and host not in _LOOPBACK:
             raise UserError(
-                f"the server would listen on '{host}', where others reach it: give it a token (--token-file), or "
-                "leave it on 127.0.0.1"
+                f"the server would listen on '{host}', which other machines can reach: give a token with "
+                "--token-file, or listen on 127.0.0.1"
             )
         if token is not None and len(token) < _TOKEN_BYTES:
             raise UserError(
-                f"the token has {len(token)} characters; wanted at least {_TOKEN_BYTES}"
+                f"the token has {len(token)} characters, but needs at least {_TOKEN_BYTES}: write a longer one into "
+                "--token-file"
             )
         self._desk, self._token = Desk(served), token
         self.statistics = self._desk.statistics
@@ -134,22 +136,22 @@ class PolicyServer:
         return f"{'wss' if self._tls else 'ws'}://{host}:{self.port}"
 
     def serve_forever(self) -> None:
-        """Answer clients until :meth:`close` is called, which may be called from another thread or a signal handler."""
+        """Answer clients until another thread or a signal handler calls :meth:`close`."""
         while not self._closed.is_set():
             try:
                 sock, _ = self._listener.accept()
-            except TimeoutError:  # lets a signal be handled that came just before the call
+            except TimeoutError:  # so that a signal that came just before the call is handled
                 continue
             except OSError as error:
                 if self._closed.is_set():
                     return
                 LOG.warning("a connection was not accepted: %s", error)
-                self._closed.wait(0.1)  # such as when all file descriptors are in use
+                self._closed.wait(0.1)  # for example if all file descriptors are in use
                 continue
             self._start(_Waiting(sock))
 
     def _start(self, waiting: _Waiting) -> None:
-        """Start the thread of a connection; if all are in use, it replaces the one that waits longest."""
+        """Start the thread of a connection; if too many wait for their token to be checked, close the oldest."""
         for oldest in self.lobby.enter(waiting):
             self.statistics.count("refused")
             oldest.end()
@@ -213,7 +215,7 @@ class PolicyServer:
             self.budget.leave(channel)
 
     def _admitted(self, handshake: Handshake) -> Channel | None:
-        """Answer ``/healthz``, and refuse clients without the token or beyond the session limit."""
+        """Answer ``/healthz``; refuse clients without the token, or beyond the limit on sessions; admit others."""
         if handshake.request.path == "/healthz":
             handshake.answer(200, "OK\n")
             return None
@@ -240,7 +242,7 @@ class PolicyServer:
         return channel
 
     def knows_token(self, header: str) -> bool:
-        """Return whether the value of a header ``Authorization`` has the token, or none is needed."""
+        """Return True if the header ``Authorization`` contains the token, or if no token is needed."""
         if self._token is None:
             return True
         scheme, _, word = header.partition(" ")
@@ -285,7 +287,7 @@ class PolicyServer:
         return messages
 
     def _awaited(self, channel: Channel) -> memoryview | str:
-        """Return the next message; ask a silent client for a sign of life meanwhile."""
+        """Return the next message; send pings to a client that is silent."""
         waited = 0.0
         while True:
             patience = min(PING_S, self._idle_s - waited)

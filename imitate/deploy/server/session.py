@@ -1,7 +1,7 @@
-"""Sessions of a policy server: the messages, and the answers of the policy to them.
+"""Sessions of a policy server: the messages of clients, and the policy's answers.
 
-On a connection the server first sends one map, the metadata. With openpi's clients it then alternates: an observation
-as a flat map, optionally with ``prompt``; the answer ``{"actions": (K, A), "server_timing": {...}}``, planned again
+On a connection the server first sends one map, the metadata. Openpi's clients then send an observation as a flat map,
+optionally with ``prompt``, and get the answer ``{"actions": (K, A), "server_timing": {...}}``, which is planned again
 each time. The client of this project finds ``imitate`` in the metadata and sends maps with a header under ``imitate``:
 
     {"imitate": {"kind": "observe", "id": 7, "t": 12.3}, "obs": {...}, "goal": {...}}    the next step of an episode
@@ -15,9 +15,9 @@ each time. The client of this project finds ``imitate`` in the metadata and send
 ``predict`` neither reads nor changes the session's memory, only its instruction: see
 :meth:`imitate.RolloutPolicy.predict_chunk`; ``planned``, ``delay`` and ``guidance`` may be omitted.
 
-A request that cannot be answered gets kind ``error`` with one line, and the session continues; of several waiting
-observations the newest is answered, the others get kind ``dropped``. Openpi's clients get errors as a text frame. Data
-that are not a message end the connection. Each connection is a session with its own memory of the policy.
+A request that cannot be answered gets a reply of kind ``error`` with one line, and the session continues. Of several
+waiting observations only the newest is answered; the others get replies of kind ``dropped``. Openpi's clients get
+errors as a text frame. Invalid data end the connection. Each connection is a session with its own memory of the policy.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ ReplyT = TypeVar("ReplyT")
 
 @dataclass
 class TimedReply(Generic[ReplyT]):
-    """Reply with its timing.
+    """A reply and its timing.
 
     Attributes:
         reply: reply of the policy.
-        queued_ms: milliseconds until its prediction began.
+        queued_ms: milliseconds until the prediction began.
         infer_ms: milliseconds of the prediction.
         together: number of requests answered by the same prediction.
     """
@@ -71,7 +71,7 @@ class _Job(Generic[RequestT, ReplyT]):
 
 
 class Scheduler(Generic[RequestT, ReplyT]):
-    """Runs one prediction at a time, for all requests that wait when it begins.
+    """Runs one prediction at a time, for all requests that are waiting when the prediction begins.
 
     A request therefore waits for at most one prediction before its own. The prediction runs in the thread of one of the
     requests, so that a single client causes no thread switches.
@@ -118,7 +118,7 @@ class Scheduler(Generic[RequestT, ReplyT]):
         return job.answer
 
     def _run(self, batch: list[_Job[RequestT, ReplyT]]) -> None:
-        """Answer a batch; if it fails, answer each request separately, so that one cannot break others."""
+        """Answer a batch of requests; if it fails, answer each separately, so that one cannot break others."""
         try:
             self._answer(batch)
         except BaseException as error:
@@ -151,7 +151,7 @@ class Ask:
         state: memory of the session, from :meth:`Served.begin` or the last prediction.
         obs: arrays by key as in the schema.
         goal: arrays of the goal by key; empty if the policy has none.
-        lang: instruction of the episode, if any.
+        lang: instruction of the episode, or None.
     """
 
     state: Any
@@ -165,10 +165,10 @@ class ChunkAsk:
     """The last observations of one session, from which a chunk is predicted.
 
     Attributes:
-        state: memory of the session; only its instruction counts.
+        state: memory of the session, of which only the instruction is used.
         history: arrays by key as in the schema, of successive control steps, the newest last.
         planned: (n, A) actions with which the chunk must agree, or None.
-        delay: how many of ``planned`` are executed before the chunk arrives.
+        delay: number of actions of ``planned`` that are executed before the chunk arrives.
         guidance: method by which the chunk is made to agree, or None if nothing is planned.
     """
 
@@ -185,7 +185,7 @@ class Prediction:
 
     Attributes:
         action: (A,) in the units of the demonstrations.
-        chunk: (K, A) planned from this step on, the action first.
+        chunk: (K, A) planned actions, beginning with ``action``.
         state: memory after this step.
     """
 
@@ -195,9 +195,9 @@ class Prediction:
 
 
 class Served(Protocol):
-    """Policy interface for the server.
+    """Interface of a policy for the server.
 
-    It may also have ``weights``, the SHA-256 of its file, by which clients notice that another policy is served.
+    A policy may also have ``weights``, the SHA-256 of its file, by which clients notice that another policy is served.
     """
 
     schema: Schema
@@ -220,7 +220,7 @@ class Served(Protocol):
 
 @dataclass
 class ServerStatistics:
-    """Number of events since the start."""
+    """Counts of events since the server started."""
 
     sessions: int = 0
     answered: int = 0
@@ -230,7 +230,7 @@ class ServerStatistics:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def count(self, name: str) -> int:
-        """Add 1 to one of the numbers, and return it."""
+        """Add 1 to a count, and return the new value."""
         with self.lock:
             number: int = getattr(self, name) + 1
             setattr(self, name, number)
@@ -242,7 +242,7 @@ Reply = Prediction | NDArray[np.float64]
 
 
 class Desk:
-    """Shared part of a server's sessions: the policy, and the order of its answers.
+    """State that all sessions of a server share: the policy, and the queues of requests.
 
     Args:
         served: the policy.
@@ -253,7 +253,7 @@ class Desk:
         self.ask: Scheduler[Request, Reply] = Scheduler(self._predict)
 
     def _predict(self, requests: Sequence[Request]) -> Sequence[Reply]:
-        """Answer the requests of several sessions, those of a kind together."""
+        """Answer the requests of several sessions, with one prediction for each kind of request."""
         asks = [request for request in requests if isinstance(request, Ask)]
         chunk_asks = [request for request in requests if isinstance(request, ChunkAsk)]
         steps = iter(self.served.predict(asks) if asks else ())
@@ -261,7 +261,7 @@ class Desk:
         return [next(steps) if isinstance(request, Ask) else next(chunks) for request in requests]
 
     def metadata(self, session: int, max_bytes: int) -> dict[str, Any]:
-        """Return the first message to a client."""
+        """Return the metadata, the first message to a client."""
         schema = self.served.schema
         weights = str(getattr(self.served, "weights", ""))
         origin = {"weights": weights} if weights else {}
@@ -280,10 +280,10 @@ class Desk:
 
 
 class Session:
-    """The memory of one client, and the answers to its messages. It must be used by one thread.
+    """Session of one client, which answers its messages; to be used by one thread only.
 
     Args:
-        desk: desk of the server.
+        desk: state that all sessions of the server share.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -296,7 +296,7 @@ class Session:
         """Yield the replies to messages that arrived together.
 
         Raises:
-            WireError: something is not a message; the connection must be closed.
+            WireError: the data are not a valid message; the connection must be closed.
         """
         for position, message in enumerate(messages):
             header = message.get(HEADER)
@@ -340,7 +340,7 @@ class Session:
         self._lang = lang
 
     def _begun(self) -> Any:
-        """Return the session's memory; begin one at the first observation."""
+        """Return the session's memory, which is created at the first observation."""
         if self._state is None:
             self._begin(self._lang)
         return self._state
@@ -368,7 +368,7 @@ class Session:
                 "call the policy at each step instead"
             )
         if not isinstance(history, list) or not 1 <= len(history) <= schema.history:
-            raise WireError(f"a history must be a list of 1 to {schema.history} observations")
+            raise WireError(f"history must be a list of 1 to {schema.history} observations")
         planned, delay = message.get("planned"), message.get("delay", 0)
         if planned is not None:
             planned = _planned(planned, schema.action_dim)
@@ -391,7 +391,7 @@ class Session:
         return answer
 
     def _answer_openpi(self, message: Mapping[str, Any]) -> Iterator[bytes | str]:
-        """Answer an observation of openpi's client: the actions from now on, planned again."""
+        """Answer an observation of openpi's client with a newly planned chunk."""
         began = clock.now()
         try:
             lang = _text(message.get("prompt"), "an instruction")
@@ -409,7 +409,7 @@ class Session:
         self._total_ms = 1e3 * (clock.now() - began)
 
     def _origin(self, error: Exception) -> str:
-        """Return one line for the client, without traceback and path; the server's log contains the rest."""
+        """Describe an error for the client in one line without traceback and paths, which go to the server's log."""
         self._desk.statistics.count("errors")
         if isinstance(error, UserError | WireError):
             return one_line(error)
@@ -456,9 +456,11 @@ def _text(value: Any, name: str) -> str | None:
 
 
 def _planned(value: Any, action_dim: int) -> NDArray[np.float64]:
-    """Return planned actions (n, A)."""
+    """Return the planned actions (n, A) of a request."""
     fits = isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[1] == action_dim
     if not fits or not len(value) or not np.isfinite(value).all():
-        raise WireError(f"planned actions must be finite numbers (n, {action_dim}), n at least 1")
+        raise WireError(
+            f"planned must be finite numbers of shape (n, {action_dim}), with n at least 1"
+        )
     planned: NDArray[np.float64] = value.astype(np.float64)
     return planned

@@ -1,4 +1,4 @@
-"""Scripted experts, with one file per kind of task, package of tasks or kind of robot."""
+"""Scripted experts of simulated tasks."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def find_expert(env_name: str) -> ExpertKind:
 
 
 def arms_of(env_name: str) -> int:
-    """Return the number of arms of an expert's actions; those of packages count as one."""
+    """Return the number of arms that an expert's actions move; 1 for environments of other packages than robosuite."""
     return EXPERTS[env_name].layout.arms if env_name in EXPERTS else 1

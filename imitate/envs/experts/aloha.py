@@ -1,9 +1,9 @@
 """Expert of ALOHA's transfer of a cube: ``gym_aloha:gym_aloha/AlohaTransferCube-v0`` with ``obs_type`` "state".
 
-The right arm grasps the cube from above, carries it to the middle and turns it level; the left arm takes it from the
-other side, with the fingers above and below; the right one lets go and withdraws. The grippers move in straight lines,
-and inverse kinematics give the angles. The next action depends on the observed poses and openings, without timed waits,
-and on the remembered stage of the task.
+The right arm grasps the cube from above, carries it to the middle and turns the gripper level. The left arm takes the
+cube from the other side, with the fingers above and below; the right arm releases it and withdraws. The grippers move
+in straight lines, and inverse kinematics give the angles. The next action depends on the observed poses and openings,
+without timed waits, and on the remembered stage of the task.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import Style
 from imitate.errors import EnvError
 
-_MEET_M = np.array([0.0, 0.5, 0.25])  # position of the hand-over
+_MEET_M = np.array([0.0, 0.5, 0.25])  # position at which the cube changes hands
 _TIP_M = np.array([0.145, 0.0, 0.0])  # point between the fingertips, in the gripper's frame
-_HOVER_M = 0.10  # above the cube
-_READY_M = 0.12  # beside the meeting point
-_AWAY_M = 0.15  # withdrawn from the meeting point
+_HOVER_M = 0.10  # height above the cube at which a gripper approaches
+_READY_M = 0.12  # distance of the waiting gripper from the meeting point
+_AWAY_M = 0.15  # distance to which a gripper withdraws from the meeting point
 _NEAR_M = 0.012
 _STEP_M = 0.012  # translation of a gripper per control step
 _STEP_RAD = 0.06  # rotation of a joint per control step
@@ -35,13 +35,13 @@ _TURN_WEIGHT_M = 0.3  # weight of the angles: an error of 1 rad counts like this
 
 
 class Arm:
-    """Kinematics of one of the two arms.
+    """Inverse kinematics of one of the two arms.
 
     Args:
         side: left or right.
 
     Attributes:
-        command: (6,) commanded angles.
+        command: (6,) commanded joint angles.
         tip: (3,) point between the fingertips at these angles, in m.
     """
 
@@ -78,7 +78,7 @@ class Arm:
         return self.command
 
     def _angles(self, tip: Array, axes: Array) -> Array:
-        """Solve for the angles (6,) of a pose from those of the command, by damped least squares."""
+        """Return the joint angles (6,) of a pose, by damped least squares from the commanded angles."""
         angles, columns = self.command.copy(), slice(self._first, self._first + 6)
         low, high = self._model.jnt_range[columns].T
         for _ in range(10):
@@ -99,7 +99,7 @@ class Arm:
 
 
 class TransferExpert:
-    """The expert in one episode."""
+    """Expert of the transfer for one episode."""
 
     def __init__(self) -> None:
         self._left, self._right = Arm("left"), Arm("right")
@@ -125,7 +125,7 @@ class TransferExpert:
             ]
         )
 
-    # Each part returns the target of the left tip (3,), its opening, the target of the right tip, its opening.
+    # Each method returns target (3,) and opening of the left gripper, then of the right gripper.
 
     def _above(self, cube: Array, left: Array, right: Array, *widths: float) -> Any:
         if float(np.linalg.norm((right - cube)[:2])) < _NEAR_M:
@@ -181,7 +181,7 @@ def _about_y(angle: float) -> Array:
 
 @dataclass(frozen=True)
 class TransferTask:
-    """The expert of the task; see :class:`imitate.envs.experts.expert.ExpertKind`."""
+    """Expert of the transfer of a cube; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
     instruction: ClassVar[str] = "hand the cube from the right arm to the left one"
@@ -192,7 +192,7 @@ class TransferTask:
     acts_as_person: ClassVar[bool] = False
 
     def __call__(self, style: Style) -> TransferExpert:
-        """Make the expert of an episode; it has a single style."""
+        """Return an expert for an episode; ``style`` is ignored."""
         return TransferExpert()
 
 
@@ -200,7 +200,7 @@ def expert_of(env_name: str) -> TransferTask:
     """Return the expert of the transfer.
 
     Raises:
-        EnvError: the environment is another one of gym-aloha.
+        EnvError: ``env_name`` is another environment of gym-aloha.
     """
     if not env_name.endswith(":gym_aloha/AlohaTransferCube-v0"):
         raise EnvError(

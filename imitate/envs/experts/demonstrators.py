@@ -1,11 +1,11 @@
-"""Demonstrators that change the expert's actions: four quality levels, and one with a person's habits.
+"""Demonstrators that change the expert's actions: four quality levels, and a demonstrator with a person's habits.
 
 ``better`` is the expert, quick and exact. ``okay`` also succeeds, but by detours, slowly and with
 pauses. ``worse`` is quick but careless: it grasps beside the object, lets it slip, tries again, and gives up in the
 end or at the time limit. ``noise`` moves at random, without a goal.
 
-Unlike an expert, they have a memory of their aim and their tries. So a policy that imitates them cannot
-observe everything on which their choices depend, as with demonstrations of people.
+Unlike an expert, these demonstrators remember their aim and their tries. So a policy that imitates them cannot observe
+everything on which their choices depend, as in demonstrations of people.
 
 `HumanLike` behaves like a person: timed waits, hesitation, overshooting, missed grasps, an unsteady hand. An
 expert is a function of the current observation, but a person is not: they wait before they act, look again
@@ -23,7 +23,7 @@ import numpy as np
 from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import CLOSE, OPEN, Expert, opening
 
-_EMPTY_M = 0.015  # fingers closed further than this hold no object
+_EMPTY_M = 0.015  # finger distance below which the fingers hold no object
 _HELD_M = (0.03, 0.068)
 
 
@@ -31,8 +31,8 @@ class Demonstrator:
     """Demonstrator that is the unchanged expert.
 
     Attributes:
-        gave_up: true if it makes no further try; the episode may end.
-        still: true if it waits: its last action commands no motion, and no noise is added.
+        gave_up: true if the demonstrator makes no further attempt, so that the episode may end.
+        still: true while the demonstrator waits: its last action commands no motion, and no noise is added.
     """
 
     gave_up: bool = False
@@ -56,7 +56,7 @@ class Detouring(Demonstrator):
         self._start: Array | None = None
 
     def act(self, obs: Obs) -> Array:
-        """Return the intended action: first towards the detours, then the expert's."""
+        """Return the intended action: first towards the two points, then the expert's action."""
         hand = obs["robot0_eef_pos"]
         if self._start is None:
             self._start = np.array(hand)
@@ -71,8 +71,8 @@ class Detouring(Demonstrator):
 class Clumsy(Demonstrator):
     """Careless demonstrator, which misses, notices it late, drops the object, tries again or gives up.
 
-    It mistakes half-closed fingers for a grasp. So if it aims beside the object, it may continue opening and closing
-    there, until the fingers meet, or until it believes that it dropped the object.
+    The demonstrator mistakes half-closed fingers for a grasp. If it aims beside the object, it may open and close the
+    fingers there until they meet, or until it believes that it dropped the object.
     """
 
     MISS, DROP = 0.65, 0.6
@@ -87,7 +87,7 @@ class Clumsy(Demonstrator):
         self._aim()
 
     def _aim(self) -> None:
-        """Begin a try: aim beside the object or at it, and plan to hold it or to drop it on the way."""
+        """Begin an attempt: aim at the object or beside it, and plan whether to drop it on the way."""
         rng, style = self.rng, self._exact
         self._tries_left -= 1
         self.gave_up = self._tries_left < 0
@@ -102,7 +102,7 @@ class Clumsy(Demonstrator):
         self.expert.style = style
 
     def act(self, obs: Obs) -> Array:
-        """Return the intended action of the current try."""
+        """Return the intended action of the current attempt."""
         action, width = self.expert.act(obs), opening(obs)
         if self._slipping or self._unaware:
             return self._blunder(obs)
@@ -120,7 +120,7 @@ class Clumsy(Demonstrator):
         return action
 
     def _blunder(self, obs: Obs) -> Array:
-        """Rise with an empty hand, or open it on the way; then begin the next try."""
+        """Rise with an empty hand, or drop the object on the way; then begin the next attempt."""
         gripper = OPEN if self._slipping else CLOSE
         self._unaware, self._slipping = max(0, self._unaware - 1), max(0, self._slipping - 1)
         if not (self._unaware or self._slipping):
@@ -156,11 +156,11 @@ LEVELS: dict[str, type[Demonstrator]] = {
 }
 
 
-_TOUCHING_M = 0.066  # distance below which closing fingers have met the object, or will miss it
+_TOUCHING_M = 0.066  # finger distance below which closing fingers touch or miss the object
 _FAST = 0.6
-"""Sideways command during the motion, as a fraction of the largest command."""
+"""Sideways command, as a fraction of the largest command, above which the hand counts as moving."""
 _BRAKING = 0.4
-"""Sideways command shortly before arrival."""
+"""Sideways command, as a fraction of the largest command, below which the hand counts as arriving."""
 
 
 @dataclass(frozen=True)
@@ -173,17 +173,17 @@ class Habits:
         bend_m: largest sideways bend of an episode's approach, in x and in y.
         sway: standard deviation of the hand's deviation from its course, as a fraction of the full command; smaller if
             the hand moves slowly.
-        sway_steps: time in which a deviation fades to a third.
+        sway_steps: number of steps in which a deviation fades to about a third.
         start_steps: wait before the first motion.
         grasp_steps: hesitation over the object, before the fingers close.
         hold_steps: wait with the object between the fingers before it is moved.
         release_steps: wait at the target, before the fingers open.
         pause_probability: probability per moving step of a short stop.
-        pause_steps: length of such a stop.
+        pause_steps: duration of a short stop.
         overshoot_probability: probability per arrival of overshooting the target.
-        overshoot_steps: duration of the motion past it.
-        look_steps: wait after an overshoot or a missed grasp, until it is noticed.
-        miss_probability: probability per try of closing the fingers above the object.
+        overshoot_steps: duration of the motion past the target.
+        look_steps: wait after an overshoot or a missed grasp, until the person notices it.
+        miss_probability: probability per attempt of closing the fingers above the object.
         margin_m: distance to keep from the edges of a bin; a slow descent next to its wall would end on the wall.
     """
 
@@ -224,7 +224,7 @@ class HumanLike(Demonstrator):
         self._overshooting = 0
         self._sway = np.zeros(self._motion.shape)
         self._sideways = np.zeros((len(self._motion), 2))
-        """Last fast command in the plane, until the target is reached."""
+        """Last fast horizontal command, kept until the target is reached."""
         self._decided = self._holding = self._has_missed = False
         self._begin_try()
 
@@ -259,7 +259,7 @@ class HumanLike(Demonstrator):
         self.expert.style = style
 
     def _react(self, wanted: Array, widths: Array) -> None:
-        """Begin a wait or an overshoot if the situation requires one."""
+        """Begin a wait or an overshoot if the current phase of the motion calls for one."""
         habits, grippers = self._habits, wanted[self._gripper_at]
         changes = bool((grippers != self._grippers).any())
         closed = self._grippers == CLOSE

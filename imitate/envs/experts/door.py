@@ -1,4 +1,4 @@
-"""Expert of Door: it turns the handle down and pulls the door open."""
+"""Expert of robosuite's Door, which turns the handle down and pulls the door open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PIVOT = np.array(
 _LEVER_M = 0.125  # vector from the pivot to the observed point of the handle
 _TOUCHING_M = 0.065
 _HELD_M = 0.055
-_EMPTY_M = 0.015  # opening below which the fingers hold nothing
+_EMPTY_M = 0.015  # finger distance below which the fingers hold nothing
 _AJAR = (
     0.03  # angle of a door, in rad, from which closed fingers behind the handle also pull it open
 )
@@ -37,7 +37,7 @@ _LEAN = 0.45  # turn of the hand away from the door, in rad, so that it fits bes
 
 
 class _View(NamedTuple):
-    """Quantities that determine the action, in m and rad."""
+    """Geometry of hand and door that determines the action, in m and rad."""
 
     width: float
     to_handle: Array
@@ -71,7 +71,7 @@ class DoorExpert(Expert):
             return self.move(obs, course, CLOSE, posture=view.posture)
         above = -float(view.to_handle[2])
         if (0.03 < sideways < 0.12 and above < 0.03) or (sideways < 0.05 and above < -0.02):
-            up = max(0.0, 0.06 - above) if sideways > 0.05 else 0.0  # first leave the handle
+            up = max(0.0, 0.06 - above) if sideways > 0.05 else 0.0  # move away from the handle
             return self.move(obs, 0.06 * view.outward + up * _UP, OPEN, posture=view.posture)
         return self.approach(obs, view.to_handle, posture=view.posture)
 

@@ -1,4 +1,4 @@
-"""Common code of the scripted experts: reading of observations, motion of the gripper, variation of the style.
+"""Common code of the scripted experts: observations, motion of the gripper, and variation of the style.
 
 An expert is a function of the current observation alone, and of a style that is fixed for an episode. There are no
 phase
@@ -32,7 +32,7 @@ RADIANS_PER_ACTION = 0.5
 OPEN, CLOSE = -1.0, 1.0
 QUALITIES = ("better", "okay", "worse", "noise")
 
-_POSITION_GAIN = 1.5  # command per remaining distance; a step covers about a third of it
+_POSITION_GAIN = 1.5  # gain from distance to command; a step covers about a third of the distance
 _ROTATION_GAIN = 1.0
 
 
@@ -74,7 +74,7 @@ class Style:
 
 @dataclass(frozen=True)
 class ExpertLayout:
-    """Indices of an action's numbers: for each arm a motion (6,) and, if it has a gripper, its command.
+    """Layout of an action: for each arm a motion (6,) and, if it has a gripper, the gripper's command.
 
     Attributes:
         arms: number of arms.
@@ -104,12 +104,12 @@ class Expert(ABC):
     """Scripted expert of one task.
 
     Attributes:
-        env_name: the robosuite task it solves.
-        layout: layout of its actions.
+        env_name: name of the robosuite task.
+        layout: layout of the actions.
         horizon: control steps after which an attempt counts as failed, for the slowest demonstrator.
-        pace: factor on the style's speed.
-        slack_m: sideways distance from the object within which the gripper comes down all the way.
-        steepness: height per further sideways distance.
+        pace: factor by which the style's speed is multiplied.
+        slack_m: sideways distance from the object within which the gripper descends to the object.
+        steepness: height of the gripper above the object per sideways distance beyond ``slack_m``.
         carry_steps: approximate number of steps with the object in the hand.
         clearance_m: height above the grasp at which the fingers miss the object, or None if missed grasps do not
         occur. motion_axes, instruction, env_kwargs, dense_kwargs, acts_as_person: see
@@ -164,13 +164,13 @@ class Expert(ABC):
         return np.concatenate([command, rotation, [gripper]])
 
     def limited(self, command: Array, limit: float) -> Array:
-        """Return the translation (3,), shortened to ``limit`` in the same direction."""
+        """Return a translation (3,), shortened to the length ``limit`` without changing the direction."""
         return command / max(1.0, float(np.linalg.norm(command)) / limit)
 
     def approach(
         self, obs: Obs, to_object: Array, *, yaw: float = 0.0, posture: Array | None = None
     ) -> Array:
-        """Descend to an object inside a funnel: the larger the sideways distance, the higher."""
+        """Descend to an object within a funnel: the larger the sideways distance, the higher the gripper stays."""
         sideways = float(np.linalg.norm(to_object[:2]))
         height = float(np.clip(self.steepness * (sideways - self.slack_m), 0.0, self.style.hover_m))
         bend = self.style.detour_m * min(1.0, max(0.0, sideways - 0.03) / 0.05)
@@ -192,7 +192,7 @@ def gripper_down(yaw: float) -> Array:
 def tilted(quat: Array, rotation: Array) -> Array:
     """Return the orientation ``quat`` (x, y, z, w), turned by a rotation vector (3,) in the world's axes."""
     angle = float(np.linalg.norm(rotation))
-    half_sine = 0.5 * np.sinc(angle / (2 * math.pi))  # sin(angle / 2) / angle, also at 0
+    half_sine = 0.5 * np.sinc(angle / (2 * math.pi))  # sin(angle / 2) / angle, valid at 0, too
     return quat_product(np.array([*(half_sine * rotation), math.cos(angle / 2)]), quat)
 
 
@@ -269,14 +269,14 @@ _BUILT_IN = {
 
 
 class EpisodeExpert(Protocol):
-    """An expert in one episode."""
+    """Interface of an expert for one episode."""
 
     def act(self, obs: Obs) -> Array:
         """Return the action (A,) for an observation."""
 
 
 class ExpertKind(Protocol):
-    """The expert of a task: a class, or any function that makes one for each episode, with these attributes.
+    """Interface of a task's expert: a class or another callable that makes an expert for each episode.
 
     Attributes:
         env_name: the environment's full name.
@@ -288,7 +288,7 @@ class ExpertKind(Protocol):
         dense_kwargs: arguments of the environment for shaped rewards, or None if it has none.
         acts_as_person: true if ``--quality mixed`` and ``--human-like`` support it.
 
-    An expert may also have ``plays``, true if it has aims of its own: success then does not end an episode, and
+    An expert may also have ``plays``, true if it pursues aims of its own: success then does not end an episode, and
     episodes without success are kept. Its :class:`EpisodeExpert` has ``attach(env)``, which is called before the reset.
     """
 
@@ -308,7 +308,7 @@ class ExpertKind(Protocol):
     def acts_as_person(self) -> bool: ...  # noqa: D102
 
     def __call__(self, style: Style) -> EpisodeExpert:
-        """Make the expert of an episode."""
+        """Return an expert for an episode."""
 
 
 def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
@@ -316,7 +316,7 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
 
     Args:
         env_name: full name of the environment.
-        others: names of tasks with experts, for the message.
+        others: names of tasks with experts, for the error message.
 
     Raises:
         EnvError: there is no expert, or it cannot be loaded.
@@ -335,10 +335,10 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
     try:
         find: Callable[[str], ExpertKind] = point.load()
         if not callable(find):
-            raise ImportError("it is no function")
+            raise ImportError("the entry point is not a function")
     except (ImportError, AttributeError) as error:
         raise EnvError(
-            f"{env_name}: its expert is {point.value}, which cannot be loaded ({error}); repair or "
+            f"{env_name}: the expert is registered as {point.value}, which cannot be loaded ({error}): repair or "
             "reinstall that package"
         ) from error
     return find(env_name)

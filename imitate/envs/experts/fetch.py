@@ -66,7 +66,7 @@ def _towards(displacement: Array, fingers: float) -> Array:
 
 @dataclass(frozen=True)
 class FetchExpert:
-    """An expert in one episode."""
+    """Expert for one episode."""
 
     rule: Callable[[Obs], Array]
 
@@ -77,7 +77,7 @@ class FetchExpert:
 
 @dataclass(frozen=True)
 class FetchTask:
-    """The expert of one task; see :class:`imitate.envs.experts.expert.ExpertKind`."""
+    """Expert of a Fetch task; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
     instruction: str
@@ -89,7 +89,7 @@ class FetchTask:
     acts_as_person: ClassVar[bool] = False
 
     def __call__(self, style: Style) -> FetchExpert:
-        """Make the expert of an episode; it has a single style."""
+        """Return an expert for an episode; ``style`` is ignored."""
         return FetchExpert(self.rule)
 
 
@@ -101,7 +101,7 @@ _TASKS = {
 
 
 def expert_of(env_name: str) -> FetchTask:
-    """Return the expert of ``gymnasium_robotics:FetchReach-v4``, of any version.
+    """Return the expert of an environment such as ``gymnasium_robotics:FetchReach-v4``, for any version.
 
     Raises:
         EnvError: the environment has no expert.

@@ -1,4 +1,4 @@
-"""Experts of Meta-World's tasks: the package's own policy for each."""
+"""Experts of Meta-World's tasks: the scripted policies of the package itself."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ INSTRUCTIONS = {
     "window-close-v3": "close the window",
     "window-open-v3": "open the window",
 }
-"""Tasks, and their instructions."""
+"""Instructions by task."""
 
 
 class MetaWorldExpert:
@@ -81,7 +81,7 @@ class MetaWorldExpert:
         self._policy = policy
 
     def act(self, obs: Obs) -> Array:
-        """Return the action (4,), within its limits; Meta-World's policies exceed them far from their target."""
+        """Return the action (4,), clipped to the limits, which Meta-World's policies exceed far from their target."""
         now = [
             *(obs["hand_pos"], obs["gripper"], obs["object_pos"], obs["object_quat"]),
             *(obs["object2_pos"], obs["object2_quat"]),
@@ -96,7 +96,7 @@ class MetaWorldExpert:
 
 @dataclass(frozen=True)
 class MetaWorldTask:
-    """The expert of one task; see :class:`imitate.envs.experts.expert.ExpertKind`."""
+    """Expert of a Meta-World task; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
     instruction: str
@@ -108,7 +108,7 @@ class MetaWorldTask:
     acts_as_person: ClassVar[bool] = False
 
     def __call__(self, style: Style) -> MetaWorldExpert:
-        """Make the expert of an episode; it has a single style."""
+        """Return an expert for an episode; ``style`` is ignored."""
         return MetaWorldExpert(self.policy())
 
 

@@ -26,10 +26,10 @@ _CARRY_M = (
 )
 _CLEARS_M = 0.99
 _ON_PEG_M = 0.868
-_HABIT = 0.3  # the gripper prefers its current one of a grasp's two yaws, up to this many rad beyond a quarter turn
-_PEGS_X = 0.1  # beyond this distance the hand rises before it moves back
+_HABIT = 0.3  # rad beyond a quarter turn up to which a grasp's current yaw is kept
+_PEGS_X = 0.1  # x of a low hand beyond which it rises before it moves back to the nuts
 _ROUND_PEG_M = (
-    0.03  # distance in x and y from the peg's axis within which a low nut is around the peg
+    0.03  # horizontal distance from the peg's axis within which a low nut is around the peg
 )
 _AWAY = np.array([-0.06, 0.0, 0.15])
 """Direction of withdrawal from a peg. If the hand rose straight up, the elbow would stay stretched, and the controller
@@ -40,7 +40,7 @@ class Nut(NamedTuple):
     """Geometry of a nut.
 
     Attributes:
-        peg: (2,) horizontal position of its peg, in m.
+        peg: (2,) horizontal position of the nut's peg, in m.
         handle_m: distance of the grasp from the centre, along the nut's x axis.
     """
 
@@ -51,11 +51,11 @@ class Nut(NamedTuple):
 _SQUARE = Nut(np.array([0.23, 0.1]), 0.06)
 _ROUND = Nut(np.array([0.23, -0.1]), 0.066)
 _FITTING = (math.pi / 2, math.pi, -math.pi / 2)
-"""Angles of a nut over its peg. The square one also fits at 0, but the arm does not reach that far beyond the peg."""
+"""Yaws at which a nut is lowered onto its peg. The square nut also fits at 0, but the arm cannot reach that pose."""
 
 
 class _View(NamedTuple):
-    """Quantities that determine the action, in m and rad."""
+    """Geometry of hand, nut and peg that determines the action, in m and rad."""
 
     nut: Array
     width: float
@@ -76,7 +76,7 @@ class NutExpert(Expert):
 
     @abstractmethod
     def choose(self, obs: Obs) -> tuple[Nut, Array]:
-        """Return the nut to work on, and its pose (7,): position, quaternion."""
+        """Return the nut to place next, and its pose (7,): position, quaternion."""
 
     def act(self, obs: Obs) -> Array:
         """Return the action (7,) for an observation."""
@@ -126,7 +126,7 @@ class NutExpert(Expert):
 
 
 def on_peg(nut: Nut, pose: Array) -> bool:
-    """Return true for a nut that is around its peg, low enough for the task."""
+    """Return True for a nut that is around its peg and low enough to count as placed."""
     apart = np.abs(nut.peg - pose[:2]).max()
     return bool(apart < _ROUND_PEG_M and pose[2] < _ON_PEG_M)
 
@@ -152,12 +152,12 @@ class NutAssemblyRoundExpert(NutExpert):
 
 
 class NutAssemblyExpert(NutExpert):
-    """Expert of both nuts, the square one first."""
+    """Expert that places both nuts, the square nut first."""
 
     env_name = "NutAssembly"
     horizon = 800
 
     def choose(self, obs: Obs) -> tuple[Nut, Array]:
-        """Return the square nut until it is on its peg, then the round one, with its pose."""
+        """Return the square nut with its pose until it is on its peg, then the round nut."""
         square, round_ = obs["object"][7:14], obs["object"][21:28]
         return (_ROUND, round_) if on_peg(_SQUARE, square) else (_SQUARE, square)

@@ -14,7 +14,7 @@ PREFIX = "ogbench:"
 
 
 class OGBenchOracle:
-    """The oracle of one episode, which knows the scene's state and its own targets."""
+    """OGBench's oracle for one episode, which knows the scene's state and chooses its own targets."""
 
     def __init__(self) -> None:
         self._env: Any = None
@@ -25,14 +25,14 @@ class OGBenchOracle:
         self._env.play()
 
     def act(self, obs: Obs) -> Array:
-        """Return the action with its noise; the observation is not needed."""
+        """Return the oracle's action with noise; the observation is ignored."""
         action: Array = self._env.oracle_action()
         return action
 
 
 @dataclass(frozen=True)
 class OGBenchDataset:
-    """The recording of one dataset; see :class:`imitate.envs.experts.expert.ExpertKind`."""
+    """Oracle of one dataset; see :class:`imitate.envs.experts.expert.ExpertKind`."""
 
     env_name: str
     horizon: int = 1000
@@ -44,7 +44,7 @@ class OGBenchDataset:
     plays: ClassVar[bool] = True
 
     def __call__(self, style: Style) -> OGBenchOracle:
-        """Make the oracle of an episode; it has a single style."""
+        """Return the oracle for an episode; ``style`` is ignored."""
         return OGBenchOracle()
 
 

@@ -29,7 +29,7 @@ class LiftExpert(Expert):
         closing = width < 0.075 and sideways < 0.022 and vertical < 0.022
         if not (reached or closing):
             return self.approach(obs, to_cube)
-        # The rise increases gradually from contact to grasp, because a policy could not observe the end of a wait.
+        # The hand rises gradually from contact to grasp, because a policy could not observe how long to wait.
         rise = float(
             np.clip((_LIFT_TOUCHING_M - width) / (_LIFT_TOUCHING_M - _LIFT_HELD_M), 0.0, 1.0)
         )
@@ -62,7 +62,7 @@ class StackExpert(Expert):
     horizon = 300
     pace = 1.3
     carry_steps = 25
-    slack_m, steepness = 0.006, 6.0  # a finger that descends on the cube gets stuck there
+    slack_m, steepness = 0.006, 6.0  # a finger that descends onto the cube gets stuck there
 
     def act(self, obs: Obs) -> Array:
         """Return the action (7,) for an observation."""
@@ -131,7 +131,7 @@ class _Can(NamedTuple):
     to_can: Array
     to_bin: Array  # horizontal vector (2,)
     in_bin: bool
-    well_in: bool  # in the bin, with a margin from its edges
+    well_in: bool  # true if the can is in the bin, with a margin from the edges
 
 
 class PickPlaceCanExpert(Expert):

@@ -1,4 +1,4 @@
-"""Expert of ToolHang: it puts a hook's rod into a stand, then hangs a wrench on the hook."""
+"""Expert of robosuite's ToolHang, which puts a hook's rod into a stand, then hangs a wrench on the hook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TUBE_TOP = np.array([0.0, 0.045, 0.155])
 # Positions of the hook, relative to its corner, in its own axes: the arm points to -x, the rod to -z.
 _GRIP = np.array([0.0, 0.0, -0.04])  # grasp of the rod's handle
 _TIP = np.array([0.0, 0.0, -0.2207])
-_PRONG = np.array([-0.0837, 0.0, 0.0037])  # foot of the prong, the upright end of the arm
+_PRONG = np.array([-0.0837, 0.0, 0.0037])  # foot of the prong (upright end of the hook's arm)
 _INSERTED = np.array([0.0, 0.0, 1.0, 0.0])  # orientation: the arm points away from the robot
 # Positions of the wrench, relative to its middle, in its own axes.
 _EYE = np.array([-0.0935, 0.0, 0.0])
@@ -37,14 +37,14 @@ _TURN = 0.4  # largest commanded turn per step, in rad
 _ROD_M = 0.0254  # thickness of the rod's handle
 _WRENCH_M = 0.03  # thickness of the wrench's handle
 _LOOSE_M = 0.01  # fingers wider than a handle by more than this do not hold it yet
-_STRAIGHT = 0.05  # tolerance in rad
+_STRAIGHT = 0.05  # tolerance of the orientation, in rad
 _ENTERS_M = 0.0025  # largest distance from the tip to the tube's axis at which the rod may enter
-_INSIDE_M = 0.006  # largest such distance of a rod in the tube
+_INSIDE_M = 0.006  # largest distance from the tip to the tube's axis for a rod that is in the tube
 _ROD_ABOVE_M = 0.02
 _EYE_ABOVE_M = 0.045  # height at which the wrench's handle passes over the prong
 _OVER_PRONG_M = 0.003
-_AROUND_M = 0.007  # distance from the eye to its place at contact with the prong
-_THREADED_M = 0.014  # this distance with the prong inside
+_AROUND_M = 0.007  # distance of the eye from its final position at which it touches the prong
+_THREADED_M = 0.014  # distance of the eye from its final position at which the prong is inside it
 _GENTLE_M = 0.012  # largest descent per step, so that the eye does not get stuck on the arm
 _RELEASE = 0.65  # tilt of the wrench, in rad, at which it slides onto the arm by itself
 _CLEAR_M = 1.12  # height above the floor at which open fingers pass over the hook
@@ -58,7 +58,7 @@ class _Grasp(NamedTuple):
 
 
 class _Wrench(NamedTuple):
-    """The wrench and the hook's prong, in m and rad."""
+    """Position of the wrench relative to the hook's prong, in m and rad."""
 
     quat: Array
     eye: Array
@@ -66,9 +66,7 @@ class _Wrench(NamedTuple):
     tilt: float  # direction of the handle, downwards
     inward: Array  # unit vector of the hook's arm, from the prong to the corner
     threaded: bool  # true if the prong is in the eye, or about to be
-    settled: (
-        float  # 1 if the eye is in its place, 0 at the largest distance that counts as threaded
-    )
+    settled: float  # 1 if the eye is in place, 0 at the largest threaded distance
 
 
 class ToolHangExpert(Expert):
@@ -145,7 +143,7 @@ class ToolHangExpert(Expert):
         return self.approach(obs, grasp.to_handle, posture=grasp.posture)
 
     def _lower(self, obs: Obs, wrench: _Wrench) -> Array:
-        """Bring the eye over the prong, the handle on the outer side, and lower it."""
+        """Bring the eye over the prong, with the handle on the outer side, and lower it."""
         yaw = math.atan2(-wrench.inward[1], -wrench.inward[0])
         level = np.array([0.0, 0.0, math.sin(yaw / 2), math.cos(yaw / 2)])
         error = rotation_error(level, wrench.quat)
@@ -217,7 +215,7 @@ def _along(direction: Array) -> Array:
 
 
 def _in_hand(obs: Obs, grasp: _Grasp) -> bool:
-    """Return true if the fingers are around the handle, so that they must close or stay closed."""
+    """Return True if the fingers are around the handle, so that they must close or stay closed."""
     sideways = float(np.linalg.norm(grasp.to_handle[:2]))
     vertical = abs(float(grasp.to_handle[2]))
     turn = float(np.linalg.norm(rotation_error(grasp.posture, obs["robot0_eef_quat"])))
@@ -233,5 +231,5 @@ def _way(obs: Obs, point: Array, goal: Array, turn: Array) -> Array:
 
 
 def _ramp(value: float, start: float, end: float) -> float:
-    """Return 0 at ``start``, 1 at ``end``, linear between and constant beyond."""
+    """Return 0 at ``start`` and 1 at ``end``, linearly between them and constant beyond."""
     return float(np.clip((value - start) / (end - start), 0.0, 1.0))

@@ -55,7 +55,7 @@ def seen_by(obs: Obs, arm: int) -> Obs:
 
 _LIFT_TOUCHING_M = 0.035
 _LIFT_HELD_M = 0.025  # the handles are 2 cm thick
-_SLOW = 0.6  # speed at which the pot is raised, as a fraction of the usual one
+_SLOW = 0.6  # speed at which the pot is raised, as a fraction of the usual speed
 
 
 class TwoArmLiftExpert(TwoArmExpert):
@@ -83,7 +83,7 @@ class TwoArmLiftExpert(TwoArmExpert):
         return self.both(*actions)
 
     def _aim(self, obs: Obs, arm: int) -> tuple[Array, float, bool]:
-        """Return the displacement (3,) to an arm's handle, the yaw across it, and whether it is reached."""
+        """Return the displacement (3,) to an arm's handle, the yaw across the handle, and True if it is reached."""
         handle = obs["object"][7 + 3 * arm : 10 + 3 * arm]
         outward = handle - obs["object"][:3]
         to_handle: Array = handle + self.style.grasp_offset_m - obs[f"robot{arm}_eef_pos"]
@@ -103,7 +103,7 @@ class TwoArmLiftExpert(TwoArmExpert):
 
 
 _AHEAD_M = 0.22  # distance of the peg's centre from the plate while they are aligned
-_THROUGH_M = 0.05  # distance of its centre from the plate at the end
+_THROUGH_M = 0.05  # distance of the peg's centre from the plate at the end
 _CLEAR_M = 0.17  # distance at which the peg's tip does not touch the plate during sideways motion
 _HOLE = np.array([0.05, 0.08, 0.95])  # position at which the second arm holds the plate's hole
 _STRAIGHT = 0.15  # angle between peg and hole, in rad, at which the peg goes in
@@ -179,7 +179,7 @@ class _HandoverView(NamedTuple):
     middle: Array
     along: Array  # horizontal unit vector of the handle, away from the first arm
     grips: list[float]  # 0 if the hand does not hold the handle, 1 if the fingers have gripped it
-    ways: list[Array]  # displacement (3,) from each hand to its place on the handle
+    ways: list[Array]  # displacement (3,) from each hand to its grasp on the handle
     yaws: list[float]  # yaws that align each arm's fingers across the handle
 
 

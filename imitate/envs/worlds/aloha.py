@@ -1,8 +1,8 @@
-"""ALOHA's transfer of a cube (Zhao et al. 2023, arXiv:2304.13705), observed as numbers without images.
+"""ALOHA's transfer of a cube (Zhao et al. 2023, arXiv:2304.13705), with low-dimensional observations, without images.
 
 Importing this module gives ``gym_aloha:gym_aloha/AlohaTransferCube-v0`` the ``obs_type`` "state", which gym-aloha lists
-but does not implement: the same scene and rules, simulated by mujoco alone, without the three images of each step.
-Other values of ``obs_type`` are gym-aloha's environments, unchanged.
+but does not implement: the same scene and rules, simulated by mujoco alone, without rendering three images in each
+step. With other values of ``obs_type`` gym-aloha's own environment is made.
 
 * Observations: ``agent_pos`` (14,), six joint angles and the gripper's opening, 0 to 1, of the left, then of the right
     arm;
@@ -47,19 +47,19 @@ _TOUCHES = {
     "right": "vx300s_right/10_right_gripper_finger",
     "table": "table",
 }
-"""Geoms whose contact with the cube gym-aloha checks."""
+"""Geoms whose contact with the cube determines the stage, as in gym-aloha."""
 _VIEW = "angle"
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
 class AlohaStateEnv(gymnasium.Env[Any, Array]):
-    """The transfer of a cube, observed as numbers.
+    """The transfer of a cube between two arms, with low-dimensional observations.
 
     Args:
         render_mode: ``rgb_array`` if ``render`` will be called.
         reward_shaping: true to use the stage of the transfer as the reward.
         camera_names: cameras to observe: top, angle, front_close, left_pillar, right_pillar, ...
-        camera_size: side of their images, in pixels.
+        camera_size: side of the observed images, in pixels.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 - gymnasium's
@@ -81,7 +81,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
             for key, size in (("agent_pos", 14), ("object_pos", 3), ("object_quat", 4))
         }
         self.observation_space = spaces.Dict({**boxes, **self._cameras.spaces()})
-        # gym-aloha limits angles to 1 rad, which its own demonstrations exceed.
+        # gym-aloha limits angles to 1 rad, but its demonstrations exceed that.
         self.action_space = spaces.Box(-np.pi, np.pi, (14,), np.float32)
 
     def reset(
@@ -111,7 +111,8 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
     def stage(self) -> int:
         """Return the stage of the transfer.
 
-        1: the right gripper touches the cube; 2: it lifts the cube; 3: the left one touches it; 4: also off the table.
+        0: no gripper touches the cube; 1: the right gripper touches it; 2: the right gripper lifts it; 3: the left
+        gripper touches it; 4: the left gripper touches it and the table does not.
         """
         touched = set()
         for contact in self.data.contact:
@@ -165,7 +166,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
 
 
 def make_transfer(obs_type: str = "pixels", task: str = "transfer_cube", **kwargs: Any) -> Any:
-    """Make the environment without images for ``obs_type`` "state", else gym-aloha's."""
+    """Make the environment of this module for ``obs_type`` "state", otherwise gym-aloha's."""
     if obs_type == "state":
         return AlohaStateEnv(**kwargs)
     from gym_aloha.env import AlohaEnv

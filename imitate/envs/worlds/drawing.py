@@ -1,4 +1,4 @@
-"""Cameras of a MuJoCo model, for adapters that observe and render them."""
+"""Cameras of a MuJoCo model, for adapters that observe or render images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelCameras:
 
     Args:
         model: MuJoCo's model.
-        data: MuJoCo's data, whose state is drawn.
+        data: MuJoCo's data with the state that is rendered.
         observed: names of the cameras to observe.
         size: side of the observed images, in pixels.
         shadows: true to draw shadows, which take most of the time without a GPU.
@@ -35,7 +35,7 @@ class ModelCameras:
     ) -> None:
         self._model, self._data = model, data
         self._observed, self._size, self._shadows = tuple(observed), size, shadows
-        self._viewers: dict[tuple[int, int], Any] = {}  # keys: height and width
+        self._viewers: dict[tuple[int, int], Any] = {}  # by height and width
         self._names = [model.camera(i).name for i in range(model.ncam)]
         for name in self._observed:
             self._check(name)
@@ -60,10 +60,10 @@ class ModelCameras:
         self._check(name)
         if (height, width) not in self._viewers:
             prepare_gl()
-            # Unlike mujoco.Renderer, it reads MUJOCO_GL now and not when mujoco is imported.
+            # Unlike mujoco.Renderer, this reads MUJOCO_GL now, not when mujoco is imported.
             from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 
-            buffer = self._model.vis.global_  # larger frames would stay black
+            buffer = self._model.vis.global_  # frames larger than the buffer would stay black
             buffer.offheight = max(buffer.offheight, height)
             buffer.offwidth = max(buffer.offwidth, width)
             made = OffScreenViewer(self._model, self._data, width, height)
@@ -79,7 +79,7 @@ class ModelCameras:
 
     def _check(self, name: str) -> None:
         if name not in self._names:
-            raise EnvError(f"there is no camera '{name}'; {nearest(name, self._names)}")
+            raise EnvError(f"the scene has no camera '{name}'; {nearest(name, self._names)}")
 
     def close(self) -> None:
         """Free the OpenGL contexts."""

@@ -4,13 +4,13 @@ Importing this module registers them with gymnasium under Meta-World's own names
 
 * Observations, with the same keys for all tasks: ``hand_pos`` (3,) in m, ``gripper`` (1,) its opening, 0 to 1,
   ``object_pos`` (3,), ``object_quat`` (4,), ``object2_pos`` and ``object2_quat`` (0 in tasks with one object), ``goal``
-  (3,). Meta-World's vector of 39 numbers contains these and those of the previous step, which ``train.frame_stack``
-  replaces here. With ``camera_names`` also ``<camera>_image`` (size, size, 3).
+  (3,). Meta-World's vector of 39 numbers contains these values and those of the previous step; here
+  ``train.frame_stack`` can add previous steps. With ``camera_names`` also ``<camera>_image`` (size, size, 3).
 * Actions (4,) in [-1, 1]: motion of the hand (1 is 1 cm), and the force that closes (1) or opens (-1) the fingers.
-* Starts and goals are drawn from the seed of ``reset``: from the task's whole range, not from 50 fixed ones.
-* Success: ``info["success"]`` of the step. An episode is a success if any of its 500 steps is,
-  which is the rule of Meta-World and of ``imitate eval``. No step ends the episode earlier.
-* Rewards: 1 in steps in which the task is solved, or with ``reward_shaping`` Meta-World's, 0 to 10.
+* Starts and goals are drawn with the seed of ``reset`` from the task's whole range, not from a list of 50.
+* Success: ``info["success"]`` of the step. An episode of 500 steps succeeds if any of its steps does, as Meta-World and
+  ``imitate eval`` define it. Success does not end the episode.
+* Rewards: 1 in steps in which the task is solved, otherwise 0; with ``reward_shaping`` Meta-World's rewards, 0 to 10.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         render_mode: ``rgb_array`` if ``render`` will be called.
         reward_shaping: true to use Meta-World's rewards.
         camera_names: cameras to observe: corner, corner2, corner3, corner4, topview, behindGripper, gripperPOV.
-        camera_size: side of their images, in pixels.
+        camera_size: side of the observed images, in pixels.
         shadows: true to draw shadows; without them an image takes a quarter of the time on a CPU.
 
     Attributes:
@@ -82,13 +82,11 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         self.render_mode = render_mode
         self._shaped = reward_shaping
         inner: Any = ALL_V3_ENVIRONMENTS[task]()
-        # Same steps as Meta-World's set_task, with starts from the seed instead of a pickled one.
+        # The same as Meta-World's set_task, but with a start drawn from the seed instead of a pickled start.
         inner._set_task_called = True
         inner._freeze_rand_vec, inner.seeded_rand_vec = False, True
         inner._partially_observable = False
-        vars(inner).pop(
-            "sawyer_observation_space", None
-        )  # the cached space is that of a hidden goal
+        vars(inner).pop("sawyer_observation_space", None)  # the cached space is for a hidden goal
         self.inner: Any = inner
         self._cameras = ModelCameras(inner.model, inner.data, camera_names, camera_size, shadows)
         self.action_space = inner.action_space
@@ -124,11 +122,11 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         return np.concatenate([self.inner._last_rand_vec, state])
 
     def set_sim_state(self, state: Array) -> Obs:
-        """Restore a state of :meth:`get_sim_state`; the episode then has its full length."""
+        """Restore a state of :meth:`get_sim_state`; the episode then begins anew with its full length."""
         inner = self.inner
         place = len(inner._last_rand_vec)
         inner._freeze_rand_vec, inner._last_rand_vec = True, state[:place].copy()
-        inner.reset()  # moves the task's fixtures, which are part of the model
+        inner.reset()  # this moves the task's fixtures, which are part of the model
         mujoco.mj_setState(inner.model, inner.data, state[place:], _STATE)
         mujoco.mj_forward(inner.model, inner.data)
         mujoco.mj_setState(
@@ -162,5 +160,5 @@ for _task in ALL_V3_ENVIRONMENTS:
         entry_point=f"{__name__}:MetaWorldEnv",
         kwargs={"task": _task},
         max_episode_steps=HORIZON,
-        disable_env_checker=True,  # imitate check-env checks the environment instead
+        disable_env_checker=True,  # imitate check-env makes this check instead
     )

@@ -1,15 +1,16 @@
 """OGBench's manipulation tasks (Park et al., ICLR 2025, arXiv:2410.20092), by the names of their datasets.
 
-Importing this module registers ``ogbench:cube-single-play-singletask-task2-v0`` and the like with gymnasium, beside the
-package's own environments: a task whose reward is known, and the way in which its dataset is made. Without ``-task2``
-it is the package's default task.
+Importing this module registers ``ogbench:cube-single-play-singletask-task2-v0`` and the like with gymnasium. Such an
+environment is a task with a known reward, and can also record the task's dataset. Without ``-task2`` the task is the
+package's default.
 
-* The environment is ``cube-single-singletask-task2-v0`` of the package: observations ``flat``, actions (5,) in [-1, 1],
-  20 per second; the reward of a state is minus the number of objects that are not in place; success ends an episode.
-* :meth:`OGBenchEnv.play` makes it the environment in which the dataset is recorded: an oracle of the package moves
-  objects to targets that it draws, one after another, with the noise of the authors' script. ``play`` follows a plan,
-  ``noisy`` is a closed loop with random actions in between. Rewards and success are those of the task, for the state
-  before each action, as ``ogbench.relabel_utils`` computes them; success ends nothing here.
+* The environment equals ``cube-single-singletask-task2-v0`` of the package: observations ``flat``, actions (5,) in [-1,
+  1], 20 per second; the reward of a state is minus the number of objects that are not in place; success ends an
+  episode.
+* After :meth:`OGBenchEnv.play` the environment records a dataset: an oracle of the package moves objects to random
+  targets, one after another, with the noise of the authors' script. ``play`` follows a plan, ``noisy`` is a closed loop
+  with random actions in between. Rewards and success are those of the task, for the state before each action, as
+  ``ogbench.relabel_utils`` computes them; success then does not end an episode.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from imitate.envs.worlds import ogbench_maze
 from imitate.errors import EnvError
 from imitate.system.extras import missing
 
-prepare_gl()  # dm_control chooses how it draws when it is imported
+prepare_gl()  # dm_control chooses its OpenGL back end when it is imported
 try:
     import ogbench  # the import registers its environments
     from ogbench.manipspace.oracles.markov.button_markov import ButtonMarkovOracle
@@ -53,7 +54,7 @@ WORLDS = (
 KINDS = ("play", "noisy")
 TASKS = (None, 1, 2, 3, 4, 5)
 NOISE = 0.1
-"""Noise of the oracles' plans, and greatest noise of the actions of ``noisy``."""
+"""Noise of the oracles' plans, and largest noise of the actions in ``noisy`` datasets, by scene."""
 _STACKING = {
     "cube-single": (0.0, 0.0),
     "cube-double": (0.0, 0.25),
@@ -61,18 +62,18 @@ _STACKING = {
     "cube-quadruple": (0.1, 0.5),
     "cube-octuple": (0.0, 0.35),
 }
-"""Range of the probability that a target is on top of another cube; one number is drawn for an episode."""
+"""Range from which the probability that a target is on top of another cube is drawn for each episode."""
 _ANYWHERE = (0.5, 0.5)
 _NOISY_AXES = np.array([1.0, 1.0, 1.0, 3.0, 10.0])
 _RANDOM_ACTIONS = {"puzzle": 0.2}
-"""Probability of a random action in ``noisy``, where it is not 0.1."""
+"""Probability of a random action in ``noisy`` datasets, for scenes in which it is not 0.1."""
 _FIRST_CUBE = slice(14, 17)
 _ENDLESS = 10**9
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset of OGBench, whose rewards are those of one task.
+    """A dataset of OGBench with the rewards of one task.
 
     Attributes:
         world: the package's scene, such as ``cube-single``.
@@ -86,7 +87,7 @@ class Dataset:
 
     @property
     def suffix(self) -> str:
-        """End of the names of dataset and environment."""
+        """Suffix of the names of dataset and environment."""
         return "singletask" + ("" if self.task is None else f"-task{self.task}") + "-v0"
 
     @property
@@ -110,7 +111,7 @@ TASKS_OF_SCENES = {
     for dataset in (Dataset(*parts) for parts in product(WORLDS, KINDS, TASKS))
 }
 DATASETS: dict[str, Dataset | ogbench_maze.Maze] = {**TASKS_OF_SCENES, **ogbench_maze.DATASETS}
-"""Datasets by their names, with those of mazes."""
+"""Datasets of all scenes and mazes by name."""
 
 
 class OGBenchEnv(gymnasium.Env[Array, Array]):
@@ -139,19 +140,19 @@ class OGBenchEnv(gymnasium.Env[Array, Array]):
         self._info: dict[str, Any] = {}
 
     def play(self) -> None:
-        """Record the dataset from the next reset on: :meth:`oracle_action` gives the actions."""
+        """Record the dataset from the next reset on, with actions from :meth:`oracle_action`."""
         if self._player is None:
             self._player = _Player(self._dataset)
 
     def oracle_action(self) -> Array:
-        """Return the action (5,) of the oracle in the present state, in [-1, 1], with its noise."""
+        """Return the oracle's action (5,) in the current state, in [-1, 1], with noise."""
         assert self._player is not None, "play() comes first"
         return self._player.action()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode. While a dataset is recorded, numpy's global generator is seeded: oracles draw from it."""
+        """Begin an episode. While a dataset is recorded, numpy's global generator is seeded, because oracles use it."""
         super().reset(seed=seed)
         self._steps = 0
         obs, self._info = self.inner.reset(seed=seed, options=options)
@@ -173,16 +174,16 @@ class OGBenchEnv(gymnasium.Env[Array, Array]):
         return obs.astype(np.float32), reward, False, False, {"success": reward == 0.0}
 
     def task_reward(self, qpos: Array, qvel: Array, buttons: Array | None = None) -> float:
-        """Return the task's reward of a state, once an episode has begun.
+        """Return the task's reward for a state; only valid after the first reset.
 
         Args:
             qpos: (Q,) positions.
             qvel: (V,) velocities.
-            buttons: (B,) states of the buttons, or None in a scene without.
+            buttons: (B,) states of the buttons, or None in a scene without buttons.
         """
         if buttons is not None:
             self.inner.set_state(qpos, qvel, buttons)
-        else:  # the reward needs the cubes' positions alone
+        else:  # the reward depends only on the cubes' positions
             self.inner.data.qpos[:] = qpos
         return float(self.inner.compute_reward())
 
@@ -192,7 +193,7 @@ class OGBenchEnv(gymnasium.Env[Array, Array]):
         return np.concatenate([self._info[name] for name in names if name in self._info])
 
     def set_sim_state(self, state: NDArray[np.float64]) -> Array:
-        """Put the task's scene into a state of :meth:`get_sim_state`; return the observation."""
+        """Set the task's scene to a state of :meth:`get_sim_state`; return the observation."""
         qpos, qvel, buttons = np.split(state, np.cumsum([self.inner.model.nq, self.inner.model.nv]))
         more = (buttons.astype(np.int64),) if len(buttons) else ()
         self.inner.set_state(qpos, qvel, *more)
@@ -211,7 +212,7 @@ class OGBenchEnv(gymnasium.Env[Array, Array]):
 
 
 class _Player:
-    """The recording of a dataset: a scene with targets that change, and the oracles that move objects to them.
+    """Scene for recording a dataset: targets that change, and the oracles that move objects to them.
 
     Random numbers come from numpy's global generator, in the order of the authors' script.
     """
@@ -232,7 +233,7 @@ class _Player:
         self._stacking = self._noise = 0.0
 
     def _made(self) -> dict[str, Any]:
-        """Make the oracle of each kind of object."""
+        """Return the oracles by kind of object."""
         world, plans = self._dataset.world, self._dataset.kind == "play"
         keys: dict[str, Any] = (
             {"noise": NOISE, "noise_smoothing": 0.5} if plans else {"min_norm": 0.4}
@@ -265,12 +266,12 @@ class _Player:
         return self._obs, self._info
 
     def _aim(self, obs: Any, info: dict[str, Any]) -> None:
-        """Begin to move an object to the present target."""
+        """Begin to move an object to the current target."""
         self._oracle = self._oracles[info["privileged/target_task"]]
         self._oracle.reset(obs, info)
 
     def action(self) -> Array:
-        """Return the oracle's action (5,) with its noise."""
+        """Return the oracle's action (5,) with noise."""
         if np.random.rand() < self._dataset.random_actions:  # noqa: NPY002
             return np.random.uniform(-1.0, 1.0, 5)  # noqa: NPY002
         action = np.array(self._oracle.select_action(self._obs, self._info))
@@ -280,7 +281,7 @@ class _Player:
         return clipped
 
     def step(self, action: Array) -> tuple[Array, dict[str, Any]]:
-        """Apply an action; after the oracle's last one draw the next target.
+        """Apply an action; if the oracle is done with the target, draw the next one.
 
         Raises:
             RuntimeError: the cube of ``scene`` has left the part of the table that is visible, so that the episode has
@@ -290,7 +291,10 @@ class _Player:
         if self._oracle.done:
             self._aim(*self.env.set_new_target(p_stack=self._stacking))
         if self._dataset.world == "scene" and _is_lost(self._info["prev_qpos"][_FIRST_CUBE]):
-            raise RuntimeError("the cube has left the visible part of the table")
+            raise RuntimeError(
+                "the cube has left the visible part of the table: record the episode again with "
+                "another seed"
+            )
         return self._obs, self._info
 
 

@@ -1,14 +1,15 @@
 """OGBench's point mazes (Park et al., ICLR 2025, arXiv:2410.20092), by the names of their datasets.
 
 :mod:`imitate.envs.worlds.ogbench` registers ``ogbench:pointmaze-medium-navigate-v0`` and the like with gymnasium: the
-maze with five tasks, each a start and a goal, and the way in which its dataset is made.
+maze with five tasks, each a start and a goal; the environment can also record the maze's dataset.
 
-* Observations ``flat`` (2,) are the position, actions (2,) in [-1, 1] a fifth of its change; ten per second. The goal
-  of an episode is a position, ``info["goal"]`` of the reset. Success, which ends an episode, is a distance of 1.
-* An episode with seed s has task 1 + s mod 5, with ``-task3`` before ``-v0`` always task 3.
-* :meth:`OGBenchMaze.play` makes it the environment in which the dataset is recorded: a planner walks from cell to cell,
-  with the noise of the authors' script, to goals that are drawn one after another (``navigate``), or to a goal that is
-  four cells away (``stitch``). Success ends nothing here.
+* The observation ``flat`` (2,) is the position. An action (2,) in [-1, 1] changes the position by a fifth of its value,
+  ten times per second. The goal of an episode is a position, ``info["goal"]`` of the reset. An episode succeeds and
+  ends within a distance of 1 from the goal.
+* An episode with seed s has task 1 + s mod 5, or with ``-task3`` before ``-v0`` always task 3.
+* After :meth:`OGBenchMaze.play` the environment records a dataset: a planner walks from cell to cell, with the noise of
+  the authors' script, to goals that are drawn one after another (``navigate``), or to a goal that is four cells away
+  (``stitch``). Success then does not end an episode.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ NUM_TASKS = 5
 NOISE = 0.5
 """Standard deviation of the noise of the planner's actions."""
 STITCHED = 4
-"""Number of cells between start and goal of an episode of ``stitch``."""
+"""Number of steps from cell to cell between start and goal in an episode of a ``stitch`` dataset."""
 
 Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Maze:
-    """A dataset of a point mass in a maze.
+    """A dataset of OGBench with a point mass in a maze.
 
     Attributes:
         size: the package's maze, such as ``medium``.
@@ -67,7 +68,7 @@ DATASETS = {
     maze.name: maze
     for maze in (Maze(*parts) for parts in product(MAZES, KINDS, (None, *range(1, NUM_TASKS + 1))))
 }
-"""Mazes by the names of their datasets."""
+"""Datasets of the mazes by name."""
 
 
 class OGBenchMaze(gymnasium.Env[Array, Array]):
@@ -93,11 +94,11 @@ class OGBenchMaze(gymnasium.Env[Array, Array]):
         self._steps, self._plays = 0, False
 
     def play(self) -> None:
-        """Record the dataset from the next reset on: :meth:`oracle_action` gives the actions."""
+        """Record the dataset from the next reset on, with actions from :meth:`oracle_action`."""
         self._plays = True
 
     def oracle_action(self) -> Array:
-        """Return the action (2,) towards the next cell on the way to the goal, in [-1, 1], with its noise."""
+        """Return the action (2,) towards the next cell on the way to the goal, in [-1, 1], with noise."""
         here = self.inner.get_xy()
         cell, _ = self.inner.get_oracle_subgoal(here, self.inner.cur_goal_xy)
         way = cell - here
@@ -150,7 +151,7 @@ class OGBenchMaze(gymnasium.Env[Array, Array]):
         return np.concatenate([self.inner.data.qpos, self.inner.data.qvel])
 
     def set_sim_state(self, state: NDArray[np.float64]) -> Array:
-        """Put the point mass into a state of :meth:`get_sim_state`; return the observation."""
+        """Set the point mass to a state of :meth:`get_sim_state`; return the observation."""
         self.inner.set_state(*np.split(state, 2))
         seen: Array = self.inner.get_ob()
         return seen.astype(np.float32)
@@ -165,7 +166,7 @@ class OGBenchMaze(gymnasium.Env[Array, Array]):
 
 
 def corners(maze: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the free cells (N, 2) of a maze (0: free) within walls, without those inside straight corridors."""
+    """Return the free cells (N, 2) inside a maze (0 marks a free cell), without cells in straight corridors."""
     free = maze == 0
     up, down, left, right = (
         np.roll(free, shift, axis) for shift, axis in ((1, 0), (-1, 0), (1, 1), (-1, 1))
@@ -175,7 +176,7 @@ def corners(maze: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def cells_away(maze: NDArray[np.int64], start: Cell, steps: int) -> NDArray[np.int64]:
-    """Return the cells (N, 2) of a maze (0: free) within walls whose shortest way from ``start`` has so many steps."""
+    """Return the free cells (N, 2) of a maze to which the shortest way from ``start`` has ``steps`` steps."""
     free, found = maze == 0, np.zeros(maze.shape, bool)
     found[start] = True
     edge = found

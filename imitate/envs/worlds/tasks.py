@@ -1,16 +1,13 @@
-"""Small tasks as gymnasium environments, with names such as ``imitate.envs.worlds.tasks:Recall-v0``.
+"""Small test tasks as gymnasium environments, with names such as ``imitate.envs.worlds.tasks:Recall-v0``.
 
-| name | requirement |
-|---|---|
-| ``Doors-v0`` | a mask of actions: some choices are not allowed |
-| ``Ledge-v0`` | a curriculum: its difficulty can be set |
-| ``Recall-v0`` | a memory: the first observation shows which of two choices will be right in the last step |
-| ``RecallContinuous-v0`` | the same, with a number as answer, whose sign counts |
-| ``CartPoleNoVelocity-v1`` | a memory: both velocities of CartPole-v1 are hidden |
-| ``PendulumNoVelocity-v1`` | a memory: the angular velocity of Pendulum-v1 is hidden |
+| name | requirement | |---|---| | ``Doors-v0`` | an action mask: some choices are not allowed | | ``Ledge-v0`` | a
+curriculum: its difficulty can be set | | ``Recall-v0`` | a memory: the first observation shows which of two choices
+will be right in the last step | | ``RecallContinuous-v0`` | a memory, as in ``Recall-v0``; the action is a number whose
+sign counts | | ``CartPoleNoVelocity-v1`` | a memory: both velocities of CartPole-v1 are hidden | |
+``PendulumNoVelocity-v1`` | a memory: the angular velocity of Pendulum-v1 is hidden |
 
-A policy without a memory is right in half of the episodes of ``Recall-v0``. Importing this module registers them, as
-gymnasium requires for names with a module.
+A policy without a memory is right in half of the episodes of ``Recall-v0``. Importing this module registers the
+environments with gymnasium.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ ROOMS, DOORS, OPEN = 8, 6, 2
 
 
 class Doors(gymnasium.Env[Any, Any]):
-    """Eight rooms in a row, each with six doors, of which two are open; choosing a closed one is a terminal.
+    """Eight rooms in a row, each with six doors, of which two are open; choosing a closed door ends the episode.
 
     Door k gives the reward k / 5, so the best policy chooses the higher open one. Only the mask shows which doors are
     open; an observation is the room, one-hot. ``info["success"]`` is true after the last room.
@@ -90,7 +87,7 @@ Observation = NDArray[np.float32]
 
 
 class Recall(gymnasium.Env[Observation, Any]):
-    """A cue, a delay, a question.
+    """Memory task: a cue is shown, and after a delay the policy must answer with it.
 
     An observation is (cue, question): the cue, -1 or 1, is shown only in the first step and is 0 later; the question is
     1 in the last step, and 0 before. Only the last action counts: its reward is 1 if it matches the cue, else -1; a
@@ -98,7 +95,7 @@ class Recall(gymnasium.Env[Observation, Any]):
 
     Args:
         continuous: true if actions are numbers; false if they are the choices 0 (for -1) and 1 (for 1).
-        delay: steps between the first and the last.
+        delay: number of steps between the cue and the question.
     """
 
     def __init__(self, continuous: bool = False, delay: int = 6) -> None:
@@ -132,7 +129,7 @@ class Recall(gymnasium.Env[Observation, Any]):
 
 
 def only(env_id: str, seen: tuple[int, ...], **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Return an environment with only these indices of its observation."""
+    """Return an environment whose observation keeps only some of the numbers."""
     env = gymnasium.make(env_id, **kwargs)
     space = env.observation_space
     assert isinstance(space, spaces.Box)
@@ -163,7 +160,8 @@ class Ledge(gymnasium.Env[Any, Any]):
 
     At each position one of four choices, always the same one, moves forward; the others fall off, which ends the
     episode. An observation is the position, one-hot. Random choices reach the end with probability 1 / 4^length, so a
-    long ledge gives no learning signal; a policy that has learned its last part needs to find only the rest.
+    long ledge gives no learning signal; a policy that has learned the last part of the ledge needs to find only the
+    rest.
 
     Args:
         length: steps from the start to the end, at most 8; a shorter walk begins nearer to the end.
@@ -176,7 +174,7 @@ class Ledge(gymnasium.Env[Any, Any]):
         self._path = np.random.default_rng(7).integers(4, size=WIDTH)
 
     def set_stage(self, kwargs: Mapping[str, Any]) -> None:
-        """Begin the next episodes as an environment made with these arguments would."""
+        """Set the length for the next episodes, as the argument of the constructor does."""
         self._start = WIDTH - int(kwargs.get("length", WIDTH))
 
     def reset(
@@ -204,7 +202,7 @@ gymnasium.register("Ledge-v0", f"{__name__}:Ledge")
 
 
 class SpeedLimit(gymnasium.Env[Any, Any]):
-    """A speed in [-1, 1], which is the reward; its square is a cost, ``info["cost"]``.
+    """Task with a cost: the action is a speed in [-1, 1], the reward is the speed, and ``info["cost"]`` its square.
 
     If the mean cost may be at most 0.25, the best constant speed is 0.5. The observation is noise.
     """

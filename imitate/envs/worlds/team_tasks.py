@@ -1,4 +1,4 @@
-"""A task of two agents as a parallel environment, with the name ``pettingzoo:imitate.envs.worlds.team_tasks``."""
+"""A test task of two agents as a parallel environment, named ``pettingzoo:imitate.envs.worlds.team_tasks``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Obs = dict[str, NDArray[np.float32]]
 class Carry(ParallelEnv[str, Obs, int]):  # type: ignore[misc]
     """Two agents lift the ends of a table to the eighth floor; it falls if one end is two floors higher.
 
-    Each agent waits (0) or lifts its end by a floor (1), which fails in 35 % of the tries. It observes the height of
-    its own end (``own``) and of the other (``other``), as fractions of the way. It leaves with success when its end
-    is up. Both get 1/16 for each floor, -0.02 for each step, and -1 if the table falls, which ends the episode for
-    both. An agent that ignores the other's end does not know when to wait.
+    Each agent waits (0) or lifts its end by a floor (1), which fails in 35 % of the tries. Its observations are the
+    heights of its own end (``own``) and of the other end (``other``), as fractions of eight floors. An agent leaves
+    with success when its end is up. Both agents get 1/16 for each floor, -0.02 for each step, and -1 if the table
+    falls, which ends the episode. An agent that ignores the other end does not know when to wait.
     """
 
     metadata = {"name": "carry", "render_modes": []}

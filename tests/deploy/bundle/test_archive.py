@@ -41,7 +41,7 @@ def test_what_is_no_bundle(tmp_path):
     other = tmp_path / "other.zip"
     bundles.write_parts(other, {"data.pkl": b"x"})
     assert not any(map(is_bundle, (tmp_path, tmp_path / "absent.zip", other)))
-    refuse(other, "contains data.pkl; a bundle contains bundle.json, policy.onnx, arrays.bin")
+    refuse(other, "contains data.pkl, but a bundle contains bundle.json, policy.onnx, arrays.bin")
     refuse(tmp_path / "absent.zip", "No such file")
     (device := tmp_path / "device.zip").symlink_to("/dev/zero")
     assert not is_bundle(device)
@@ -135,7 +135,7 @@ def test_a_whole_bundle_that_this_version_cannot_check_is_refused(tmp_path, good
     wrong = np.frombuffer(arrays, np.float32, 1, offset) + np.float32(0.01)
     arrays[offset : offset + 4] = wrong.tobytes()
     rewritten(path, good, bytes(arrays))
-    refuse(path, "do not reproduce the recorded actions here (check 1: 0.01 away")
+    refuse(path, "do not reproduce the recorded actions here (check 1: difference 0.01,")
 
 
 def memory(dtype="float32", shape=(1,), offset=0):
@@ -208,19 +208,19 @@ def test_the_least_and_the_largest_sizes_are_taken(good):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"frames": 0}, "frames in its description is 0"),
-        ({"noise": {"normal": MOST + 1, "exponential": 0}}, "normal in its description is 1"),
-        ({"noise": {"normal": 0, "exponential": -1}}, "exponential in its description is -1"),
+        ({"frames": 0}, "frames in bundle.json is 0"),
+        ({"noise": {"normal": MOST + 1, "exponential": 0}}, "normal in bundle.json is 1"),
+        ({"noise": {"normal": 0, "exponential": -1}}, "exponential in bundle.json is -1"),
         *(
             (
                 {"execution": {**EXECUTION, key: least - 1}},
-                f"{key} in its description is {least - 1}",
+                f"{key} in bundle.json is {least - 1}",
             )
             for key, least in (("size", 1), ("execute", 1), ("latency", 0))
         ),
-        ({"schema": {"action_dim": 0}}, "action_dim in its description is 0"),
-        ({"schema": {"action_low": [0.5, 0.5]}}, "2 limits, but actions of 1 numbers"),
-        ({"schema": {"action_high": []}}, "0 limits, but actions of 1 numbers"),
+        ({"schema": {"action_dim": 0}}, "action_dim in bundle.json is 0"),
+        ({"schema": {"action_low": [0.5, 0.5]}}, "2 limits, but actions have 1 numbers"),
+        ({"schema": {"action_high": []}}, "0 limits, but actions have 1 numbers"),
     ],
 )
 def test_sizes_beyond_them_are_refused(good, changes, words):
@@ -300,14 +300,14 @@ def test_parts_and_arrays_by_hand(tmp_path, monkeypatch):
         ({"shape": [0]}, None),
         ({"shape": [1] * 8}, None),
         ({"offset": 16}, None),
-        ({"offset": 17}, "reaches beyond arrays.bin"),
-        ({"shape": [4]}, "reaches beyond arrays.bin"),
-        ({"shape": [0, 25]}, "reaches beyond arrays.bin"),
+        ({"offset": 17}, "reaches beyond the end of arrays.bin"),
+        ({"shape": [4]}, "reaches beyond the end of arrays.bin"),
+        ({"shape": [0, 25]}, "reaches beyond the end of arrays.bin"),
         ({"shape": [0, 24]}, None),
         ({"shape": [1] * 9}, "invalid array"),
         ({"shape": [-1]}, "invalid array"),
         ({"offset": -1}, "invalid array"),
-        ({"dtype": "object"}, "invalid array of type object (1,) at 0"),
+        ({"dtype": "object"}, "invalid array of type object and shape (1,) at byte 0"),
         ({"shape": None}, "a reference to an array lacks"),
         ({"offset": float("inf")}, "a reference to an array lacks"),
     ],

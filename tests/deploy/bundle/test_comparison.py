@@ -74,7 +74,7 @@ def test_demonstrated_observations_have_types_of_bundles(tmp_path):
     }
     assert [each["goal"] for each in found] == [{}] * 3
     assert all(each["obs"]["lang_emb"].tolist() == [1.0, 2.0] for each in found)
-    with refused("the policy has goals|omit --dataset", error=BundleError):
+    with refused("the policy needs goals|omit --dataset", error=BundleError):
         demonstrated_observations(policy(shapes, ("ints",)), path, 3)
     empty = tiny_demos(tmp_path / "b.hdf5", {"pose": 2}, num_demos=1, length=9)
     with h5py.File(empty, "a") as file:
@@ -130,7 +130,7 @@ def test_both_act_in_two_episodes(execute, steps):
 @pytest.mark.parametrize("error", [4.0 * comparison.TOLERANCE * 1.01, np.nan])
 def test_a_difference_is_refused(error):
     compare(Actor(), Actor(error=4.0 * comparison.TOLERANCE * 0.99), SPEC)
-    with refused("acts differently in step 5 of an episode", error=BundleError):
+    with refused("acts differently from the policy in step 5 of an episode", error=BundleError):
         compare(Actor(), Actor(error=error, bias_from=5), SPEC)
 
 

@@ -270,7 +270,7 @@ def test_chunks_for_the_background(tmp_path):
     np.testing.assert_array_equal(bundle.planned_actions(), before)
     with refused("cannot be guided", error=UserError):
         bundle.predict_chunk([second], planned=chunk)
-    with refused("empty history", error=UserError):
+    with refused("history is empty", error=UserError):
         bundle.predict_chunk([])
 
 
@@ -290,9 +290,15 @@ def masked():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: policy_of("mbrl/mbrl"), "mbrl cannot be exported|it searches for each action"),
-        (lambda: policy_of("hbc/hbc"), "hbc cannot be exported|its parts act at different rates"),
-        (lambda: policy_of("gl/gl"), "gl cannot be exported|it has no actions"),
+        (
+            lambda: policy_of("mbrl/mbrl"),
+            "mbrl cannot be exported|the policy plans each action by a search",
+        ),
+        (
+            lambda: policy_of("hbc/hbc"),
+            "hbc cannot be exported|the levels of its hierarchy act at different rates",
+        ),
+        (lambda: policy_of("gl/gl"), "gl cannot be exported|the algorithm has no actions"),
         (masked, "dqn cannot be exported|observation 'action_mask' masks"),
         (
             lambda: prepared(relative("rot_axis_angle"), **ENSEMBLE),
@@ -435,14 +441,14 @@ def binary(**chunk):
 
 def test_two_values_cannot_be_averaged(tmp_path):
     assert exported(binary(), tmp_path).spec.execution.temporal_ensemble is None
-    with refused("ensembling averages rotations, and numbers of two values", error=BundleError):
+    with refused("ensembling averages rotations and binary actions", error=BundleError):
         export_policy(binary(**ENSEMBLE), tmp_path / "c.zip")
 
 
 def test_a_policy_on_another_device_or_with_other_names_is_refused(tmp_path):
     policy = bundles.small_policy()
     policy.rename = {"b": "a"}
-    with refused("bc cannot be exported: it takes ", error=BundleError):
+    with refused("bc cannot be exported: the checkpoint takes ", error=BundleError):
         export_policy(policy, tmp_path / "b.zip")
     policy.algo.device = torch.device("meta")
     with refused(
@@ -516,5 +522,7 @@ def test_a_memory_that_changes_in_another_way_than_to_its_beginning_is_refused()
         "a",
         "flag",
     )
-    with refused("discarding a plan changes its memory 'a' in a way", error=BundleError):
+    with refused(
+        "discarding a plan sets the policy's memory 'a' to other values", error=BundleError
+    ):
         exporting.cut_inputs(cutting(a=torch.full((2,), 3.0)), predictor)

@@ -118,7 +118,7 @@ def nested(count, inner):
     [
         (b"", None),
         (nested(10, field(1, b"")), None),  # 32 messages in one another
-        (nested(10, field(1, field(5, b""))), "graphs are nested too deeply"),
+        (nested(10, field(1, field(5, b""))), "graphs that are nested too deeply"),
         (bytes([1 << 3 | 1]) + bytes(8) + bytes([1 << 3 | 5]) + bytes(4), None),
         (bytes([1 << 3 | 1]) + bytes(7), "is not an ONNX model"),
         (bytes([1 << 3 | 5]) + bytes(3), "is not an ONNX model"),
@@ -205,5 +205,7 @@ def test_recorded_actions_are_reproduced(recorded, expected, fits):
 def test_too_few_or_other_recorded_actions(recorded):
     with refused("has fewer than 3 recorded actions to compare with", error=BundleError):
         recorded([2.0, 0.5], count=2)
-    with refused("it predicts actions (1, 2); expected (1, 2)", error=BundleError):
+    with refused(
+        "the networks predict actions of shape (1, 2); expected (1, 2)", error=BundleError
+    ):
         recorded([2.0, 0.5, 1.0])

@@ -132,7 +132,7 @@ def test_a_chunk_leaves_the_memory_alone(make):
     chunk = policy.predict_chunk([{"s": 7}, {"s": 1}, {"s": 2}])
     assert chunk[:, 0].tolist() == [20.0, 21.0] and network.asked[-1][0] == (1.0, 2.0)
     assert policy.state is state
-    with refused("an empty history", error=UserError):
+    with refused("history is empty", error=UserError):
         policy.predict_chunk([])
     with refused("cannot be guided", error=UserError):
         policy.predict_chunk([{"s": 1}], planned=[[1.0]])

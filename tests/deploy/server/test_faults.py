@@ -101,7 +101,7 @@ def test_late_replies_are_never_taken_for_the_next(network_of, where, call):
     acted(1)
     be_late(0.5)
     for value in (2, 3):
-        with pytest.raises(RemoteError, match="no answer within 0.3 s|sent no schema"):
+        with pytest.raises(RemoteError, match="no answer within 0.3 s|sent no valid schema"):
             acted(value)
     be_late(0.0)
     clock.sleep(0.6)
@@ -136,8 +136,8 @@ def test_a_server_that_stops_reading_costs_one_deadline(network_of):
 def test_a_server_that_says_nothing_costs_one_deadline_however_slow_its_handshake_was(network_of):
     network = network_of(lambda end: None)
     for network.handshake_s, words in (
-        (0.0, "no schema"),
-        (0.8, "no schema"),
+        (0.0, "no valid schema"),
+        (0.8, "no valid schema"),
         (9.0, "not reached"),
     ):
         began = clock.now()
@@ -284,7 +284,7 @@ def test_a_client_does_not_go_on_with_a_server_of_another_kind(
         policy(observation())
     for _ in range(2):
         with pytest.raises(
-            UserError, match="its server is of another kind .*; start again with it"
+            UserError, match="one server is openpi's and the other is not; start again"
         ):
             policy(observation())
 
@@ -292,7 +292,7 @@ def test_a_client_does_not_go_on_with_a_server_of_another_kind(
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (np.zeros(3), "actions of 3 numbers; wanted 2"),
+        (np.zeros(3), "actions of 3 numbers, but its schema has 2"),
         (np.array([0.1, 2e9]), "beyond its own limits .number 1: 2e.09, limits -1e.04 to 1e.04."),
         (np.array([0.1, np.nan]), "array of finite numbers"),
         (np.diag([0.1, -2e9, 0.1])[:, :2], "own limits .number 1: -2e.09, limits -1e.04 to 1e.04."),
@@ -334,7 +334,7 @@ def test_a_server_whose_description_is_impossible_is_refused(network_of, wrong):
     served = Counter()
     served.schema = dataclasses.replace(served.schema, **wrong)
     network_of(served)
-    with pytest.raises(RemoteError, match="sent no schema: "):
+    with pytest.raises(RemoteError, match="sent no valid schema: "):
         RemotePolicy("ws://here")
 
 

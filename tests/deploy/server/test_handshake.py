@@ -175,7 +175,7 @@ def test_each_part_of_a_handshake_has_the_whole_time(serve, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"\x16\x03\x01", "a handshake that is not HTTP"),
+        (b"\x16\x03\x01", "the handshake is not HTTP"),
         (b"G" * 2**16, "a handshake is longer than 65536 bytes"),
         (b"GET / HTTP/1.1\r\nno header\r\n\r\n", "no request"),
     ],

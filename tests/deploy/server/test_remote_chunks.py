@@ -128,7 +128,10 @@ def test_histories_of_other_lengths_and_guided_ones_keep_their_places():
         ({"history": [{"state": np.zeros(2)}]}, "'camera' is missing"),
         ({"history": [observation()], "delay": -1}, "delay: got -1"),
         ({"history": [observation()], "delay": 1.5}, "delay: got 1.5"),
-        ({"history": [observation()], "planned": np.zeros((3, 5))}, r"finite numbers \(n, 2\)"),
+        (
+            {"history": [observation()], "planned": np.zeros((3, 5))},
+            r"finite numbers of shape \(n, 2\)",
+        ),
         ({"history": [observation()], "planned": np.full((3, 2), np.nan)}, "finite numbers"),
         ({"history": [observation()], "planned": np.zeros((0, 2))}, "n at least 1"),
         ({"history": [observation()], "planned": "abc"}, "finite numbers"),

@@ -358,7 +358,7 @@ def test_unknown_kinds_are_one_line_and_the_session_goes_on(server):
 
 def test_a_client_of_another_version_is_told_so(monkeypatch, server):
     monkeypatch.setattr("imitate.deploy.server.client.PROTOCOL", 2)
-    with pytest.raises(UserError, match="speaks version 1 of the protocol .*this client version 2"):
+    with pytest.raises(UserError, match="uses version 1 of the protocol .*this client version 2"):
         Patient(server.url)
 
 
@@ -525,7 +525,7 @@ def test_a_token_has_sixteen_characters(size, fits):
     if fits:
         PolicyServer(Counter(), "0.0.0.0", 0, token="x" * size).close()
         return
-    with refused(f"the token has {size} characters; wanted at least 16", error=UserError):
+    with refused(f"the token has {size} characters, but needs at least 16", error=UserError):
         PolicyServer(Counter(), port=0, token="x" * size)
 
 

@@ -237,11 +237,11 @@ def test_an_environment_without_an_expert():
     ("value", "why"),
     [
         ("no_such_module:find", "No module named 'no_such_module'"),
-        ("json:__version__", "it is no function"),
+        ("json:__version__", "the entry point is not a function"),
     ],
 )
 def test_an_expert_that_cannot_be_loaded_is_named(monkeypatch, value, why):
     monkeypatch.setattr(expert, "installed_points", lambda group: [EntryPoint("toy", value, group)])
-    words = f"toy:A: its expert is {value}, which cannot be loaded .{why}.; repair or reinstall"
+    words = f"toy:A: the expert is registered as {value}, which cannot be loaded .{why}.: repair or reinstall"
     with pytest.raises(EnvError, match=words):
         expert.expert_of_package("toy:A", {})
