@@ -144,7 +144,7 @@ def _one(segmentation: Any) -> str | None:
         segmentation = segmentation[0] if segmentation else None
     if segmentation is not None and segmentation not in SEGMENTATIONS:
         raise EnvError(
-            f"camera_segmentations: '{segmentation}': {nearest(str(segmentation), SEGMENTATIONS)}"
+            f"camera_segmentations: '{segmentation}' is unknown; {nearest(str(segmentation), SEGMENTATIONS)}"
         )
     return None if segmentation is None else str(segmentation)
 

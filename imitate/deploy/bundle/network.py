@@ -462,7 +462,7 @@ class Network:
 
 
 def _instructions(spec: BundleSpec, bundle: Bundle) -> Instructions | None:
-    """Return the table of instructions if the policy uses one."""
+    """Return the table of instructions, or None for a policy without instructions."""
     saved = spec.languages
     if saved is None:
         return None

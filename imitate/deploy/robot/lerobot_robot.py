@@ -146,8 +146,8 @@ class LeRobotRobot(Robot):
             values[key] = np.asarray(seen[name])
             if values[key].shape != self.observation_shapes[key]:
                 raise RobotError(
-                    f"LeRobot's '{name}' has shape {values[key].shape}; expected {self.observation_shapes[key]}, as in "
-                    "its features"
+                    f"LeRobot's '{name}' has shape {values[key].shape}; expected the shape in LeRobot's features, "
+                    f"{self.observation_shapes[key]}"
                 )
         return Observation(values, stamp)
 

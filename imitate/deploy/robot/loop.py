@@ -472,12 +472,12 @@ def check_doubts(safety: Safety, policy: Any, teleoperator: Teleoperator | None)
     rules = [name for name in ("stop_above", "ask_above") if getattr(safety, name) < 1.0]
     if rules and policy is not None and getattr(policy, "calibration", None) is None:
         raise UserError(
-            f"{rules[0]} is {getattr(safety, rules[0])}, but the policy reports no uncertainty with quantiles of "
-            f"demonstrations: {UNCERTAIN}, and let its checkpoint act here, step by step"
+            f"{rules[0]} is {getattr(safety, rules[0])}, but the policy reports no uncertainty that is calibrated on "
+            f"demonstrations: {UNCERTAIN}, and run its checkpoint on this machine without --async"
         )
     if safety.ask_above < 1.0 and teleoperator is None:
         raise UserError(
-            f"ask_above is {safety.ask_above}, but nobody can be asked: name a device"
+            f"ask_above is {safety.ask_above}, but there is no device with which a person could act: name one"
             + (" with --take-over" if offered("--take-over") else " that takes over")
         )
 

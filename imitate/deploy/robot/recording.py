@@ -89,7 +89,9 @@ class Recorder:
         keys = self._keys if self._keys is not None else tuple(values)
         missing = [key for key in keys if key not in values]
         if missing:
-            raise UserError(f"the robot gives no '{missing[0]}'; it gives {', '.join(values)}")
+            raise UserError(
+                f"the robot gives no '{missing[0]}'; choose observations from {', '.join(values)}"
+            )
         extra: dict[str, Any] = {TIMES: np.float64(now_s - self._began_s)} if self._timed else {}
         if self._with_policy:
             wanted = step.action if step.wanted is None else step.wanted

@@ -77,7 +77,7 @@ def _opened(model: Any, data: Any) -> Any:
         usable = glfw.init()  # without a display MuJoCo would end the process
     try:
         if not usable:
-            raise RuntimeError("GLFW finds no display: set DISPLAY, or leave view out")
+            raise RuntimeError("GLFW finds no display")
         viewer = mujoco.viewer.launch_passive(model, data, show_left_ui=False, show_right_ui=False)
     except RuntimeError as error:
         raise EnvError(

@@ -328,13 +328,13 @@ class RemotePolicy:
         if self.schema is not None and schema.hash != self.schema.hash:
             raise UserError(
                 f"{self._url} now serves another policy: its observations or actions differ "
-                "from those at the beginning; start again with it, or make a new RemotePolicy"
+                "from those at the beginning; start the episode again, or make a new RemotePolicy"
             )
         weights = str(ours.get("weights") or "")
         if weights and self.weights and weights != self.weights:
             raise UserError(
                 f"{self._url} now serves another policy: its weights differ from those at the "
-                "beginning; start again with it, or make a new RemotePolicy"
+                "beginning; start the episode again, or make a new RemotePolicy"
             )
         self.schema, self.weights = schema, weights or self.weights
         self._resizer = Resizer(schema) if self._resize else None

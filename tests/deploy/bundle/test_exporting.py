@@ -452,7 +452,7 @@ def test_a_policy_on_another_device_or_with_other_names_is_refused(tmp_path):
         export_policy(policy, tmp_path / "b.zip")
     policy.algo.device = torch.device("meta")
     with refused(
-        "bc cannot be exported: it is on meta: load it with device='cpu'", error=BundleError
+        "bc cannot be exported: the policy is on meta: load it with device='cpu'", error=BundleError
     ):
         export_policy(policy, tmp_path / "b.zip")
 

@@ -245,7 +245,7 @@ LEADER = lerobot_stand_ins.Leader
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: Keyboard(scale=0.0), "wanted"),
+        (lambda: Keyboard(scale=0.0), "scale is 0.0, but must be"),
         (lambda: Keyboard(mode="sideways"), "wanted"),
         (held(EIGHT), "have 7 numbers beside the gripper, and 6 axes|null"),
         (held(TWO, axes=["x"], gripper=False), "have 2 numbers, and 1 axes are given"),
@@ -263,7 +263,7 @@ LEADER = lerobot_stand_ins.Leader
         (connected(Keyboard), "needs a terminal"),
         (SDLGamepad().open, "there is no gamepad 0; SDL finds 0|SDL_GAMECONTROLLERCONFIG"),
         (connected(make_teleoperator, "gamepad"), "there is no gamepad 0"),
-        (HIDSpaceMouse(1, FakeHID()).open, "there is no SpaceMouse 1; 1 are connected"),
+        (HIDSpaceMouse(1, FakeHID()).open, "there is no SpaceMouse 1: 1 are connected"),
         (HIDSpaceMouse(hid=FakeHID(fails_to_open=True)).open, "cannot be opened (open failed)|udev rule"),
         (connected(make_teleoperator, "spacemouse", index=99), "there is no SpaceMouse 99"),  # hidapi itself
     ],

@@ -68,9 +68,9 @@ RAISED = [
 @pytest.mark.parametrize(
     ("call", "gives", "words"),
     [
-        ("observe", None, "observe() gave NoneType; wanted an Observation"),
-        ("observe", "text", "observe() gave str"),
-        ("observe", Observation(None), "observe() gave an Observation of NoneType; wanted a mapping"),
+        ("observe", None, "observe() returned NoneType, but must return an Observation"),
+        ("observe", "text", "observe() returned str"),
+        ("observe", Observation(None), "an Observation of NoneType, but its values must be a mapping"),
         ("observe", {**SIGHT, "state": np.array(["x"] * 2)}, "observe() gave 'state' as ndarray of shape (2,), <U1"),
         ("observe", {**SIGHT, "state": np.ma.masked_equal([0.0, 1.0], 1.0)}, "'state' as MaskedArray"),
         ("observe", {**SIGHT, "state": None}, "observe() gave 'state' as NoneType"),

@@ -100,7 +100,7 @@ def test_refusals_are_one_line(lerobot, name, options, words):
 def test_without_lerobot_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "lerobot", None)
     monkeypatch.delitem(sys.modules, "lerobot.robots", raising=False)
-    with pytest.raises(UserError, match=r"an environment without robosuite.*pip install 'lerobot"):
+    with pytest.raises(UserError, match=r"environment without robosuite.*pip install 'lerobot"):
         make_robot("lerobot:so101_follower", port="p")
 
 

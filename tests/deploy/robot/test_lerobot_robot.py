@@ -318,7 +318,7 @@ def test_a_robot_without_calibration_is_refused_with_the_command():
     with pytest.raises(UserError) as raised:
         robot.connect()
     assert str(raised.value).endswith(
-        "do: lerobot-calibrate --robot.type=arm_follower --robot.port=/dev/ttyUSB0 --robot.id=left"
+        "run lerobot-calibrate --robot.type=arm_follower --robot.port=/dev/ttyUSB0 --robot.id=left"
     )
     assert not arm.is_connected and arm.sent == []
 

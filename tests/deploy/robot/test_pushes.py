@@ -63,8 +63,8 @@ def test_where_zero_keeps_the_pose_what_is_not_pushed_is_zero(mode):
 @pytest.mark.parametrize(
     ("pose", "mode", "words"),
     [
-        (None, None, "unknown whether zero keeps it: implement pose"),
-        (POSE, "relative", "zero does not keep the pose of this robot"),
+        (None, None, "unknown whether an action of zeros keeps the pose: implement pose"),
+        (POSE, "relative", "an action of zeros would move it"),
     ],
 )
 def test_a_robot_whose_pose_does_not_fit_is_refused(pose, mode, words):
@@ -97,7 +97,7 @@ def test_a_packet_that_is_lost_at_the_beginning_is_asked_for_again():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ((0, True, None), "scale is 0; wanted a number above 0, at most 1"),
+        ((0, True, None), "scale is 0, but must be a number above 0 and at most 1"),
         ((1.01, True, None), "scale is 1.01"),
         ((0.5, True, "both"), "mode is 'both'; wanted relative or absolute"),
         ((0.5, "yes", None), "gripper is 'yes'; wanted true, false or inverted"),
@@ -113,7 +113,7 @@ def test_robots_without_limits_or_a_pose_are_refused():
     for limits in ({"low": (-np.inf, -2, 0)}, {"high": (np.inf, 2, 1)}):
         with pytest.raises(UserError, match="the robot's limits are infinite"):
             Pushes(0.5, True, None).connect(arm(POSE, **limits))
-    with pytest.raises(UserError, match="mode absolute needs a robot that provides its pose"):
+    with pytest.raises(UserError, match="mode absolute needs the robot's pose"):
         pushed(arm(None), [1.0, 0.0], "absolute")
 
 

@@ -127,7 +127,9 @@ def test_names_of_the_robots_numbers_are_those_of_the_data(tmp_path, names):
 def test_observations_may_be_chosen(tmp_path):
     with DatasetFile(record(tmp_path / "a.hdf5", FIRST, keys=("state",))) as file:
         assert file.obs_keys("demo_0") == ["state"]
-    with pytest.raises(UserError, match="the robot gives no 'wrist'; it gives state, camera"):
+    with pytest.raises(
+        UserError, match="the robot gives no 'wrist'; choose observations from state, camera"
+    ):
         record(tmp_path / "b.hdf5", FIRST, keys=("wrist",))
 
 

@@ -109,11 +109,11 @@ def test_only_devices_may_be_experts():
     with refused("the robot 'expert:Lift' (expert:Lift) cannot be imported: ", error=UserError):
         make_robot("expert:Lift")
     with refused(
-        "makes a ExpertTeleoperator; wanted a subclass of imitate.deploy.Robot", error=UserError
+        "is a ExpertTeleoperator, but must be a subclass of imitate.deploy.Robot", error=UserError
     ):
         make_robot("imitate.deploy.robot.simulated:ExpertTeleoperator", task="Lift")
     with refused(
-        "makes a Least; wanted a subclass of imitate.deploy.Teleoperator", error=UserError
+        "is a Least, but must be a subclass of imitate.deploy.Teleoperator", error=UserError
     ):
         make_teleoperator("tests.deploy.robot.test_robot:Least")
     with refused("did you mean 'lerobot:so101_follower'?", error=UserError):

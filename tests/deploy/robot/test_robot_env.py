@@ -127,7 +127,7 @@ def test_it_is_an_environment_of_both_kinds(opened):
     assert env.render(height=8, width=8).shape == (8, 8, 3)
     meta = {"env_name": "robot", "type": 4, "env_kwargs": {"control_freq": 10.0}}
     assert env.serialize() == meta
-    with pytest.raises(EnvError, match="cannot be put into a recorded state"):
+    with pytest.raises(EnvError, match="cannot be set to a recorded state"):
         env.reset_to({})
 
 
@@ -230,14 +230,16 @@ def test_between_episodes_a_robot_is_observed_anew_and_its_own_reward_counts(ope
     begun = int(env.observe()["ticks"][0])
     assert int(env.observe()["ticks"][0]) == begun
     assert env.step(np.array([0.5]))[1] == 2.5
-    with refused("the state of a robot and its scene cannot be read", error=EnvError):
+    with refused("the state of a real robot and its scene cannot be read", error=EnvError):
         env.get_state()
 
 
 def test_a_robot_of_any_rate_needs_one(opened):
     robot = Stepping()
     robot.rate_hz = None
-    with refused("robot: the robot accepts any rate, so set control_freq", error=UserError):
+    with refused(
+        "robot: the robot has no control rate of its own: set control_freq", error=UserError
+    ):
         RobotEnv(robot)
     assert robot.calls == ["stop"]
     assert opened(robot, 7).rate_hz == 7.0
@@ -599,7 +601,7 @@ def test_names_of_robots():
     assert arm == {"env_name": "robot:arm", "type": 4, "env_kwargs": {"control_freq": 20}}
     own = {**arm, "env_kwargs": {"control_freq": 5, "take_over": "keyboard"}}
     assert named_env("robot:arm", own) == own
-    with refused("no environment given", error=UserError):
+    with refused("no environment is given", error=UserError):
         named_env("robot:sim", {})
 
 

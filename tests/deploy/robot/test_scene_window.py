@@ -87,7 +87,7 @@ def test_without_a_display_it_is_one_line(monkeypatch):
 
 def test_other_environments_have_no_scene_to_show():
     robot = SimulatedRobot({"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}, view=True)
-    with pytest.raises(EnvError, match="view shows robosuite's environments only"):
+    with pytest.raises(EnvError, match="view shows only robosuite's environments"):
         robot.connect()
     robot.close()
 
@@ -139,7 +139,7 @@ def test_warnings_of_a_missing_display_are_not_shown_but_the_fault_is(viewers, m
         SceneWindow().show(scene(object(), Data()))
     assert shown == [] and viewers == []
     for env in (types.SimpleNamespace(), types.SimpleNamespace(base_env=object())):
-        with pytest.raises(EnvError, match="view shows robosuite's environments only"):
+        with pytest.raises(EnvError, match="view shows only robosuite's environments"):
             SceneWindow().show(env)
 
 

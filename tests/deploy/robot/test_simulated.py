@@ -289,9 +289,9 @@ HERE = "tests.deploy.fake_robot"
         (make_robot, "no_such_module:Arm", {}, "cannot be imported: No module"),
         (make_robot, f"{HERE}:Nobody", {}, "cannot be imported"),
         (make_robot, f"{HERE}:FakeRobot", {"colour": "red"}, "cannot be made"),
-        (make_robot, f"{HERE}:Constant", {}, "makes a Constant; wanted a subclass"),
+        (make_robot, f"{HERE}:Constant", {}, "is a Constant, but must be a subclass"),
         (make_teleoperator, "mouse", {}, "there is no teleoperator 'mouse'"),
-        (make_teleoperator, f"{HERE}:FakeRobot", {}, "wanted a subclass of imitate.deploy.Teleoperator"),
+        (make_teleoperator, f"{HERE}:FakeRobot", {}, "must be a subclass of imitate.deploy.Teleoperator"),
     ],
 )  # fmt: skip
 def test_robots_and_devices_that_cannot_be_had_are_one_line(make, name, options, words):

@@ -108,7 +108,7 @@ def test_by_default_a_full_push_is_three_tenths_and_the_pose_is_kept_as_long(hid
 @pytest.mark.parametrize(
     ("index", "fails", "words"),
     [
-        (1, False, "there is no SpaceMouse 1; 1 are connected"),
+        (1, False, "there is no SpaceMouse 1: 1 are connected"),
         (0, True, "the SpaceMouse 'SpaceMouse Compact' cannot be opened (open failed)"),
     ],
 )
