@@ -126,7 +126,7 @@ def test_a_choice_and_numbers_beside_it_in_any_order(space, parts):
 def test_other_actions_are_refused(part):
     with pytest.raises(EnvError, match="a Tuple or Dict of one each"):
         GymnasiumEnv("ImitateMixed-v0", {"action_space": spaces.Tuple((TOOL, part))})
-    with pytest.raises(EnvError, match="a MultiDiscrete; Box, .* wrap the environment"):
+    with pytest.raises(EnvError, match="is MultiDiscrete, but only Box, .* wrap the environment"):
         GymnasiumEnv("ImitateMixed-v0", {"action_space": spaces.MultiDiscrete([3, 2])})
 
 

@@ -119,7 +119,8 @@ def _bundled(
     if policy.rename:
         raise BundleError(
             f"the checkpoint takes {rename_words(policy.rename)}, but a bundle has only the names of the data: export "
-            "the original checkpoint without --rename, or deploy this one itself, such as by imitate serve"
+            "the checkpoint from which imitate convert-checkpoint made it, or deploy this one itself, such as by "
+            "imitate serve"
         )
     if algo.action_mask.key is not None:
         raise BundleError(

@@ -473,7 +473,7 @@ def check_doubts(safety: Safety, policy: Any, teleoperator: Teleoperator | None)
     if rules and policy is not None and getattr(policy, "calibration", None) is None:
         raise UserError(
             f"{rules[0]} is {getattr(safety, rules[0])}, but the policy reports no uncertainty that is calibrated on "
-            f"demonstrations: {UNCERTAIN}, and run its checkpoint on this machine without --async"
+            f"demonstrations: {UNCERTAIN}, and run its checkpoint on this machine, step by step"
         )
     if safety.ask_above < 1.0 and teleoperator is None:
         raise UserError(

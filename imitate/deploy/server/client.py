@@ -197,8 +197,8 @@ class RemotePolicy:
         if self.schema is None:
             if planned is not None:
                 raise UserError(
-                    f"{self._url}: an openpi server does not accept planned actions: choose --join blend, "
-                    "fade or replace"
+                    f"{self._url}: an openpi server does not accept planned actions: join chunks by blend, fade or "
+                    "replace"
                 )
             return self._ask_openpi(connection, history[-1], deadline)
         message: dict[str, Any] = {
@@ -270,8 +270,8 @@ class RemotePolicy:
             ) from error
         except ssl.SSLError as error:
             raise RemoteError(
-                f"{self._url} cannot be reached by TLS ({error.reason}): if the server was started without "
-                "--tls-cert, its address begins with ws://"
+                f"{self._url} cannot be reached by TLS ({error.reason}): the address of a server without TLS (imitate "
+                "serve without --tls-cert) begins with ws://"
             ) from error
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__

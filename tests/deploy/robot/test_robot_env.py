@@ -601,7 +601,7 @@ def test_names_of_robots():
     assert arm == {"env_name": "robot:arm", "type": 4, "env_kwargs": {"control_freq": 20}}
     own = {**arm, "env_kwargs": {"control_freq": 5, "take_over": "keyboard"}}
     assert named_env("robot:arm", own) == own
-    with refused("no environment is given", error=UserError):
+    with refused("no environment given", error=UserError):
         named_env("robot:sim", {})
 
 

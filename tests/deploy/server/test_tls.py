@@ -145,7 +145,7 @@ def test_a_client_without_tls_is_told_the_scheme(server):
 def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files, server_of):
     plain = server_of(Counter())
     with refused(
-        "if the server was started without --tls-cert, its address begins with ws://",
+        "the address of a server without TLS (imitate serve without --tls-cert) begins with ws://",
         error=RemoteError,
     ):
         Patient(plain.url.replace("ws://", "wss://"), tls=trusting(files["ca"]))
