@@ -54,9 +54,16 @@ def scored(kind: str, value: float, limit: float, words: str, advice: str) -> Ca
 
 
 def spread(names: Sequence[str], most: int) -> list[str]:
-    """Return at most ``most`` of the names, evenly spaced over the list."""
+    """Return at most ``most`` of the names, one from each of as many equal parts of the list.
+
+    The place within a part varies, so that a pattern in the list, such as every second demonstration, is not missed.
+    """
     count = min(most, len(names))
-    return [names[round(i * (len(names) - 1) / max(count - 1, 1))] for i in range(count)]
+    return [names[int((i + (_GOLDEN * i) % 1) * len(names) / count)] for i in range(count)]
+
+
+_GOLDEN = 0.618
+"""Fraction whose multiples modulo 1 are spread evenly over [0, 1)."""
 
 
 def flat(episodes: Sequence[CheckedDemo], key: str) -> list[Array]:
@@ -382,7 +389,7 @@ def of_training(losses: Sequence[float], error: float) -> Cause:
         falling = _falling(losses)
         words = f"the last third of the epochs brought {falling:.0%} of the loss's whole fall"
     words += f", and on its training demonstrations the policy's error is {error:.2f} times that of a constant action"
-    score = float(np.sqrt(max(falling, 0.0) / _FALLING * error / 0.5))
+    score = float(np.sqrt(max(falling, 0.0) / _FALLING * error / 0.55))
     epochs = max(2 * len(losses), _EPOCHS) if losses else "N"
     advice = f"continue the training: imitate train --resume RUN --epochs {epochs}"
     return scored("undertrained", score, 1.0, words, advice)
@@ -421,6 +428,28 @@ def of_normalization(
             words,
             "train on data like those that the policy will observe, or give the file of its training: --dataset FILE",
         )
+
+
+def of_clipping(limit: float | None, values: Mapping[str, Sequence[Array]]) -> Iterator[Cause]:
+    """Measure how many observed values the option ``train.obs_clip`` cuts.
+
+    Args:
+        limit: largest magnitude of a normalized value: ``train.obs_clip``; None: nothing is cut.
+        values: normalized values (T, D) of each observation key in each demonstration.
+    """
+    for key, demos in values.items() if limit is not None else ():
+        beyond = np.mean(np.abs(np.concatenate([*demos])) > limit, axis=0)
+        worst = int(beyond.argmax())
+        words = (
+            f"train.obs_clip cuts the normalized values of {key}[{worst}] at {limit:g} in {beyond[worst]:.0%} of the "
+            "steps of the demonstrations"
+        )
+        advice = "train again with --set train.obs_clip=null, or with at least 5"
+        yield scored("clipping", float(beyond[worst]), _CLIPPED, words, advice)
+
+
+_CLIPPED = 0.1
+"""The cause is reported if a larger share of a dimension's values is cut."""
 
 
 def of_units(key: str, demos: Sequence[Array]) -> Cause | None:

@@ -21,6 +21,7 @@ from imitate.checks.subject import (
     Subject,
     acted,
     changed_by,
+    driven,
     end_values,
     episodes_of,
     first_images,
@@ -30,6 +31,7 @@ from imitate.checks.subject import (
     nearer,
     positions_among,
     recorded_names,
+    remembers,
     unseen_by,
     vectors_of,
     watched,
@@ -188,13 +190,15 @@ def _of_training(
     vectors = _of_kind(policy, ("low_dim",))
     measured = {key: range_of([demo.obs[key] for demo in shown]) for key in vectors}
     yield from causes.of_normalization(subject.normalization, measured)
+    normalized = {key: subject.normalized(key, flat(shown, key)) for key in vectors}
+    yield from causes.of_clipping(policy.algo.preprocess.obs_clip, normalized)
     for key in vectors:
         yield from _some(causes.of_units(key, flat(shown, key)))
     lengths = [data.length(name) for name in names]
     yield from _some(causes.of_horizon(subject.horizon, lengths))
     if subject.imitates_all:
         yield from _some(causes.of_failures(list(outcomes(data, names).values())))
-    motions = motions_of(data, shown) or positions_among(vectors_of(shown))[0]
+    motions, _ = driven(motions_of(data, shown) or positions_among(vectors_of(shown))[0])
     yield from _some(response.of_shift(motions))
     yield from response.of_parts(motions)
     if policy.goal_keys:
@@ -281,6 +285,8 @@ def _of_left_out(
     demos = episodes_of(data, names, policy)
     known = fitted.LeftOut(demos, policy.obs_keys)
     yield fitted.of_number(known, error)
+    if policy.history == 1 and not remembers(policy):
+        yield fitted.of_motion(known, fitted.LeftOut(demos, policy.obs_keys, before=True))
     others = [key for key in data.obs_keys(names[0]) if key not in policy.obs_keys]
     firsts = first_values(data, names, others)
     small = {key: values for key, values in firsts.items() if values.shape[1] <= _LARGEST}
@@ -338,6 +344,8 @@ def _of_recording(
     there = [] if data is None else motions_of(data, shown)
     if not here or not there:
         there, here = positions_among(vectors_of(shown), vectors_of(episodes))
+    reached = recorded.of_reach(here, there)
+    there, here = driven(there, here)
     odd = at_begin(episodes, kinds, subject.known)
     order = response.of_order(here, there) if there else None
     reordered = order is not None and order.kind == "order"
@@ -364,7 +372,7 @@ def _of_recording(
         yield from _some(
             effects if effects and not (reordered and effects.kind == "sign") else None
         )
-        yield from _some(recorded.of_reach(here, there))
+        yield from _some(reached)
         yield from _some(response.of_delay(here, there))
         if vectors:
             neighbours = causes.Neighbours(shown, vectors)
@@ -441,6 +449,10 @@ def _inputs(
         for keys, cause in recorded.of_exchange(*joined):
             odd |= set(keys.split(", "))
             yield cause
+        cameras = [key for key, kind in kinds.items() if kind == "rgb" and key not in odd]
+        for exchanged in image_causes.of_exchanged(cameras, episodes, shown):
+            odd |= set(cameras) if exchanged.is_named else set()
+            yield exchanged
     for key, kind in kinds.items():
         range_: Range | None = known.ranges.get(key)
         if key in odd:

@@ -26,14 +26,20 @@ class LeftOut:
     Args:
         demos: at least three demonstrations.
         keys: observation keys of the vectors that the policy observes.
+        before: true to append the change of the observations since the step before.
     """
 
-    def __init__(self, demos: Sequence[CheckedDemo], keys: Sequence[str]) -> None:
+    def __init__(
+        self, demos: Sequence[CheckedDemo], keys: Sequence[str], before: bool = False
+    ) -> None:
         count = max(_ROWS // len(demos), 3)
         states, actions = [], []
         for demo in demos:
             rows = np.unique(np.linspace(0, len(demo.actions) - 1, count).astype(int))
-            flat = [demo.obs[key].reshape(len(demo.actions), -1)[rows] for key in keys]
+            whole = [demo.obs[key].reshape(len(demo.actions), -1) for key in keys]
+            flat = [each[rows] for each in whole]
+            if before:
+                flat += [each[rows] - each[np.maximum(rows - 1, 0)] for each in whole]
             states.append(np.concatenate(flat, axis=1).astype(np.float64))
             actions.append(demo.actions[rows])
         self.of = np.repeat(np.arange(len(demos)), [len(part) for part in states])
@@ -160,6 +166,29 @@ def of_number(data: LeftOut, own: float) -> Cause:
         words,
         "record more demonstrations, from other starts",
     )
+
+
+def of_motion(seen: LeftOut, moving: LeftOut) -> Cause:
+    """Test whether the actions depend on velocities that the policy, which observes one step, cannot know.
+
+    Args:
+        seen: regression from the observations of one step.
+        moving: the same with the changes since the step before.
+    """
+    error, known = (float(data.unexplained().mean()) for data in (seen, moving))
+    words = (
+        f"predictions of actions in left-out demonstrations leave {known:.0%} of the variance unexplained instead of "
+        f"{error:.0%} if the change of the observations since the step before is an input too"
+    )
+    advice = (
+        "record velocities as observations or name them in observation.modalities, or train with train.frame_stack 2 "
+        "or with a memory: bc_rnn"
+    )
+    return scored("unobserved", max(error - known, 0.0), _MOVING, words, advice)
+
+
+_MOVING = 0.3
+"""The cause is reported if a larger fraction of the actions' variance follows from the change of observations alone."""
 
 
 def of_unobserved(data: LeftOut, others: Mapping[str, Array]) -> Iterator[Cause]:

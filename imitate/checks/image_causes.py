@@ -10,6 +10,7 @@ late. If there are no vectors, the distance to the nearest image of the demonstr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,40 @@ def of_images(
     if shown and "channels" not in usual and shown[0].shape[-1] == 3:
         yield _of_border(key, demos, shown)
         yield _of_colours(key, demos, shown)
+
+
+def of_exchanged(
+    keys: Sequence[str], episodes: Sequence[CheckedDemo], shown: Sequence[CheckedDemo]
+) -> Iterator[Cause]:
+    """Test for each two cameras whether their recorded pictures look like those of the other in the demonstrations.
+
+    Args:
+        keys: observation keys of the images.
+        episodes: recorded episodes.
+        shown: demonstrations.
+    """
+    here, there = ({key: _mean_picture(part, key) for key in keys} for part in (episodes, shown))
+    for a, b in combinations(keys, 2):
+        if not here[a].shape == here[b].shape == there[a].shape == there[b].shape:
+            continue
+        straight = np.abs(here[a] - there[a]).mean() + np.abs(here[b] - there[b]).mean()
+        crossed = np.abs(here[a] - there[b]).mean() + np.abs(here[b] - there[a]).mean()
+        words = (
+            f"the mean pictures of '{a}' and '{b}' differ from those of the demonstrations by {straight:.2g}, and by "
+            f"{crossed:.2g} if the cameras are exchanged"
+        )
+        value = float(straight / max(crossed, 1e-3))
+        yield scored(
+            "exchanged", value, 2.0, words, "exchange the cameras in the robot's observe()"
+        )
+
+
+def _mean_picture(episodes: Sequence[CheckedDemo], key: str) -> Array:
+    """Return the mean of all images of a camera (H, W, C), in [0, 1]."""
+    images = [episode.obs[key] for episode in episodes]
+    scale = 255.0 if images[0].dtype == np.uint8 else 1.0
+    found: Array = np.mean([each.mean(axis=0, dtype=np.float64) for each in images], axis=0) / scale
+    return found
 
 
 def _of_border(key: str, demos: Sequence[Images], shown: Sequence[Images]) -> Cause:

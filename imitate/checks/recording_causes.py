@@ -225,11 +225,11 @@ def _of_offset(
         certain + (outside / by_chance if back < 0.5 * outside else 0.0),
         1.0,
         words,
-        "calibrate the sensor or camera that measures it, or place objects and robot as in the demonstrations"
-        if not rare
-        else _OUTSIDE_ADVICE,
+        _OUTSIDE_ADVICE if rare else _CALIBRATE,
     )
 
+
+_CALIBRATE = "calibrate the sensor or camera that measures it, or place objects and robot as in the demonstrations"
 
 _OUTSIDE_ADVICE = "record demonstrations that begin in or pass such states, or correct the policy there: imitate dagger"
 _CONSTANT_ADVICE = (
@@ -401,6 +401,8 @@ def of_reach(
 ) -> Cause | None:
     """Find the joint that stays farther from its commanded positions than in the demonstrations.
 
+    If it begins as far from where it begins in the demonstrations, before any command, its reading is shifted.
+
     Args:
         recorded: actions (T, A) and positions (T, D) of each recorded episode.
         trained: actions and positions of each demonstration.
@@ -425,13 +427,19 @@ def of_reach(
         f"position {columns[worst]} stays on average {here[worst]:.3g} away from its target, actions[{actions[worst]}] "
         f"({there[worst]:.3g} in the demonstrations)"
     )
-    return scored(
-        "unreached",
-        float(more[worst]),
-        4.0,
-        words,
-        "look for a contact, a load, or limits in the driver that cut the commands",
-    )
+    advice = "look for a contact, a load, or limits in the driver that cut the commands"
+    column = columns[worst]
+    firsts = [np.array([q[0, column] for _, q in pairs]) for pairs in (recorded, trained)]
+    shift = abs(float(np.mean(firsts[0]) - np.mean(firsts[1])))
+    chance = float(np.sqrt(sum(np.var(first) / len(first) for first in firsts)))
+    if shift > _CERTAIN * chance and abs(shift - here[worst]) < 0.3 * here[worst] + 2 * chance:
+        words += f"; it begins {shift:.3g} away from where it begins in the demonstrations"
+        return scored("offset", float(more[worst]), 4.0, words, _CALIBRATE)
+    return scored("unreached", float(more[worst]), 4.0, words, advice)
+
+
+_CERTAIN = 4.0
+"""A shift of the first positions counts if it is larger than this number of standard errors."""
 
 
 _LONG = 12

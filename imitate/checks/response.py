@@ -630,6 +630,9 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
     Args:
         trained: actions and positions of the demonstrations.
     """
+    correlated = _correlated_signs(trained)
+    if correlated is not None:
+        yield correlated
     every = [Effects([pair]) for pair in trained if len(pair[0]) > _FEWEST // 2]
     if len(every) < _SEVERAL:
         return
@@ -645,13 +648,8 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
         if len(own) >= _SEVERAL:
             signs.append((others / len(own) if others > 1 else 0.0, others, len(own), a, d))
         sizes.append((a, d, size[np.abs(certain[:, a, d]) > _SURE, a, d]))
-    if signs:
-        share, others, number, a, d = max(signs)
-        words = (
-            f"actions[{a}] moves position {d} in the opposite direction in {others} of {number} demonstrations: their "
-            "signs differ"
-        )
-        yield scored("sign", share, 0.08, words, _PART)
+    if signs and not (correlated and correlated.is_named):
+        yield _of_signs(*max(signs))
     parts = [(split_of(np.abs(own), _OTHER_SIZE), a, d, len(own)) for a, d, own in sizes]
     if parts:
         (score, factor, large), a, d, number = max(parts)
@@ -662,6 +660,54 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
         yield scored("gain", score, 1.0, words, _PART)
 
 
+def _of_signs(share: float, others: int, number: int, a: int, d: int) -> Cause:
+    """Judge the share of the demonstrations in which an action moves a position in the opposite direction."""
+    words = (
+        f"actions[{a}] moves position {d} in the opposite direction in {others} of {number} demonstrations: their "
+        "signs differ"
+    )
+    return scored("sign", share, 0.08, words, _PART)
+
+
+def correlations(pairs: Pairs) -> Array:
+    """Return the correlation (N, A, D) of each action with the motion of each position in the next step.
+
+    Episodes of at most ten steps are left out. The correlation is 0 where an action or a position does not change.
+    """
+    every = []
+    for u, q in pairs:
+        if len(u) > _LONG_ENOUGH:
+            x, y = u[:-1] - u[:-1].mean(axis=0), np.diff(q, axis=0)
+            y = y - y.mean(axis=0)
+            size = np.sqrt((x**2).sum(axis=0))[:, None] * np.sqrt((y**2).sum(axis=0))
+            every.append(x.T @ y / np.maximum(size, 1e-12))
+    return np.stack(every) if every else np.zeros((0, 1, 1))
+
+
+_LONG_ENOUGH = 10
+
+
+def _correlated_signs(trained: Pairs) -> Cause | None:
+    """Compare the signs of correlations, for which short demonstrations suffice.
+
+    Only pairs of an action and a position are compared that are more closely related than either with any other.
+
+    Returns:
+        the cause, or None if no pair is closely related.
+    """
+    found = correlations(trained)
+    strength = np.abs(found).mean(axis=0) if len(found) >= _SEVERAL else np.zeros((1, 1))
+    rows = []
+    for a, d in np.argwhere(strength >= _CLOSE):
+        if strength[a].argmax() != d or strength[:, d].argmax() != a:
+            continue
+        others = int(min((found[:, a, d] > 0).sum(), (found[:, a, d] < 0).sum()))
+        rows.append((others / len(found) if others > 1 else 0.0, others, len(found), a, d))
+    return _of_signs(*max(rows)) if rows else None
+
+
+_CLOSE = 0.9
+"""An action moves a position certainly if their mean absolute correlation is at least this."""
 _SURE = 4.0
 """An action's effect in one demonstration is certain if it is more than this number of standard errors."""
 _SEVERAL = 4

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from imitate.checks.causes import Array
 from imitate.checks.ends import Watched
-from imitate.checks.response import Effects, Pairs, Response
+from imitate.checks.response import Effects, Pairs, Response, correlations, reach_of
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.quality.doctor.motion import is_motion
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions, check_memory
@@ -54,6 +54,11 @@ class Subject:
     several_ways: bool = False
     part: tuple[str | None, int | None] = (None, None)
     imitates_all: bool = False
+
+    def normalized(self, key: str, values: Sequence[Array]) -> list[Array]:
+        """Return values (T, D) of an observation key as the checkpoint normalizes them."""
+        offset, scale = self.normalization.get(key, (np.zeros(1), np.ones(1)))
+        return [(each - offset) / scale for each in values]
 
     def demos_of(self, data: DatasetFile) -> list[str]:
         """Return the names of those demonstrations of the file with which the policy was trained."""
@@ -268,20 +273,11 @@ def _moves_early(pairs: Pairs) -> NDArray[np.bool_]:
     return found
 
 
-def _correlation(pairs: Pairs) -> Array:
-    """Return for each dimension the largest absolute correlation (D,) of its motion with an action.
-
-    Correlations are averaged over the episodes.
-    """
-    every = []
-    for u, q in pairs:
-        if len(u) > _LONG_ENOUGH:
-            x, y = u[:-1] - u[:-1].mean(axis=0), np.diff(q, axis=0)
-            y = y - y.mean(axis=0)
-            size = np.sqrt((x**2).sum(axis=0))[:, None] * np.sqrt((y**2).sum(axis=0))
-            every.append(np.abs(x.T @ y) / np.maximum(size, 1e-12))
-    found: Array = np.mean(every, axis=0).max(axis=0) if every else np.zeros(pairs[0][1].shape[1])
-    return found
+def _strongest(pairs: Pairs) -> Array:
+    """Return for each dimension the largest absolute correlation (D,) of its motion with an action, over episodes."""
+    found = correlations(pairs)
+    strongest: Array = np.abs(found).mean(axis=0).max(axis=0) if len(found) else np.zeros(1)
+    return strongest
 
 
 def positions_among(trained: Pairs, recorded: Pairs = ()) -> tuple[Pairs, Pairs]:
@@ -300,17 +296,59 @@ def positions_among(trained: Pairs, recorded: Pairs = ()) -> tuple[Pairs, Pairs]
     if model is None or (recorded and recorded[0][1].shape[1] != len(model.left)):
         return [], []
     closely = (np.nan_to_num(model.left, nan=1.0) < _CLOSELY) & _moved_by(trained)
-    kept = (closely | (_correlation(trained) > _ALIKE)) & _moves_early(trained)
+    kept = (closely | (_strongest(trained) > _ALIKE)) & _moves_early(trained)
     if not kept.any():
         return [], []
     own = ([(u, q[:, kept]) for u, q in pairs] for pairs in (trained, recorded))
     return next(own), next(own)
 
 
+def remembers(policy: RolloutPolicy) -> bool:
+    """Return true if the policy's memory has more than planned actions and stacked frames."""
+    return bool(set(policy.algo.initial_state(1)["policy"]) - {"chunk", "uncertainty"})
+
+
+def driven(trained: Pairs, recorded: Pairs = ()) -> tuple[Pairs, Pairs]:
+    """Replace positions by their changes per step if actions change the velocity, as forces do.
+
+    The response model then describes velocities: actions accelerate, and friction is the pull towards a velocity of 0.
+
+    Args:
+        trained: actions and positions of demonstrations.
+        recorded: actions and positions of recorded episodes.
+
+    Returns:
+        ``trained`` and ``recorded``, with changes of the positions in place of the positions if the actions explain the
+        demonstrations far better so.
+    """
+    speeds = [_changes(pairs) for pairs in (trained, recorded)]
+    as_they_are, changed = (_least_unexplained(pairs) for pairs in (trained, speeds[0]))
+    if as_they_are > _NOT_EXACT and changed < min(_FAR_BETTER * as_they_are, _EXPLAINED):
+        return speeds[0], speeds[1]
+    return trained, recorded
+
+
+def _changes(pairs: Pairs) -> Pairs:
+    return [(u[1:], np.diff(q, axis=0)) for u, q in pairs if len(u) > 1]
+
+
+def _least_unexplained(pairs: Pairs) -> float:
+    """Return the mean unexplained fraction of the motion at the best shift of the actions; 1 if it is unknown."""
+    reach = min(reach_of(pairs), _SHIFTS)
+    models = [Response(pairs, delay, reach) for delay in range(-reach, reach + 1) if reach]
+    fractions = [np.nan_to_num(model.left, nan=1.0) for model in models if model.enough]
+    return min((float(left.mean()) for left in fractions), default=1.0)
+
+
+_SHIFTS = 3
+_NOT_EXACT = 0.03
+"""If a smaller fraction of the motion is unexplained, actions certainly move positions."""
+_FAR_BETTER = 0.4
+"""Actions change velocities if this reduces the unexplained fraction at least by this factor."""
+_EXPLAINED = 0.15
+"""Actions change velocities only if at most this fraction is unexplained: noise predicts its own changes a little."""
 _SHORT = 4
 """Episodes of at most this number of steps are too short for a model of the response."""
-_LONG_ENOUGH = 10
-"""Correlations are computed in episodes of more than this number of steps."""
 _CERTAIN = 8.0
 """An action's effect is significant if it is at least this number of standard errors."""
 _CLOSELY = 0.05

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.checks.fitted import LeftOut, of_number, of_unobserved, standardized
+from imitate.checks.fitted import LeftOut, of_motion, of_number, of_unobserved, standardized
 from imitate.deploy.check.deploy_check import CheckedDemo
 
 
@@ -47,6 +47,20 @@ def test_a_goal_that_is_not_observed():
     seeing, goals = left_out(30)
     assert not any(one.is_named for one in of_unobserved(seeing, {"goal": goals}))
     assert seeing.surprise() < 0.5 < blind.surprise()
+
+
+def test_velocities_that_are_not_observed():
+    """A swing is braked: the action is against the velocity, which one position does not tell."""
+    rng, demos = np.random.default_rng(0), []
+    for n in range(20):
+        phase, width = rng.uniform(0, 6), rng.uniform(0.5, 1.5)
+        angle = width * np.sin(phase + 0.3 * np.arange(30))
+        speed = np.concatenate([[0.0], np.diff(angle)])
+        obs = {"angle": angle[:, None], "speed": speed[:, None]}
+        demos.append(CheckedDemo(f"demo_{n}", obs, -3 * speed[:, None]))
+    for keys, named in ((["angle"], True), (["angle", "speed"], False)):
+        cause = of_motion(LeftOut(demos, keys), LeftOut(demos, keys, before=True))
+        assert (cause.kind, cause.is_named) == ("unobserved", named)
 
 
 def test_left_out_errors_are_those_of_a_fit_without_the_demonstration():

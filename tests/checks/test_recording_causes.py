@@ -6,6 +6,7 @@ import pytest
 from imitate.checks.diagnosis import ranked
 from imitate.checks.image_causes import (
     Views,
+    of_exchanged,
     of_images,
     of_other_episodes,
     of_uninformative,
@@ -303,3 +304,27 @@ def test_starts_near_which_few_demonstrations_begin_are_rare():
     assert (among.is_named, far.is_named, far.kind) == (False, True, "coverage")
     assert of_rare_starts(usual, there[:19]) is None and of_rare_starts(usual[:0], there) is None
     assert of_rare_starts(usual, np.ones((30, 2))) is None
+
+
+def test_two_cameras_are_exchanged_if_each_shows_the_picture_of_the_other():
+    rng = np.random.default_rng(0)
+    scenes = {
+        "front": rng.integers(0, 256, (12, 12, 3)),
+        "wrist": rng.integers(0, 256, (12, 12, 3)),
+    }
+
+    def seen(names):
+        images = {
+            key: np.clip(scenes[scene] + rng.integers(-20, 20, (5, 12, 12, 3)), 0, 255).astype(
+                np.uint8
+            )
+            for key, scene in names.items()
+        }
+        return CheckedDemo("demo", images, np.zeros((5, 1)))
+
+    right, wrong = {"front": "front", "wrist": "wrist"}, {"front": "wrist", "wrist": "front"}
+    alike = {"front": "front", "wrist": "front"}
+    for here, there, named in ((right, right, False), (wrong, right, True), (alike, alike, False)):
+        (cause,) = of_exchanged(["front", "wrist"], [seen(here)] * 3, [seen(there)] * 3)
+        assert (cause.kind, cause.is_named) == ("exchanged", named), cause
+    assert not [*of_exchanged(["front"], [seen(wrong)], [seen(right)])]

@@ -13,6 +13,7 @@ from imitate.checks.response import (
     reach_of,
     right_sides,
 )
+from imitate.checks.subject import driven
 
 
 def moved(u, delay=0, pull=0.0, lag=0.0, rng=None):
@@ -234,3 +235,66 @@ def test_slow_motion_is_measured_by_the_usual_one():
     model = Response(list(zip(actions, places, strict=True)))
     slow = [(np.zeros((40, 1)), 0.2 * np.arange(40.0)[:, None])]
     assert model.unexplained(slow, 0, 0) == pytest.approx([0.04], abs=0.005)
+
+
+def pushed(number, seed=0, steps=20):
+    """Demonstrations of a mass with friction that limited, noisy forces bring to a target."""
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(number):
+        q, v, target = rng.uniform(-1, 1, 2), np.zeros(2), rng.uniform(-1, 1, 2)
+        forces, places = [], []
+        for _ in range(steps):
+            u = np.clip(2 * (target - q) - 4 * v + rng.normal(0, 0.1, 2), -1, 1)
+            forces.append(u)
+            places.append(q)
+            v = 0.9 * v + 0.1 * u
+            q = q + v
+        found.append((np.array(forces), np.array(places)))
+    return found
+
+
+def test_forces_are_compared_with_velocities():
+    """Positions precede the forces that brake them, which alone looks like a shift of the file."""
+    pairs = pushed(20)
+    assert of_shift(pairs).is_named
+    moving, _ = driven(pairs)
+    assert moving is not pairs and moving[0][1].shape == (19, 2)
+    assert not of_shift(moving).is_named
+    shifted, _ = driven([(u[2:], q[:-2]) for u, q in pairs])
+    early, _ = driven([(u[:-2], q[2:]) for u, q in pairs])
+    assert not of_shift(shifted).is_named and of_shift(early).is_named
+    late = [(u[:-2], np.concatenate([q[:2], q[:-4]])) for u, q in pushed(6, 1, 30)]
+    assert of_delay(driven(pairs, late)[1], moving).is_named
+    for robot in ROBOTS.values():
+        moved_by_commands = episodes(**robot)
+        assert driven(moved_by_commands)[0] is moved_by_commands
+
+
+def test_noise_of_positions_is_no_velocity():
+    rng = np.random.default_rng(0)
+    noisy = [(0.01 * rng.normal(size=(30, 2)), rng.normal(size=(30, 2))) for _ in range(20)]
+    assert driven(noisy)[0] is noisy
+
+
+@pytest.mark.parametrize(("flipped", "named"), [(0, False), (1, False), (2, True)])
+def test_short_demonstrations_with_another_sign(flipped, named):
+    """Fourteen steps are too few for a model of each demonstration, but not for a correlation."""
+    trained = episodes(12, 14, seed=3)
+    mixed = [(u * [1, -1], q) if n < flipped else (u, q) for n, (u, q) in enumerate(trained)]
+    first = next(of_parts(mixed))
+    assert first.kind == "sign" and first.is_named == named
+    assert (
+        not named
+        or "actions[1] moves position 1 in the opposite direction in 2 of 12" in first.words
+    )
+
+
+def test_an_action_that_goes_along_with_another_has_no_sign_of_its_own():
+    """Each demonstration passes on the left or on the right, by a second action in step with the first."""
+    rng = np.random.default_rng(0)
+    first = [np.sin(np.arange(20)) + rng.normal(0, 0.1, 20) for _ in range(12)]
+    both = [
+        np.stack([u, (-1) ** n * u + rng.normal(0, 0.3, 20)], axis=1) for n, u in enumerate(first)
+    ]
+    pairs = [(u, np.concatenate([[0.0], np.cumsum(u[:-1, 0])])[:, None]) for u in both]
+    assert not any(cause.kind == "sign" and cause.is_named for cause in of_parts(pairs))
