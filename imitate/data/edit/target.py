@@ -103,7 +103,7 @@ def _is_alive(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # the file belongs to another user
+        pass  # another user's file
     return True
 
 
@@ -130,7 +130,7 @@ def backup_of(path: Path) -> Path:
 
 
 def keep_backup(path: Path, backup: Path) -> None:
-    """Give the old file a second name, so that a complete file always exists under the first one."""
+    """Give the old file its backup name too, so that a complete file always exists under the first name."""
     try:
         os.link(path, backup)
     except OSError:

@@ -26,7 +26,7 @@ class ActionScale:
     Attributes:
         offset: (A,) float64.
         scale: (A,) float64, all different from 0.
-        mode: kind of rescaling.
+        mode: name of the rescaling, such as 'min_max'.
     """
 
     offset: NDArray[np.float64]
@@ -42,12 +42,12 @@ class ActionScale:
         return _like(actions * self.scale + self.offset, actions)
 
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes of the group ``data``."""
+        """Return the scale as attributes of the group ``data``."""
         return {OFFSET: self.offset, SCALE: self.scale, MODE: self.mode}
 
 
 NO_ATTRIBUTES: dict[str, Any] = {OFFSET: None, SCALE: None, MODE: None}
-"""Attribute changes that mark a file's actions as commands."""
+"""Return the attribute changes for a file whose actions are the robot's commands again."""
 
 
 def _like(values: Array, model: Array) -> Array:
@@ -55,7 +55,7 @@ def _like(values: Array, model: Array) -> Array:
 
 
 def recorded_scale(file: DemoFile) -> ActionScale | None:
-    """Read how a file's actions were rescaled; None: they are the commands that the robot received.
+    """Read the scale of a file's actions; None if the actions are the commands that the robot received.
 
     Raises:
         DatasetError: the attributes are incomplete.
@@ -86,7 +86,7 @@ def recorded_scale(file: DemoFile) -> ActionScale | None:
 
 
 def refuse_rescaled(file: DemoFile) -> None:
-    """Refuse a file with rescaled actions: a policy trained on them would send them to the robot.
+    """Refuse a file with rescaled actions, because a policy trained on it would send rescaled actions to the robot.
 
     Raises:
         DatasetError: the actions are rescaled.

@@ -31,7 +31,7 @@ def cache_folder(kind: str) -> Path:
 class Hold:
     """Use of a cache file: other processes do not remove the file while this object exists.
 
-    If the cache is read-only or supports no locks, no process removes files from it. A copy of this object in another
+    No process removes files from a cache that is read-only or supports no locks. A copy of this object in another
     process has no effect.
 
     Args:
@@ -57,7 +57,7 @@ def remove_oldest(files: Iterable[Path], room: float) -> float:
     """
     states = {}
     for file in files:
-        with suppress(OSError):  # another process has removed it
+        with suppress(OSError):  # another process removed the file
             states[file] = file.stat()
     total = float(sum(state.st_size for state in states.values()))
     for file in sorted(states, key=lambda file: states[file].st_atime_ns):
@@ -70,7 +70,7 @@ def remove_oldest(files: Iterable[Path], room: float) -> float:
 
 
 def was_read(path: Path) -> None:
-    """Record that a file is read now, without changing its modification time."""
+    """Set the access time of a file to now, without changing its modification time."""
     with suppress(OSError):  # the cache is read-only
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 

@@ -1,8 +1,8 @@
 """HDF5 files that are read without access to other files.
 
-An HDF5 file can refer to others: by external links, soft links to them, virtual datasets and external raw storage. A
-file from someone else could thus read any file of this machine into the observations. Every file that this package did
-not just write itself is opened as :class:`ConfinedFile`, which checks each object when it is opened.
+An HDF5 file can refer to other files by external links, soft links to external links, virtual datasets and external raw
+storage. So a file from another person could load any file of this machine into the observations. Every file that this
+package did not just write itself is opened as :class:`ConfinedFile`, which checks each object when it is opened.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ DEEPEST = 16
 _LARGER_PIECES = 16
 MOST_GROUPS = 10_000
 _MOST_NAMES = 16
-"""Largest number of names of one group or array; one with more would be read as often."""
+"""Largest number of names of one group or array, because an object is read once under each name."""
 MOST_TEXT = 2**30
-"""Largest size in bytes of the texts in the attributes of a group or array, if they may repeat one of them."""
+"""Largest possible size in bytes of the texts in an object's attributes, which may repeat one stored text."""
 _HEAP = b"GCOL\x01\x00\x00\x00"
 _SAME_SIZE = (h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
-"""Filters of HDF5 whose results are as large as their data."""
+"""HDF5 filters whose output has the size of their input."""
 _WITH_LENGTH = (h5z.FILTER_NBIT, h5z.FILTER_SCALEOFFSET)
-"""Filters that unpack to a number and a size of values among their parameters."""
+"""HDF5 filters whose parameters contain the number and the size of the unpacked values."""
 _GROWTH = 1.1
 """Largest factor by which packing enlarges random data."""
 _PIECE_HEADER = 64
-"""Bytes that packing adds to each piece."""
+"""Number of bytes that a compression filter may add to each chunk."""
 
 
 class OutsideFileError(DatasetError):
-    """Error: an object of an HDF5 file is stored outside that file."""
+    """Error for an object of an HDF5 file that is stored outside of the file."""
 
 
 class _Confined:
@@ -71,7 +71,7 @@ class _Confined:
         """Attributes of the group.
 
         Raises:
-            DatasetError: their texts could take far more memory than the file.
+            DatasetError: the texts of the attributes could take far more memory than the file.
         """
         if not self._has_checked_texts:
             check_texts(self.id)
@@ -104,7 +104,7 @@ class ConfinedFile(_Confined, h5py.File):  # type: ignore[misc]
     """HDF5 file whose objects must all be stored inside it.
 
     Raises:
-        OutsideFileError: an accessed object is outside.
+        OutsideFileError: an accessed object is stored outside of the file.
     """
 
 
@@ -114,13 +114,13 @@ def check_path(
     soft_links: int = 0,
     links: dict[Any, set[bytes]] | None = None,
 ) -> None:
-    """Follow a path link by link, and raise an error before a link that leaves the file; missing links pass.
+    """Follow a path link by link, and raise an error before following a link to another file; ignore missing links.
 
     Args:
         group: group in which the path begins.
         path: path of an object.
         soft_links: number of soft links that were followed so far.
-        links: soft links that were followed before, by the object to which they lead; None to count none.
+        links: soft links that were followed before, by their target; None to count no links.
 
     Raises:
         OutsideFileError: a link leads to another file.
@@ -137,7 +137,7 @@ def check_path(
         try:
             kind = group.links.get_info(at).type
         except (KeyError, ValueError, RuntimeError, OSError):
-            return  # opening the path fails in the same way
+            return  # opening the path will raise the error
         if kind == h5l.TYPE_HARD:
             continue
         if kind != h5l.TYPE_SOFT:
@@ -154,10 +154,10 @@ def check_path(
 
 
 def check_names(item: h5g.GroupID | h5d.DatasetID) -> None:
-    """Refuse a group or array that hard links give so many names that a small file would be read without end.
+    """Refuse a group or array with so many names (hard links) that reading a small file would take forever.
 
     Raises:
-        DatasetError: it has more than :data:`_MOST_NAMES` names.
+        DatasetError: the object has more than :data:`_MOST_NAMES` names.
     """
     if (count := h5o.get_info(item).rc) > _MOST_NAMES:
         raise _repeated(item, h5i.get_name(item), count)
@@ -174,7 +174,7 @@ def check_texts(item: h5g.GroupID | h5d.DatasetID) -> None:
     """Refuse attributes whose texts could repeat one text of the file so often that they take too much memory.
 
     Raises:
-        DatasetError: they could.
+        DatasetError: the texts could take too much memory.
     """
     count = 0
     for number in range(h5a.get_num_attrs(item)):
@@ -187,7 +187,9 @@ def _texts_in(kind: h5t.TypeID, item: Any) -> int:
     """Return the largest number of values of variable length in one value of a type."""
     if isinstance(kind, h5t.TypeStringID):
         return int(kind.is_variable_str())
-    if isinstance(kind, h5t.TypeVlenID):  # those in it are stored in the file, each with its place
+    if isinstance(
+        kind, h5t.TypeVlenID
+    ):  # the values in it are stored in the file, each with a reference
         return (
             1 + _texts_in(kind.get_super(), item) * int(h5i.get_file_id(item).get_filesize()) // 16
         )
@@ -210,8 +212,8 @@ def _check_repeats(item: Any, what: str, count: int) -> None:
 
 
 def _largest_text(path: Path, size: int) -> int:
-    """Return the size of the file's largest heap, in which its texts are stored; ``size`` if it cannot be searched."""
-    if not path.is_file():  # it was opened through a journal, which has no path
+    """Return the size of the file's largest heap of texts; ``size`` if the file cannot be searched."""
+    if not path.is_file():  # opened through a journal, which has no path
         return size
     largest = 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -227,8 +229,8 @@ def check_storage(array: h5d.DatasetID) -> None:
     """Check that the values of an array are stored in the array's file, in pieces that are not far larger than it.
 
     Raises:
-        OutsideFileError: they are stored elsewhere.
-        DatasetError: a piece, which is unpacked as a whole, is much larger than the array; or :func:`check_names` or
+        OutsideFileError: the values are stored in another file.
+        DatasetError: a chunk, which is unpacked as a whole, is much larger than the array; or :func:`check_names` or
             :func:`check_texts` refuse the array.
     """
     plist = array.get_create_plist()
@@ -257,7 +259,7 @@ def check_storage(array: h5d.DatasetID) -> None:
 
 
 def _check_packed(array: h5d.DatasetID, plist: Any, piece: int) -> None:
-    """Refuse chunks that would unpack to far more than is stored: compressed several times, or longer than a chunk."""
+    """Refuse compression with which a chunk could unpack to far more data than are stored."""
     filters = map(plist.get_filter, range(plist.get_nfilters()))
     packing = [(name, values) for name, _, values, _ in filters if name not in _SAME_SIZE]
     if not packing:
@@ -279,7 +281,7 @@ def _check_packed(array: h5d.DatasetID, plist: Any, piece: int) -> None:
 
 
 def _check_lengths(array: h5d.DatasetID, plist: Any) -> None:
-    """Refuse values of variable length that take more bytes together than the file, where each is stored once."""
+    """Refuse values of variable length whose total size exceeds the file, because the file repeats some of them."""
     kind, count = array.get_type(), math.prod(array.shape)
     is_text = isinstance(kind, h5t.TypeStringID) and kind.is_variable_str()
     if not is_text and (not isinstance(kind, h5t.TypeVlenID) or _texts_in(kind, array) > 1):
@@ -303,8 +305,8 @@ def _check_lengths(array: h5d.DatasetID, plist: Any) -> None:
 def _stored_lengths(array: h5d.DatasetID, plist: Any, path: Path) -> Iterator[int]:
     """Yield the lengths of values of variable length, or sums of them.
 
-    A value is stored as its length (4 bytes) and its place. Where these cannot be read, the values are, one at a time:
-    each is smaller than the file.
+    A value is stored as its length (4 bytes) and a reference. If the lengths cannot be read directly, the values
+    themselves are read one at a time, because each is smaller than the file.
     """
     in_chunks, form = plist.get_layout() == h5d.CHUNKED, h5i.get_file_id(array).get_create_plist()
     filters = {plist.get_filter(n)[0] for n in range(plist.get_nfilters())}
@@ -312,7 +314,7 @@ def _stored_lengths(array: h5d.DatasetID, plist: Any, path: Path) -> Iterator[in
         plist.get_layout() == h5d.COMPACT
         or not filters <= {h5z.FILTER_DEFLATE}
         or form.get_userblock()
-        or not path.is_file()  # it was opened through a journal, which has no path
+        or not path.is_file()  # opened through a journal, which has no path
     ):
         values = h5py.Dataset(array)
         yield from (len(values[place]) for place in np.ndindex(array.shape))
@@ -329,7 +331,7 @@ def _stored_lengths(array: h5d.DatasetID, plist: Any, path: Path) -> Iterator[in
             file.seek(offset)
             data = file.read(size)
             if filters:
-                with suppress(zlib.error):  # reading the values fails in the same way
+                with suppress(zlib.error):  # reading the values will raise the error
                     data = zlib.decompressobj().decompress(
                         data, math.prod(plist.get_chunk()) * width
                     )

@@ -1,4 +1,4 @@
-"""Frames of an episode as they are compressed: a JPEG or PNG each, or the packets of a video.
+"""Compressed frames of an episode: one JPEG or PNG per frame, or the packets of a video.
 
 In a file they are an array ``(T,)`` of variable-length uint8 with the attributes ``encoding`` ('jpeg', 'png', 'video')
 and ``shape`` = [H, W, 3] of a decoded RGB frame. A video has further attributes, see :class:`VideoForm`: ``codec``,
@@ -33,10 +33,10 @@ _NOT_DECODED = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class DamagedFrameError(ValueError):
-    """Error: a JPEG or PNG cannot be decoded.
+    """Error for a JPEG or PNG that cannot be decoded.
 
     Attributes:
-        frame: its index among the frames to decode.
+        frame: index of the image among the frames to decode.
     """
 
     def __init__(self, frame: int, reason: str) -> None:
@@ -53,10 +53,12 @@ def decode_images(
     """Decode JPEGs or PNGs (bytes or uint8 arrays) to RGB images (T, H, W, 3); ``shape`` is the shape of each.
 
     Raises:
-        DamagedFrameError: a frame is not an image of that kind and shape.
+        DamagedFrameError: a frame is not an image of this encoding and shape.
     """
     kind = encoding.upper()
-    if len(frames):  # checked before memory is allocated for a shape that may be nonsense
+    if len(
+        frames
+    ):  # checked before memory is allocated, because the shape may come from a damaged file
         _opened(0, frames[0], shape, kind)
     images = np.empty((len(frames), *shape), dtype=np.uint8)
 
@@ -97,7 +99,7 @@ def encode_image(image: NDArray[np.uint8], encoding: str) -> NDArray[np.uint8]:
 _DECODERS = {"av1": ("libdav1d", "av1")}
 """Decoders to try first, because FFmpeg's default decoder of a codec may need a GPU."""
 CODECS = frozenset({"h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mjpeg", "ffv1"})
-"""Codecs that a file may name; of FFmpeg's others some open devices, and many are hardly ever used."""
+"""Codecs that a file may name; other codecs of FFmpeg are hardly used, and some of them open devices."""
 COLOURS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
 
@@ -109,8 +111,8 @@ class VideoForm:
         codec: FFmpeg's name of the codec, such as 'h264'.
         shape: (H, W, 3) shape of a frame.
         setup: the stream's parameters (FFmpeg's extradata).
-        keys: (T,) bool, true for packets that need no other.
-        order: (T,) number of the frame that each packet contains, because packets are in the order of decoding.
+        keys: (T,) bool, true for key frames, whose packets can be decoded without other packets.
+        order: (T,) index of the frame that each packet contains, because packets are in the order of decoding.
         colours: FFmpeg's numbers of colour space, range, primaries and transfer.
     """
 
@@ -122,7 +124,7 @@ class VideoForm:
     colours: tuple[int, ...] = ()
 
     def before(self, frame: int) -> int:
-        """Return the number of the last packet from which a frame and all later ones can be decoded."""
+        """Return the index of the last packet from which a frame and all later frames can be decoded."""
         starts = np.flatnonzero(self.keys & (self.order <= frame))
         return int(starts[-1]) if len(starts) else 0
 
@@ -170,12 +172,12 @@ def frames_from(packets: Sequence[Any], form: VideoForm, start: int) -> Iterator
 def rgb_of(frame: Any) -> NDArray[np.uint8]:
     """Return the image (H, W, 3) of a frame of PyAV.
 
-    FFmpeg works without threads of its own here, as in the decoders: a process that is forked and then frees a
-    decoder or frame would wait for its threads for good.
+    FFmpeg is used without threads here and in the decoders, because a forked process that frees a decoder or frame
+    would wait forever for threads that it does not have.
     """
     try:
         image: NDArray[np.uint8] = frame.to_ndarray(format="rgb24", threads=1)
-    except TypeError:  # earlier releases of PyAV convert without threads
+    except TypeError:  # older releases of PyAV convert without threads
         image = frame.to_ndarray(format="rgb24")
     return image
 
@@ -189,10 +191,11 @@ def _av() -> Any:
 
 
 def decoder_of(av: Any, form: VideoForm) -> Any:
-    """Return an open decoder of PyAV for packets of a form. Raises DatasetError for a codec that is not known."""
+    """Return an open decoder of PyAV for a video; raise DatasetError for an unknown codec."""
     if form.codec not in CODECS:
         raise DatasetError(
-            f"its images are a video of codec '{form.codec[:40]}'; those that are read are {', '.join(sorted(CODECS))}"
+            f"its images are a video of codec '{form.codec[:40]}', but those that are read are "
+            f"{', '.join(sorted(CODECS))}"
         )
     for name in _DECODERS.get(form.codec, (form.codec,)):
         with suppress(ValueError):  # FFmpeg was built without this decoder
@@ -205,7 +208,7 @@ def decoder_of(av: Any, form: VideoForm) -> Any:
     decoder.thread_count = 1  # see rgb_of
     if form.setup:
         decoder.extradata = form.setup
-    # return frames in the order of packets, without waiting for later ones
+    # return frames in the order of packets, without waiting for later packets
     if (np.diff(form.order) > 0).all():
         decoder.flags |= av.codec.context.Flags.low_delay
     for name, value in zip(COLOURS, form.colours, strict=False):
@@ -287,7 +290,7 @@ def _write_form(array: h5py.Dataset, form: VideoForm) -> None:
 
 
 def video_form(array: h5py.Dataset, frame: tuple[int, ...]) -> VideoForm:
-    """Return a file's information on a video.
+    """Read the information that the decoder of a video needs from the attributes of an array.
 
     Raises:
         KeyError, ValueError: an attribute is missing or has another size.

@@ -16,7 +16,7 @@ from imitate.errors import DatasetError, nearest
 from imitate.system.images import CHANNELS, given_array
 from imitate.system.text import SIGNALS, counted
 
-MAX_ATTR_BYTES = 60_000  # limit of HDF5's attributes, 64 KiB; longer texts are possible
+MAX_ATTR_BYTES = 60_000  # HDF5 limits attributes to 64 KiB, except texts
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Episode:
         obs: (T, ...) by key; images are uint8 (T, H, W, C), or :class:`EncodedFrames`.
         actions: (T, A).
         rewards: (T,).
-        terminals: (T,) true where the task ended at this step.
-        timeouts: (T,) true where the episode was truncated after this step, so that its continuation is unknown.
-        next_obs: next observations in the same form, or None.
+        terminals: (T,) true if the task ended at this step.
+        timeouts: (T,) true if the episode was truncated after this step, so that its continuation is unknown.
+        next_obs: next observations in the form of ``obs``, or None.
         states: (T, S) simulator states, or None.
         attrs: attributes of the demo: ``success``, ``model_file``, ``language``, ``task_id`` ...
-        steps: further (T, ...) arrays, such as ``interventions``; ``signals/NAME`` (T,) are numbers of each action
-            beside the reward, such as costs.
+        steps: further arrays (T, ...), such as ``interventions``; ``signals/NAME`` (T,) has another number per step in
+            addition to the reward, such as a cost.
     """
 
     obs: Mapping[str, ArrayLike]
@@ -89,7 +89,7 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
         arrays[key] = arrays[key].astype(np.float32)
     for key in ("terminals", "timeouts"):
         arrays[key] = arrays[key].astype(bool).astype(np.uint8)
-    # Readers that only use `dones` stop bootstrapping there, which is right only at terminals.
+    # Readers that use only `dones` do not bootstrap there, which is right only at terminals.
     arrays["dones"] = arrays["terminals"]
     return arrays
 
@@ -158,11 +158,11 @@ class StepForm(NamedTuple):
 
 
 class StepForms:
-    """Forms that the steps of an episode must have: as in the file's demos, or else as in the episode's first step.
+    """Checks that all steps of an episode have the form of the file's demos, or else of the episode's first step.
 
     Args:
         forms: forms of a demo of the file by array; empty if there is no demo yet.
-        origin: name of that demo.
+        origin: description of the demo, for messages.
         strict: refuse images that are not uint8 (H, W, C).
     """
 
@@ -275,10 +275,10 @@ def _check_image(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> No
 
 
 def as_step(value: ArrayLike, where: str) -> NDArray[Any]:
-    """Copy one value of a step.
+    """Copy one value of a step to an array.
 
     Raises:
-        DatasetError: it is not an array.
+        DatasetError: the value cannot be converted to an array.
     """
     try:
         return given_array(value).copy()

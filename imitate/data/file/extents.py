@@ -1,7 +1,7 @@
 """Locations of the arrays of demos in a file, determined once; contiguous arrays are read without HDF5.
 
-HDF5 takes longer to open an array than to read one of a short demo. Tools that process a whole file therefore open each
-array once, record its shape, type and location, and read it directly.
+For short demos, HDF5 takes longer to open an array than to read it. So tools that process a whole file open each array
+once, record its shape, type and location, and read it directly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Extent(NamedTuple):
     Attributes:
         shape: (T, ...) shape of the array.
         dtype: type of its values.
-        offset: byte offset of its contiguous values in the file; None: only HDF5 can read them.
+        offset: byte offset of the contiguous values in the file; None if only HDF5 can read the array.
     """
 
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Extents:
         self.file = file
         self._known: dict[str, dict[str, Extent]] = {}
         self._raw = file.hdf5_path.open("rb", buffering=0)
-        # with a user block at the beginning, HDF5 returns locations for arrays that have none
+        # if the file begins with a user block, HDF5 returns wrong locations for arrays that have none
         self._begins_with_hdf5 = self._raw.read(8) == b"\x89HDF\r\n\x1a\n"
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class Extents:
         self._raw.close()
 
     def of(self, demo: str) -> dict[str, Extent]:
-        """Return the locations of a demo's arrays by path, sorted; without single values, which have no steps.
+        """Return the locations of a demo's arrays by path, sorted. Scalars, which have no steps, are left out.
 
         Raises:
             DatasetError: the demo does not exist or is damaged.
@@ -70,7 +70,7 @@ class Extents:
         return self._known[demo]
 
     def read(self, demo: str, key: str, start: int, stop: int | None) -> NDArray[Any]:
-        """Return steps ``start`` to ``stop`` of an array; None: to its end.
+        """Return steps ``start`` to ``stop`` of an array; with ``stop`` None, all steps from ``start`` on.
 
         Raises:
             DatasetError: the array does not exist or cannot be read.
@@ -91,7 +91,7 @@ class Extents:
         shape, dtype = shape_and_dtype(array)
         if dtype.kind == "O":  # for example individually compressed frames
             return Extent(self.file.shape(demo, key), self.file.dtype(demo, key), None)
-        # arrays that were never written have no location; HDF5 itself reads arrays that it has to convert
+        # arrays that were never written have no location; arrays that need a conversion are read by HDF5
         num_bytes = math.prod(shape) * dtype.itemsize
         plain = (
             self._begins_with_hdf5

@@ -1,6 +1,6 @@
 """Checks of a demo's arrays; each function raises DatasetError with a message that contains the remedy.
 
-One check finds demos that are much shorter or longer than the others, which may have ended too early or too late.
+One function finds demos that are much shorter or longer than the others, because they may have ended too early or late.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from imitate.system.images import CHANNELS, IMAGE_MODALITIES
 from imitate.system.text import counted
 
 ACTION_LIMIT = 1.0 + 1e-5
-"""Actions beyond this limit are outside [-1, 1], not just rounded."""
+"""Largest absolute value of an action that counts as within [-1, 1], because of rounding."""
 
 
 def check_length(file: DemoFile, demo: str) -> int:
@@ -85,7 +85,7 @@ def check_finite(values: NDArray[Any], file: DemoFile, demo: str, key: str, star
 
 
 def are_beyond(actions: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return true for each number outside [-1, 1]; the type may be one that has no negative of each number."""
+    """Return true for each number outside of [-1, 1], for any numeric type."""
     found: NDArray[np.bool_] = (actions > ACTION_LIMIT) | (actions < -ACTION_LIMIT)
     return found
 
@@ -137,13 +137,13 @@ _FEWEST = 5
 
 
 _ROUNDING = 1e-9
-"""Differences of logarithms that depend on the processor."""
+"""Differences of logarithms up to this size are rounding, which depends on the processor."""
 
 
 def odd_lengths(lengths: Sequence[int]) -> dict[str, list[int]]:
-    """Return the indices of 'short' and 'long' demos by their lengths, each at least 1.
+    """Return the indices of 'short' and 'long' demos, given the number of steps of each demo (at least 1).
 
-    Empty for fewer than 5 demos.
+    For fewer than 5 demos the result is empty.
     """
     found: dict[str, list[int]] = {"short": [], "long": []}
     if len(lengths) < _FEWEST:

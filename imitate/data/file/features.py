@@ -6,7 +6,8 @@ It is a JSON object with one entry per array, in the order of the source's featu
      "gripper.pos"], "fps": 30}, "actions": {"feature": "action", ...}, "obs/top_image": {...}}
 
 ``feature`` is the original name; the rest is the unchanged entry of LeRobot's ``meta/info.json``. Files that were
-recorded with this package have the attribute if the robot names its numbers; files from other formats do not have it.
+recorded with this package have the attribute if the robot has names for the components of its vectors; files from other
+formats do not have it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from imitate.data.file.hdf5_format import DemoFile
 
 FEATURES = "features"
-_MAX_BYTES = 60_000  # HDF5's limit of an attribute, 64 KiB
+_MAX_BYTES = 60_000  # HDF5 limits an attribute to 64 KiB
 
 
 def as_attribute(entries: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -59,9 +60,9 @@ def features_of(attrs: Mapping[str, Any], where: str) -> dict[str, dict[str, Any
 def without_other_names(
     entries: Mapping[str, Mapping[str, Any]], others: Sequence[Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the entries of a file to which demos of other files are added; names that not all files have become None.
+    """Return the entries for a file with demos of several files; names on which not all files agree become None.
 
-    Numbers with the names of another robot's joints would move the wrong joints.
+    Otherwise a policy's actions could be sent to the wrong joints of another robot.
     """
     names, found = number_names(entries), {}
     for key, entry in entries.items():
@@ -72,7 +73,7 @@ def without_other_names(
 
 
 def number_names(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the names of vectors' numbers, if they have names, by observation (without ``obs/``) or array."""
+    """Return the names of the components of vectors by observation (without ``obs/``) or array, if they have names."""
     found = {}
     for key, entry in entries.items():
         names = dimension_names(entry.get("names"))
@@ -82,7 +83,7 @@ def number_names(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str
 
 
 def names_in(file: DemoFile) -> dict[str, list[str]]:
-    """Return the names of vectors' numbers in a file by array, such as ``obs/state``; {} if it has none."""
+    """Return the names of the components of vectors by array, such as ``obs/state``; {} if the file has no names."""
     try:
         found = features_of(file.file_attrs, str(file.path))
     except DatasetError:
@@ -94,16 +95,16 @@ def names_in(file: DemoFile) -> dict[str, list[str]]:
 
 
 def dimension_words(dimensions: Iterable[int], names: Sequence[str] | None, most: int = 10) -> str:
-    """Return the first of some dimensions of a vector, each with its name if it has one: ``3 (wrist_roll), 5``."""
+    """Format the first few dimensions of a list, each with its name if it has one: ``3 (wrist_roll), 5``."""
     named = dict(enumerate(names or ()))
     shown = [f"{at} ({named[at]})" if at in named else str(at) for at in map(int, dimensions)]
     return ", ".join(shown[:most]) + (" ..." if len(shown) > most else "")
 
 
 def dimension_names(names: Any) -> list[str]:
-    """Return the names of a feature's numbers as a flat list; LeRobot has a list, lists in it, or lists in an object.
+    """Return the names of a feature's components as a flat list; LeRobot has a list, nested lists or an object.
 
-    Returns [] if the file names none.
+    Returns [] if the feature has no names.
     """
     if isinstance(names, dict):
         names = [value for value in names.values() if isinstance(value, list)]

@@ -1,4 +1,4 @@
-"""Arrays of a file that a dataset uses, and their form in memory."""
+"""Fields: the arrays of a file that a dataset uses, and their form in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imitate.system.text import SIGNALS
 SCALARS = ("rewards", "dones", "terminals", "timeouts", "interventions")
 """Step arrays of shape (T,) that may be missing in a file."""
 _COARSE = 8192.0
-"""Magnitude above which neighbouring float32 numbers differ by a thousandth or more."""
+"""Absolute value above which neighbouring float32 numbers differ by a thousandth or more."""
 _PIECE_BYTES = 2**22
 
 
@@ -30,7 +30,7 @@ class Field:
     Attributes:
         key: path below the demo, such as 'obs/object'.
         shape: shape of one step.
-        columns: position among the packed columns; None for a separately stored field.
+        columns: slice of the packed columns; None for a field that is stored separately.
         dtype: float32, or uint8 for images.
         recorded: type in the file.
     """
@@ -74,7 +74,7 @@ def _step(file: DemoFile, demo: str, key: str) -> tuple[tuple[int, ...], np.dtyp
         return (), file.dtype(demo, key)
     shape = file.shape(demo, key)[1:]
     if not shape and not key.startswith(("obs/", "next_obs/")):
-        shape = (1,)  # an array such as a gripper's action, stored as (T,)
+        shape = (1,)  # a scalar per step, stored as (T,)
     return shape, file.dtype(demo, key)
 
 
@@ -86,7 +86,7 @@ def read_steps(
     stop: int,
     threads: Executor | None = None,
 ) -> NDArray[Any]:
-    """Read steps ``start`` to ``stop`` of a demo's array for a :class:`Field`, unscaled and not yet cast."""
+    """Read steps ``start`` to ``stop`` of a demo's array for a :class:`Field`, in the type of the file."""
     if field.key in SCALARS:
         return _scalars(file, demo, field.key, start, stop)
     values = file.read(demo, field.key, start, stop, threads)
@@ -96,7 +96,7 @@ def read_steps(
 def read_pieces(
     file: DemoFile, demo: str, length: int, field: Field, threads: Executor | None = None
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Read an array of ``length`` steps for a :class:`Field`, in pieces of some megabytes, with their steps.
+    """Read an array of ``length`` steps for a :class:`Field`; yield pieces of some megabytes with their first step.
 
     Raises:
         DatasetError: a value is NaN, infinite, or exceeds float32.
@@ -105,7 +105,9 @@ def read_pieces(
     for start in range(0, length, size):
         values = read_steps(file, demo, field, start, min(start + size, length), threads)
         if field.dtype == np.float32:
-            with np.errstate(over="ignore"):  # too large values become inf, which is refused next
+            with np.errstate(
+                over="ignore"
+            ):  # values beyond float32 become inf, which is refused below
                 narrow = values.astype(np.float32, copy=False)
             check_narrowing(values, narrow, file, demo, field.key)
             values = narrow
@@ -119,11 +121,11 @@ def check_narrowing(
     """Refuse numbers whose changes are lost in float32, such as clock times, counters and large offsets.
 
     Raises:
-        DatasetError: a number changes, but more than a tenth of its changes between steps are lost.
+        DatasetError: more than a tenth of the changes of a number between steps would be lost.
     """
     if values.dtype.itemsize < 4 or values.dtype == np.float32 or not len(values):
         return
-    with np.errstate(invalid="ignore"):  # values that are not finite are refused elsewhere
+    with np.errstate(invalid="ignore"):  # other checks refuse values that are not finite
         if not max(narrow.max(initial=0.0), -narrow.min(initial=0.0)) >= _COARSE:
             return
     rows, narrow_rows = values.reshape(len(values), -1), narrow.reshape(len(values), -1)
@@ -142,9 +144,9 @@ def check_narrowing(
 def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
     """Read rewards and ends of an episode; missing arrays are derived.
 
-    ``dones`` and ``terminals`` replace each other; without both, no step is terminal. By default, the last step is a
-    timeout unless it is terminal. Missing rewards are 0. Without ``interventions``, the demo counts as recorded by a
-    person.
+    If only one of ``dones`` and ``terminals`` exists, it is used for both; without both, no step is terminal. Missing
+    ``timeouts`` are true only at a last step that is not terminal. Missing rewards are 0. Without ``interventions``, a
+    person is assumed to have acted at every step.
     """
     source = scalar_source(file, demo, key)
     if source is not None:

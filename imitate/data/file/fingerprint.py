@@ -1,9 +1,9 @@
-"""Fingerprint of a demonstration file: identifies its content, quickly for a file of any size.
+"""Fingerprint that identifies the content of a demonstration file, quickly for a file of any size.
 
-All names, lengths and actions are read. From everything else that training may read (observations, rewards, terminals,
+All names, lengths and actions are read. Of the other data that a training may read (observations, rewards, terminals,
 weights, success, instructions), small arrays are read completely and larger ones at some fixed steps; if a file has
-very many arrays, only those of some demos. A change of a few steps of a large array may go unnoticed; other data under
-the same name cannot.
+very many arrays, only the arrays of some demos are read. A change of a few steps of a large array may go unnoticed, but
+replaced data are always noticed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 
 
 def fingerprint(file: DemoFile) -> dict[str, Any]:
-    """Return size, counts, a SHA-256 of names, lengths and actions, and a SHA-256 of samples of all arrays.
+    """Return the file size, counts, a SHA-256 of names, lengths and actions, and a SHA-256 of samples of all arrays.
 
     Raises:
         DatasetError: an array is damaged.
@@ -62,7 +62,7 @@ def fingerprint(file: DemoFile) -> dict[str, Any]:
 
 
 def _chosen(extents: Extents, demos: Sequence[str]) -> dict[str, None]:
-    """Choose the demos whose arrays are all examined, in order: all demos if they have few arrays."""
+    """Choose the demos of which all arrays are read: every demo if there are few arrays in total."""
     if not demos:
         return {}
     most = max(2, _MOST_ARRAYS // max(1, len(extents.of(demos[0]))))
@@ -102,7 +102,7 @@ def _values(extents: Extents, demo: str, key: str, start: int, stop: int) -> byt
         with extents.file.reading(f"demo '{demo}', '{key}'"):
             values = array[start:stop]
     except DatasetError:
-        return b"unreadable"  # raises an error only for runs that train on it
+        return b"unreadable"  # a run that trains on this array will get the error
     if values.dtype.kind != "O":
         return bytes(values.tobytes())
     return b"".join(_bytes(item) for item in values.ravel())
@@ -115,7 +115,7 @@ def _bytes(item: Any) -> bytes:
 
 
 def _spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Choose at most ``count`` evenly spread items, including the first and the last."""
+    """Choose at most ``count`` evenly spread items, including the first and the last one."""
     if len(items) <= count:
         return list(items)
     at = np.linspace(0, len(items) - 1, count).round().astype(np.int64)

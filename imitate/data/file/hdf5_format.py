@@ -37,9 +37,9 @@ _RECORDS_BYTES = 2**17
 _MOST_NAMES = 4
 PIECE_BYTES = 2**25
 _ALWAYS_BYTES = 2**26
-"""Size in bytes up to which an array's claimed size is always accepted."""
+"""Size in bytes up to which the size in an array's header is always accepted."""
 _MOST_RATIO = 1100
-"""Largest ratio of claimed to stored size of larger arrays."""
+"""Largest ratio of the size in the header to the stored size, for larger arrays."""
 DAMAGED = "it is cut short or damaged; copy or collect it again"
 
 
@@ -61,24 +61,25 @@ class _Array(NamedTuple):
 
 
 class NoDemosError(DatasetError):
-    """Error: an HDF5 file has no group of demonstrations."""
+    """Error for an HDF5 file without a group of demonstrations."""
 
 
 class DemoFile:
     """HDF5 file of demonstrations, opened for reading; also a context manager.
 
     Args:
-        path: path of the dataset, which errors name.
-        swmr: open it in HDF5's SWMR mode, so that another process can write to it.
-        hdf5_path: the file that is read instead; None: ``path`` itself.
+        path: path of the dataset, used in error messages.
+        swmr: true to open the file in HDF5's SWMR mode, so that another process can write to it.
+        hdf5_path: the HDF5 file to read; None for ``path`` itself.
 
     Attributes:
         path: path of the dataset.
         hdf5_path: the HDF5 file that is read.
 
     Raises:
-        NoDemosError: raised here if there is no group of demonstrations.
-        DatasetError: raised here and by every method: names what is missing or damaged, in which file and demo.
+        NoDemosError: the file has no group of demonstrations.
+        DatasetError: something is missing or damaged; the message names it with file and demo. All methods may raise
+            this error.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class DemoFile:
         self.hdf5_path = self.path if hdf5_path is None else hdf5_path
         self._file = _open(self.hdf5_path, swmr)
         self._data = self._demo_group()
-        # Current demo and its arrays, kept open because HDF5 takes longer to open an array than to read it.
+        # The current demo and its arrays stay open, because HDF5 takes longer to open an array than to read it.
         self._demo: tuple[str, h5py.Group] | None = None
         self._arrays: dict[str, _Array] = {}
 
@@ -119,7 +120,7 @@ class DemoFile:
     # ---- demos -----------------------------------------------------------------------------------
 
     def demos(self, filter_key: str | None = None) -> list[str]:
-        """Return the names of all demos, or of those of a mask, in natural order."""
+        """Return the names of all demos, or of the demos of a mask, in natural order."""
         with self.reading("data"):
             names = list(self._data)
         if filter_key is not None:
@@ -167,7 +168,7 @@ class DemoFile:
     # ---- arrays ----------------------------------------------------------------------------------
 
     def obs_keys(self, demo: str, group: str = "obs") -> list[str]:
-        """Return the observations of a demo, sorted, such as 'object', or 'arm/pos' of a group within the group.
+        """Return the sorted observation keys of a demo, such as 'object', or 'arm/pos' for an array in a nested group.
 
         ``group`` is 'obs' or 'next_obs'.
         """
@@ -191,10 +192,10 @@ class DemoFile:
             return sorted(key for key, _ in arrays_below(group.id))
 
     def check_confined(self) -> None:
-        """Check that no array of any demo is stored in another file, because a byte-for-byte copy would not be checked.
+        """Check that no array of any demo is stored in another file; call this before a byte-for-byte copy.
 
         Raises:
-            OutsideFileError: an array is.
+            OutsideFileError: an array is stored in another file.
         """
         for demo in self.demos():
             self.keys(demo)
@@ -214,7 +215,7 @@ class DemoFile:
         return self._array(demo, key).values
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        """Return the shape ``(T, ...)`` of an array; compressed frames have the shape of the decoded ones."""
+        """Return the shape ``(T, ...)`` of an array; for compressed frames, the shape after decoding."""
         return self._array(demo, key).shape
 
     def dtype(self, demo: str, key: str) -> np.dtype[Any]:
@@ -235,7 +236,7 @@ class DemoFile:
         stop: int | None = None,
         threads: Executor | None = None,
     ) -> NDArray[Any]:
-        """Read steps ``start`` to ``stop`` of an array, by default all; ``threads`` decode images."""
+        """Read steps ``start`` to ``stop`` of an array, by default all; images are decoded by ``threads`` if given."""
         array = self._array(demo, key)
         with self.reading(f"demo '{demo}', '{key}'"):
             try:
@@ -300,14 +301,14 @@ class DemoFile:
             return {_name(name): _plain(value) for name, value in self._data.attrs.items()}
 
     def attrs(self, demo: str, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return all attributes of a demo, or those in ``names`` that exist. A simulator's model takes long to read."""
+        """Return all attributes of a demo, or only those in ``names``, as a simulator's model takes long to read."""
         group = self._group(demo)
         with self.reading(f"demo '{demo}'"):
             wanted = list(group.attrs) if names is None else [n for n in names if n in group.attrs]
             return {_name(name): _plain(group.attrs[name]) for name in wanted}
 
     def success(self, demo: str) -> bool | None:
-        """Return whether a demo solves its task, from its attribute ``success``; None if it is missing.
+        """Return true if a demo solves its task, by its attribute ``success``; None if the attribute is missing.
 
         Raises:
             DatasetError: the attribute is not a single value.
@@ -383,7 +384,7 @@ _ENV_ARGS: dict[str, tuple[type, str]] = {
 
 
 def rate_of(said: Any, env_meta: Mapping[str, Any]) -> float | None:
-    """Return a control rate in Hz, or that of the environment's arguments if it is None; None if it is not a rate."""
+    """Return a control rate in Hz; if it is None, the rate in the environment's arguments; None if neither is valid."""
     kwargs = env_meta.get("env_kwargs")
     in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
     rate = in_env if said is None else said
@@ -406,11 +407,11 @@ def _refuse_no_numbers(dtype: np.dtype[Any]) -> None:
 
 
 def shape_and_dtype(array: h5d.DatasetID) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and type of an array, with one call each: for a short array, asking takes longer than reading.
+    """Return shape and type of an array with one HDF5 call each, because such calls are slow for short arrays.
 
     Raises:
-        ValueError: the claimed size is far larger than any compressor could have stored there, as in a damaged or
-            malicious file. Neither memory nor time is spent on it.
+        ValueError: the size in the header is far larger than the stored data could unpack to, as in a damaged or
+            malicious file. No memory is allocated.
     """
     shape, dtype = tuple(map(int, array.shape)), np.dtype(array.dtype)
     claimed = math.prod(max(size, 1) for size in shape) * dtype.itemsize
@@ -479,17 +480,17 @@ def _open_either_way(path: Path, swmr: bool) -> h5py.File:
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
-        # A process can open a file only in one mode, and it may already have it open.
+        # A process can open a file in one mode only, and this process may already have opened the file.
         if "SWMR" not in str(error):
             raise
         return ConfinedFile(path, "r", swmr=not swmr)
 
 
 def _keep_little(file: h5py.File) -> None:
-    """Limit HDF5's cache of its own records.
+    """Limit HDF5's metadata cache.
 
-    HDF5 would keep up to 32 MB of them for arrays that are opened only once. Reading them again takes no noticeable
-    time.
+    HDF5 would keep up to 32 MB of metadata, even of arrays that are opened only once. Reading metadata again takes no
+    noticeable time.
     """
     config = file.id.get_mdc_config()
     config.set_initial_size = True
@@ -504,7 +505,7 @@ def _name(name: str | bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert an attribute to text, number, bool or array; values with fields, which no reader compares, to text."""
+    """Convert an attribute to text, number, bool or array; structured values, which no reader uses, become text."""
     if getattr(value, "dtype", np.dtype(float)).kind == "V":
         return str(value)
     if isinstance(value, bytes):

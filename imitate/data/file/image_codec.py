@@ -1,4 +1,4 @@
-"""Images in a file: as they are, compressed without loss, or as one JPEG per step; and their reading.
+"""Writing and reading of images in a file: uncompressed, compressed without loss, or as one JPEG per step.
 
 For arrays of JPEGs, PNGs and video packets see :mod:`imitate.data.file.encoded_frames`.
 """
@@ -29,8 +29,8 @@ from imitate.data.file.encoded_frames import (
 ImageStorage = Literal["raw", "gzip", "lzf", "jpeg"]
 STORAGES: tuple[ImageStorage, ...] = ("raw", "gzip", "lzf", "jpeg")
 
-# For 84 x 84 frames, windows of ten steps are read fastest from chunks of 4 to 16 frames, single steps from chunks of
-# one frame; four frames in one chunk take half the space of four chunks.
+# For 84 x 84 frames, windows of ten steps are read fastest from chunks of 4 to 16 frames, and single steps from chunks
+# of one frame. A chunk of four frames takes half the space of four chunks.
 _CHUNK_FRAMES = 4
 _CHUNK_BYTES = 2**18
 
@@ -107,7 +107,7 @@ def encode_jpeg(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
 
 
 class FrameReader:
-    """Reader of one array's frames; a video is continued if the next reading begins where the last one ended.
+    """Reader of one array's frames; the decoder of a video continues if a read begins where the last read ended.
 
     Args:
         array: array of compressed frames.
@@ -161,7 +161,7 @@ class FrameReader:
 
 
 class _Packets(Sequence[Any]):
-    """Packets of an array, read some at a time."""
+    """Sequence of the packets in an array, which are read in small groups."""
 
     def __init__(self, array: h5py.Dataset, block: int = 16) -> None:
         self._array, self._size = array, block

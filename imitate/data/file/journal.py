@@ -1,4 +1,4 @@
-"""File whose changes are atomic even after kill -9 or on a full disk."""
+"""Atomic changes of a file, even if the process is killed (kill -9) or the disk is full."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def unfinished_words(path: Path) -> str:
 class JournaledFile:
     """Binary file whose changes since the last commit can be undone; h5py writes through it.
 
-    Before bytes of the committed part are overwritten, they are copied to a journal beside the file. If the writer has
-    died, the next process restores them (:func:`roll_back`); appended bytes are after the end recorded in the HDF5
-    header and are thus ignored. A living writer has a lock on the journal.
+    Before bytes of the committed part are overwritten, they are copied to a journal beside the file. If the writer
+    died, the next process restores these bytes (:func:`roll_back`). Appended bytes are ignored, because they are after
+    the end that the HDF5 header records. A running writer has a lock on the journal.
 
     The journal begins with the identity of the file: its device and inode, and a digest of parts of its content at the
     last commit. The journal of another file is never applied.
 
     Args:
         path: the new file.
-        keep: the file exists, and its content is kept; call :func:`roll_back` first if its writer died.
-        durable: flush each record of the journal to the disk before the change, as protection against a power failure.
+        keep: true to keep the content of an existing file; call :func:`roll_back` first if the writer of the file died.
+        durable: true to flush each record of the journal to disk before the change, in case of a power failure.
     """
 
     def __init__(self, path: Path, *, keep: bool = False, durable: bool = False) -> None:
@@ -85,7 +85,7 @@ class JournaledFile:
         self._durable = durable
         try:
             self._note_owner()
-        except BaseException:  # a full disk: nothing has been written to the file itself
+        except BaseException:  # the disk is full, but the file itself is unchanged
             self._file.close()
             journal_of(path).unlink(missing_ok=True)
             self._journal.close()
@@ -94,13 +94,13 @@ class JournaledFile:
     # ---- methods for h5py, which must not raise exceptions: they would end the process --------------
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position."""
+        """Set the position in the file, in bytes."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size()}[whence]
         self._position = base + offset
         return self._position
 
     def tell(self) -> int:
-        """Return the position."""
+        """Return the position in the file, in bytes."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -166,13 +166,13 @@ class JournaledFile:
         """Close the file, and remove the journal.
 
         Args:
-            roll_back: first undo what was written since the last commit.
+            roll_back: true to undo all changes since the last commit first.
         """
         if self._file.closed:
             return
         if roll_back:
             records = list(_records(self._journal))
-            if len(records) >= 2:  # fewer bytes: the disk was full before anything was changed
+            if len(records) >= 2:  # an incomplete header: the disk was full before any change
                 _put_back(self._journal, records, self._file)
             self._file.truncate(self._committed)
         os.fsync(self._file.fileno())
@@ -184,7 +184,7 @@ class JournaledFile:
         """Lock the file against other processes that open it with HDF5.
 
         Raises:
-            BlockingIOError: another process has it open.
+            BlockingIOError: another process has opened the file.
         """
         lock(self._file, needed=False)
 
@@ -237,7 +237,7 @@ def roll_back(path: Path) -> bool:
         if not _names_owner(records):
             _move_aside(journal_path, "does not say which file it belongs to")
             return False
-        if len(records) < 2:  # the writer died before it had changed anything
+        if len(records) < 2:  # the writer died before its first change
             journal_path.unlink(missing_ok=True)
             return False
         with edited(path) as file:
@@ -258,7 +258,8 @@ def refuse_interrupted(path: Path) -> None:
     """
     if _is_interrupted(path):
         raise DatasetError(
-            f"{path}: an interrupted change: run `{shlex.join(['imitate', 'dataset', 'recover', str(path)])}`"
+            f"{path}: has an interrupted change: run "
+            f"`{shlex.join(['imitate', 'dataset', 'recover', str(path)])}`"
         )
 
 
@@ -266,12 +267,12 @@ def _is_interrupted(path: Path) -> bool:
     """Return true if a journal of a dead writer is beside the file and belongs to it."""
     try:
         with _locked(journal_of(path), writes=False) as journal, path.open("rb") as file:
-            # check the owner first, because the journal of another file may have any size
+            # the owner is checked first, because the journal of another file may be large
             head = list(islice(_records(journal), 2))
             if len(head) < 2 or not _names_owner(head) or not _same_inode(journal, head, file):
                 return False
             return _is_owner(journal, list(_records(journal)), file)
-    except OSError:  # the journal is missing, its writer is running, or it is not a regular file
+    except OSError:  # no journal, a running writer, or not a regular file
         return False
 
 
@@ -285,10 +286,10 @@ def _move_aside(journal: Path, why: str) -> None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[JournaledFile]:
-    """Open a finished file for a small change in place; the changes are made atomically at the end of the block.
+    """Open a finished file for a small change in place; the changes become valid atomically at the end of the body.
 
     Raises:
-        DatasetError: another process has it open, or it cannot be written.
+        DatasetError: another process has opened the file, or the file cannot be written.
     """
     try:
         refuse_interrupted(path)
@@ -333,7 +334,7 @@ def is_being_written(path: Path) -> bool:
             return False
     except (BlockingIOError, PermissionError):
         return True
-    except OSError:  # it is missing, or not a regular file
+    except OSError:  # no journal, or not a regular file
         return False
 
 
@@ -349,11 +350,11 @@ def _locked(path: Path, writes: bool = True) -> Any:
 
     Args:
         path: path of the journal.
-        writes: create it if it does not exist; false: only read it.
+        writes: true to create the journal if it does not exist; false to open it only for reading.
 
     Raises:
-        BlockingIOError: another process has locked it.
-        OSError: it is not a regular file.
+        BlockingIOError: another process has locked the journal.
+        OSError: the journal is not a regular file.
     """
     access = os.O_RDWR | os.O_CREAT if writes else os.O_RDONLY
     descriptor = open_plain(path, access, single=writes)
@@ -370,7 +371,7 @@ class _Record(NamedTuple):
     """Original bytes of a file, stored in its journal.
 
     Attributes:
-        offset: offset in the file; or _SIZE, _OWNER.
+        offset: offset in the file, or one of the markers _SIZE and _OWNER.
         length: number of bytes.
         at: position of the bytes in the journal.
     """
@@ -386,9 +387,7 @@ def _records(journal: Any) -> Iterator[_Record]:
     while at + _RECORD.size <= size:
         offset, length, checksum = _RECORD.unpack(_read_at(journal, at, _RECORD.size))
         at += _RECORD.size
-        if (
-            not length or at + length > size
-        ):  # no record is empty: zeros are a hole in a damaged journal
+        if not length or at + length > size:  # a record of length 0 is a hole in a damaged journal
             return
         found = 0
         for start in range(at, at + length, _PIECE):
@@ -427,7 +426,7 @@ def _committed_size(journal: Any, records: Sequence[_Record]) -> int:
 
 
 def _is_owner(journal: Any, records: Sequence[_Record], file: Any) -> bool:
-    """Return true if restoring the records gives the file for which the journal was begun."""
+    """Return true if restoring the records would give the file to which the journal belongs."""
     if not _same_inode(journal, records, file):
         return False
     size = _committed_size(journal, records)

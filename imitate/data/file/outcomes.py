@@ -1,4 +1,4 @@
-"""Outcomes of demos: whether each of them solves its task."""
+"""Outcomes of demos: success or failure in the task."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from imitate.data.file.hdf5_format import DemoFile
 
 
 def outcomes(file: DemoFile, demos: Sequence[str]) -> dict[str, bool | None]:
-    """Return whether each demo solves its task, or None if the file does not say.
+    """Return for each demo true if it solves its task, false if not, None if unknown.
 
-    The attribute ``success`` says it. Without one, rewards of 0 and 1 do, if some demo has a 1: those of another kind
-    say how good a step is, and those of a recording without rewards are all 0.
+    The attribute ``success`` decides. Without it, rewards decide if they are all 0 or 1 and some demo has a 1: other
+    rewards measure how good a step is, and rewards that are all 0 may just not have been recorded.
     """
     said = {demo: file.success(demo) for demo in demos}
     silent = [demo for demo, success in said.items() if success is None]
@@ -25,7 +25,7 @@ def outcomes(file: DemoFile, demos: Sequence[str]) -> dict[str, bool | None]:
 
 
 def _is_rewarded(file: DemoFile, demo: str) -> bool | None:
-    """Return true if a demo has a reward of 1, None if it has other rewards than 0 and 1."""
+    """Return true if a demo has a reward of 1, false if all its rewards are 0, None if it has other rewards."""
     is_rewarded = False
     for _, rewards in file.pieces(demo, "rewards"):
         if not np.isin(rewards, (0, 1)).all():

@@ -1,4 +1,4 @@
-"""Times that a dataset records for the steps of an episode, compared with each other and with the dataset's rate."""
+"""Checks of the recorded times of an episode's steps: order, intervals, and agreement with the dataset's rate."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from imitate.system.text import counted
 
 CLOCK = re.compile(r"(^|/)(times?|time_?stamps?|clock)(_(s|sec|ms|us|ns))?$")
 """Pattern of the names of time arrays."""
-_SPREAD = 0.5  # fraction of the usual interval
-_RATE = 0.1  # fraction of the rate
+_SPREAD = 0.5  # as a fraction of the usual interval
+_RATE = 0.1  # as a fraction of the rate
 _UNITS_S = (1.0, 1e-3, 1e-6, 1e-9)
 
 
@@ -40,30 +40,30 @@ def ticks_of(times: NDArray[Any]) -> Ticks:
     ticks = np.diff(first.astype(np.int64 if first.dtype.kind in "iub" else np.float64))
     usual = float(
         np.sort(ticks)[(len(ticks) - 1) // 2]
-    )  # of the two middle values, use the smaller one, which contains no lost step
+    )  # the smaller of the two middle values, because the larger may contain a lost step
     even = np.abs(ticks - usual) <= _SPREAD * abs(usual)
     return Ticks(usual, np.flatnonzero(~(ticks > 0)) + 1, np.flatnonzero(~even) + 1)
 
 
 def is_coarse(times: NDArray[Any], rate_hz: float) -> bool:
-    """Return true if the type cannot distinguish the times of two steps, as float32 with seconds since 1970."""
+    """Return true if the type is too coarse for the times of two steps, as float32 is for seconds since 1970."""
     if times.dtype.kind != "f" or not np.isfinite(times).all():
         return False
     return bool(np.spacing(np.abs(times).max()) * rate_hz > _SPREAD)
 
 
 def contradicted_hz(interval: float, rate_hz: float) -> float | None:
-    """Return the rate by an interval in seconds, if it contradicts the given rate in every unit of time; else None."""
+    """Return the rate in Hz of an interval if it contradicts the given rate in every unit of time, else None."""
     if not interval > 0 or any(abs(interval * unit * rate_hz - 1) <= _RATE for unit in _UNITS_S):
         return None
     return 1 / interval
 
 
 class TimeArray:
-    """Array of times in all episodes.
+    """Check of one array of times over all episodes.
 
     Args:
-        rate_hz: rate of the dataset; None: not known.
+        rate_hz: rate of the dataset in Hz; None if unknown.
     """
 
     def __init__(self, rate_hz: float | None) -> None:
@@ -74,7 +74,7 @@ class TimeArray:
         self._passes_one = False
 
     def see(self, times: NDArray[Any], episode: str) -> NDArray[np.int64]:
-        """Process the times (T, ...) of an episode, or of a part of it; return the steps that do not fit."""
+        """Process the times (T, ...) of an episode or of a piece of it; return the steps with irregular times."""
         if len(times) < 3 or times.dtype.kind not in "fiu" or is_coarse(times, self._rate_hz or 0):
             return np.zeros(0, np.int64)
         ticks = ticks_of(times)
@@ -92,7 +92,7 @@ class TimeArray:
         return faults
 
     def doubt(self) -> str | None:
-        """Describe the contradiction, or return None without one. A phase from 0 to 1 has no rate."""
+        """Describe the contradiction between times and rate; None if there is none. A phase from 0 to 1 has no rate."""
         if self._episodes:
             return (
                 f"time does not run evenly in {counted(self._episodes, 'episode')} ({self._first}): steps "

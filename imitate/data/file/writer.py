@@ -37,35 +37,35 @@ from imitate.system.text import SIGNALS, counted
 
 FORMAT_VERSION = 1
 _MEANT = ("success", "name", "attrs", "language", "task_id", "model_file", "num_samples")
-"""Arguments of :meth:`DatasetWriter.finish_episode`, and attributes that readers use."""
+"""Names of arguments of :meth:`DatasetWriter.finish_episode`, and of attributes that readers use."""
 _log = logging.getLogger(__name__)
 
 
 class DatasetWriter:
     """Writer of a demonstration file; a context manager.
 
-    Until :meth:`close`, all data are in ``<path>.partial``, in which each finished episode is safe: if the process dies
-    at any moment, or the disk is full, only the running episode is lost. If the context is left with an exception, the
-    partial file is kept; :func:`finish_partial` makes a file of it.
+    Until :meth:`close`, all data are in ``<path>.partial``. If the process dies at any moment, or the disk is full,
+    only the running episode is lost. If the context is left with an exception, the partial file is kept, and
+    :func:`finish_partial` can complete it.
 
     Args:
         path: the HDF5 file to write.
         env_meta: the environment, as an argument of :func:`imitate.envs.make_env`; written as JSON.
-        overwrite: replace an existing file when closing, and an existing partial file now.
-        append: continue an existing file, or the partial file of an interrupted writer; ``env_meta`` is then taken from
-            the file. During writing the file has its partial name.
-        control_freq: control rate in Hz, if known; with ``append`` it must be the file's.
+        overwrite: true to replace an existing partial file now, and an existing file when closing.
+        append: true to continue an existing file, or the partial file of an interrupted writer; ``env_meta`` is then
+            read from the file. During writing the file has its partial name.
+        control_freq: control rate in Hz, or None if unknown; with ``append`` it must be the rate of the file.
         image_storage: storage of observations with two or more dimensions per step. 'raw': uncompressed, fastest to
             read; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
             loss, a tenth of the size or less, and other observations with gzip.
         jpeg_quality: 1 to 100.
-        keep_partial: keep finished episodes when the context is left with an exception; False: keep nothing, unless an
-            existing file is continued.
-        attrs: further attributes of the file, on its group ``data``; with ``append`` the file's attributes are kept.
-        strict: refuse observations that readers would misinterpret: names with '/', images that are not uint8 (H, W,
-            C), such as floats or channels first (images named 'depth' or 'segmentation' may have any form), and
-            ``next_obs`` that does not match ``obs``. False: for tools that copy existing recordings.
-        optional: arrays that an episode may lack, although others have them.
+        keep_partial: true to keep finished episodes when the context is left with an exception; if false, only those
+            of a file that is continued are kept.
+        attrs: further attributes of the file's group ``data``; with ``append`` the file's attributes are kept.
+        strict: true to refuse observations that readers would misinterpret: names with '/', images that are not uint8
+            (H, W, C), such as floats or channels first (images named 'depth' or 'segmentation' may have any form), and
+            ``next_obs`` that does not match ``obs``; false for tools that copy existing recordings.
+        optional: arrays that may be missing in some episodes.
 
     Raises:
         ConfigError: an argument has an invalid value.
@@ -127,7 +127,7 @@ class DatasetWriter:
                 data.attrs["control_freq"] = rate_hz
 
     def _look_at_demos(self, data: h5py.Group) -> None:
-        """Read the names and arrays of the existing demos."""
+        """Read the names of the existing demos and the form of their arrays."""
         self._names = list(data)
         if self._names:
             first = data[self._names[0]]
@@ -164,7 +164,7 @@ class DatasetWriter:
             the demo's name.
 
         Raises:
-            DatasetError: as for :meth:`append`, or observations and ``next_obs`` do not match.
+            DatasetError: for the same reasons as in :meth:`append`, or ``obs`` and ``next_obs`` do not match.
         """
         name = f"demo_{len(self._names)}" if name is None else name
         if name in self._names:
@@ -297,8 +297,8 @@ class DatasetWriter:
             terminal: true if the task ended with this step.
             timeout: true if the episode was truncated after this step.
             state: (S,) simulator state before the action.
-            signals: numbers of the action beside the reward, such as costs, for ``algo.rewards``.
-            **steps: further values of this step, such as ``interventions``; each step needs the same ones.
+            signals: further numbers of this step in addition to the reward, such as costs, for ``algo.rewards``.
+            **steps: further values of this step, such as ``interventions``; each step needs the same names.
 
         Raises:
             DatasetError: there is no running episode; or a value is not a number, not finite, an image of another
@@ -345,7 +345,7 @@ class DatasetWriter:
     ) -> str:
         """Write the running episode; its last step is marked as a timeout unless it is terminal.
 
-        ``next_obs`` is not written, because readers use the following observation.
+        ``next_obs`` is not written, because readers use the observation of the next step.
 
         Args:
             success: True if the task was solved, False if not, None if it is unknown.
@@ -399,7 +399,7 @@ class DatasetWriter:
     # ---- end -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish: rename the partial file to the final one. Without episodes, raise an error and leave nothing.
+        """Finish the file by renaming the partial file. If there is no episode, remove it and raise an error.
 
         An episode that is still running is not written, and a warning is logged.
         """
@@ -436,7 +436,7 @@ class DatasetWriter:
 
     @contextmanager
     def _saved(self) -> Iterator[h5py.File]:
-        """Change the file atomically: at the end of the block all changes are on the disk."""
+        """Make the changes of the body atomically; at the end of the body they are on disk."""
         if self._file is None:
             raise DatasetError(
                 f"{self.path}: the writer is closed: make a new one with another path"
@@ -460,7 +460,7 @@ class DatasetWriter:
             raise
 
     def _abandon(self) -> None:
-        """Close the file and keep what was saved; remove it if nothing was."""
+        """Close the file and keep the finished episodes; remove the file if there are none."""
         self._journal.stop()
         with suppress(Exception):
             if self._file is not None:
@@ -493,7 +493,7 @@ def finish_partial(path: str | Path) -> int:
         the number of its episodes.
 
     Raises:
-        DatasetError: there is no partial file, it is still being written or has no episode, or ``path`` exists.
+        DatasetError: there is no partial file, it is still being written, it has no episode, or ``path`` exists.
     """
     path = Path(path).expanduser()
     path = path.with_suffix("") if path.suffix == ".partial" else path
@@ -540,7 +540,7 @@ def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
     if path.exists():
         _check_same_rate(path, rate_hz)
         try:
-            edited(path).close()  # refuses a link before the file is renamed
+            edited(path).close()  # raises an error for a link before the file is renamed
         except OSError as error:
             raise _unwritable(path, error) from error
         give_name(path, partial)

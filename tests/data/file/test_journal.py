@@ -284,7 +284,7 @@ def test_a_full_disk_at_the_first_record(tmp_path, monkeypatch):
 
 def test_an_interrupted_change_is_refused_until_it_is_taken_back(tmp_path, monkeypatch):
     path = written(tmp_path / "a b", (0, b"xy"))
-    interrupted = f"{path}: an interrupted change: run `imitate dataset recover '{path}'`"
+    interrupted = f"{path}: has an interrupted change: run `imitate dataset recover '{path}'`"
     with refused(interrupted):
         refuse_interrupted(path)
     with refused(interrupted), changing(path):
