@@ -194,7 +194,7 @@ def decoder_of(av: Any, form: VideoForm) -> Any:
     """Return an open decoder of PyAV for a video; raise DatasetError for an unknown codec."""
     if form.codec not in CODECS:
         raise DatasetError(
-            f"its images are a video of codec '{form.codec[:40]}', but those that are read are "
+            f"its images are a video of codec '{form.codec[:40]}', but only these codecs are read: "
             f"{', '.join(sorted(CODECS))}"
         )
     for name in _DECODERS.get(form.codec, (form.codec,)):

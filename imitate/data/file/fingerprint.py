@@ -83,7 +83,7 @@ def _content(extents: Extents, chosen: Sequence[str]) -> str:
 
 
 def _samples(extent: Extent, unpack: bool) -> list[tuple[int, int]]:
-    """Choose steps: all of a small array, some of a larger one; of arrays to decode only if ``unpack`` is set."""
+    """Choose the steps to read: all of a small array, some of a larger one; compressed arrays only with ``unpack``."""
     length = extent.shape[0]
     step_bytes = math.prod(extent.shape[1:]) * extent.dtype.itemsize
     if step_bytes * length <= _WHOLE_BYTES:

@@ -39,7 +39,7 @@ def partial_of(path: Path) -> Path:
 
 
 def unfinished_words(path: Path) -> str:
-    """Describe what an interrupted or running recording has left of a missing file; empty if nothing."""
+    """Describe the partial file of a running or interrupted recording of a missing file; '' if there is none."""
     partial = partial_of(path)
     if not partial.is_file():
         return ""

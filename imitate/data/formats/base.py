@@ -1,4 +1,4 @@
-"""Format of a dataset: how it is read, written and recognised; the report of a conversion; damaged and missing parts.
+"""Definition of dataset formats (reading, writing, detection), the report of a conversion, and errors of damaged files.
 
 Reading returns a :class:`OpenedDataset`, which yields its demos one at a time, so that a conversion keeps only one
 episode in memory. Writing consumes the demos one by one.
@@ -24,7 +24,7 @@ from imitate.system.text import counted
 
 @dataclass
 class ConversionReport:
-    """Arrays and attributes that were kept, renamed, changed, synthesised and dropped.
+    """Report of a conversion: the arrays and attributes that were kept, renamed, changed, synthesised or dropped.
 
     Attributes:
         source: path of the source.
@@ -35,10 +35,10 @@ class ConversionReport:
         steps: number of steps in all demos.
         kept: unchanged arrays and attributes.
         renamed: new names by old names.
-        changed: change of the values, by name.
+        changed: description of the change of the values, by name.
         synthesised: origin of values that the source does not have, by name.
-        dropped: reason, by name.
-        doubts: reason to doubt the values, by name; a training on the dataset reports them too.
+        dropped: reason why an array or attribute was dropped, by name.
+        doubts: reason why values may be wrong, by name; a training on the dataset reports them too.
         notes: further facts that the user should know.
     """
 
@@ -57,16 +57,16 @@ class ConversionReport:
     notes: list[str] = field(default_factory=list)
 
     def keep(self, *names: str) -> None:
-        """Add a name that is unchanged; repetitions have no effect."""
+        """Add the name of an unchanged array or attribute; repetitions have no effect."""
         self.kept += [name for name in dict.fromkeys(names) if name not in self.kept]
 
     def note(self, text: str) -> None:
-        """Add a note, unless it is already there."""
+        """Add a note, unless the report already has it."""
         if text not in self.notes:
             self.notes.append(text)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the report as plain values, for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
@@ -101,14 +101,14 @@ class OpenedDataset:
 
     Attributes:
         env_meta: ``env_name``, ``type``, ``env_kwargs`` of the environment, as for :func:`imitate.envs.make_env`.
-        demos: the demonstrations, read when they are requested.
-        count: number of demonstrations, if known in advance.
+        demos: iterator over the demonstrations, each read when it is requested.
+        count: number of demonstrations; None if not known in advance.
         masks: filter keys, lists of demos by name; complete after all demos were read.
-        control_freq: control rate in Hz, if known.
+        control_freq: control rate in Hz; None if unknown.
         attrs: further attributes of the whole dataset: strings and numbers.
-        lossy_images: true if its images are compressed with loss (videos, JPEGs).
-        images: storage of images unless the user chooses one: see :attr:`Options.images`.
-        optional: arrays that some demos lack.
+        lossy_images: true if images are compressed with loss (videos, JPEGs).
+        images: storage of images unless the user chooses one, see :attr:`Options.images`.
+        optional: arrays that are missing in some demos.
     """
 
     env_meta: dict[str, Any]
@@ -124,23 +124,23 @@ class OpenedDataset:
 
 @dataclass(frozen=True)
 class Options:
-    """Facts that a file does not contain, given by the user, and options of writing. None: not given.
+    """Facts about the data from the user, which a file does not contain, and options of writing. None if not given.
 
     Attributes:
         env: registered id of the gymnasium environment of the data.
         horizon: number of steps after which the environment truncates an episode.
         fps: control rate in Hz.
         language: language instruction.
-        action_shift: number of steps by which an observation comes after its action.
+        action_shift: number of steps by which an observation is recorded after the action that belongs to it.
         flip_images: true if images are stored upside down.
         video: codec of the written camera videos.
         images: storage of images: one of :data:`imitate.data.file.image_codec.STORAGES`, or 'as-source': the compressed
             frames of a LeRobot dataset are kept, other sources with lossy compression become 'jpeg', the rest 'raw'.
             None means 'as-source' for LeRobot's datasets and 'raw' for others.
         workers: number of processes that replay states.
-        action: feature that contains the actions.
-        skip_incomplete: true to leave out episodes of which files are missing; false to keep them without the missing
-            images; None to refuse them.
+        action: name of the LeRobot feature that contains the actions.
+        skip_incomplete: true to leave out episodes with missing files; false to keep them without the missing images;
+            None to raise an error for them.
     """
 
     env: str | None = None
@@ -177,12 +177,12 @@ class Format:
     Attributes:
         name: name for ``--from`` and ``--to``.
         summary: one line in the list of formats.
-        recognises: returns true if a path looks like this format; fast, and never raises for unknown content.
-        read: opens a path; None if the format can only be written.
-        write: writes a new path; None if the format can only be read.
+        recognises: function that returns true if a path looks like this format; it is fast and raises no errors.
+        read: function that opens a path; None if the format can only be written.
+        write: function that writes a new path; None if the format can only be read.
         options: names in :class:`Options` that the reader accepts.
         write_options: names in :class:`Options` that the writer accepts.
-        endings: endings of the names of its files, to choose the target format.
+        endings: endings of file names, by which the format of a target is chosen.
         needs_replay: true if its files contain simulator states instead of observations.
     """
 
@@ -217,9 +217,9 @@ def robot_meta(name: str) -> dict[str, Any]:
 
 
 def clock_of(options: Options, env_id: str | None) -> int | None:
-    """Return the number of steps after which an episode times out: the option's, or else gymnasium's for ``env_id``.
+    """Return the number of steps after which an episode times out: the user's, or else gymnasium's for ``env_id``.
 
-    The result is None if it is unknown.
+    The result is None if the number is unknown.
     """
     if options.horizon is not None or env_id is None:
         return options.horizon
@@ -252,7 +252,7 @@ def extra(module: str, name: str) -> Any:
 
     Args:
         module: module to import.
-        name: name of our extra that installs it.
+        name: name of the extra of this package that installs the module.
 
     Raises:
         DatasetError: the module is not installed, or is incompatible with another package.
@@ -270,8 +270,8 @@ def extra(module: str, name: str) -> Any:
 def reading(path: Path) -> Iterator[None]:
     """Convert errors of reading a foreign file to DatasetError; a context manager.
 
-    A dozen libraries are used for reading, and none documents its errors for damaged bytes; some derive only from
-    ``Exception``. The original error is kept as the cause.
+    All exceptions are converted, because a dozen libraries are used for reading, and none documents its errors for
+    damaged files. The original error is kept as the cause.
 
     Raises:
         DatasetError: the file cannot be read; the message names it.
@@ -309,7 +309,7 @@ def stored_bytes(path: Path) -> int:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files of a folder, also behind links to other folders; each folder once."""
+    """Yield all files of a folder and its subfolders, following links to folders; each folder is visited once."""
     seen: set[tuple[int, int]] = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         status = os.stat(parent)
@@ -321,7 +321,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def first_pointer(folder: Path) -> Path | None:
-    """Return a pointer of Git LFS among the files of a folder, data before text, or None if it has no pointer."""
+    """Return a file of a folder that is a pointer of Git LFS, preferably a data file; None if there is no pointer."""
     found = [file for file in files_below(folder) if is_lfs_pointer(file)]
     data = (".parquet", ".hdf5", ".h5", ".mp4", ".json")
     return min(found, key=lambda file: (file.suffix not in data, str(file)), default=None)
@@ -332,11 +332,11 @@ def writing(final: Path, unfinished: Path) -> Iterator[None]:
     """Convert errors of writing a dataset to DatasetError; a context manager.
 
     Args:
-        final: the final path, which errors name.
-        unfinished: the path during writing.
+        final: the final path, used in error messages.
+        unfinished: the temporary path during writing.
 
     Raises:
-        DatasetError: for example the disk is full; or the source has names or texts that cannot be written.
+        DatasetError: the dataset cannot be written, for example because the disk is full or a text is not UTF-8.
     """
     try:
         yield
@@ -350,7 +350,7 @@ def writing(final: Path, unfinished: Path) -> Iterator[None]:
         raise DatasetError(
             f"{final}: the source has a name or text that is not UTF-8 ({error.reason}): it is damaged; copy it again"
         ) from error
-    except (OSError, RuntimeError) as error:  # HDF5 reports a full disk by either of these errors
+    except (OSError, RuntimeError) as error:  # for a full disk, HDF5 raises either of these errors
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else _first_line(error)
         raise DatasetError(

@@ -1,9 +1,9 @@
 """Datasets of other formats, converted once to a demonstration file in the cache and read from there.
 
-The name of a conversion is a fingerprint of its source: names, sizes and modification times of all files. So a changed
-dataset is converted again, and a resumed run finds the conversion or makes an equal one. LeRobot's images are not
-re-encoded; images of other formats with lossy compression become JPEGs. If the cache exceeds ``IMITATE_CACHE_GB``
-gigabytes (50 by default), the least recently used conversions are removed.
+The name of a converted file is a fingerprint of its source: names, sizes and modification times of all files. So a
+changed dataset is converted again, and a resumed run finds the converted file or makes an equal one. LeRobot's images
+are not re-encoded; images of other formats with lossy compression become JPEGs. If the cache exceeds
+``IMITATE_CACHE_GB`` gigabytes (50 by default), the least recently used files are removed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from imitate.system.recognition import diagnosis
 from imitate.system.text import ProgressBar
 
 _VERSION = 5
-"""Version of conversions; increase it when conversions change."""
+"""Version of the conversion, to be increased whenever its results change."""
 _logger = logging.getLogger(__name__)
 
 
 def as_demonstration_file(path: Path, found: Format | None = None) -> Path:
-    """Return the HDF5 file to read for a dataset of another format, and make it if it is missing.
+    """Return the converted HDF5 file of a dataset in another format; convert the dataset if the file is missing.
 
     Args:
-        path: the path that the user gave; it is never changed.
-        found: its format, or None to detect it.
+        path: path of the dataset, which is never changed.
+        found: format of the dataset, or None to detect it.
 
     Raises:
         DatasetError: the format is unknown, or the conversion needs further options; the message names the format and
@@ -51,14 +51,14 @@ def as_demonstration_file(path: Path, found: Format | None = None) -> Path:
     file = cache_folder("datasets") / f"{name}.hdf5"
     if not file.is_file():
         with _being_made(file):
-            if not file.is_file():  # another process has made it meanwhile
+            if not file.is_file():  # another process has converted it
                 _convert(path, found, file)
     was_read(file)
     return file
 
 
 def held(file: Path) -> Hold | None:
-    """Protect a converted file from removal while the returned object exists; None for files outside the cache."""
+    """Protect a converted file from removal while the result exists; return None for files outside of the cache."""
     return Hold(file) if file.parent == cache_folder("datasets") else None
 
 
@@ -143,7 +143,7 @@ def _state(file: Path) -> tuple[int, int]:
 
 @contextmanager
 def _being_made(file: Path) -> Iterator[None]:
-    """Lock a conversion, so that only this process writes its file."""
+    """Lock a converted file, so that only this process writes it."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = locked(_lock_of(file))
@@ -160,7 +160,7 @@ def _lock_of(file: Path) -> Path:
 
 
 def _remove_unused(made: Path) -> None:
-    """Remove the least recently used conversions that are not in use, until all are within the limit."""
+    """Remove the least recently used converted files that are not in use, until the cache is within its limit."""
     others = [file for file in made.parent.glob("*.hdf5") if file != made]
     remove_oldest(others, limit_bytes() - made.stat().st_size)
     for file in others:

@@ -1,4 +1,4 @@
-"""Conversion from one dataset format to another, an episode at a time."""
+"""Conversion from one dataset format to another, one episode at a time."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def convert(
     Args:
         source: file or folder to read, which is never changed.
         target: file or folder to write.
-        from_format: name of the source's format; None: recognize it.
-        to_format: name of the target's format; None: choose it by the ending.
-        options: facts that the source does not contain.
-        overwrite: replace an existing target when the conversion is complete.
-        replay: makes observations from simulator states, for formats that contain only states
+        from_format: name of the source's format; None to detect it.
+        to_format: name of the target's format; None to choose it by the ending.
+        options: facts that the source does not contain, and options of writing.
+        overwrite: true to replace an existing target when the conversion is complete.
+        replay: function that makes observations from simulator states, for formats that contain only states
             (:func:`imitate.collect.replay.replayed`).
-        on_demo: called after each demo with its name and the number of demos (None: not known).
+        on_demo: called after each demo with its name and the number of all demos (None if unknown).
 
     Raises:
         DatasetError: the source, the target or an option is not valid.
@@ -188,7 +188,7 @@ def _appearing(final: Path) -> Iterator[Path]:
     partial = unfinished.with_name(f"{unfinished.name}.partial")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        _remove(unfinished)  # left by a killed process
+        _remove(unfinished)  # remove what a killed process has left
         _remove(partial)
     except OSError as error:
         raise DatasetError(
@@ -200,8 +200,8 @@ def _appearing(final: Path) -> Iterator[Path]:
             _replace(unfinished, final)
         except OSError as error:
             raise DatasetError(
-                f"{error.filename or final}: stands in the way of {final} ({error.strerror}): remove it, or choose "
-                "another name"
+                f"{error.filename or final}: exists already, so {final} cannot be written "
+                f"({error.strerror}): remove it, or choose another name"
             ) from error
     finally:
         _remove(unfinished)
@@ -210,7 +210,7 @@ def _appearing(final: Path) -> Iterator[Path]:
 
 def _replace(unfinished: Path, final: Path) -> None:
     if final.is_dir():
-        # A folder cannot replace another folder atomically.
+        # A folder cannot atomically replace another folder.
         old = final.with_name(f"{final.name}.replaced")
         _remove(old)
         give_name(final, old)
@@ -228,7 +228,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_folder(path: Path, attempts: int = 20) -> None:
-    """Remove a folder, with several attempts. After a failure, zarr's threads may still remove temporary files."""
+    """Remove a folder with several attempts, as zarr's threads may still remove temporary files after a failure."""
     for _ in range(attempts):
         with suppress(FileNotFoundError):
             shutil.rmtree(path)

@@ -1,9 +1,10 @@
 """Diffusion Policy's zarr: ``data/<key>`` with all episodes one after the other, and ``meta/episode_ends``.
 
 ``data/action`` contains the actions; all other arrays below ``data`` are observations. ``episode_ends[i]`` is the index
-after episode i's last row. The dataset is a folder, or a ``.zarr.zip``. When we write, everything without a place in
-the format is stored in a sidecar. Frames stored as float whole numbers from 0 to 255 become uint8. Frames in JPEG 2000
-or JPEG XL, as in the caches of real recordings and in UMI's data, need the package ``imagecodecs``.
+after episode i's last row. The dataset is a folder, or a ``.zarr.zip``. When this format is written, data that it
+cannot store are stored in a sidecar (:mod:`imitate.data.formats.sidecar`). Frames stored as floats with whole numbers
+from 0 to 255 become uint8. Frames in JPEG 2000 or JPEG XL, as in the caches of real recordings and in UMI's data, need
+the package ``imagecodecs``.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
 
 
 def _check_sizes(arrays: dict[str, Any], rows: int, path: Path, stored: int) -> None:
-    """Refuse arrays whose claimed size, or whose chunk size, exceeds what the dataset can contain.
+    """Refuse arrays whose size, or whose chunk size, according to the metadata exceeds what the dataset can contain.
 
     Chunks may be missing.
     """
@@ -127,7 +128,9 @@ def _arrays(root: Any, path: Path) -> dict[str, Any]:
 
 
 def _arrays_below(root: Any) -> dict[str, Any]:
-    return dict(sorted(root["data"].arrays()))  # the file system lists them in any order
+    return dict(
+        sorted(root["data"].arrays())
+    )  # sorted, because file systems list files in any order
 
 
 def _demos(
@@ -247,12 +250,12 @@ _WIDER = 8
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 _SAME_SIZE = frozenset(
     {
-        *("bytes", "transpose", "crc32c"),  # codecs of format 3, which has a list of them
+        *("bytes", "transpose", "crc32c"),  # codecs in zarr format 3
         *("delta", "shuffle", "bitround", "quantize", "crc32", "adler32", "fletcher32"),
         *("imagecodecs_jpeg2k", "imagecodecs_jpegxl"),
     }
 )
-"""Codecs that do not unpack, or unpack one picture."""
+"""Codecs that do not change the size, or decode a single image."""
 
 
 class StoredFiles:
@@ -262,13 +265,13 @@ class StoredFiles:
         path: path of the dataset.
 
     Raises:
-        DatasetError: a description is larger than any intact one.
+        DatasetError: a metadata file is larger than in any intact dataset.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._packed = path, {}
         if path.is_dir():
-            return  # descriptions are not compressed
+            return  # metadata files are not compressed
         with zipfile.ZipFile(path) as archive:
             self._packed = {entry.filename: entry.file_size for entry in archive.infolist()}
         for name, size in self._packed.items():
@@ -299,7 +302,8 @@ class StoredFiles:
         """Check the chunks of zarr arrays, by their paths in the dataset.
 
         Raises:
-            DatasetError: a chunk is larger than its array says, or packed by a codec that cannot be measured.
+            DatasetError: a chunk is larger than its array's metadata allow, or compressed by a codec whose unpacked
+                size cannot be determined.
         """
         for path, array in arrays.items():
             limit = max(ALWAYS_BYTES, _WIDER * math.prod(array.chunks) * array.dtype.itemsize)
@@ -311,7 +315,7 @@ class StoredFiles:
                         self._refuse_above(name, measure(file, limit), limit)
 
     def _measure(self, path: str, array: Any) -> Callable[[IO[bytes], int], int] | None:
-        """Return the measure of an array's chunks, or None if they are not packed."""
+        """Return the function that measures the unpacked size of an array's chunks; None if they are not compressed."""
         codecs = list(_codecs(array.metadata.to_dict()))
         packing = [name for name in codecs if name in _MEASURES]
         odd = [name for name in codecs if name not in _SAME_SIZE and name not in _MEASURES]
@@ -340,7 +344,7 @@ def _codecs(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _streamed(make: Callable[[], Any]) -> Callable[[IO[bytes], int], int]:
-    """Return a function that counts the bytes of a packed file, up to the first part above a limit."""
+    """Return a function that counts the unpacked bytes of a compressed file, and stops above a limit."""
 
     def size_of(file: IO[bytes], limit: int) -> int:
         size, unpacker, data = 0, make(), b""
@@ -360,7 +364,7 @@ def _streamed(make: Callable[[], Any]) -> Callable[[IO[bytes], int], int]:
 
 
 def _headed(form: str, at: int) -> Callable[[IO[bytes], int], int]:
-    """Return a function that reads the size from the header of a packed file."""
+    """Return a function that reads the unpacked size from the header of a compressed file."""
 
     def size_of(file: IO[bytes], limit: int) -> int:
         size: int = struct.unpack_from(form, file.read(at + struct.calcsize(form)), at)[0]
@@ -390,4 +394,4 @@ _MEASURES: dict[str, Callable[[IO[bytes], int], int]] = {
     "lz4": _headed("<I", 0),
     "blosc": _headed("<I", 4),
 }
-"""Measures of a packed chunk, with a limit above which the size need not be exact."""
+"""Functions that measure the unpacked size of a compressed chunk; above a limit the size need not be exact."""

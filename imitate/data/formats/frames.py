@@ -16,14 +16,14 @@ from imitate.errors import DatasetError
 from imitate.system.memory import ALWAYS_BYTES, MAX_RATIO, check_room
 
 _FORMATS = ("JPEG", "PNG")
-"""Of others some are programs (PostScript), and some have images without number."""
+"""Image formats that are decoded; some other formats are programs (PostScript) or contain endless images."""
 
 
 def decoded(data: bytes, where: str) -> NDArray[Any]:
     """Decode a JPEG or PNG to (H, W, C), or to (H, W) for gray and depth images.
 
     Raises:
-        DatasetError: the bytes are not an image; ``where`` names their place.
+        DatasetError: the bytes are not an image; the message begins with ``where``.
     """
     try:
         with Image.open(BytesIO(data), formats=_FORMATS) as image:
@@ -38,7 +38,7 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
 
 
 def stacked(images: Iterable[NDArray[Any]], count: int, where: str) -> NDArray[Any]:
-    """Return ``count`` images as one array; once the first is known, all must fit into memory.
+    """Return ``count`` images as one array; refuse them if, by the size of the first, they do not fit into memory.
 
     Raises:
         DatasetError: no image is given, or an image has another shape or type than the first.
@@ -57,7 +57,7 @@ def stacked(images: Iterable[NDArray[Any]], count: int, where: str) -> NDArray[A
 
 
 def as_encoded(cells: Sequence[bytes]) -> EncodedFrames | None:
-    """Return RGB images of one type and size without decoding them; None if they differ, or are not images."""
+    """Return compressed RGB images without decoding them; None if types or sizes differ, or one is not an image."""
     try:
         found = {_form(data) for data in cells}
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

@@ -15,7 +15,7 @@ _MOST_CHOICES = 10_000
 
 
 def named_obs(values: NDArray[Any], old: str, report: ConversionReport) -> tuple[str, NDArray[Any]]:
-    """Name a single-array observation, and return its values: 'image' for frames (T, H, W, C), else 'flat'.
+    """Return name and values of a single-array observation: 'image' for frames (T, H, W, C), else 'flat'.
 
     Args:
         values: (T, ...); frames with channels first are transposed.
@@ -44,11 +44,11 @@ def turned(
 def choices_of(actions: NDArray[Any], where: str) -> int | None:
     """Return the number of discrete actions.
 
-    None if actions are not indices, that is not integers, or several per step.
+    The result is None if actions are not indices, because they are not integers or there are several per step.
 
     Args:
         actions: (N,) or (N, A) actions of a whole dataset.
-        where: place of the actions, for the error message.
+        where: file and array of the actions, for the error message.
 
     Raises:
         DatasetError: the actions are integers but not indices.

@@ -2,8 +2,7 @@
 
 One check finds damage that would make the HDF5 library loop forever. Strings of variable length are stored in heaps:
 b"GCOL", version, size, then objects: number (2 bytes), references (2), 4 unused, size (8), data up to the next multiple
-of 8. Object 0 is the free space. After an object without any size, such as free space of size 0, the library continues
-with the same object, forever.
+of 8. Object 0 is the free space. If the size of an object is 0, the library reads the same object again, forever.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def peeked(path: Path) -> Iterator[h5py.File | dict[str, Any]]:
 
 
 def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-    """Read rows of an array; refuse sizes that only a damaged file can claim, and more rows than fit into memory."""
+    """Read rows of an array; refuse sizes that only a damaged file can have, and more rows than fit into memory."""
     where = f"{dataset.file.filename}: '{dataset.name}'"
     claimed = dataset.size * dataset.dtype.itemsize if dataset.size else 0
     stored = Path(dataset.file.filename).stat().st_size
@@ -126,7 +125,7 @@ def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDAr
 
 
 def is_encoded(dataset: h5py.Dataset) -> bool:
-    """Return true if an array is one of ours with compressed frames."""
+    """Return true if an array has compressed frames in the form of :mod:`imitate.data.file.encoded_frames`."""
     return storage_of(dataset).frame is not None
 
 
@@ -187,7 +186,7 @@ def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
     """Return a required array.
 
     Raises:
-        DatasetError: it does not exist.
+        DatasetError: the array does not exist.
     """
     item = group.get(name)
     if isinstance(item, h5py.Dataset):
@@ -197,5 +196,5 @@ def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
 
 
 def texts(attrs: Mapping[str, Any], *keys: str) -> str | None:
-    """Return the first of some attributes that is a string."""
+    """Return the value of the first attribute among ``names`` that is a string."""
     return next((attrs[key] for key in keys if isinstance(attrs.get(key), str)), None)

@@ -98,7 +98,7 @@ def _timeouts(
     options: Options,
     report: ConversionReport,
 ) -> NDArray[np.bool_]:
-    """Return which trajectories timed out, by the environment's horizon. ``terminal`` does not distinguish them."""
+    """Return a mask of the trajectories that timed out, by the horizon, because ``terminal`` is true for these too."""
     lengths = np.diff(bounds)
     clock = clock_of(options, options.env)
     source = "from --horizon" if options.horizon is not None else f"of {options.env}"
@@ -111,8 +111,8 @@ def _timeouts(
     by_clock = unfinished | (lengths >= clock if clock is not None else False)
     if clock is None:
         report.note(
-            "'terminal' is true for time limits too, and nothing says what the limit is: all ends count as terminals; "
-            "give --horizon or --env"
+            "'terminal' is true for time limits too, but the time limit is unknown, so all ends "
+            "count as terminals: give --horizon or --env"
         )
     else:
         report.synthesised["timeouts"] = (

@@ -1,16 +1,15 @@
 """LeRobot's datasets: versions 2.0, 2.1 and 3.0 are read, 3.0 is written.
 
 A dataset is a folder with ``meta/info.json``, parquet tables, and camera images as videos or as PNGs in the tables.
-Paths are given by ``info.json``. An episode's task is looked up by ``task_index``, wherever the tasks' names are
-stored.
+``info.json`` contains the patterns of the paths. The task of an episode is looked up by ``task_index``.
 
     observation.state -> obs/state            observation.images.<camera> -> obs/<camera>_image
     observation.<x>   -> obs/<x>              action -> actions           task -> attribute language
     next.reward -> rewards                    next.success, next.done, next.truncated -> terminals, timeouts
 
-Other names of features are assigned by :mod:`imitate.data.formats.lerobot_layout`.
-The features' original names, types and names of their numbers are stored in the attribute ``features``
-(:mod:`imitate.data.file.features`). For writing see :mod:`imitate.data.formats.lerobot_writer`.
+Other names of features are assigned by :mod:`imitate.data.formats.lerobot_layout`. The features' original names, types
+and names of components are stored in the attribute ``features`` (:mod:`imitate.data.file.features`). For writing see
+:mod:`imitate.data.formats.lerobot_writer`.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
 
 
 def missing_parts(path: Path, info: dict[str, Any]) -> str:
-    """Describe the tables or videos that a dataset lacks, or why its episodes cannot be listed; "" if it is whole.
+    """Describe missing tables or videos of a dataset, or why its episodes cannot be listed; "" if it is complete.
 
     Args:
         path: the dataset's folder.
@@ -109,7 +108,7 @@ def _without(
     options: Options,
     report: ConversionReport,
 ) -> dict[int, list[str]]:
-    """Return the cameras to leave out by episode; if incomplete episodes are skipped, take them out of ``tables``."""
+    """Return the cameras to leave out by episode; if incomplete episodes are skipped, remove them from ``tables``."""
     if options.skip_incomplete is None:
         return {}
     missing = videos.missing()
@@ -239,7 +238,7 @@ def _check_times(
 def _row_times(values: dict[str, Any], length: int, fps: float) -> NDArray[np.float64]:
     """Return the times (T,) of an episode's rows in seconds.
 
-    They are their ``timestamp``, or computed from the rate if that is missing.
+    The times are the column ``timestamp``, or computed from the rate if this column is missing.
     """
     if "timestamp" in values:
         return np.asarray(values["timestamp"], dtype=np.float64).reshape(length)
@@ -308,7 +307,7 @@ def _matrix(values: Any) -> Any:
 def _ends(
     values: dict[str, NDArray[Any]], length: int, report: ConversionReport
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return terminals and timeouts; ``next.done`` marks both kinds of ends."""
+    """Return terminals and timeouts; ``next.done`` is true for both."""
     flags = {key: values[key].reshape(length).astype(bool) for key in ENDS if key in values}
     none = np.zeros(length, dtype=bool)
     if "next.success" in flags:

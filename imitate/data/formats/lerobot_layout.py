@@ -5,9 +5,9 @@ feature of each array (:mod:`imitate.data.file.features`), and additional vector
 other datasets, the vectors of ``obs`` are concatenated to ``observation.state``, in the order of their names, and
 ``object`` becomes ``observation.environment_state``.
 
-When we read one, LeRobot's own names are ``observation.*`` and ``action``. Many datasets have other names, such as
-``state``, ``wrist_image`` and ``actions`` of openpi's conversions. Without any ``observation.*``, their images and
-vectors of floats are observations, except those whose name says otherwise, such as ``reward``.
+When a dataset is read, LeRobot's own names are ``observation.*`` and ``action``. Many datasets have other names, such
+as ``state``, ``wrist_image`` and ``actions`` of openpi's conversions. If a dataset has no ``observation.*``, its images
+and vectors of floats are observations, except features with a name such as ``reward``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AUTOMATIC = {
 """Columns that every LeRobot dataset has, and their types."""
 Entries = Mapping[str, Mapping[str, Any]]
 Layout = Mapping[str, Any]
-"""Maps an array to [feature, first column, last + 1], or to [feature] if it is the whole feature."""
+"""Maps an array to [feature, first column, last column + 1], or to [feature] if the array is the whole feature."""
 
 
 def layout_of(arrays: Mapping[str, NDArray[Any]], known: Entries) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def layout_of(arrays: Mapping[str, NDArray[Any]], known: Entries) -> dict[str, A
 
     Args:
         arrays: arrays of the first demo.
-        known: entries by array of a dataset that came from LeRobot; {} for others.
+        known: entries of ``features`` by array, for a dataset that came from LeRobot; {} for others.
     """
     if known:
         return _as_it_was(arrays, known)
@@ -101,7 +101,7 @@ def _is_vector(values: NDArray[Any]) -> bool:
 def to_features(
     arrays: dict[str, NDArray[Any]], layout: Layout, known: Entries
 ) -> dict[str, NDArray[Any]]:
-    """Return the features of a demo; arrays that are stored exactly in them are removed from ``arrays``."""
+    """Return the features of a demo; arrays that the features store exactly are removed from ``arrays``."""
     parts: dict[str, list[NDArray[Any]]] = {}
     for key, place in layout.items():
         values = arrays[key]
@@ -114,18 +114,18 @@ def to_features(
 
 
 def dtype_of(entry: Mapping[str, Any], values: NDArray[Any]) -> np.dtype[Any]:
-    """Return the dtype in which a feature's numbers are written: the type in its entry, else float32."""
+    """Return the dtype in which a feature is written: the type in its entry, or else float32."""
     if is_image(values):
         return np.dtype(np.uint8)
     try:
         found = np.dtype(entry.get("dtype", "float32"))
-    except TypeError:  # not a numpy type, such as 'string'
+    except TypeError:  # for example 'string', which is not a numpy type
         found = np.dtype(np.float32)
     return found if found.kind in "fiub" else np.dtype(np.float32)
 
 
 def from_features(values: Mapping[str, NDArray[Any]], layout: Layout) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a demo that we wrote, by their own names."""
+    """Return the arrays of a demo that this package wrote, by their original names."""
     found = {}
     for key, (feature, *columns) in layout.items():
         whole = values[feature]
@@ -138,7 +138,7 @@ def from_features(values: Mapping[str, NDArray[Any]], layout: Layout) -> dict[st
 
 
 def names_of(feature: str, layout: Layout) -> list[str] | None:
-    """Return a name for each number of a feature that is concatenated from arrays; None for other features."""
+    """Return a name for each component of a feature that is concatenated from arrays; None for other features."""
     names = [
         f"{key.rpartition('/')[2]}.{column - place[1]}"
         for key, place in layout.items()
@@ -247,10 +247,10 @@ def _is_observation(name: str, entry: Mapping[str, Any]) -> bool:
 
 
 def unusual_names(keys: Iterable[tuple[str, str]]) -> str:
-    """Describe which features with names other than LeRobot's became which arrays; "" if all have LeRobot's names.
+    """Describe the arrays that features with unusual names became; "" if all features have LeRobot's usual names.
 
     Args:
-        keys: features, each with the array that it became.
+        keys: name of the array by feature.
     """
     found = [
         f"{name} -> {key}"

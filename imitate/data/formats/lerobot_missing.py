@@ -1,4 +1,4 @@
-"""Missing files of a LeRobot dataset: reasons, and the episodes and cameras that can be used without them."""
+"""Missing files of a LeRobot dataset: the reasons, and the episodes and cameras that can still be used."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ INCOMPLETE = "incomplete"
 
 
 def is_there(file: Path) -> bool:
-    """Return true if a file exists, with its content and not only with its name in Git LFS."""
+    """Return true if a file exists and is not just a pointer of Git LFS."""
     return file.is_file() and not is_lfs_pointer(file)
 
 
 def absence(file: Path, root: Path) -> str:
-    """Return the reason why :func:`is_there` is false for a file of a dataset, and what mends it."""
+    """Return the reason why :func:`is_there` is false for a file of a dataset, and the remedy."""
     if is_lfs_pointer(file):
         return str(diagnosis(file))
     folder = root
@@ -47,7 +47,7 @@ def check_there(file: Path, root: Path) -> None:
     """Refuse a file that is missing.
 
     Raises:
-        DatasetError: the message says what mends it, and how to use the other episodes.
+        DatasetError: the file is missing; the message has the remedy, and the way to use the other episodes.
     """
     if not is_there(file):
         raise DatasetError(
@@ -63,7 +63,7 @@ class MissingVideos:
     Attributes:
         cameras: features of which all videos are missing.
         episodes: missing features by episode, without those in ``cameras``.
-        words: description, or "" if nothing is missing.
+        words: description of the missing videos, or "" if nothing is missing.
     """
 
     cameras: frozenset[str]
@@ -77,7 +77,7 @@ def missing_videos(
     """Search for missing videos.
 
     Args:
-        files: file by camera and episode.
+        files: path of the video by camera and episode.
         root: the dataset's folder.
         numbers: the dataset's episodes.
     """
@@ -99,5 +99,5 @@ def missing_videos(
 
 
 def few(numbers: Sequence[int]) -> str:
-    """Name the first of some episodes."""
+    """Format the numbers of the first few episodes of a list, for a message."""
     return ", ".join(map(str, numbers[:NAMED])) + (" ..." if len(numbers) > NAMED else "")

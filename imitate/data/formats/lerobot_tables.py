@@ -36,11 +36,11 @@ class Tables:
     Args:
         path: the dataset's folder.
         info: content of ``meta/info.json``.
-        skip: leave out episodes without rows, instead of refusing them.
+        skip: true to leave out episodes without rows; if false, such episodes are an error.
 
     Attributes:
-        unread: columns with lists of strings, which are not read.
-        skipped: episodes that are left out.
+        unread: names of columns with lists of strings, which are not read.
+        skipped: numbers of the episodes that are left out.
     """
 
     def __init__(self, path: Path, info: dict[str, Any], *, skip: bool = False) -> None:
@@ -67,7 +67,7 @@ class Tables:
 
     @property
     def _list(self) -> str:
-        """Name of the list of episodes."""
+        """Name of the file or folder that lists the episodes, for messages."""
         return "'meta/episodes'" if self.is_v3 else "'meta/episodes.jsonl'"
 
     def _listed(self, skip: bool) -> list[int]:
@@ -99,14 +99,14 @@ class Tables:
         self.numbers = [number for number in self.numbers if number not in numbers]
 
     def _with_rows(self) -> list[int]:
-        """Return the numbers of the episodes from 0 on; no list names them, so each must have a file of rows."""
+        """Return the episode numbers from 0 on; without a list of episodes, each must have a file of rows."""
         there = sum(1 for _ in (self.path / "data").rglob("*.parquet"))
         numbers = list(range(min(self.count, there + 1)))
         self._compare(numbers)
         return numbers
 
     def _compare(self, numbers: list[int]) -> None:
-        """Refuse numbers without a file of rows, and files without a number."""
+        """Refuse episode numbers without a file of rows, and files with another number."""
         files = {self._file(number): number for number in numbers}
         missing = [number for file, number in files.items() if not is_there(file)]
         form = re.sub(r"\\{episode_\w+(:\w+)?\\}", r"\\d+", re.escape(str(self.info["data_path"])))
@@ -187,8 +187,8 @@ class Tables:
         """Return the path that results from a pattern in ``meta/info.json``.
 
         Raises:
-            DatasetError: the pattern contains more than names and widths of numbers.
-            FileError: the path is outside the dataset.
+            DatasetError: the pattern contains other fields than known names with widths of numbers.
+            FileError: the path is outside of the dataset's folder.
         """
         text = str(self.info[pattern])
         if not _PATTERN.fullmatch(text):
@@ -263,11 +263,11 @@ class Tables:
     def _batches(self, file: Path, but: str | None = None) -> Iterator[Any]:
         """Yield the rows of a file, without columns whose names begin with ``but``, and without lists of strings.
 
-        Parquet stores a repeated string once, so that expanding it could need any amount of memory. pyarrow does not do
-        this inside the cells of images, of which only few are read at a time.
+        Parquet stores a repeated string once, so expanding strings could need any amount of memory. pyarrow does not
+        store repeated images once, and only few images are read at a time.
 
         Raises:
-            DatasetError: the file claims more rows than its size allows.
+            DatasetError: the file has more rows, according to its header, than its size allows.
         """
         if not file.is_file():
             raise DatasetError(f"{file}: is not a regular file: download it again")
@@ -296,7 +296,7 @@ class Tables:
         return bool(self.features.get(key, {}).get("dtype") == "image")
 
     def _check_next(self, number: int, expected: int | None, file: Path) -> None:
-        """Refuse rows of an episode that is not the next one in the list."""
+        """Refuse rows of an episode that is not the next one in the list of episodes."""
         if number == expected:
             return
         if number not in self.numbers:
@@ -318,7 +318,7 @@ class Tables:
         Args:
             key: name of the feature.
             column: column of one episode.
-            encoded: do not decode images if all have the same form.
+            encoded: true to return compressed images if all have the same form.
         """
         feature = self.features.get(key, {})
         if self._holds_images(key):
@@ -330,7 +330,7 @@ class Tables:
             return stacked((decoded(data, where) for data in frames), len(frames), where)
         kind = getattr(
             column.type, "value_type", column.type
-        )  # the texts, if the column is a dictionary
+        )  # the distinct texts of a dictionary column
         if feature.get("dtype") in ("string", "language") or _has_text(kind):
             return None
         values: NDArray[Any] = np.asarray(column.to_pylist())
@@ -354,7 +354,7 @@ class Tables:
 
 
 def _has_text(kind: Any, *, inside: bool = False) -> bool:
-    """Return true if a pyarrow type is text or bytes, or with ``inside`` if it has such parts."""
+    """Return true if a pyarrow type is text or bytes; with ``inside``, also if it contains text or bytes."""
     types = extra("pyarrow.types", "lerobot")
     if inside:
         parts = [kind.field(place).type for place in range(kind.num_fields)]

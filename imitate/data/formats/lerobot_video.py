@@ -1,4 +1,4 @@
-"""Camera videos of a LeRobot dataset: read in the order of the episodes, as decoded frames or as packets, and encoded.
+"""Reading of the camera videos of a LeRobot dataset, as decoded frames or packets, and encoding of new videos.
 
 A row's frame is found by time: it is the frame nearest to the row's ``timestamp`` plus the episode's
 ``from_timestamp``, counted from the first frame of the file, at most half a period away. If there is no such frame, the
@@ -49,7 +49,7 @@ def seconds_of(item: Any, stream: Any) -> float:
     """Return the time of a frame or packet in a stream.
 
     Raises:
-        DatasetError: it has no time.
+        DatasetError: the frame or packet has no time.
     """
     if item.pts is None:
         raise DatasetError(
@@ -62,9 +62,9 @@ _CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"
 
 
 def opened_video(path: Path) -> Any:
-    """Open a video in the format of its name's ending.
+    """Open a video in the container format that its name's ending determines.
 
-    Otherwise FFmpeg takes some texts for lists of other files and addresses.
+    If FFmpeg guessed the format, it could take a text for a list of other files and addresses.
     """
     form = _CONTAINERS.get(path.suffix.lower())
     if form is None:
@@ -76,7 +76,7 @@ def opened_video(path: Path) -> Any:
 
 
 class PacketReader:
-    """Videos of one camera. The file stays open, and reading continues where it stopped.
+    """Reader of the videos of one camera. The file stays open, and the next read continues after the last one.
 
     Args:
         fps: frames per second.
@@ -89,14 +89,14 @@ class PacketReader:
         self._container: Any = None
         self._packets: Iterator[Any] = iter(())
         self._first_s = 0.0  # time of the file's first packet
-        self._last_s = np.inf  # time of the last packet that was read, relative to the first
+        self._last_s = np.inf  # time of the last packet read, relative to the first one
         self._agrees: dict[Path, bool] = {}
 
     def read(self, path: Path, times: NDArray[np.float64]) -> EncodedFrames | None:
-        """Return the packets of an episode, or None if they alone do not determine its frames.
+        """Return the packets of an episode, or None if they are not sufficient for decoding the episode.
 
-        This is the case if the episode does not begin with a key frame, if there is not exactly one packet per row, or
-        if decoding the packets alone gives other colours than the file.
+        They are not sufficient if the episode does not begin with a key frame, if there is not exactly one packet per
+        row, or if decoding the packets alone gives other colours than decoding the file.
 
         Args:
             path: path of the video.
@@ -140,7 +140,7 @@ class PacketReader:
         return frames if self._agrees[path] else None
 
     def _is_equal(self, frames: EncodedFrames, path: Path, start_s: float) -> bool:
-        """Compare the first frame decoded from the packets with that of the file."""
+        """Return true if the first frame, decoded from the packets alone, equals the frame decoded from the file."""
         assert frames.video is not None
         with opened_video(path) as container, suppress(ValueError):
             stream = container.streams.video[0]
@@ -170,16 +170,16 @@ class PacketReader:
 
 _ADVICE = "take the episode out of the dataset, or encode its video anew with a frame for each row"
 NEAREST_S = 1e-6
-"""Frames whose distances to a row differ by less than this count as equally near."""
+"""Difference of distances in seconds below which two frames count as equally near to a row."""
 
 
 class VideoCameras:
-    """All cameras; each keeps its file open and continues reading where it stopped.
+    """Reader of the videos of all cameras.
 
     Args:
         tables: tables of the dataset.
-        report: receives a line for each camera.
-        encoded: copy the packets if this gives the same frames.
+        report: report that gets a line for each camera.
+        encoded: true to copy packets without decoding if they give the same frames.
     """
 
     def __init__(self, tables: Tables, report: ConversionReport, *, encoded: bool = False) -> None:
@@ -214,10 +214,10 @@ class VideoCameras:
         Args:
             episode: number of the episode.
             without: features that are not read.
-            times: (T,) times of its rows in seconds; 0 is the beginning of its part of each video.
+            times: (T,) times of the episode's rows in seconds since the episode's beginning in each video.
 
         Raises:
-            DatasetError: a video has no frame for a row, which the message names.
+            DatasetError: a video has no frame for a row; the message names the row.
         """
         return {
             key: self._frames(key, episode, times) for key in self._readers if key not in without
@@ -258,7 +258,7 @@ class VideoCameras:
         )
 
     def _place(self, key: str, episode: int) -> tuple[Path, float, float | None]:
-        """Return the file, and the times in seconds at which the episode begins and ends in it (None: not known)."""
+        """Return the video file of an episode, and the begin and end of the episode in seconds (None if unknown)."""
         path = self._file(key, episode)
         if not self._tables.is_v3:
             return path, 0.0, None
@@ -273,7 +273,7 @@ class VideoCameras:
             )
         period = (
             1 / self._tables.fps
-        )  # some writers give the time of the last frame, not of its end
+        )  # some writers store the time of the last frame instead of the end
         stop_s = float(row.get(f"videos/{key}/to_timestamp") or np.inf) + period
         ends = [stop_s, *starts[after : after + 1]]
         return path, start_s, min(ends) if np.isfinite(min(ends)) else None
@@ -323,7 +323,7 @@ class _Reader:
         self._ahead: tuple[float, Any] | None = None
 
     def read(self, path: Path, times: NDArray[np.float64], whose: str) -> tuple[NDArray[Any], int]:
-        """Return the frame nearest to each of the ascending times (T,), and the number of repeated frames."""
+        """Return the nearest frame for each of the ascending times (T,), and the number of repeated frames."""
         if path != self._path or self._here is None or self._here[0] > times[0]:
             self._open(path)
         repeated = 0
@@ -403,7 +403,7 @@ CODECS = {
     "h264": ("libx264", {"crf": "18", "g": "2", "preset": "fast"}),
     "av1": ("libsvtav1", {"crf": "30", "g": "2"}),
 }
-"""Encoder and settings by the name given to ``--video``; those of av1 are LeRobot's."""
+"""Encoder and its settings by the value of ``--video``; the settings of av1 are LeRobot's."""
 _PIXELS = "yuv420p"
 
 
@@ -420,7 +420,7 @@ def check_codec(name: str) -> None:
 
 
 class VideoEncoder:
-    """Video files of one camera.
+    """Writer of the video files of one camera.
 
     Args:
         path: the dataset's folder.
@@ -441,7 +441,7 @@ class VideoEncoder:
         self._container: Any = None
         self._stream: Any = None
         self._number = -1
-        self._frames = self._bytes = 0  # index in the current file
+        self._frames = self._bytes = 0  # index of the next frame in the current file
 
     def append(self, frames: NDArray[np.uint8]) -> dict[str, int | float]:
         """Encode an episode (T, H, W, 3); return its location in the form of ``meta/episodes``.

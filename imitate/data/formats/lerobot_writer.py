@@ -6,8 +6,8 @@
 * ``actions`` -> ``action``; ``rewards`` -> ``next.reward``; the end of an episode -> ``next.done``, and for a timeout
   also ``next.truncated``; the attribute ``success`` -> ``next.success`` at the last step; ``language`` -> the task.
 * ``meta/stats.json`` has exact statistics of all values.
-* Everything without a feature, or whose type differs from its feature's, is stored in ``meta/imitate.hdf5`` and
-  restored by the reader.
+* Arrays without a feature, and arrays whose type differs from the feature's type, are stored in ``meta/imitate.hdf5``
+  and restored by the reader.
 
 The statistics are exact even if the dataset does not fit into memory. Vectors are written to a temporary file and read
 back one dimension at a time, so that quantiles include all values. Frames are counted in a histogram of 256 values per
@@ -81,7 +81,7 @@ def stats_of_frames(counts: NDArray[np.int64], frames: int) -> Stats:
 def _quantile(
     counts: NDArray[np.int64], total: NDArray[np.int64], level: float
 ) -> NDArray[np.float64]:
-    """Interpolate between the two values around the position (n - 1) * level, as numpy does."""
+    """Return the quantile at a level: the value at position (n - 1) * level, linearly interpolated as in numpy."""
     cumulated = counts.cumsum(axis=1)
     position = (total - 1) * level
     below, above = np.floor(position), np.ceil(position)
@@ -219,9 +219,9 @@ class _Writer:
         self._sidecar.append(demo, arrays)
 
     def _ends(self, timeouts: NDArray[np.bool_], success: Any) -> dict[str, NDArray[Any]]:
-        """Return the columns that describe the end of an episode; for a dataset from LeRobot, the original ones.
+        """Return the columns that describe the end of an episode; for a dataset from LeRobot, the original columns.
 
-        There is no ``next.success`` if that of the first episode is unknown (None).
+        ``next.success`` is left out if the success of the first episode is unknown (None).
         """
         last = np.arange(len(timeouts)) == len(timeouts) - 1
         found = dict(zip(ENDS, (last, last & timeouts, last & bool(success)), strict=True))
@@ -236,11 +236,11 @@ class _Writer:
         for key, (feature, *_) in self._layout.items():
             self._report.renamed[key] = feature
         self._report.note(
-            f"data that LeRobot has no place for are in meta/{NAME}, from which imitate reads them again"
+            f"data that LeRobot's format cannot store are in meta/{NAME}, from which imitate reads them again"
         )
 
     def _describe(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Define the features by the first episode; those of others must be equal."""
+        """Define the features by the first episode; refuse an episode with other features."""
         found = {key: self._feature(key, values) for key, values in rows.items()}
         if not self._features:
             self._features = found
@@ -416,7 +416,7 @@ class _Writer:
         return {name: self._features[name] for name in dict.fromkeys([*first, *self._features])}
 
     def close(self) -> None:
-        """Close all files, even if closing one fails: HDF5 crashes at exit if a file is left open."""
+        """Close all files, even if closing one fails, because HDF5 crashes at exit if a file is left open."""
         with ExitStack() as stack:
             if self._sidecar is not None:
                 stack.callback(self._sidecar.close)

@@ -38,7 +38,7 @@ _NAMES = {
     "ee_pos": "robot0_eef_pos",
 }
 _UPRIGHT, _LOWEST_FIRST = "opencv", "opengl"  # values of macros_image_convention
-_JOINTS = slice(1, 8)  # columns of a state: time, then positions, beginning with the arm's
+_JOINTS = slice(1, 8)  # columns of a state: time, then positions, first those of the arm
 
 
 def _recognises(path: Path) -> bool:
@@ -99,7 +99,7 @@ def _demos(tasks: list[_Task], masks: dict[str, list[str]]) -> Iterator[NamedDem
 
 
 class _Task:
-    """One file of a task."""
+    """A LIBERO file, which contains the demos of one task."""
 
     def __init__(
         self, file: h5py.File, path: Path, number: int, options: Options, report: ConversionReport
@@ -160,7 +160,7 @@ def _shifted(episode: Episode, seen: dict[str, NDArray[Any]], attrs: dict[str, A
 
     steps: dict[str, NDArray[Any]] = {}
     for key, value in episode.steps.items():
-        # shifted like the observations
+        # recorded after the step, like the observations
         steps[key] = np.asarray(value)[:-1] if key == "robot_states" else later(value)
     return Episode(
         obs={key: value[:-1] for key, value in seen.items()},
@@ -176,7 +176,7 @@ def _shifted(episode: Episode, seen: dict[str, NDArray[Any]], attrs: dict[str, A
 
 
 def _is_late(episode: Episode) -> bool:
-    """Return true if observations were recorded after the step, as in the format's own script."""
+    """Return true if observations were recorded after the step, as by LIBERO's own script."""
     if episode.states is None or "joint_states" not in episode.obs:
         return True
     joints, states = np.asarray(episode.obs["joint_states"]), np.asarray(episode.states)

@@ -1,9 +1,8 @@
 """MimicGen's files: robomimic's layout without rewards, dones, next_obs and masks.
 
-Only successful demonstrations are kept by the generator, so the last step is terminal with reward 1; in a file of
-failures
-(``demo_failed.hdf5``) it is a timeout with reward 0. ``datagen_info`` is kept, arrays and attributes. The environment
-may be registered only by MimicGen's own package; reading needs no environment.
+The generator keeps only successful demonstrations, so the last step is terminal with reward 1; in a file of failures
+(``demo_failed.hdf5``) it is a timeout with reward 0. Arrays and attributes of ``datagen_info`` are kept. The
+environment may be registered only by MimicGen's own package, but reading needs no environment.
 """
 
 from __future__ import annotations

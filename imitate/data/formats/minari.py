@@ -4,9 +4,9 @@ A dataset is a folder with ``data/metadata.json``, or that ``data`` folder. Each
 infos): observations t and t + 1 are ``obs[t]`` and ``next_obs[t]``; the last row of infos becomes attributes
 ``final_infos.<key>``.
 
-Writing is lossless: if the package's JPEG compression, which it uses for uint8 of any shape, cannot be switched off,
-frames are stored as int16 from 0 to 255 and converted back by our reader. Rewards and flags have their place in the
-format; states, attributes, masks and the rest are stored in a sidecar.
+Writing is lossless: if the package's JPEG compression of uint8 arrays cannot be switched off, frames are stored as
+int16 from 0 to 255 and converted back by the reader. Rewards and flags are part of the format; states, attributes,
+masks and all other data are stored in a sidecar (:mod:`imitate.data.formats.sidecar`).
 
 Nested values of gymnasium spaces are converted to flat arrays, and back.
 """
@@ -53,7 +53,7 @@ from imitate.system.plain_files import MAX_SETTINGS, json_value, read_json
 def leaves(
     value: Any, space: Any, report: ConversionReport, name: str = ""
 ) -> dict[str, NDArray[Any]]:
-    """Return observations by name: 'flat' or 'image' for a single Box, else the keys, joined like the environment's."""
+    """Return observations by name: 'flat' or 'image' for a single Box, else the keys; nested keys are joined by '_'."""
     found: dict[str, NDArray[Any]] = {}
     if isinstance(space, spaces.Dict):
         for key, below in space.spaces.items():
@@ -80,7 +80,7 @@ def leaves(
 
 
 def _check_apart(found: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-    """Refuse two observations with the same flat name, such as a_b beside b in a."""
+    """Refuse two observations with the same flat name, such as ``a_b`` and the key ``b`` in the dict ``a``."""
     both = sorted(found.keys() & others.keys())
     if both:
         raise DatasetError(
@@ -121,9 +121,9 @@ def action_columns(value: Any, space: Any, where: str, report: ConversionReport)
 
 
 def space_of(values: NDArray[Any], frames: bool = False) -> spaces.Box:
-    """Return the Box of values (T, ...): all numbers of the type.
+    """Return the Box space of values (T, ...), with the range of the dtype.
 
-    Or 0 to 255 for ``frames``, which are uint8 stored as int16.
+    For ``frames``, which are uint8 stored as int16, the range is 0 to 255.
     """
     step, dtype = values.shape[1:], values.dtype
     if dtype.kind == "f":
@@ -188,7 +188,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
 
 
 def _check_spaces(raw: Mapping[str, Any], folder: Path) -> None:
-    """Refuse metadata without a space: minari would call the function that their ``env_spec`` names."""
+    """Refuse metadata without a space, because minari would call the function that ``env_spec`` names."""
     for name in ("observation_space", "action_space"):
         if not isinstance(raw.get(name), str):
             raise DatasetError(
@@ -257,7 +257,7 @@ def _demos(
 
 
 def _as_it_was(demo: NamedDemo) -> NamedDemo:
-    """Return a demo that we wrote, without next observations that it did not have originally."""
+    """Return a demo that this package wrote, without next observations that the original demo did not have."""
     attrs = dict(demo.episode.attrs)
     link = attrs.pop(_LINK, "following")
     next_obs = None if link == "missing" else demo.episode.next_obs
@@ -307,7 +307,7 @@ def _write(
     storages = extra("minari.dataset.minari_storage", "minari")
     buffers = extra("minari.data_collector", "minari")
     dataset_id = _dataset_id(Path(report.target))
-    folder = path.absolute() / "data"  # minari would join a relative path twice
+    folder = path.absolute() / "data"  # absolute, because minari joins a relative path twice
     folder.mkdir(parents=True)
     sidecar = SidecarWriter(folder / NAME, source)
     storage: Any = None
@@ -360,7 +360,7 @@ def _write(
 
 
 def _take_observations(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return T + 1 observations; next observations that differ from the following observation stay in ``arrays``."""
+    """Return T + 1 observations; ``next_obs`` that differ from the observations of the next step stay in ``arrays``."""
     obs = {key[4:]: arrays.pop(key) for key in list(arrays) if key.startswith("obs/")}
     following = {key[9:]: arrays[key] for key in arrays if key.startswith("next_obs/")}
     link = "following" if following else "missing"
@@ -384,7 +384,7 @@ def _take_observations(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any
 def _infos_of(
     arrays: dict[str, NDArray[Any]], attrs: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]] | None:
-    """Return infos with a known last row, as T + 1 rows; they are also stored in the sidecar, with their type."""
+    """Return the infos whose last row is known, as T + 1 rows; the sidecar also has them in their original type."""
     found = {}
     for key, values in arrays.items():
         name = key.removeprefix("infos/")

@@ -52,9 +52,9 @@ NAMES = {
     "timeouts": ("timeouts", "timeout", "truncated", "truncations"),
     "next_obs": ("next_obs", "next_observations", "next_observation"),
 }
-"""Names of arrays in files, by their name here."""
+"""Accepted names of arrays in files, by our name."""
 _HEADER = 512
-"""Bytes at the begin of an array in which its type is written."""
+"""Number of bytes at the beginning of an array that contain its type."""
 _PREFIXES = ("obs/", "observations/", "observation/", "observation.")
 
 
@@ -95,7 +95,7 @@ def _demos(files: list[Path], options: Options, report: ConversionReport) -> Ite
 
 
 def _choices(files: list[Path]) -> int | None:
-    """Return the number of discrete actions in all files, or None if actions are numbers."""
+    """Return the number of discrete actions in all files, or None if actions are continuous."""
     most: list[int | None] = []
     for file in files:
         with reading(file):
@@ -108,7 +108,8 @@ def _taken(arrays: Mapping[str, NDArray[Any]], file: Path) -> tuple[str, NDArray
     found = [name for name in NAMES["actions"] if name in arrays]
     if not found:
         raise DatasetError(
-            f"{file}: has no array 'actions' (found: {', '.join(npz_names(file)) or 'nothing'}): name the actions so"
+            f"{file}: has no array 'actions' (found: {', '.join(npz_names(file)) or 'nothing'}): give "
+            "the array of actions this name"
         )
     values = arrays[found[0]]
     if values.ndim == 0 or len(values) == 0:
@@ -150,7 +151,7 @@ def _episode(
 
 
 def _attributes(arrays: Arrays, options: Options) -> dict[str, Any]:
-    """Take the attributes of an episode out of its arrays."""
+    """Remove the attributes of an episode from its arrays and return them."""
     found: dict[str, Any] = {} if options.language is None else {"language": options.language}
     if "language" in arrays and arrays["language"].size == 1:
         found.setdefault("language", str(arrays.pop("language").item()))
@@ -160,10 +161,10 @@ def _attributes(arrays: Arrays, options: Options) -> dict[str, Any]:
 
 
 def _observations(arrays: Arrays, length: int, file: Path, report: ConversionReport) -> Arrays:
-    """Return the arrays that are observations, with `length` rows or one more; others are reported.
+    """Return the observations, arrays with ``length`` or ``length + 1`` rows; report all other arrays.
 
     Raises:
-        DatasetError: no array is one.
+        DatasetError: no array is an observation.
     """
     found: Arrays = {}
     for key, values in arrays.items():
@@ -177,13 +178,13 @@ def _observations(arrays: Arrays, length: int, file: Path, report: ConversionRep
             found[short] = form
     if not found:
         raise DatasetError(
-            f"{file}: has no observation with one row for each of its {length} actions: give one"
+            f"{file}: has no observation with one row for each of its {length} actions: add an array of observations"
         )
     return found
 
 
 def _plain_names(file: Path, report: ConversionReport) -> list[str]:
-    """Return the names of a file's arrays without those of pickled objects, which are reported."""
+    """Return the names of a file's arrays; arrays of pickled objects are left out and reported."""
     names = npz_names(file)
     with zipfile.ZipFile(file) as archive:
         for name in list(names):
@@ -195,7 +196,7 @@ def _plain_names(file: Path, report: ConversionReport) -> list[str]:
 
 
 def _first(arrays: Arrays, key: str, report: ConversionReport) -> NDArray[Any] | None:
-    """Take the array with one of the names of a key out of a file's arrays; None if it has none."""
+    """Remove the array with one of the accepted names of a key from the arrays and return it; None if there is none."""
     for name in NAMES[key]:
         if name in arrays:
             if name != key:
@@ -209,7 +210,7 @@ def _first(arrays: Arrays, key: str, report: ConversionReport) -> NDArray[Any] |
 def _observation(
     key: str, values: NDArray[Any], report: ConversionReport
 ) -> tuple[str, NDArray[Any]]:
-    """Return the name of an observation here and its values: vectors, or images (T, H, W, C)."""
+    """Return our name and the values of an observation: vectors (T, D), or images (T, H, W, C)."""
     if key in NAMES["obs"]:
         return named_obs(values, key, report)
     short = next((key[len(p) :] for p in _PREFIXES if key.startswith(p)), key)

@@ -2,7 +2,7 @@
 
     observations  (N, ...)   vectors or images; the rows of all trajectories, one after the other
     actions       (N, A)     the last one of a trajectory has no effect
-    terminals     (N,)       1 at the last row of each trajectory, which is cut there and not solved
+    terminals     (N,)       1 at the last row of each trajectory, where it is truncated
     qpos, qvel, button_states ...   (N, ...) states of the simulator
 
 So a trajectory of T + 1 rows has T steps, and the last row is only a next observation.

@@ -57,10 +57,10 @@ def _all() -> Iterator[Format]:
 
 
 def find(name: str) -> Format:
-    """Return the format of that name.
+    """Return the format with this name.
 
     Raises:
-        DatasetError: there is no such format, or its package is damaged.
+        DatasetError: there is no such format, or the package that provides it is damaged.
     """
     if name not in _MODULES:
         installed = _installed()

@@ -6,7 +6,7 @@ and so does every attribute (``model_file``, ``ep_meta``). Arrays of other lengt
 * ``env_args``: readers use ``type``; ``env_type``, the name in the documentation, is renamed.
 * Images are (T, H, W, C) uint8; images with channels first are transposed, and images stored as one JPEG per step are
   decoded.
-* if there are only ``dones``, they are terminals, and a demo that does not end with one ends with a timeout.
+* If there are only ``dones``, they are used as terminals, and a demo without a final terminal ends with a timeout.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _recognises(path: Path) -> bool:
 
 
 def first_demo(file: h5py.File | dict[str, Any]) -> h5py.Group | None:
-    """Return any demo of a file in robomimic's layout, or None if it has another layout."""
+    """Return any demo of a file in robomimic's layout, or None if the file has another layout."""
     data = file.get("data")
     if not isinstance(data, h5py.Group):
         return None
@@ -149,7 +149,7 @@ def masks_of(file: h5py.File, names: list[str], report: ConversionReport) -> dic
 
 
 def episode_of(group: h5py.Group, where: str, report: ConversionReport) -> Episode | None:
-    """Return one demo; for a demo without steps, add a line to the report and return None."""
+    """Read a demo; for a demo without steps, add a line to the report and return None."""
     arrays = hdf5_tree.leaves(group)
     length = len(hdf5_tree.wanted(group, "actions", where))
     if length == 0:
@@ -200,7 +200,7 @@ def _below(prefix: str, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
 
 
 def _step_name(key: str, report: ConversionReport) -> str:
-    """Return our name of an array: ``states`` is an array for our readers, but MimicGen may have a group there."""
+    """Return our name of an array; MimicGen's group ``states`` is renamed, because ``states`` is an array here."""
     if not key.startswith("states/"):
         return key
     report.renamed[key] = f"state_dict/{key[7:]}"
@@ -253,7 +253,7 @@ def _rewards(
 def ends_of(
     values: dict[str, NDArray[Any]], length: int, report: ConversionReport
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return terminals and timeouts of a demo. Its dones, terminals and timeouts are removed from ``values``."""
+    """Return terminals and timeouts of a demo, and remove its dones, terminals and timeouts from ``values``."""
     flags = {key: values.pop(key).reshape(length).astype(bool) for key in _ENDS if key in values}
     terminals = flags.get("terminals")
     if terminals is None:

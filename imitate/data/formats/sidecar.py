@@ -4,7 +4,7 @@
 /<i>    attrs  name, and the demo's attributes;  arrays with their names
 /mask/<filter key>
 
-If next observations equal the following observations, only the last one is stored, in ``final_obs/<key>``.
+If ``next_obs`` equal the observations of the next steps, only the last one is stored, in ``final_obs/<key>``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SidecarWriter:
     """Writer of the file, demo by demo.
 
     Raises:
-        OSError: raised here and by every method: the disk is full.
+        OSError: the disk is full; all methods may raise this error.
     """
 
     def __init__(self, path: Path, source: OpenedDataset) -> None:
@@ -53,7 +53,7 @@ class SidecarWriter:
             data.attrs[key] = value
 
     def append(self, demo: NamedDemo, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write the next demo: its name, its attributes, and the arrays that have no place in the format."""
+        """Write the next demo: its name, its attributes, and the arrays that the format cannot store."""
         group = self._file["data"].create_group(str(len(self._names)))
         group.attrs.update(attrs_of(demo.episode, f"demo '{demo.name}'"))
         group.attrs["name"] = demo.name
@@ -78,7 +78,7 @@ class SidecarWriter:
         self._journal.commit()
 
     def close(self) -> None:
-        """Close the file; it is unfinished, unless :meth:`finish` was called before."""
+        """Close the file, which is incomplete unless :meth:`finish` was called before."""
         if self._file:
             self._journal.stop()
             self._file.close()
@@ -109,14 +109,14 @@ class Sidecar:
         self._data = file["data"]
         if len(self._data) != count:
             raise DatasetError(
-                f"{file.filename}: is about {counted(len(self._data), 'demo')}, but the dataset has {count}: "
+                f"{file.filename}: has {counted(len(self._data), 'demo')}, but the dataset has {count}: "
                 "the dataset was changed; remove this file"
             )
         self._file = file
         self._names = [str(hdf5_tree.plain(self._data[str(i)].attrs["name"])) for i in range(count)]
 
     def complete(self, source: OpenedDataset, report: ConversionReport) -> None:
-        """Add the stored facts about the whole dataset to a source."""
+        """Add the stored attributes of the whole dataset to an opened dataset."""
         attrs = hdf5_tree.attributes(self._data)
         source.env_meta = json_value(attrs.pop("env_args"), MAX_SETTINGS)
         report.synthesised.pop("env_args", None)
@@ -126,7 +126,7 @@ class Sidecar:
         source.masks = masks_of(self._file, self._names, report)
 
     def demo(self, number: int, arrays: Mapping[str, Any], report: ConversionReport) -> NamedDemo:
-        """Return a demo made of the dataset's arrays and the sidecar's."""
+        """Return a demo with the arrays of the dataset and of the sidecar."""
         group = self._data[str(number)]
         attrs = hdf5_tree.attributes(group)
         name = str(attrs.pop("name"))
@@ -149,7 +149,7 @@ def _following(obs: Any, final: NDArray[Any]) -> Any:
 
 @contextmanager
 def beside(folder: Path, count: int) -> Iterator[Sidecar | None]:
-    """Open the sidecar of a folder, or yield None if it has none."""
+    """Open the sidecar of a folder; yield None if there is no sidecar."""
     path = folder / NAME
     if not path.exists():
         yield None
@@ -164,7 +164,7 @@ def plain_episode(
     attrs: Mapping[str, Any],
     report: ConversionReport,
 ) -> Episode:
-    """Return an episode of a dataset without rewards and terminals."""
+    """Return an episode of a dataset that has no rewards and terminals."""
     length = len(actions)
     report.synthesised["rewards"] = "0: the dataset has none"
     report.synthesised["timeouts"] = "at the last step: the dataset says nothing of ends"

@@ -124,7 +124,7 @@ def test_a_codec_that_is_not_installed_or_not_read_is_named(video, monkeypatch):
         raise ValueError(name)
 
     packets, form = video
-    with pytest.raises(DatasetError, match="codec 'gif'; those that are read are av1, "):
+    with pytest.raises(DatasetError, match="codec 'gif', but only these codecs are read: av1, "):
         next(frames_from(packets, replace(form, codec="gif"), 0))
     without = SimpleNamespace(CodecContext=SimpleNamespace(create=absent))
     monkeypatch.setattr(encoded_frames, "_av", lambda: without)

@@ -171,7 +171,9 @@ def test_what_cannot_be_removed_stands_in_the_way(formats, tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(module.shutil, "rmtree", lambda path: rmtree(path) if path == old else None)
-        with refused(f"{old}: stands in the way of {final} (Permission denied): remove it, or"):
+        with refused(
+            f"{old}: exists already, so {final} cannot be written (Permission denied): remove it, or"
+        ):
             convert(source, final, overwrite=True)
     assert final.is_dir()
 

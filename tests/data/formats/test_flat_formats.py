@@ -124,7 +124,7 @@ def test_jumps_and_early_timeouts_are_told(converted, tmp_path):
     seen[120:] += 500  # as in antmaze-v0
     report, _ = converted(d4rl(tmp_path / "d", length=200, timeouts=[3, 199], observations=seen))
     assert any("the first after row 119" in note for note in report.notes)
-    assert any(note.startswith("1 of 2 timeouts lie before step") for note in report.notes)
+    assert any(note.startswith("1 of 2 timeouts are before step") for note in report.notes)
 
 
 def test_without_timeouts_the_horizon_cuts(converted, tmp_path):
@@ -255,7 +255,7 @@ def test_a_jump_is_fifty_times_the_usual_change(jump, noted, ends):
 
 @pytest.mark.parametrize(
     ("lengths", "words"),
-    [([], None), ([7, 7], None), ([5, 10, 10], "1 of 3 timeouts lie before step 10, the longest")],
+    [([], None), ([7, 7], None), ([5, 10, 10], "1 of 3 timeouts are before step 10, the longest")],
 )
 def test_timeouts_before_the_longest_one(lengths, words):
     report = ConversionReport()

@@ -98,7 +98,8 @@ def test_whole_rates(tmp_path, rate, fps, changed, synthesised):
     np.testing.assert_allclose(times, np.arange(3) / fps, rtol=1e-6)
     assert times.dtype == np.float32 and source.attrs == {}
     assert (
-        "data that LeRobot has no place for are in meta/imitate.hdf5, from which" in report.notes[0]
+        "data that LeRobot's format cannot store are in meta/imitate.hdf5, from which"
+        in report.notes[0]
     )
     assert report.renamed == {
         "actions": "action",

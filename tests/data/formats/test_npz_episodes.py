@@ -101,7 +101,7 @@ def test_pickled_objects_are_never_read(tmp_path):
     [
         (
             {"actions": None},
-            "b.npz: has no array 'actions' (found: observations): name the actions",
+            "b.npz: has no array 'actions' (found: observations): give the array",
         ),
         ({"actions": np.zeros(())}, "b.npz: 'actions' has shape (); expected (T, A)"),
         ({"observations": np.zeros((9, 2))}, "b.npz: has no observation with one row for each of"),
