@@ -15,7 +15,7 @@ samples:
             atom z, projected to the atoms                                                    -> BCQ._distribution_loss
 
 Without the actor, which is robomimic's default, xi is 0. A mixture is sampled as in acting, by default at its means.
-Departures from robomimic: the projection uses all atoms (robomimic takes the second atom for the last one); mixtures
+Departures from robomimic: the projection uses all atoms (robomimic takes the second atom for the last atom); mixtures
 and distributional critics can be combined; all members of a distributional ensemble are used (robomimic uses only one),
 and the target mixes the distributions with the lowest and the highest mean with the weights w and 1 - w, so that the
 mean of the mixture is the target above.

@@ -9,7 +9,7 @@ a = the demonstrated chunk, s = the last observations, k = a random step of the 
 
 With ``prediction_type`` the network predicts the chunk (``sample``) or the velocity (``v_prediction``) instead of the
 noise. The policy acts with averaged weights. Actions must be in [-1, 1], because the predicted chunk is clipped
-(``clip_sample``): normalize others with ``min_max``.
+(``clip_sample``): normalize other actions with ``min_max``.
 
 Departures from robomimic: ``prediction_type`` changes the training target too, not only the sampling; ``algo.unet.*``
 is used; padded steps are left out of the loss; batches of observations give batches of actions.

@@ -14,7 +14,7 @@ z_0 = h(o_0), z_{k+1} = d(z_k, a_k) for K steps, and h', v' of a copy that follo
 
 The loss of step 0 has the weight 1, the loss of each later step 1 / K; the gradient into d is halved at each step.
 States after an end are absorbing: y and r are 0, and there is no policy to learn. Numbers, as actions, are C candidates
-per state: a quarter are drawn uniformly, the others from p; the search has equal priors.
+per state: a quarter are drawn uniformly, the rest from p; the search has equal priors.
 
 Departures: all policy targets are searched anew, and none is stored; latent states are products of simplices, not
 scaled to [0, 1]; rewards and values are distributions over atoms in symlog units; a search ends where an end is

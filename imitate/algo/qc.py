@@ -175,7 +175,7 @@ class QC(ActorCritic[QCConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the critics, the flow, the one-step policy if there is one, and the targets."""
+        """Update the critics, the flow, the one-step policy if there is one, and the target networks."""
         update.step("critic", self._critic_loss(batch))
         update.step("flow", self._flow_loss(batch))
         if self.config.actor.enabled:

@@ -1,4 +1,4 @@
-"""TAAC: at each step the policy continues its plan of actions, or replaces it by a new one.
+"""TAAC: at each step the policy continues its plan of actions, or replaces it by a new plan.
 
 Yu, Xu, Zhang, "TAAC: Temporally Abstract Actor-Critic for Continuous Control", NeurIPS 2021 (arXiv:2104.06521). A plan
 p is an action a, with ``linear`` also its change v, with ``quadratic`` also the change u of v; actions are in [-1, 1]:
@@ -306,7 +306,7 @@ class TAAC(ActorCritic[TAACConfig]):
         }
 
     def at_steps(self, batch: Batch) -> tuple[Batch, Batch | None]:
-        """Return the observations and goals of the B L steps, without the states after the last ones."""
+        """Return the observations and goals of the B L steps, without the states after the last steps."""
         rows = batch["rewards"].shape[1] + 1
 
         def cut(values: Batch | None) -> Batch | None:

@@ -2,7 +2,7 @@
 
 Black, Galliker, Levine, "Real-Time Execution of Action Chunking Flow Policies", 2025 (arXiv:2506.07339). The policy
 needs d control steps for a prediction, during which d actions of the old chunk are executed. The new chunk (H actions)
-is guided towards the remaining actions of the old one: fully in the first d actions, less and less up to its end, and
+is guided towards the remaining actions of the old chunk: fully in the first d actions, less and less up to its end, and
 not at all after the old chunk's last action:
 
     W_i = 1 for i < d;  f((E - i) / (E - d + 1)) for d <= i < E;  0 for i >= E            -> prefix_weights

@@ -206,7 +206,7 @@ class Stateful(Protocol):
 class EnvTree:
     """Environment as the model of :func:`search`, for one tree and a given list of actions.
 
-    The nodes are states of the simulator, from ``get_state``; a new one is reached by ``reset_to`` and one step. Steps
+    The nodes are states of the simulator, from ``get_state``; a new node is reached by ``reset_to`` and one step. Steps
     of a search are not steps of the episode, but ``reset_to`` begins a new episode, so the environment's own time
     limit begins anew.
 

@@ -86,7 +86,7 @@ class ConvBlock(nn.Module):
 class ConditionalResidualBlock(nn.Module):
     """Two convolution blocks; between them the condition scales and shifts each channel (FiLM).
 
-    As in the original, channels are multiplied by the scale itself, not by 1 plus the scale.
+    As in the original code, channels are multiplied by the scale itself, not by 1 plus the scale.
     """
 
     def __init__(

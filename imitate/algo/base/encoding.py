@@ -167,7 +167,7 @@ def prepared_batch(
     Args:
         batch: raw values: ``obs`` (B, T, ...), ``actions`` (B, T, A), ...
         preprocess: the preprocessing.
-        encoding: defines the observations that are used; others are dropped.
+        encoding: defines the observations that are used; other observations are dropped.
         device: device of the networks.
         execution: execution of chunks. If actions are relative to an observation, all actions of a chunk are relative
             to the observation at the sample's step, where the chunk begins; None: each action is relative to the

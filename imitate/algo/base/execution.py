@@ -113,7 +113,8 @@ class ChunkExecution:
 
     def _ensemble(self, state: Inputs, chunk: Tensor) -> tuple[Tensor, Inputs, dict[str, Tensor]]:
         assert self.temporal_ensemble is not None
-        # Predictions for one step arrive oldest first, so the new one has the index i = count and the weight exp(-m i).
+        # Predictions for one step arrive oldest first, so the new prediction has the index i = count and the weight
+        # exp(-m i).
         weight = (-self.temporal_ensemble * state["count"]).exp()
         total = state["sum"] + weight[..., None] * chunk
         weights = state["weight"] + weight

@@ -327,8 +327,8 @@ class Hierarchy(Algo[HierarchyT]):
         first = next(iter(every.values()))
         if first.shape == batch["planner"]["subgoals"][next(iter(every))].shape:
             raise DatasetError(
-                "algo.actor_use_random_subgoals needs all observations up to the subgoal, but the "
-                "batches have only the last one: make the dataset with SequenceDataset(..., "
+                "algo.actor_use_random_subgoals needs all observations up to the subgoal, but the batches have only "
+                "the last observation: make the dataset with SequenceDataset(..., "
                 "subgoals=config.algo.data_needs(config).subgoals)"
             )
         step = torch.randint(first.shape[1], (len(first),), device=first.device)
@@ -429,7 +429,7 @@ class Hierarchy(Algo[HierarchyT]):
         return PolicyStep(step.action, {"policy": next_state}, {**step.extras, **named})
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """Return the state without planned actions and without the subgoal, so that the next step chooses a new one."""
+        """Remove planned actions and the subgoal from a state, so that the next step chooses a new subgoal."""
         own = state["policy"]
         actor = self.actor.cut_plan(own["actor"])
         return {"policy": {**own, "actor": actor, "step": torch.zeros_like(own["step"])}}
@@ -441,10 +441,10 @@ class Hierarchy(Algo[HierarchyT]):
         goal: dict[str, Tensor] | None,
         generator: torch.Generator | None,
     ) -> dict[str, Tensor]:
-        """Return the current subgoals; plan new ones in rows whose subgoal has expired.
+        """Return the current subgoals; plan new subgoals in rows whose subgoal has expired.
 
         One of the caller's random numbers is used per step, even if no row plans, so that planning in some rows does
-        not change the actor's random numbers in the others.
+        not change the actor's random numbers in other rows.
         """
         if not state["subgoal"]:
             return {}
