@@ -516,7 +516,7 @@ def _fill_descriptors() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+            os.open(os.devnull, os.O_RDWR)  # opens as the lowest free descriptor, `number`
         if getattr(sys, name) is None:
             mode = "r" if number == 0 else "w"
             setattr(sys, name, os.fdopen(number, mode, closefd=False))

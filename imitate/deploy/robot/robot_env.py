@@ -156,7 +156,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         missing = [key for key in keys if key not in seen]
         if missing:
             raise EnvError(
-                f"{self.name}: the robot gives no observation '{missing[0]}', but {', '.join(seen)}"
+                f"{self.name}: the robot gives no observation '{missing[0]}', but only {', '.join(seen)}"
             )
         self._spaces: dict[str, spaces.Space[Any]] = {
             key: _space(np.asarray(seen[key])) for key in keys
@@ -244,7 +244,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._seen = outcome.observation.values
         if "quit" in outcome.events:
             self._end_run()
-            raise RobotError("a person ended it at the device (quit); the robot was stopped")
+            raise RobotError("a person ended the run at the device (quit); the robot was stopped")
         by_person = [VERDICTS[event] for event in sorted(outcome.events & VERDICTS.keys())]
         self._success = by_person[0] if by_person else outcome.success
         return outcome
@@ -309,7 +309,9 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             ends = frozenset({"success", "quit"})
             report = self._in_thread(lambda: loop.run(None, ends=ends))
             if report.ended_by == "quit":
-                raise RobotError("a person ended it at the device (quit); the robot was stopped")
+                raise RobotError(
+                    "a person ended the run at the device (quit); the robot was stopped"
+                )
         elif sys.stdin is not None and sys.stdin.isatty():
             sys.stderr.write("prepare the scene, then press Enter: ")
             sys.stderr.flush()

@@ -180,7 +180,10 @@ def _head(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
     buffer, end = bytearray(_LONGEST_HEAD), 0
     while True:
         if end == len(buffer):
-            raise ClosedError(f"a handshake is longer than {_LONGEST_HEAD} bytes")
+            raise ClosedError(
+                f"a handshake is longer than {_LONGEST_HEAD} bytes, so the other side is not a policy "
+                "server or its client"
+            )
         end += stream.read(memoryview(buffer)[end:], deadline)
         if not chr(buffer[0]).isalpha():  # for example from a client that uses TLS
             raise ClosedError("the handshake is not HTTP: use ws:// for a server without TLS")

@@ -35,7 +35,7 @@ class ModelCameras:
     ) -> None:
         self._model, self._data = model, data
         self._observed, self._size, self._shadows = tuple(observed), size, shadows
-        self._viewers: dict[tuple[int, int], Any] = {}  # by height and width
+        self._viewers: dict[tuple[int, int], Any] = {}  # keyed by height and width
         self._names = [model.camera(i).name for i in range(model.ncam)]
         for name in self._observed:
             self._check(name)

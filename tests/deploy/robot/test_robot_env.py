@@ -195,7 +195,7 @@ def test_spaces_of_a_robot(opened):
     assert (env.action_low.tolist(), env.action_high.tolist()) == ([-0.75], [2.75])
     assert (env.action_dim, env.action_space.low, env.action_space.high) == (1, -0.75, 2.75)
     with refused(
-        "robot: the robot gives no observation 'top', but place, front_image, ", error=EnvError
+        "robot: the robot gives no observation 'top', but only place, front_image, ", error=EnvError
     ):
         RobotEnv(Wide(), obs_keys=["place", "top"])
 
@@ -325,7 +325,7 @@ def test_a_person_at_a_terminal_prepares_the_scene(opened, monkeypatch, capsys):
 def test_a_person_who_quits_while_preparing_begins_no_episode(opened, capsys):
     robot = Stepping(resets=False)
     env = opened(robot, teleoperator=pressing("quit"))
-    with refused("a person ended it at the device (quit)", error=RobotError):
+    with refused("a person ended the run at the device (quit)", error=RobotError):
         env.reset(seed=0)
     assert capsys.readouterr().err == "prepare the scene, then press success at the device\n"
     with refused("call reset() before step()", error=EnvError):
