@@ -264,7 +264,7 @@ class LeRobotRobot(Robot):
 
     def _last_seen(self) -> tuple[float, dict[str, float]]:
         if self._measured is None:
-            raise RobotError("LeRobot's robot is not connected")
+            raise RobotError("LeRobot's robot is not connected: call connect() first")
         return self._measured
 
     def _at_rest(self, measured: Mapping[str, float]) -> dict[str, float]:

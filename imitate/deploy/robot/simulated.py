@@ -202,7 +202,7 @@ class SimulatedRobot(Robot):
                 f"the simulator failed: {type(failure).__name__}: {failure}"
             ) from failure
         if now is None:
-            raise RobotError("the simulated robot is not connected")
+            raise RobotError("the simulated robot is not connected: call connect() first")
         return now
 
     def send(self, action: NDArray[np.float64]) -> None:
@@ -253,7 +253,7 @@ class SimulatedRobot(Robot):
                 answer.set_exception(error)
 
         if self._thread is None or not self._thread.is_alive():
-            raise RobotError("the simulated robot is not connected")
+            raise RobotError("the simulated robot is not connected: call connect() first")
         self._work.put(work)
         return answer.result(_START_S)
 
