@@ -72,15 +72,10 @@ class CriticsConfig(Section):
     """Critics, whose values are distributions over atoms in symlog units; rewards have the same atoms."""
 
     n: int = Field(5, ge=2, description="E, number of critics")
-    dropout: float = Field(
-        0.01, ge=0, lt=1, description="dropout in the first layer of each critic"
-    )
-    num_atoms: int = Field(
-        101, ge=2, description="number of atoms of the distributions of values and rewards"
-    )
+    dropout: float = Field(0.01, ge=0, lt=1, description="dropout in the critics' first layer")
+    num_atoms: int = Field(101, ge=2, description="atoms per distribution of values or rewards")
     limits: tuple[float, float] = Field(
-        (-10.0, 10.0),
-        description="lowest and highest atom in symlog units, in which 10 means a value of 22,025",
+        (-10.0, 10.0), description="lowest and highest atom, in symlog units: 10 means 22,025"
     )
 
 
@@ -92,9 +87,7 @@ class LossWeightsConfig(Section):
     )
     reward: float = Field(0.1, ge=0, description="weight of the cross-entropy of rewards")
     value: float = Field(0.1, ge=0, description="weight of the cross-entropy of values")
-    ends: float = Field(
-        1.0, ge=0, description="weight of the cross-entropy of predicted episode ends"
-    )
+    ends: float = Field(1.0, ge=0, description="weight of the loss of predicted episode ends")
     entropy: float = Field(
         1e-4, ge=0, description="beta, weight of the entropy in the policy's loss"
     )
@@ -110,10 +103,7 @@ class NearConfig(Section):
     """Search that begins near the policy's own plans."""
 
     share: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="share of the policy's plans in mean and deviation of the Gaussian with which a search begins",
+        0.0, ge=0, le=1, description="share of the policy's plans in a search's first Gaussian"
     )
     until: float | None = Field(
         0.5,
@@ -144,9 +134,7 @@ class TDMPC2Config(AlgoSection):
     )
     plan: bool = Field(True, description="act by planning; false: by the policy alone")
     policy_plans: int = Field(
-        24,
-        ge=0,
-        description="number of plans proposed by the policy among the candidates of each iteration",
+        24, ge=0, description="number of the policy's plans among each iteration's candidates"
     )
     near: NearConfig = Field(NearConfig())
     discount: float | None = Field(
@@ -157,21 +145,12 @@ class TDMPC2Config(AlgoSection):
     )
     latent_dim: int = Field(512, ge=1, description="size D of a latent state")
     simplex_dim: int = Field(8, ge=2, description="size of each simplex in a latent state")
-    encoder_layer_dims: LayerDims = Field(
-        (256,), description="widths of the hidden layers of the encoder"
-    )
-    layer_dims: LayerDims = Field(
-        (512, 512), description="widths of the hidden layers of all networks except the encoder"
-    )
+    encoder_layer_dims: LayerDims = Field((256,), description="hidden layers of the encoder")
+    layer_dims: LayerDims = Field((512, 512), description="hidden layers of each other network")
     critic: CriticsConfig = Field(CriticsConfig())
-    ends: bool = Field(
-        False, description="predict episode ends; false: plan as if no episode ended"
-    )
+    ends: bool = Field(False, description="predict episode ends; false: plan as if none ended")
     rho: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="factor of a step's loss weight relative to the weight of the previous step",
+        0.5, gt=0, le=1, description="loss weight of a step relative to the previous step's"
     )
     weights: LossWeightsConfig = Field(LossWeightsConfig())
     target_tau: float = Field(0.01, gt=0, le=1, description="Polyak rate of the target critics")

@@ -444,7 +444,7 @@ def of_clipping(limit: float | None, values: Mapping[str, Sequence[Array]]) -> I
             f"train.obs_clip cuts the normalized values of {key}[{worst}] at {limit:g} in {beyond[worst]:.0%} of the "
             "steps of the demonstrations"
         )
-        advice = "train again with --set train.obs_clip=null, or with at least 5"
+        advice = "train again with train.obs_clip null, or at least 5"
         yield scored("clipping", float(beyond[worst]), _CLIPPED, words, advice)
 
 

@@ -1,176 +1,33 @@
 """Causes in a robot's response to actions: delay, order, sign and size of motions, and actions that are cut.
 
-They are measured with linear models of the response. The motion of each position q in a step is modelled as
-q(t+1) - q(t) = b + w_0 u(t) + w_1 u(t-1) + w_2 u(t-2) + v q(t), with actions u. The term v q(t) describes the pull
-towards a target position, and the three weights w describe the lag of a controller, so the model fits actions that are
-velocities, displacements or position targets. It describes free motion: steps in contact are outliers, which are left
-out of the fit and count little in comparisons. It also holds in states that the demonstrations do not reach.
+They are measured with the linear models of :mod:`imitate.checks.motion_model`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imitate.checks.causes import MOST, Array, Cause, scored, split_of
+from imitate.checks.motion_model import (
+    AHEAD,
+    EXPLAINED,
+    FEWEST,
+    FLOOR,
+    LARGEST_SQUARE,
+    STILL,
+    Effects,
+    Pairs,
+    Response,
+    correlations,
+    reach_of,
+)
 
-Pairs = Sequence[tuple[Array, Array]]
-"""Actions (T, A) and positions (T, D) of each episode."""
-
-_TAPS = 3
-_AHEAD = 2
-"""Largest number of steps that motions before their actions are looked for, as a negative delay."""
-_EXPLAINED = 0.5
-"""A position follows the actions if the model leaves less than this fraction of its motion unexplained."""
-_FLOOR = 0.01
-_FEWEST = 30
-"""Smallest number of steps to which a model is fitted."""
-_STILL = 0.1
-"""A position counts as blocked in a step if its motion is below this fraction of its usual motion."""
-_FITS = 5
-"""Number of regressions; each leaves out the steps in contact that the previous one found."""
-_OUTLIER = 5.2
-"""A step counts as contact if its error is larger than this multiple of the median error."""
-_RIDGE = 1e-3
-"""Strength of the regressions' ridge penalty."""
 _COLUMNS = 16
 """Largest number of positions whose order is examined."""
-
-
-def reach_of(pairs: Pairs) -> int:
-    """Return the largest delay, 0 to 10 steps, that can be measured: half of the episodes are long enough for it."""
-    median = float(np.median([len(u) for u, _ in pairs])) if pairs else 0.0
-    return int(np.clip((median - _TAPS - 1) // 3, 0, 10))
-
-
-class Response:
-    """Model of the response of positions to actions, fitted to some episodes.
-
-    Args:
-        pairs: actions and positions of the episodes.
-        delay: number of steps between an action and its response; negative if the motion comes first.
-        reach: largest delay that is compared: the fit uses only steps that exist for all delays up to this one.
-    """
-
-    def __init__(self, pairs: Pairs, delay: int = 0, reach: int = 0) -> None:
-        x, y = _rows(pairs, delay, reach)
-        self._lags = _TAPS * pairs[0][0].shape[1]
-        self.enough = len(x) >= max(_FEWEST, 2 * (self._lags + 2))
-        self._middle, self._width = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-9)
-        self._size = y.std(axis=0)
-        self._weights = np.zeros((self._lags + 2, y.shape[1]))
-        for d in np.flatnonzero(self._size > 1e-9):
-            self._weights[:, d] = _free(self._factors(x, d), y[:, d])
-        self.left = self._left(x, y)
-        """Unexplained fraction (D,) of each position's squared motion; NaN for a position that does not move."""
-        self.follows = np.nan_to_num(self.left, nan=1.0) < _EXPLAINED
-        """(D,) true for each position that follows the actions."""
-
-    def _factors(self, x: Array, d: int) -> Array:
-        """Return the model's inputs for position ``d``: the standardized lagged actions, the position, and 1."""
-        z = (x - self._middle) / self._width
-        found: Array = np.column_stack([z[:, : self._lags], z[:, self._lags + d], np.ones(len(z))])
-        return found
-
-    def unexplained(self, pairs: Pairs, delay: int, reach: int) -> Array:
-        """Return the fraction (D,) of the motion in other episodes that the model leaves unexplained.
-
-        Steps in which a position is blocked, for example at a joint limit, are left out.
-
-        Args:
-            pairs: actions and positions of the other episodes.
-            delay: number of steps by which these episodes respond later than the model.
-            reach: largest delay that is compared.
-        """
-        return self._left(*_rows(pairs, delay, reach, min(reach, _AHEAD)))
-
-    def parts(self, pairs: Pairs) -> tuple[Array, Array, Array, Array]:
-        """Divide the motions in other episodes into what the actions explain and the rest.
-
-        Only positions that follow the actions and move in these episodes are returned, in units of their usual motion.
-
-        Returns:
-            the last K actions in each of N steps (N, K, A); the motion that one unit of each action causes (K, A, D);
-            the motion (N, D) that the actions should explain, which excludes the pull towards a target and the offset;
-            and the whole motion (N, D).
-        """
-        x, y = _rows(pairs, 0, 0)
-        number = pairs[0][0].shape[1]
-        follows = self.follows & (y.std(axis=0) > _STILL * self._size)
-        size = self._size[follows]
-        weights = self._weights[: _TAPS * number, follows] / size
-        weights /= self._width[: _TAPS * number, None]
-        u = x[:, : _TAPS * number]
-        rest = self._errors(x, y)[:, follows] / size + u @ weights
-        weights = weights.reshape(_TAPS, number, -1)
-        return u.reshape(len(x), _TAPS, number), weights, rest, y[:, follows] / size
-
-    def _errors(self, x: Array, y: Array) -> Array:
-        """Return the model's errors (N, D): measured minus predicted motions."""
-        z, weights = (x - self._middle) / self._width, self._weights
-        found: Array = y - z[:, : self._lags] @ weights[: self._lags] - weights[-1]
-        found = found - z[:, self._lags :] * weights[-2]
-        return found
-
-    def _left(self, x: Array, y: Array) -> Array:
-        """Return for each position the unexplained fraction (D,) of its squared motion; NaN without motion.
-
-        The motion is taken to be at least as large as usual. Steps in which a position does not move are left out.
-        """
-        error, size = self._errors(x, y), self._size
-        moved = (np.abs(y) > _STILL * size) & (size > 1e-6 * size.max(initial=0.0))
-        most = _MOST * size**2
-        squares = np.minimum(error**2, most).sum(axis=0, where=moved)
-        total = np.minimum(y**2, most).sum(axis=0, where=moved)
-        total = np.maximum(total, moved.sum(axis=0) * size**2)
-        left: Array = np.where(total > 0, squares / np.where(total > 0, total, 1.0), np.nan)
-        return left
-
-
-def _free(x: Array, motion: Array) -> Array:
-    """Fit the motion of one position by linear regressions that leave out steps in contact, whose errors are outliers.
-
-    Args:
-        x: (N, F) inputs, of which the last is 1.
-        motion: (N,) motion of one position.
-
-    Returns:
-        the weights (F,).
-    """
-    ridge = _RIDGE * np.diag(np.append(np.ones(x.shape[1] - 1), 1e-6))
-    free = np.ones(len(x), dtype=bool)
-    for _ in range(_FITS):
-        z = x[free]
-        weights: Array = np.linalg.solve(z.T @ z + ridge * len(z), z.T @ motion[free])
-        error = np.abs(motion - x @ weights)
-        limit = _OUTLIER * float(np.median(error[free])) + 1e-3 * float(motion.std())
-        free = error <= max(limit, float(np.median(error)))
-    return weights
-
-
-def _rows(pairs: Pairs, delay: int, reach: int, ahead: int | None = None) -> tuple[Array, Array]:
-    """Return the inputs and outputs of the regressions over all episodes.
-
-    Args:
-        pairs: actions and positions of the episodes.
-        delay: number of steps between an action and the response.
-        reach: largest delay: as many steps are left out at the beginning of each episode.
-        ahead: number of steps to leave out at the end of each episode; None is ``reach``.
-
-    Returns:
-        the last three actions and the positions (N, 3 A + D) of each step, and the motions (N, D) to the next step.
-    """
-    ahead = reach if ahead is None else ahead
-    factors, motions = [], []
-    for u, q in pairs:
-        steps = np.arange(reach + _TAPS - 1, len(u) - 1 - ahead)
-        lagged = [u[steps - delay - k] for k in range(_TAPS)]
-        factors.append(np.concatenate([*lagged, q[steps]], axis=1))
-        motions.append(q[steps + 1] - q[steps])
-    return np.concatenate(factors), np.concatenate(motions)
 
 
 def of_shift(trained: Pairs) -> Cause | None:
@@ -189,13 +46,13 @@ def of_shift(trained: Pairs) -> Cause | None:
     if not fits[0].enough or not any(fit.follows.any() for fit in fits.values()):
         return None
     left = {
-        delay: np.where(fit.follows, fit.left, 1.0)[np.isfinite(fit.left)] + _FLOOR
+        delay: np.where(fit.follows, fit.left, 1.0)[np.isfinite(fit.left)] + FLOOR
         for delay, fit in fits.items()
     }
     best = {delay: float(each.mean()) for delay, each in left.items()}
     late = min(best, key=lambda delay: (best[delay] * (1 + 0.5 * abs(delay)), abs(delay)))
     wrong = -late if late < 0 else max(late - 2, 0)
-    follow = np.minimum(left[0], left[late]) < _EXPLAINED
+    follow = np.minimum(left[0], left[late]) < EXPLAINED
     clear = best[0] > 2 * best[late] and (left[0] > 2 * left[late])[follow].mean() > 0.5
     words = (
         f"in the demonstrations the motion is explained best by the actions {abs(late)} steps "
@@ -257,7 +114,7 @@ def of_order(recorded: Pairs, trained: Pairs) -> Cause | None:
     if not other.any():
         return None
     best, as_it_is = (float(each(one)[other].mean()) for one in (way, start))
-    if best >= min(_EXPLAINED, 0.4 * as_it_is):
+    if best >= min(EXPLAINED, 0.4 * as_it_is):
         return None
     named = ", ".join(
         f"{'-' if sign < 0 else ''}{at}" for at, sign in zip(order, signs, strict=True)
@@ -294,46 +151,6 @@ def _negated(way: _Way) -> Iterator[_Way]:
     order, signs = way
     for i in range(len(order)):
         yield order, [-sign if i == at else sign for at, sign in enumerate(signs)]
-
-
-class Effects:
-    """Effect of each action on the motion of each position: the sum of the weights of the last three actions.
-
-    Each position has its own linear regression, with the model at the head of this module. If there are few steps, the
-    three weights of an action are taken to be equal.
-
-    Args:
-        pairs: actions and positions of the episodes.
-    """
-
-    def __init__(self, pairs: Pairs) -> None:
-        x, y = _rows(pairs, 0, 0)
-        number = pairs[0][0].shape[1]
-        lagged = x[:, : _TAPS * number]
-        mean = lagged.reshape(len(x), _TAPS, number).mean(axis=1)
-        changes = mean.std(axis=0) > 1e-3 * np.abs(mean).max(axis=0, initial=1e-9)
-        self.size = np.zeros((number, y.shape[1]))
-        """Effects (A, D): motion of each position that one unit of each action causes."""
-        self.certain = np.zeros_like(self.size)
-        """Effects (A, D) divided by their standard errors; 0 where an action or a position does not change."""
-        factors, taps = (lagged, _TAPS) if len(x) > 2 * lagged.shape[1] + 10 else (mean, 1)
-        if len(x) < number + 5:
-            return
-        sums = np.tile(np.eye(number), taps)
-        for d in np.flatnonzero(y.std(axis=0) > 1e-9):
-            z = np.concatenate([factors, x[:, _TAPS * number + d, None]], axis=1)
-            z, motion = z - z.mean(axis=0), y[:, d] - y[:, d].mean()
-            width = np.maximum(z.std(axis=0), 1e-9)
-            z /= width
-            inverse = np.linalg.inv(z.T @ z + 1e-3 * len(z) * np.eye(z.shape[1]))
-            weights = inverse @ z.T @ motion
-            squares = ((motion - z @ weights) ** 2).sum() / (len(z) - z.shape[1] - 1)
-            effect = np.append(sums, np.zeros((number, 1)), axis=1) / width
-            error = np.sqrt(
-                ((effect @ inverse) * effect).sum(axis=1) * (squares + 1e-12 * motion.var())
-            )
-            self.size[:, d] = np.where(changes, effect @ weights, 0.0)
-            self.certain[:, d] = self.size[:, d] / np.maximum(error, 1e-12)
 
 
 _CLEAR = 8.0
@@ -390,8 +207,8 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
         words += f", and first positions vary {seen:.2f} times as much: positions are in other units, or normalized"
         return scored("units", float(size[worst]), _FACTOR, words, _UNITS)
     words += f" ({sent.scaled:.0%} of the motion is unexplained with scaled actions)"
-    usual = max(float(model.left[model.follows].mean()), _FLOOR)
-    explains = sent.scaled < min(_EXPLAINED, sent.as_it_is / 2) and sent.as_it_is > 2 * usual
+    usual = max(float(model.left[model.follows].mean()), FLOOR)
+    explains = sent.scaled < min(EXPLAINED, sent.as_it_is / 2) and sent.as_it_is > 2 * usual
     value = float(size[worst]) if explains else 0.0
     return max(cut, scored("gain", value, _FACTOR, words, _SCALE), key=lambda cause: cause.score)
 
@@ -432,7 +249,7 @@ class Commands:
 
     def _left(self, u: Array) -> float:
         error = self._rest - np.einsum("nka,kad->nd", u, self._weights)
-        return float(np.minimum(error**2, _MOST).mean()) if error.size else 0.0
+        return float(np.minimum(error**2, LARGEST_SQUARE).mean()) if error.size else 0.0
 
     def sides(self) -> Array:
         """Return for each action whether motions have the expected direction (A,).
@@ -446,7 +263,7 @@ class Commands:
             np.abs(self._weights.sum(axis=0)).argmax(axis=1) if expected.size else ()
         ):
             motion = self._motion[:, d]
-            motion = motion * (np.abs(motion) > _STILL)
+            motion = motion * (np.abs(motion) > STILL)
             if np.count_nonzero(motion) >= _FEWEST_MOVED:
                 found[a] = np.sign(expected[:, d]) @ motion / np.abs(motion).sum()
         return found
@@ -482,7 +299,7 @@ class Commands:
                             continue
                         cut = np.clip(self._u[:, :, a], *ends)
                         error = rest - cut @ self._weights[:, a]
-                        left = float(np.minimum(error**2, _MOST).mean())
+                        left = float(np.minimum(error**2, LARGEST_SQUARE).mean())
                         if left < _BETTER * best:
                             best, side[a] = left, value
         return best, low, high
@@ -507,8 +324,6 @@ _FEWEST_MOVED = 10
 _AGAINST = 0.5
 """An action is reversed if the share of motion in the wrong direction exceeds that in the right one by this."""
 _GRID, _SWEEPS = 24, 3
-_MOST = 4.0
-"""Squared errors are cut to this value, in units of the squared usual motion."""
 _BETTER = 0.98
 """A new limit is kept if it lowers the unexplained fraction at least by this factor."""
 _CUT = 0.25
@@ -533,9 +348,7 @@ def _of_limits(sent: Commands, usual: float) -> Cause:
         f"{sent.scaled:.0%} with scaled actions, and {sent.as_it_is:.0%} with the recorded actions"
     )
     explains = left < _CUT and left <= max(2 * sent.scaled, usual, _TIE)
-    gain = (
-        float(np.log2(max(sent.as_it_is, _FLOOR) / max(left, usual, _FLOOR))) if explains else 0.0
-    )
+    gain = float(np.log2(max(sent.as_it_is, FLOOR) / max(left, usual, FLOOR))) if explains else 0.0
     return scored("limits", max(gain, 0.0), 1.5, words, _LIMITS)
 
 
@@ -633,7 +446,7 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
     correlated = _correlated_signs(trained)
     if correlated is not None:
         yield correlated
-    every = [Effects([pair]) for pair in trained if len(pair[0]) > _FEWEST // 2]
+    every = [Effects([pair]) for pair in trained if len(pair[0]) > FEWEST // 2]
     if len(every) < _SEVERAL:
         return
     size, certain = (
@@ -667,24 +480,6 @@ def _of_signs(share: float, others: int, number: int, a: int, d: int) -> Cause:
         "signs differ"
     )
     return scored("sign", share, 0.08, words, _PART)
-
-
-def correlations(pairs: Pairs) -> Array:
-    """Return the correlation (N, A, D) of each action with the motion of each position in the next step.
-
-    Episodes of at most ten steps are left out. The correlation is 0 where an action or a position does not change.
-    """
-    every = []
-    for u, q in pairs:
-        if len(u) > _LONG_ENOUGH:
-            x, y = u[:-1] - u[:-1].mean(axis=0), np.diff(q, axis=0)
-            y = y - y.mean(axis=0)
-            size = np.sqrt((x**2).sum(axis=0))[:, None] * np.sqrt((y**2).sum(axis=0))
-            every.append(x.T @ y / np.maximum(size, 1e-12))
-    return np.stack(every) if every else np.zeros((0, 1, 1))
-
-
-_LONG_ENOUGH = 10
 
 
 def _correlated_signs(trained: Pairs) -> Cause | None:
@@ -747,7 +542,7 @@ def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:
         delay: float(
             np.nan_to_num(model.unexplained(recorded, delay, reach)[follows], nan=1.0).mean()
         )
-        for delay in range(-_AHEAD, reach + 1)
+        for delay in range(-AHEAD, reach + 1)
         if abs(delay) <= reach
     }
     best = min(at, key=lambda delay: at[delay])
@@ -756,7 +551,7 @@ def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:
         f"than in the demonstrations: with this delay {at[best]:.0%} of its motion is unexplained, and "
         f"{at[0]:.0%} without"
     )
-    gain = np.log2(at[0] / max(at[best], usual, _FLOOR)) if best else 0.0
+    gain = np.log2(at[0] / max(at[best], usual, FLOOR)) if best else 0.0
     return scored(
         "delay",
         float(gain) if at[best] < _DELAYED else 0.0,

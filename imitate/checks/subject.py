@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from imitate.checks.causes import Array
 from imitate.checks.ends import Watched
-from imitate.checks.response import Effects, Pairs, Response, correlations, reach_of
+from imitate.checks.motion_model import Effects, Pairs, Response, correlations, reach_of
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.quality.doctor.motion import is_motion
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions, check_memory

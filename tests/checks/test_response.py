@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
+from imitate.checks.motion_model import Response, reach_of
 from imitate.checks.response import (
-    Response,
     of_delay,
     of_effects,
     of_order,
     of_parts,
     of_shift,
-    reach_of,
     right_sides,
 )
 from imitate.checks.subject import driven
