@@ -1,4 +1,4 @@
-"""Opening of the datasets of one configuration, each once for all callers."""
+"""Open files of a configuration's datasets, each opened once for all callers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from imitate.data.shards.folder import local_file, shards_at
 from imitate.system.instructions import TASK_ATTRS, instruction_of
 
 MOST_OPEN = 500
-"""Largest number of files that are open at a time; beyond it they are closed and opened again."""
+"""Largest number of files that are open at a time; beyond it, the least recently used file is closed."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A dataset in outline.
+    """Summary of a dataset.
 
     Attributes:
         env_meta: environment of the demos; {} if the file names no environment.
@@ -34,14 +34,14 @@ class Outline:
 
 
 class DataFiles:
-    """The files of datasets, each opened when it is first asked for and open until all are closed.
+    """The open files of datasets; each is opened on first use and stays open until :meth:`close`.
 
-    A training makes one of these for its configuration and hands it down: its observations, filter keys, environments,
-    batches and fingerprint then come from one version of a file, even if another takes its place meanwhile. Questions
-    that the index of a folder of shards answers open none of its files.
+    A training creates one of these objects for its configuration and passes it on. So observations, filter keys,
+    environments, batches and fingerprint all come from one version of a file, even if the file is replaced meanwhile.
+    Information that is in the index of a folder of shards is read without opening the shards.
 
     Args:
-        swmr: how files are opened, see :class:`imitate.data.DatasetFile`.
+        swmr: true to open files in SWMR mode, see :class:`imitate.data.DatasetFile`.
     """
 
     def __init__(self, *, swmr: bool = False) -> None:
@@ -49,12 +49,12 @@ class DataFiles:
         self._open: dict[Path, DatasetFile] = {}
 
     def open(self, path: str | Path) -> DatasetFile:
-        """Return an open file, which the caller does not close; one behind a URL is fetched into the cache.
+        """Return an open file, which the caller must not close; a file behind a URL is downloaded into the cache.
 
-        It may be closed once :data:`MOST_OPEN` other files have been asked for.
+        The file may be closed when :data:`MOST_OPEN` other files have been opened.
 
         Raises:
-            DatasetError: it cannot be read.
+            DatasetError: the file cannot be read.
         """
         place = local_file(path)
         file = self._open.pop(place, None) or DatasetFile(place, swmr=self.swmr)
@@ -64,10 +64,10 @@ class DataFiles:
         return file
 
     def outline(self, path: str | Path) -> Outline:
-        """Return the outline of a dataset, one file or a folder of shards.
+        """Return the summary of a dataset, which is one file or a folder of shards.
 
         Raises:
-            DatasetError: it cannot be read.
+            DatasetError: the dataset cannot be read.
         """
         shards = shards_at(path)
         if shards is not None:
@@ -77,11 +77,11 @@ class DataFiles:
         return Outline(file.env_meta, file.control_freq, frozenset(file.filter_keys()))
 
     def instructions(self, path: str | Path, given: str | None = None) -> set[str | None]:
-        """Return the instructions of all demos of a dataset, None among them where a demo has none.
+        """Return the instructions of all demos of a dataset, including None if a demo has no instruction.
 
         Args:
             path: path of the dataset.
-            given: the instruction of all demos, by the configuration.
+            given: the instruction of all demos that the configuration gives, or None.
         """
         if given is not None and given.strip():
             return {given.strip()}
@@ -95,7 +95,7 @@ class DataFiles:
         """Return digests that differ between datasets of different content.
 
         Raises:
-            DatasetError: it cannot be read.
+            DatasetError: the dataset cannot be read.
         """
         shards = shards_at(path)
         return self.open(path).fingerprint() if shards is None else shards.fingerprint()
@@ -113,5 +113,5 @@ class DataFiles:
 
 
 def data_files(config: Config, given: DataFiles | None = None) -> AbstractContextManager[DataFiles]:
-    """Return the files that are given; if None are, new ones for this configuration, closed at the end."""
+    """Yield the given files; if they are None, open files for the configuration, which are closed at the end."""
     return DataFiles(swmr=config.train.hdf5_use_swmr) if given is None else nullcontext(given)

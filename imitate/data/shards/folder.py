@@ -40,8 +40,8 @@ class ShardFiles(Protocol):
 
         Args:
             shards: shards of the folder.
-            stopped: event set by another thread to stop a download, which then raises InterruptedError; None: download
-                in the foreground, with a progress bar.
+            stopped: event that another thread sets to stop a download, which then raises InterruptedError; None to
+                download in the foreground, with a progress bar.
 
         Raises:
             DatasetError: a shard does not exist, or differs from the index.
@@ -56,10 +56,10 @@ class ShardFolder:
     """A folder of shards.
 
     Attributes:
-        place: path or URL of the folder; errors name it.
-        index: its index.
+        place: path or URL of the folder, used in error messages.
+        index: index of the folder.
         files: access to the shard files.
-        is_remote: true if the files have to be downloaded.
+        is_remote: true if the files must be downloaded.
     """
 
     place: str
@@ -70,11 +70,11 @@ class ShardFolder:
     def parts(
         self, filter_key: str | None = None, demo_limit: int | None = None
     ) -> list[tuple[Shard, list[str]]]:
-        """Return the shards with selected demos, and these demos.
+        """Return the shards with selected demos, and the selected demos of each.
 
         Args:
-            filter_key: mask of the demos; None: all.
-            demo_limit: use only this number of demos of the whole folder, the first ones; None: all.
+            filter_key: mask of the demos; None for all demos.
+            demo_limit: largest number of demos of the whole folder, the first ones; None for all.
 
         Raises:
             DatasetError: no shard has the filter key.
@@ -130,7 +130,8 @@ class LocalFiles:
             ) from None
         if size != shard.bytes:
             raise DatasetError(
-                f"{path}: has {size} bytes, but {shard.bytes} by {INDEX_NAME}: it was changed or cut short: copy it "
+                f"{path}: has {size} bytes, but {shard.bytes} according to {INDEX_NAME}: it was changed "
+                "or cut short: copy it "
                 f"again, or write the index again with `imitate dataset index {self.folder} --overwrite`"
             )
         return path
@@ -197,7 +198,7 @@ class RemoteFiles:
 
 
 def shards_at(place: str | Path) -> ShardFolder | None:
-    """Return the dataset of shards at a path or URL; None if there is another dataset, or nothing.
+    """Return the folder of shards at a path or URL; None if the path is no folder of shards or does not exist.
 
     Raises:
         DatasetError: the index is damaged, or cannot be downloaded.
@@ -226,14 +227,14 @@ def local_file(path: str | Path) -> Path:
 
 @functools.lru_cache(maxsize=8)
 def _read(folder: str, size: int, changed_ns: int) -> ShardFolder | None:
-    """Read an index, cached; ``size`` and ``changed_ns`` distinguish later versions of the file."""
+    """Read and cache an index; ``size`` and ``changed_ns`` are part of the cache key, to notice a changed file."""
     path = Path(folder, INDEX_NAME)
     try:
         content = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     if FORMAT.encode() not in content[:200]:
-        return None  # index of another toolkit
+        return None  # an index.json of another toolkit
     index = ShardIndex.parse(content, str(path))
     return ShardFolder(folder, index, LocalFiles(Path(folder)))
 

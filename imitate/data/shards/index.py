@@ -5,7 +5,8 @@ which is written last: if there is an index, all shards are complete. The names 
 index contains everything that a training would otherwise read from all files, so that it only needs the files whose
 demos it currently trains on.
 
-The statistics of an array are count, mean, spread and range of its rows, which can be merged exactly.
+The statistics of an array are count, mean, sum of squared deviations, minimum and maximum of its rows, which can be
+merged exactly.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 MAX_BYTES = 2**27
 """Largest size of an index in bytes."""
 _MOST_VALUES = 2**23
-"""Largest number of its values, each about 100 bytes in memory."""
+"""Largest number of values in an index; each takes about 100 bytes of memory."""
 
 
 def _described(env_args: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class _Record(BaseModel):
 
 
 class ArrayForm(_Record):
-    """Form of an array, the same in all demos.
+    """Shape and type of an array, which are equal in all demos.
 
     Attributes:
         shape: shape of one step.
@@ -156,7 +157,7 @@ class ArrayForm(_Record):
 
 
 class Statistics(_Record):
-    """Numbers of :class:`Moments`; for images per channel, in [0, 1], over some frames."""
+    """Statistics in ``index.json``, as in :class:`Moments`; for images per channel, in [0, 1], of some frames."""
 
     count: Annotated[int, Field(ge=1)]
     mean: list[_Finite]
@@ -199,10 +200,10 @@ class Shard(_Record):
         sha256: checksum of the content, in hexadecimal.
         demos: names of the demos, in natural order.
         lengths: number of steps of each demo.
-        success: attribute ``success`` of each demo; None if it has none.
-        language: instruction of each demo; None if it has none.
-        filter_keys: masks of the file, by name.
-        statistics: statistics by filter key (:data:`ALL`: all demos) and array.
+        success: attribute ``success`` of each demo; None if a demo does not have it.
+        language: instruction of each demo; None if a demo has no instruction.
+        filter_keys: demos of each mask of the file, by name.
+        statistics: statistics by filter key (:data:`ALL` for all demos) and array.
     """
 
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.(hdf5|h5)$")]
@@ -232,7 +233,7 @@ class Shard(_Record):
         return np.array([known[demo] for demo in demos], dtype=np.int64)
 
     def chosen(self, filter_key: str | None) -> list[str]:
-        """Return the demos of a mask, in natural order; None: all."""
+        """Return the demos of a mask in natural order; all demos for None."""
         if filter_key is None:
             return list(self.demos)
         wanted = set(self.filter_keys.get(filter_key, ()))
@@ -240,7 +241,7 @@ class Shard(_Record):
 
 
 class DescribedShard(_Record):
-    """Entry of a shard, and the properties that it shares with the others: see :class:`ShardIndex`."""
+    """Entry of a shard, and the properties that all shards must share, see :class:`ShardIndex`."""
 
     shard: Shard
     arrays: dict[str, ArrayForm]
@@ -254,7 +255,7 @@ class ShardIndex(_Record):
     Attributes:
         env_args: environment of the demos.
         control_freq: control rate in Hz; None if the files do not record it.
-        arrays: form of the arrays that are the same in all demos, by path below the demo.
+        arrays: shape and type of arrays that all demos have, by path below the demo.
         shards: the files, in the order of their demos.
     """
 
@@ -271,7 +272,7 @@ class ShardIndex(_Record):
         ):
             twice, count = Counter(names).most_common(1)[0] if names else ("", 0)
             if count > 1:
-                raise ValueError(f"{what} '{twice}' is there twice")
+                raise ValueError(f"{what} '{twice}' occurs twice")
         return self
 
     @model_validator(mode="after")
@@ -290,7 +291,7 @@ class ShardIndex(_Record):
 
         Args:
             text: JSON text.
-            place: path or address, for errors.
+            place: path or URL of the index, for error messages.
 
         Raises:
             DatasetError: the text is not an index, or was written by a later version.
@@ -313,7 +314,7 @@ class ShardIndex(_Record):
             )
         try:
             return cls.model_validate(tree)
-        except UnicodeError:  # from pydantic, for half of a character in a message
+        except UnicodeError:  # pydantic raises this error for a lone surrogate
             raise DatasetError(
                 f"{place}: contains text that is not Unicode: the index is damaged, write it again with "
                 "`imitate dataset shard`"
@@ -361,7 +362,7 @@ class ShardIndex(_Record):
             )
 
     def statistics(self, filter_key: str | None = None) -> Mapping[str, Moments]:
-        """Compute the statistics of each of :attr:`arrays` over the demos of a mask; None: over all."""
+        """Compute the statistics of each of :attr:`arrays` over the demos of a mask; over all demos for None."""
         found: dict[str, list[Moments]] = {}
         for shard in self.shards:
             for key, stats in shard.statistics.get(filter_key or ALL, {}).items():
@@ -370,7 +371,7 @@ class ShardIndex(_Record):
         return {key: Moments.merged(parts) for key, parts in found.items()}
 
     def lengths(self, filter_key: str | None = None) -> Iterator[int]:
-        """Yield the steps of each demo of a mask, in order; None: of all."""
+        """Yield the number of steps of each demo of a mask, in order; of all demos for None."""
         for shard in self.shards:
             yield from shard.steps_of(shard.chosen(filter_key)).tolist()
 
@@ -414,13 +415,13 @@ def describe_shard(path: Path) -> DescribedShard:
 
 
 def index_of(described: Sequence[DescribedShard]) -> ShardIndex:
-    """Make the index of shards.
+    """Make the index of a folder of shards.
 
     Args:
-        described: entries in the order of their demos.
+        described: entries of the shards, in the order of their demos.
 
     Raises:
-        DatasetError: two shards have an array in different forms, or a demo of the same name.
+        DatasetError: an array differs in shape or type between shards, or two demos have the same name.
     """
     first = described[0]
     for other in described[1:]:
@@ -450,7 +451,7 @@ def write_index(folder: Path, files: Sequence[Path] | None = None) -> ShardIndex
 
     Args:
         folder: folder of the shards.
-        files: shards in the order of their demos; None: all HDF5 files of the folder, by name.
+        files: shards in the order of their demos; None for all HDF5 files of the folder, sorted by name.
 
     Raises:
         DatasetError: there is no shard, or the shards do not fit together.
@@ -464,7 +465,7 @@ def write_index(folder: Path, files: Sequence[Path] | None = None) -> ShardIndex
 
 
 def _common_forms(extents: Extents, demos: Sequence[str]) -> dict[str, ArrayForm]:
-    """Return the form of each array that is the same in all demos."""
+    """Return the shape and type of each array that has the same in all demos."""
     common: dict[str, ArrayForm] | None = None
     for demo in demos:
         forms = {
@@ -487,7 +488,7 @@ def _statistics(
     masks: dict[str, list[str]],
     forms: dict[str, ArrayForm],
 ) -> dict[str, dict[str, Statistics]]:
-    """Compute the statistics of actions, rewards and observations, over all demos and over those of each mask."""
+    """Compute the statistics of actions, rewards and observations, over all demos and over the demos of each mask."""
     found: dict[str, dict[str, Statistics]] = {name: {} for name in (ALL, *masks)}
     for key, form in forms.items():
         if not _is_measured(key, form):

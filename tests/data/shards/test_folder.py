@@ -79,7 +79,7 @@ def test_files_of_this_machine(folder):
     size = files[1].stat().st_size
     files[1].write_bytes(files[1].read_bytes()[:-1])
     with refused(
-        f"{files[1]}: has {size - 1} bytes, but {size} by index.json|{folder} --overwrite"
+        f"{files[1]}: has {size - 1} bytes, but {size} according to index.json|{folder} --overwrite"
     ):
         shards.files.local(listed)
     files[0].unlink()

@@ -95,7 +95,7 @@ def test_statistics_of_images_are_per_channel_in_0_to_1(shards):
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ({"names": ["demo_4"], "image": True}, "demo 'demo_4' is there twice"),
+        ({"names": ["demo_4"], "image": True}, "demo 'demo_4' occurs twice"),
         (
             {"names": ["demo_9"], "obs_dims": {"object": 3}},
             "002.hdf5: a step of 'next_obs/object' is [3] float64, but [10]",
@@ -153,7 +153,7 @@ def other(change):
         (other(lambda _, shard: shard.update(bytes="5")), "shards.0.bytes: "),
         (
             other(lambda tree, _: tree["shards"].append(tree["shards"][0])),
-            "file '000.hdf5' is there",
+            "file '000.hdf5' occurs",
         ),
         (
             other(lambda _, shard: shard["filter_keys"].update(train=["demo_9"])),
@@ -190,7 +190,7 @@ def test_a_demo_that_is_there_twice_is_named(shards):
         for key in ("demos", "lengths", "success", "language"):
             shard[key].append(shard[key][-1])
 
-    with refused("P: the index: Value error, demo 'demo_2' is there twice"):
+    with refused("P: the index: Value error, demo 'demo_2' occurs twice"):
         ShardIndex.parse(other(twice)(write_index(shards).to_json()), "P")
 
 

@@ -19,17 +19,18 @@ from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, c
 from imitate.data.quality.doctor.survey import Array, DemoSteps
 
 Names = Mapping[str, Sequence[str]]
-_SAID = 0.2  # fraction of the steps at a limit from which clipping is reported
-_BAD = 0.5  # fraction from which it is a warning
-_FEW_VALUES = 3  # a dimension with at most this many values is a switch, such as a gripper's
+_SAID = 0.2  # clipping is reported from this fraction of steps at a limit
+_BAD = 0.5  # clipping is a warning from this fraction of steps at a limit
+_FEW_VALUES = 3  # a dimension with at most this many values is a switch, such as a gripper
 
 
 class Clipping:
     """Counter of the steps at which each dimension is at its smallest or largest value.
 
     Args:
-        motions: also receives the pieces; position targets are at an end of their range when the robot does not move.
-        names: names of vectors' numbers by array.
+        motions: motions of the robot, used to recognise position targets, which may stay at a limit while the robot is
+            still.
+        names: names of the components of vectors, by array.
     """
 
     def __init__(self, motions: Motions, names: Names) -> None:
@@ -86,14 +87,14 @@ class Clipping:
                 f"dimension {name} of 'actions' is at its limit ({low:.4g} or {high:.4g}) in {100 * share:.0f} % of "
                 "the steps",
                 [Place(key="actions")],
-                advice="nothing to do, if it is a gripper, which goes from one end to the other"
+                advice="nothing to do if the dimension is a gripper, which is always at a limit"
                 if ramps
                 else "record with a lower gain, or a wider range",
             )
 
 
 def _turns(column: Array, low: float, high: float) -> int:
-    """Count the reversals of a dimension strictly between its limits; a motion from limit to limit has none."""
+    """Count the changes of direction strictly between a dimension's limits; a motion from limit to limit has none."""
     inner = (column > low) & (column < high)
     moved = np.flatnonzero(np.diff(column))
     direction = np.sign(np.diff(column.astype(np.float64))[moved])
@@ -101,7 +102,7 @@ def _turns(column: Array, low: float, high: float) -> int:
     return int(np.count_nonzero(turned))
 
 
-# fraction of a key's largest value; a smaller range is shifted, never scaled, by the normalization
+# fraction of a key's largest value; normalization shifts a smaller range but does not scale it
 _ROUNDING = 1e-6
 _CLIPPABLE = 0.05  # largest fraction of the steps outside the limits that may be clipped
 _MAX_RUNS = 100
@@ -109,7 +110,7 @@ _WIDE = 512
 
 
 def _extremes(columns: Array) -> tuple[Array, Array]:
-    """Return the smallest and largest value per column. Many rows are processed as one, which is ten times faster."""
+    """Return the smallest and largest value per column. Many rows are joined to one, which is ten times faster."""
     rows, width = columns.shape
     group = max(1, _WIDE // max(1, width))
     whole = rows // group * group
@@ -129,11 +130,11 @@ def _are_finite(values: Array) -> Array:
 
 
 class Ranges:
-    """Smallest and largest value of each dimension over all demos, and steps that are not finite or out of bounds.
+    """Check of the range of each dimension over all demos, and of steps that are not finite or out of bounds.
 
     Args:
         clips_itself: true if the environment clips actions at +-1, so that a repair may clip them too.
-        names: names of vectors' numbers by array.
+        names: names of the components of vectors, by array.
     """
 
     def __init__(self, clips_itself: bool = False, names: Names = MappingProxyType({})) -> None:
@@ -179,7 +180,7 @@ class Ranges:
                 self._note_not_finite(piece, key, columns)
 
     def _note_not_finite(self, piece: DemoSteps, key: str, columns: Array) -> Array:
-        """Return the finite rows, and record the places of the others."""
+        """Return the finite rows, and record demo and step of the others."""
         finite = _are_finite(columns).all(axis=1)
         self._too_large |= bool(np.isfinite(columns[~finite]).all(axis=1).any())
         bad = np.flatnonzero(~finite)
@@ -226,7 +227,7 @@ class Ranges:
         )
 
     def constants(self) -> dict[str, str]:
-        """Return the arrays of which no number ever changes: "0", or "the same" for other values."""
+        """Return "0" or "the same" for each array whose values never change, depending on the value."""
         return {
             key: "the same" if low.any() else "0"
             for key, low in self._low.items()
@@ -267,7 +268,7 @@ class Ranges:
 _UNIT = 1e-3
 _DEGREE = math.pi / 180
 _TURN = 2 * math.pi
-_NEAR = 0.5  # in rad: largest difference of a jump from a whole turn
+_NEAR = 0.5  # largest difference of a jump from a whole turn, in rad
 _HALF = (
     1.05 * math.pi
     # angles that wrap at pi are within this range; angles that wrap at 2 pi are within twice this range
@@ -281,13 +282,13 @@ def quaternion_flips(values: Array) -> Array:
 
 
 def with_one_sign(values: Array) -> Array:
-    """Return the same rotations (n, 4), each with the sign that is nearer to the previous one."""
+    """Return the same rotations (n, 4), each quaternion with the sign that is nearer to the previous quaternion."""
     signs = np.cumprod(np.where(quaternion_flips(values), -1, 1))
     return np.concatenate([values[:1], values[1:] * signs[:, None].astype(values.dtype)])
 
 
 def with_signs(values: Array, first: int) -> Array:
-    """Return vectors (n, D) with one sign in the quaternion that starts at a column."""
+    """Return vectors (n, D) without sign flips in the quaternion that begins at a column."""
     changed = values.copy()
     changed[:, first : first + 4] = with_one_sign(values[:, first : first + 4])
     return changed
@@ -297,8 +298,8 @@ class Representations:
     """Search for quaternions whose sign flips, alone or in a longer vector, and angles that wrap.
 
     Args:
-        names: names of vectors' numbers by array.
-        chosen: observations that `imitate config init` chooses in files of this simulator; None: all.
+        names: names of the components of vectors, by array.
+        chosen: observations that `imitate config init` chooses for files of this simulator; None for all.
     """
 
     def __init__(self, names: Names, chosen: Sequence[str] | None = None) -> None:
@@ -346,9 +347,9 @@ class Representations:
             self._note(self._wraps[key, unit], piece, key, turns.any(axis=1), first)
 
     def _within_a_turn(self, key: str, unit: float) -> Array:
-        """Return which columns have had only values of angles from -pi to pi, or from 0 to 2 pi.
+        """Return the columns all of whose values so far could be angles from -pi to pi, or from 0 to 2 pi.
 
-        In radians all columns must, because other quantities have numbers and jumps of this size too.
+        In radians all columns must fulfil this, because other quantities have values and jumps of this size too.
         """
         low, high = self._low[key] * unit, self._high[key] * unit
         if unit == 1:
@@ -375,7 +376,7 @@ class Representations:
                 yield _wrapped(key, places, dims, self._names.get(key), unit)
 
     def _turns(self, key: str, at: int) -> bool:
-        """Return true for a whole vector, and for four numbers of it of which more than one change."""
+        """Return true for a quaternion that is a whole vector, or of whose four components more than one change."""
         span = (self._high[key] - self._low[key])[at : at + 4]
         return self._widths[key] == 4 or int((span > _UNIT).sum()) > 1
 
@@ -448,17 +449,17 @@ def _step(name: str, key: str, dims: list[int] | None) -> str:
 
 _MIN_STEPS = 100
 _CLEAR = 4.0
-"""Factor by which the position of another number has to be nearer to a target than its own."""
+"""Factor by which another joint's position must be nearer to a target than the position of the same index."""
 _OPPOSITE = 0.05
-"""Fraction of a position's variance by which its negative may differ from a target."""
+"""Largest squared distance of a negated position from a target, as a fraction of the position's variance."""
 
 
 class ObservedOrder:
     """Comparison of position targets with the positions that reach them.
 
     Args:
-        motions: recorded motions; it receives the pieces too.
-        names: names of vectors' numbers by array.
+        motions: the recorded motions of the robot.
+        names: names of the components of vectors, by array.
     """
 
     def __init__(self, motions: Motions, names: Names) -> None:
@@ -468,7 +469,7 @@ class ObservedOrder:
         """Do nothing, because the motions receive the piece."""
 
     def findings(self) -> Iterator[Finding]:
-        """Return the vectors whose numbers have another order than the actions, or opposite signs."""
+        """Return a finding for each vector whose components have another order than the actions, or opposite signs."""
         pairs, columns = self._motions.pairs, self._motions.columns
         if self._motions.steps < _MIN_STEPS:
             return

@@ -26,18 +26,18 @@ from imitate.system.text import counted
 DELAYS = range(-4, 11)
 _BEFORE, _AFTER = DELAYS[-1] + 1, -DELAYS[0] + 1
 _MAX_COLUMNS = 64
-_ENOUGH = 2_000  # in steps; larger delays are detected with certainty
+_ENOUGH = 2_000  # in steps; larger delays are detected reliably
 _PIECE = 1_000
-# fraction of a position's variance; an action that stays further from its position than this is not a target
+# largest squared distance of a target from its position, as a fraction of the position's variance
 _OWN = 0.25
 _SLOWEST_S = 0.4
-_SLOWEST_STEPS = 20.0  # in place of _SLOWEST_S if the file does not record its rate
+_SLOWEST_STEPS = 20.0  # used instead of _SLOWEST_S if the file does not record the control rate
 _TINY = 1e-12
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Quality with which each delay explains the motion of one action.
+    """Result of the fit for one action: how well each delay explains the motion.
 
     Attributes:
         unexplained: unexplained fraction of the variance for each delay in ``DELAYS``, at the best time constant.
@@ -49,12 +49,12 @@ class Fit:
 
 
 class Motions:
-    """Actions and positions of the first demos, as many as the fits need."""
+    """Collects actions and positions of the first demos, as many as the fits need."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Array, Array]] = []
         self.columns: list[tuple[str, int]] = []
-        """Key and index of each column of the positions in the first pair."""
+        """Key and index of each column of the recorded positions."""
         self.steps = 0
 
     def see(self, piece: DemoSteps) -> None:
@@ -80,7 +80,7 @@ class Motions:
 
 
 def shifted(pairs: list[tuple[Array, Array]], ahead: int) -> list[tuple[Array, Array]]:
-    """Shift pairs of actions and positions, in which the positions are ``ahead`` steps too late."""
+    """Align pairs of actions and positions whose positions are recorded ``ahead`` steps too late."""
     size = abs(ahead)
     if ahead > 0:
         moved = [(u[size:], q[: len(q) - size]) for u, q in pairs]
@@ -90,9 +90,9 @@ def shifted(pairs: list[tuple[Array, Array]], ahead: int) -> list[tuple[Array, A
 
 
 def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
-    """Return for each action that is a position target its column of the positions.
+    """Return the column of the position for each action that is a position target.
 
-    |q(t+k) - u(t)| is then small for a k.
+    For such an action, |q(t+k) - u(t)| is small for some delay k.
     """
     if not pairs:
         return {}
@@ -122,7 +122,7 @@ def target_distances(pairs: list[tuple[Array, Array]]) -> Array:
 
 
 def fits(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> list[Fit]:
-    """Return for each action the better fit of both models, with its own position or the one that matches best."""
+    """Return for each action the better fit of both models, to the position of its index or the best match."""
     own = own_positions(pairs)
     slowest = _SLOWEST_STEPS if rate_hz is None else max(2.0, _SLOWEST_S * rate_hz)
     decays = np.concatenate([[0.0], np.exp(-1 / np.geomspace(0.25, slowest, 16))])
@@ -179,7 +179,7 @@ def _fit(pairs: list[tuple[Array, Array]], decays: Array, a: int, v: int, *, mov
 
 
 def _filtered(u: Array, decays: Array) -> Array:
-    """Low-pass filter ``u`` (n,) with D decays from 0: (D, n + 1), before each step and after the last."""
+    """Low-pass filter ``u`` (n,) with D decay factors, starting from 0; return (D, n + 1) values with this start."""
     out = np.zeros((len(decays), len(u) + 1))
     for t, value in enumerate(u):
         out[:, t + 1] = decays * out[:, t] + (1 - decays) * value
@@ -189,7 +189,7 @@ def _filtered(u: Array, decays: Array) -> Array:
 def _rows(
     filtered: Array, q: Array, decays: Array, delay: int, moves: bool
 ) -> tuple[Array, Array, Array]:
-    """Return factors of gain and offset, and the values that they explain, (D, n) each, at the same steps."""
+    """Return the regressors of gain and offset and the values to explain, (D, n) each, at the same steps."""
     steps = np.arange(_BEFORE, len(q) - _AFTER)
     first = max(0, -delay)
     t = steps - delay
@@ -211,7 +211,7 @@ def _left(x: Array, w: Array, y: Array) -> Array:
 
 
 def _dot(a: Array, b: Array) -> Array:
-    """Return scalar products (D,) of the rows."""
+    """Return the scalar products (D,) of corresponding rows."""
     found: Array = np.einsum("dn,dn->d", a, b)
     return found
 
@@ -219,14 +219,12 @@ def _dot(a: Array, b: Array) -> Array:
 _SHIFTS = (0, 1, -1, 2, -2)
 _MAX_DEMOS = 50
 _CLOSE = 1e-6
-_SAID = (
-    0.1  # fraction of steps with another next observation; fewer are normal where demos were cut
-)
-_BAD = 0.5  # fraction above which it is an error
+_SAID = 0.1  # fraction of steps whose next_obs differs from the next step's obs; a smaller one is normal in cut demos
+_BAD = 0.5  # such a fraction above this one is an error
 
 
 def shifted_rows(length: int, ahead: int) -> Rows:
-    """Return rows that align observations, which are ``ahead`` steps too late, with their actions."""
+    """Return the rows to keep, which align observations recorded ``ahead`` steps too late with their actions."""
     first, second = np.arange(length - abs(ahead)), np.arange(abs(ahead), length)
     return Rows(seen=first, done=second) if ahead > 0 else Rows(seen=second, done=first)
 
@@ -268,7 +266,7 @@ class States:
             self._votes[shift] += _equal_columns(np.concatenate(seen, axis=1), states, shift)
 
     def findings(self) -> Iterator[Finding]:
-        """Return the shift, if it is not 0."""
+        """Return a finding with the shift if it is not 0."""
         if not self._votes or self._votes[0]:
             return
         ahead, votes = self._votes.most_common(1)[0]
@@ -299,7 +297,7 @@ def _equal_columns(seen: Array, states: Array, shift: int) -> int:
 
 
 class NextObs:
-    """Comparison of next observations with the observations that follow."""
+    """Compares ``next_obs`` with the observations of the next steps."""
 
     def __init__(self) -> None:
         self._wrong: Counter[str] = Counter()
@@ -320,7 +318,7 @@ class NextObs:
                 self._places.setdefault(key, []).append(Place(piece.demo, key))
 
     def findings(self) -> Iterator[Finding]:
-        """Return the keys that differ in more than a few steps."""
+        """Return a finding for the keys that differ in more than a few steps."""
         shares = {key: self._wrong[key] / self._steps[key] for key in self._wrong}
         keys = sorted(key for key, share in shares.items() if share > _SAID)
         if keys:
@@ -332,7 +330,7 @@ class NextObs:
                 + (f"; nor are {len(keys) - 1} more" if len(keys) > 1 else ""),
                 [place for key in keys for place in self._places[key]],
                 Remedy(drop_keys=["next_obs"]),
-                "keep them, if they are right and the observations are not: critics learn from next_obs",
+                "keep next_obs if they are right and the observations are wrong: critics learn from next_obs",
             )
 
 
@@ -340,7 +338,7 @@ _USUAL = range(3)  # a controller starts to follow after up to two steps
 _MIN_STEPS = 200
 _CLEAR = 0.64  # fraction of the variance that is unexplained at the best delay
 _PROMINENT = (
-    # fraction of the variance that is unexplained at the usual delays; it is less at the best delay
+    # smallest fraction of the variance that is unexplained at the usual delays
     0.5
 )
 _ROUNDING = 1e-6
@@ -351,7 +349,7 @@ class Lag:
 
     Args:
         layout: layout of the file.
-        motions: recorded motions; it receives the pieces too.
+        motions: the recorded motions of the robot.
     """
 
     def __init__(self, layout: FileLayout, motions: Motions) -> None:
@@ -361,7 +359,7 @@ class Lag:
         """Do nothing, because the motions receive the piece."""
 
     def findings(self) -> Iterator[Finding]:
-        """Return a delay that no controller explains, if most actions that move something agree."""
+        """Return a finding for a delay that no controller explains, if most actions that move something agree on it."""
         pairs = self._motions.pairs
         if self._motions.steps < _MIN_STEPS:
             return
@@ -394,13 +392,13 @@ def _rate(layout: FileLayout) -> float | None:
 
 
 def _checked(pairs: list[tuple[Array, Array]], ahead: int, rate_hz: float | None) -> int | None:
-    """Return the shift if the doctor finds no further delay after it, else None."""
+    """Return the shift if no delay would be found after it, else None."""
     moved = shifted(pairs, ahead)
     return ahead if moved and _delay(moved, rate_hz)[0] in _USUAL else None
 
 
 def _delay(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> tuple[int, float]:
-    """Return the delay, 0 if the usual ones explain the motion equally well, and the fraction that it explains."""
+    """Return the delay (0 if usual delays explain the motion equally well), and the explained fraction of variance."""
     switch = np.all([is_switch(u) for u, _ in pairs], axis=0)
     curves = [
         fit.unexplained for fit, off in zip(fits(pairs, rate_hz), switch, strict=True) if not off

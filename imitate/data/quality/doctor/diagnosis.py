@@ -1,4 +1,4 @@
-"""The doctor's round, layout first, then one pass over the values; and the repaired copy of ``--fix``."""
+"""Examination of a file, first its layout, then its values in one pass, and the repaired copy of ``--fix``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def examine(
     Args:
         layout: layout of the open file.
         on_demo: called after each demo with the number of examined demos and the number of all demos.
-        demos: demos whose values are read; None: all.
+        demos: demos whose values are read; None for all.
     """
     found = [finding for check in (*CHECKS, check_masks) for finding in check(layout)]
     survey = Survey(layout)
@@ -78,7 +78,7 @@ def examine(
     for number, demo in enumerate(looked_at, 1):
         with np.errstate(
             invalid="ignore", over="ignore"
-        ):  # values that are not finite are reported as findings, without numpy's warnings
+        ):  # no warnings of numpy: values that are not finite are reported as findings
             for piece in survey.pieces(demo):
                 for check in checks:
                     check.see(piece)
@@ -128,7 +128,7 @@ def _chosen_by_default(layout: FileLayout) -> tuple[str, ...] | None:
 
 
 def _once(found: list[Finding]) -> list[Finding]:
-    """Remove findings that another one covers completely."""
+    """Remove findings that another finding includes completely."""
     codes = {finding.code for finding in found}
     said = {less for exact, less in _SAYS_MORE.items() if exact in codes}
     return [finding for finding in found if finding.code not in said]
@@ -167,14 +167,14 @@ def fix(
     Args:
         source: the file, which is not changed.
         target: the copy.
-        only: codes of the findings to repair, which may include infos; empty: all warnings and errors.
+        only: codes of the findings to repair, of any severity; empty to repair all warnings and errors.
         on_demo: called with the number of processed demos and the number of all demos.
 
     Returns:
         the repaired findings, and the report of the copy.
 
     Raises:
-        DatasetError: there is nothing to repair, or nothing that ``only`` names.
+        DatasetError: there is no finding to repair, or none with a code in ``only``.
     """
     report = diagnose(source, on_demo)
     wanted = _wanted(report, only)
@@ -244,7 +244,7 @@ def _masks(file: DemoFile) -> dict[str, list[str]]:
     try:
         return read_masks(file)
     except DatasetError:
-        return {}  # unreadable: there is nothing to keep
+        return {}  # an unreadable array cannot be kept
 
 
 def _after(

@@ -15,7 +15,7 @@ from imitate.data.edit.rewrite import Rows, Values
 _MAX_NAMES = 20
 _MOST_NAMES = 200
 Runs = tuple[tuple[int, int], ...]
-"""Ranges of steps: the first step, and the one after the last."""
+"""Ranges of steps: the first step, and the step after the last one."""
 
 
 class Level(str, Enum):
@@ -31,7 +31,7 @@ EXIT_CODES = {Level.info: 0, Level.warning: 1, Level.error: 3}
 
 @dataclass(frozen=True)
 class Place:
-    """Place of a finding; None means all demos or keys."""
+    """Demo, key and steps of a finding; None stands for all demos or keys."""
 
     demo: str | None = None
     key: str | None = None
@@ -45,10 +45,10 @@ class Remedy:
     Attributes:
         drop_demos: demos to leave out.
         drop_keys: arrays to leave out.
-        rows: rows to keep by demo.
-        values: functions for values by array.
-        masks: filter keys with their new demos; empty ones are removed.
-        attrs: attributes of the group ``data``.
+        rows: rows to keep, by demo.
+        values: function that changes the values of an array, by array.
+        masks: new demos of filter keys; filter keys without demos are removed.
+        attrs: new values of attributes of the group ``data``.
     """
 
     drop_demos: Sequence[str] = ()
@@ -64,7 +64,7 @@ class Finding:
     """A fault, or a remark about a file.
 
     Attributes:
-        code: kind of the finding, as used by ``--only``.
+        code: short name of the finding's type, as given to ``--only``.
         level: severity of the finding.
         what: description of the finding.
         places: demos, arrays and steps concerned.
@@ -81,7 +81,7 @@ class Finding:
 
     @property
     def demos(self) -> list[str]:
-        """Return the demos of its places, without duplicates."""
+        """Return the demos in which the finding occurs, without duplicates."""
         return list(dict.fromkeys(place.demo for place in self.places if place.demo is not None))
 
     def command(self, path: Path) -> str | None:
@@ -104,7 +104,7 @@ class Finding:
         return shlex.join([*words, "--out", str(fixed)])
 
     def alternative(self, path: Path) -> str:
-        """Return advice beside or instead of the repair, so that deletion is never the only option."""
+        """Return advice in addition to the repair or instead of it, so that deletion is never the only option."""
         remedy = self.remedy
         if self.advice or remedy is None:
             return self.advice
@@ -123,7 +123,7 @@ class Finding:
         return ""
 
     def to_dict(self, path: Path) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the finding as plain values, for JSON."""
         return {
             "code": self.code,
             "level": self.level.value,
@@ -161,7 +161,7 @@ class DoctorReport:
         return max((EXIT_CODES[finding.level] for finding in self.findings), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the report as plain values, for JSON."""
         counts = Counter(finding.level for finding in self.findings)
         return {
             "path": str(self.path),
@@ -175,7 +175,7 @@ class DoctorReport:
 
 
 def ranges_of(demos: Sequence[str]) -> list[str]:
-    """Join three or more demos whose names have successive numbers to a range, such as ``demo_3-demo_7``."""
+    """Replace three or more demos with successive numbers by a range, such as ``demo_3-demo_7``."""
     found: list[list[str]] = []
     for name in demos:
         if found and name == _following(found[-1][-1]):

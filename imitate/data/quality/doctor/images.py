@@ -15,7 +15,7 @@ from imitate.data.quality.doctor.survey import HAND, Array, DemoSteps, FileLayou
 _UNFIT = re.compile(r"hand|wrist|bird|top|overhead|depth|segmentation")
 _MAX_DEMOS = 10
 _MIN_FRAMES = 60
-_FLICKER = 8  # on a scale of 255; smaller changes are noise
+_FLICKER = 8  # smaller changes, of 255, are noise
 _SURE = 0.6  # correlation coefficient
 
 
@@ -65,7 +65,7 @@ class Orientation:
         self._seen[key].append((rows, (heights[1:] + heights[:-1])[clear]))
 
     def findings(self) -> Iterator[Finding]:
-        """Return the cameras whose images are upside down."""
+        """Return a finding for each camera whose images are upside down."""
         for key, seen in sorted(self._seen.items()):
             rows, heights = (np.concatenate([pair[i] for pair in seen]) for i in (0, 1))
             if len(rows) < _MIN_FRAMES or rows.std() == 0 or heights.std() == 0:
@@ -91,7 +91,7 @@ _MAX_RUNS = 100
 
 
 class ImageChecks:
-    """Check of image arrays (H, W, C) with 1, 3 or 4 channels, but not of depth and segmentation.
+    """Check of images (H, W, C) with 1, 3 or 4 channels, except depth and segmentation.
 
     Args:
         layout: layout of the file.
@@ -160,7 +160,7 @@ class ImageChecks:
             return
         scale = 255 if high <= 1 else 1
         if dtype == np.uint8 and high == 0:
-            return  # blank images are reported by another finding
+            return  # another finding reports blank images
         yield Finding(
             "image_range",
             Level.info if dtype.kind == "f" and high <= 1 else Level.warning,

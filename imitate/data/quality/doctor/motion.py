@@ -24,7 +24,7 @@ _QUIET_MOTION = 0.02  # fraction of the demo's usual motion
 _IDLE_STEPS = 10
 _KEPT_STEPS = 5  # number of idle steps that are kept, so that cutting creates no jump
 _IDLE_SHARE = 0.1
-_JUMP = 15.0  # factor over a large step elsewhere
+_JUMP = 15.0  # ratio of a jump to a large step elsewhere
 _ENOUGH = 2_000
 
 
@@ -49,7 +49,7 @@ def is_switch(actions: Array) -> Array:
 
 
 def _positions(piece: DemoSteps) -> Array | None:
-    """Return the robot's positions (n, D) as far as names show them, else None."""
+    """Return the robot's positions (n, D), recognised by the names of observations; None if there are none."""
     keys = sorted(key for key in piece.small if is_position(key))
     arrays = [piece.small[key].reshape(len(piece.small[key]), -1) for key in keys]
     if not arrays or len(arrays[0]) < 2:
@@ -61,7 +61,7 @@ def _positions(piece: DemoSteps) -> Array | None:
 
 
 def _some(values: Array) -> Array:
-    """Return evenly spread rows, as many as a quantile needs."""
+    """Return evenly spread rows, enough for computing a quantile."""
     return values[:: max(1, len(values) // _ENOUGH)]
 
 
@@ -105,7 +105,7 @@ class Idle:
             f"nothing happens in {idle} steps ({100 * share:.1f} %), in stretches of {_IDLE_STEPS} and more",
             self._places,
             Remedy(rows=self._rows) if len(self._rows) == len(self._places) else None,
-            "keep them, if the task is to wait"
+            "keep these steps if waiting is part of the task"
             if len(self._rows) == len(self._places)
             else "cut the demos into shorter ones",
         )
@@ -131,7 +131,7 @@ def _idle_steps(actions: Array, positions: Array) -> Array:
 
 
 def _without(length: int, runs: list[tuple[int, int]]) -> Array:
-    """Return all steps except the stretches, of which the first few and the demo's last step are kept."""
+    """Return the steps to keep: all outside of idle stretches, the first few of each stretch, and the last step."""
     kept = np.ones(length, dtype=bool)
     for first, end in runs:
         kept[first + _KEPT_STEPS : end] = False
@@ -161,7 +161,9 @@ class Jumps:
         if not self._usual:
             return
         found: dict[str, list[int]] = {}
-        while len(found) < len(more := self._beyond(found)):  # without these demos, no jump remains
+        while len(found) < len(
+            more := self._beyond(found)
+        ):  # if these demos are left out, no jump remains
             found = more
         if not found:
             return
@@ -176,7 +178,7 @@ class Jumps:
         yield Finding("jump", Level.warning, what, places, remedy)
 
     def _beyond(self, apart: Mapping[str, list[int]]) -> dict[str, list[int]]:
-        """Return jumps by demo; for demos in ``apart``, compared with the usual motion of the others."""
+        """Return the jumps by demo, compared with the usual motion of the demos that are not in ``apart``."""
         usual = [size for demo, size in self._usual if demo not in apart]
         if not usual:
             return {}
@@ -217,11 +219,11 @@ class LostSteps:
                 self._places[key].append(Place(piece.demo, key, runs))
 
     def findings(self) -> Iterator[Finding]:
-        """Return per array one finding with all irregular intervals, or its rate if that differs from the file's."""
+        """Return for each array a finding with irregular intervals, or with its rate if it contradicts the file's."""
         for key, clock in self._clocks.items():
             places, doubt = self._places[key], clock.doubt()
             if doubt is None or (key == "states" and len(places) > self._demos / 2):
-                continue  # states that do not begin with the time
+                continue  # the first component of these states is not the time
             yield Finding(
                 "clock",
                 Level.warning,

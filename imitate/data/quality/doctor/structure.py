@@ -51,7 +51,7 @@ def check_demos(layout: FileLayout) -> Iterator[Finding]:
 
 
 def reason(error: DatasetError, layout: FileLayout) -> str:
-    """Return an error's message without the path, which the report names."""
+    """Return an error's message without the path, which the report contains anyway."""
     return str(error).removeprefix(f"{layout.file.path}: ")
 
 
@@ -80,7 +80,7 @@ def check_action_scale(layout: FileLayout) -> Iterator[Finding]:
         yield Finding(
             "rescaled_actions",
             Level.warning,
-            f"'actions' are rescaled ({scale.mode}), not what the robot was sent: they are not trained on",
+            f"'actions' are rescaled ({scale.mode}), not the commands sent to the robot: no policy is trained on them",
             [Place(key="actions")],
             Remedy(values={"actions": scale.to_commands}, attrs=NO_ATTRIBUTES),
         )
@@ -129,7 +129,7 @@ def check_keys(layout: FileLayout) -> Iterator[Finding]:
 
 
 def check_complete(layout: FileLayout) -> Iterator[Finding]:
-    """Report images that a dataset of another format lacks."""
+    """Report images that were missing in a dataset of another format."""
     missing = str(layout.file.file_attrs.get(INCOMPLETE, ""))
     if missing:
         advice = (
@@ -184,7 +184,7 @@ def check_lengths(layout: FileLayout) -> Iterator[Finding]:
         f"arrays of {counted(len(rows))} differ in length: {worst}",
         places,
         Remedy(rows={n: r for n, r in rows.items() if n not in lost}, drop_demos=lost),
-        "write them again from the recording: which rows are missing, only the recorder knows",
+        "write the arrays again from the recording, because the file does not show which rows are missing",
     )
 
 
@@ -205,7 +205,7 @@ def check_dtypes(layout: FileLayout) -> Iterator[Finding]:
             all_floats = all(demo.arrays[key].dtype.kind == "f" for demo in having)
             yield Finding(
                 "dtype",
-                # a training converts all of them to float32
+                # a training converts all these types to float32
                 Level.info if all_floats else Level.warning,
                 f"'{key}' is {usual.dtype}, but {other[0].arrays[key].dtype} in '{other[0].name}'",
                 [Place(demo.name, key) for demo in other],
@@ -258,9 +258,9 @@ def _fails(layout: FileLayout, demo: str) -> bool:
 
 
 def _look_at(layout: FileLayout, demos: list[str], kind: str) -> str:
-    """Return commands that show some demos and name the others.
+    """Return commands that show some of the demos, and the names of the others.
 
-    Whether they are wrong cannot be decided automatically.
+    A person has to decide whether these demos are wrong.
     """
     file = str(layout.file.path)
     usual = [demo.length for demo in layout.demos if demo.length and demo.name not in demos]
@@ -336,7 +336,7 @@ def _some(names: list[str]) -> str:
 
 
 class Duplicates:
-    """Comparison of digests of the actions, and of the first and last observations other than images."""
+    """Search for equal demos, by digests of the actions and of the first and last observations other than images."""
 
     def __init__(self) -> None:
         self._digests: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The layout of a file, and one pass over all its values: small arrays demo by demo, large ones in pieces."""
+"""The layout of a file, and one pass over all values: small arrays demo by demo, large arrays in pieces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from imitate.data.quality.doctor.finding import Finding, Place
 from imitate.errors import DatasetError
 
 HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
-"""Names of arrays with positions of a hand."""
+"""Names of observations with positions of the robot's hand."""
 
 
 class FileArray(NamedTuple):
@@ -58,8 +58,8 @@ class DemoLayout:
 
     Attributes:
         name: name of the demo.
-        arrays: form by path below the demo.
-        said_length: the attribute ``num_samples``, or None.
+        arrays: shape and type of each array, by path below the demo.
+        said_length: value of the attribute ``num_samples``, or None.
     """
 
     name: str
@@ -68,12 +68,12 @@ class DemoLayout:
 
     @property
     def length(self) -> int:
-        """Number of steps, which is the length of its actions; 0 without actions."""
+        """Number of steps, which is the length of the array ``actions``; 0 without actions."""
         actions = self.arrays.get("actions")
         return actions.shape[0] if actions else 0
 
     def per_step(self) -> dict[str, FileArray]:
-        """The arrays with one value per step; times may have any place."""
+        """Arrays with a row per step, including arrays of times anywhere in the demo."""
         return {
             key: form
             for key, form in self.arrays.items()
@@ -88,10 +88,10 @@ class FileLayout:
 
     Attributes:
         file: the open file.
-        extents: locations of its arrays, for reading.
-        demos: demos that could be opened.
-        broken: reasons why other demos could not be opened.
-        steps: for each array, the form that it has in most demos.
+        extents: locations of the file's arrays, for reading.
+        demos: layouts of the demos that could be opened.
+        broken: reason why a demo could not be opened, by demo.
+        steps: shape and type that each array has in most demos.
     """
 
     file: DemoFile
@@ -129,7 +129,7 @@ def _demo(extents: Extents, name: str) -> DemoLayout | str:
 
 
 def _usual(demos: list[DemoLayout]) -> dict[str, FileArray]:
-    """Return the form that most demos have, by array; its number of steps is meaningless."""
+    """Return the shape and type that each array has in most demos; the number of steps in the shape has no meaning."""
     forms: dict[str, Counter[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
     for demo in demos:
         for key, form in demo.per_step().items():
@@ -143,7 +143,7 @@ def _usual(demos: list[DemoLayout]) -> dict[str, FileArray]:
 
 PIECE_BYTES = 2_000_000
 SMALL_BYTES = 32_000_000
-_LARGE_STEP = 1024  # number of values; a larger array is read separately
+_LARGE_STEP = 1024  # number of values; larger arrays are read separately
 
 Array = NDArray[Any]
 
@@ -154,8 +154,8 @@ class DemoSteps:
 
     Attributes:
         demo: name of the demo.
-        start: number of the first step.
-        small: (n, ...) all arrays with small steps, by path.
+        start: index of the first step.
+        small: values (n, ...) of all arrays with small steps, by path.
         large: path and values of one array with large steps, such as images; or None.
         is_last: for pieces with ``small`` arrays, true if the demo ends with this piece.
     """
@@ -168,7 +168,7 @@ class DemoSteps:
 
 
 class Check(Protocol):
-    """Check that receives the pieces one by one and reports its findings at the end."""
+    """Interface of a check, which gets the pieces of all demos one by one and returns its findings at the end."""
 
     def see(self, piece: DemoSteps) -> None:
         """Process a piece."""
@@ -182,7 +182,7 @@ class Survey:
 
     Attributes:
         read_bytes: size of the values read so far.
-        unreadable: reasons by place.
+        unreadable: reason why values cannot be read, by demo, key and steps.
     """
 
     def __init__(self, layout: FileLayout) -> None:
@@ -191,7 +191,7 @@ class Survey:
         self.unreadable: dict[Place, str] = {}
 
     def pieces(self, demo: DemoLayout) -> Iterator[DemoSteps]:
-        """Yield all values of a demo that have the usual form and one row per step; without empty arrays."""
+        """Yield the values of a demo in pieces; empty arrays, and arrays of unusual shape or length, are left out."""
         usual = self._layout.steps
         keys = [
             key

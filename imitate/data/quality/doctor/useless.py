@@ -1,4 +1,4 @@
-"""Observations from which a policy learns nothing: constant ones, and copies of the actions."""
+"""Check for observations from which a policy cannot learn: constants, and copies of the actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED_FOR_ACTIONS = re.compile(r"action|command|target|ctrl", re.IGNORECASE)
 
 
 class ActionCopies:
-    """Search for observations that equal the actions of the same step, or of the one before."""
+    """Search for observations that equal the actions of the same step, or of the previous step."""
 
     def __init__(self) -> None:
         self._steps: defaultdict[tuple[str, int], int] = defaultdict(int)
@@ -78,7 +78,7 @@ def _is_harmless(key: str, shift: int) -> bool:
 def useless_observations(
     file: DemoFile, demos: Sequence[str], keys: Sequence[str]
 ) -> dict[str, str]:
-    """Return the reasons why observations are of no use, by key; the doctor reports the same.
+    """Return the reason why an observation is useless, by key, with the same checks as the doctor.
 
     Args:
         file: the open file.

@@ -141,14 +141,14 @@ def _scatters(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterat
 
 
 def places_in(key: str, starts: Array) -> list[int]:
-    """Return the first dimensions of the positions in an observation.
+    """Return the index of the first dimension of each position in an observation.
 
-    A position is an observation with such a name. In ``object``, into which robosuite joins a whole scene, it is the
-    three dimensions before a unit quaternion.
+    An observation is a position if its name says so. In ``object``, where robosuite concatenates a whole scene, the
+    three dimensions before a unit quaternion are a position.
 
     Args:
         key: name of the observation.
-        starts: (n, D) its values at the first steps.
+        starts: (n, D) values of the observation at the first step of each demo.
     """
     width = starts.shape[1]
     if _PLACE.search(key):
@@ -220,7 +220,7 @@ def _dimension(values: Array, dimension: str, bounded: bool) -> Figure:
 
 
 def _stuck(values: Array, bounded: bool) -> Array:
-    """Return (n,), true where a value is at -1 or 1, or at its smallest or largest value if actions are not bounded."""
+    """Return a mask (n,) of the values at -1 or 1, or at the smallest or largest value if actions are not bounded."""
     if bounded:
         return np.asarray(np.abs(values) >= 1)
     return np.asarray((values == values.min()) | (values == values.max()))

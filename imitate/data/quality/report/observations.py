@@ -21,7 +21,7 @@ from imitate.system.text import counted
 
 _MOST_KEYS = 100
 _MOST_DIMS = 64
-_CONSTANT = 1e-4  # a smaller range is shifted by the normalization, never scaled
+_CONSTANT = 1e-4  # normalization shifts a smaller range but does not scale it
 
 
 def observations(subject: ReportInput) -> ReportSection | None:

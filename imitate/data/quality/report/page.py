@@ -1,4 +1,4 @@
-"""The page of a report: head, findings, demos and disk space by key, put into the template ``page.html``."""
+"""The report's page: head, findings, demos and disk space by key, filled into the template ``page.html``."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _success(subject: ReportInput) -> str:
 
 
 def _rate(subject: ReportInput) -> Rate | None:
-    """Return the share of solved demos among those whose outcome is known."""
+    """Return the fraction of solved demos among the demos whose outcome is known."""
     return rate_of(outcome for outcome in subject.outcomes.values() if outcome is not None)
 
 
@@ -127,7 +127,7 @@ _SIGNS = {Level.error: "✖", Level.warning: "▲", Level.info: "ℹ"}
 
 
 def _tiles(subject: ReportInput) -> Iterator[tuple[str, str, str]]:
-    """Yield the main numbers: name, value, and class of an alarm if it is one."""
+    """Yield the main numbers: name, value, and CSS class, which marks a number that is an alarm."""
     steps = sum(demo.length for demo in subject.demos)
     number, unit = counted(len(subject.demos), "demo").split()
     yield unit, number, ""
@@ -267,7 +267,7 @@ def _sizes(subject: ReportInput) -> tuple[dict[str, int], dict[str, int], dict[s
 
 
 def _stored(array: h5py.Dataset) -> int:
-    """Return the number of bytes on the disk; for individually compressed frames, estimated from a few of them."""
+    """Return the number of bytes on disk; for individually compressed frames, an estimate from a few frames."""
     if h5py.check_vlen_dtype(array.dtype) is None:
         return int(array.id.get_storage_size())
     some = range(0, array.shape[0], max(1, array.shape[0] // _FEW))
@@ -302,8 +302,8 @@ def write_report(
     Args:
         path: the HDF5 file.
         target: the page to write.
-        filter_key: only the demos of this mask; None: all.
-        max_demos: read the values of at most this number of demos, evenly spread, and of at most 2 GB.
+        filter_key: mask of the demos to report; None for all demos.
+        max_demos: largest number of demos, evenly spread, whose values are read; at most 2 GB are read.
         on_demo: called with the number of processed demos and the number of all demos.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Sections of the report as values, which ``page.html`` lays out, and the words of its numbers."""
+"""Data of the report's sections, which ``page.html`` displays, and formatting of numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 
 class Figure(NamedTuple):
-    """A drawing with its title, and names of its curves or words in its place."""
+    """A drawing with its title and the names of its curves, or a text in place of the drawing."""
 
     title: str
     caption: str = ""
@@ -31,7 +31,7 @@ class Table(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """An image, and the demo and step of it."""
+    """An image with its demo and step."""
 
     url: str
     place: str
@@ -63,14 +63,14 @@ class ReportSection:
     """Section of the page; parts without a value are left out.
 
     Attributes:
-        id: name of its anchor.
-        title: its heading.
-        note: its explanation.
-        findings: what the doctor found.
-        well: words if the doctor found nothing.
-        legend: explain the colours of solved and other demos.
+        id: name of the section's anchor.
+        title: heading.
+        note: explanation below the heading.
+        findings: findings of the doctor.
+        well: text to show if the doctor found nothing.
+        legend: true to explain the colours of solved and other demos.
         figures: drawings in a grid.
-        grid: class of the grid.
+        grid: CSS class of the grid.
         below: a drawing below the grid.
         text: a paragraph.
         cameras: frames of cameras.
@@ -101,7 +101,7 @@ def number(value: float | None, digits: int = 4) -> str:
 def size(num_bytes: float) -> str:
     """Format a number of bytes in a suitable unit."""
     for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 999.5:  # rounded to three digits, it is less than the next unit
+        if num_bytes < 999.5:  # less than 1 of the next unit after rounding to three digits
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.3g} TB"

@@ -32,11 +32,11 @@ class ReportInput:
 
     Attributes:
         file: the open file.
-        filter_key: only demos of this mask are reported; None: all.
-        demos: all demos with steps, of the filter key if there is one.
-        sample: demos whose values are read, evenly spread.
+        filter_key: mask of the demos to report; None for all demos.
+        demos: the reported demos; demos without steps are left out.
+        sample: evenly spread demos whose values are read.
         layout: layout of the whole file.
-        health: the doctor's report; values were examined only in the sample.
+        health: the doctor's report, for which only values of the sample were examined.
     """
 
     file: DemoFile
@@ -53,7 +53,7 @@ class ReportInput:
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
-        """Names of vectors' numbers by array; {} if the file has none."""
+        """Names of the components of vectors, by array; {} if the file has none."""
         return names_in(self.file)
 
     @cached_property
@@ -90,7 +90,7 @@ class ReportInput:
 
     @cached_property
     def outcomes(self) -> dict[str, bool | None]:
-        """True for each demo of the sample that solved its task; None if the file does not record it."""
+        """For each demo of the sample true if it solved its task, None if the file does not record the outcome."""
         names = [demo.name for demo in self.sample]
         try:
             return outcomes(self.file, names)
@@ -99,7 +99,7 @@ class ReportInput:
 
     @cached_property
     def returns(self) -> dict[str, float]:
-        """Sum of rewards by demo of the sample, for demos with rewards."""
+        """Sum of the rewards of each demo of the sample that has rewards."""
         found = {}
         for demo in self.sample:
             rewards = self.values(demo, "rewards", demo.length)
@@ -152,8 +152,8 @@ def subject_of(
 
     Args:
         extents: array locations of the open file.
-        filter_key: report only demos of this mask; None: all.
-        max_demos: largest number of demos; at most :data:`MAX_BYTES` of values are read.
+        filter_key: mask of the demos to report; None for all demos.
+        max_demos: largest number of demos whose values are read; at most :data:`MAX_BYTES` are read.
         on_demo: called after each demo with the number of processed demos and the number of all demos.
 
     Raises:
@@ -168,7 +168,7 @@ def subject_of(
 
 
 def affordable(demos: Sequence[DemoLayout]) -> int:
-    """Return the number of demos of this size that are read within :data:`MAX_BYTES`, at least 1."""
+    """Return the number of demos that can be read within :data:`MAX_BYTES`, at least 1."""
     sizes = [sum(d.length * _step_bytes(form) for form in d.per_step().values()) for d in demos]
     return max(1, int(MAX_BYTES / max(1.0, float(np.mean(sizes))))) if sizes else 0
 

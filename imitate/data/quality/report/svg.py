@@ -1,4 +1,4 @@
-"""Small charts as inline SVG, with colours from the page's style, so that they follow its light or dark mode."""
+"""Small charts as inline SVG, with colours from the page's style sheet, so that they follow its light or dark mode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def el(name: str, /, *children: object, **attributes: object) -> Markup:
     Args:
         name: name of the tag.
         *children: text, which is escaped, or markup.
-        **attributes: ``class_`` becomes ``class``, other underscores become hyphens; None is skipped.
+        **attributes: attributes of the element; ``class_`` becomes ``class``, other underscores become hyphens;
+            attributes with the value None are left out.
     """
     words = Markup("")
     for key, value in attributes.items():
@@ -41,9 +42,9 @@ class Line:
     """Points joined by a line.
 
     Attributes:
-        points: (n, 2).
-        class_: class of the style.
-        title: text shown under the pointer.
+        points: (n, 2) coordinates of the points.
+        class_: CSS class.
+        title: text that is shown when the mouse is over the line.
     """
 
     points: Array
@@ -112,7 +113,7 @@ class Plot:
     def bars(
         self, counts: Sequence[int], edges: Sequence[float], say: Callable[[int], str]
     ) -> None:
-        """Draw adjacent bars; ``say`` describes one."""
+        """Draw adjacent bars; the function ``say`` returns the description of a bar."""
         for k, count in enumerate(counts):
             (left, top), (right, base) = self.at(edges[k], float(count)), self.at(edges[k + 1], 0.0)
             if count:
@@ -227,10 +228,10 @@ def histogram(
 
     Args:
         values: (n,) finite values.
-        noun: what is counted, in the singular, such as ``step``.
+        noun: name of the counted objects in the singular, such as ``step``.
         label: label of the values.
         bins: number of bins; integers in a small range get one bin each.
-        limits: range of the histogram; None: the range of the values.
+        limits: range of the histogram; None for the range of the values.
         marks: values at which a vertical line is drawn.
         **frame: arguments of :class:`Plot`.
     """

@@ -79,7 +79,7 @@ def test_an_idle_stretch_and_the_steps_that_are_kept():
     assert (place.demo, place.key, place.steps) == ("d", "actions", ((15, 27),))
     kept = [n for n in range(40) if not 20 <= n < 27]
     assert found.remedy.rows["d"].done.tolist() == kept
-    assert found.advice == "keep them, if the task is to wait"
+    assert found.advice == "keep these steps if waiting is part of the task"
     (place,) = idle_of(piece((15, 27), start=100)).places
     assert place.steps == ((115, 127),)
 

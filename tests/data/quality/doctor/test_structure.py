@@ -228,7 +228,9 @@ def test_damaged_attributes(monkeypatch):
     monkeypatch.setattr(structure, "recorded_scale", lambda file: scale)
     found = only(shape)
     assert (found.code, found.level) == ("rescaled_actions", Level.warning)
-    assert found.what.startswith("'actions' are rescaled (min_max), not what the robot was sent")
+    assert found.what.startswith(
+        "'actions' are rescaled (min_max), not the commands sent to the robot"
+    )
     assert found.remedy.values == {"actions": abs} and found.places == [Place(key="actions")]
 
     def refuse(file):
