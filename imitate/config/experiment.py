@@ -28,7 +28,7 @@ class LoggingConfig(Section):
     terminal_output_to_txt: bool = Field(
         True, description="Copy the terminal's output to a text file in the run folder."
     )
-    log_tb: bool = Field(True, description="Write TensorBoard files.")
+    log_tb: bool = Field(True, description="Write TensorBoard files into the run folder.")
     log_wandb: bool = Field(False, description="Log to Weights & Biases (needs the extra 'wandb').")
     wandb_proj_name: str = Field("debug", description="Project name at Weights & Biases.")
     debug: bool = Field(

@@ -181,7 +181,7 @@ def file_fault(path: Path) -> str | None:
         if begins == _FIRST or is_archive(path):  # as torch does, by the first bytes
             return _archive_fault(path, path.stat().st_size)
         return _pickles_fault(path)
-    except Exception as error:  # zipfile, zlib and pickletools raise many types
+    except Exception as error:  # zipfile, zlib and pickletools raise many exceptions
         return first_line(error)
 
 

@@ -132,7 +132,7 @@ def check_modality(file: DemoFile, demo: str, key: str, modality: str) -> None:
 
 _SHORT = 0.25  # a demo below this multiple of the median length is unusually short
 _LONG = 3.0  # a demo above this multiple is unusually long
-_OUTLYING = 6.0  # in robust standard deviations of the logarithm of the length
+_OUTLYING = 6.0  # smallest deviation, in robust standard deviations of the logarithm of the length
 _FEWEST = 5
 
 

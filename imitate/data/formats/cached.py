@@ -51,7 +51,7 @@ def as_demonstration_file(path: Path, found: Format | None = None) -> Path:
     file = cache_folder("datasets") / f"{name}.hdf5"
     if not file.is_file():
         with _being_made(file):
-            if not file.is_file():  # another process has converted it
+            if not file.is_file():  # another process has converted the dataset
                 _convert(path, found, file)
     was_read(file)
     return file

@@ -86,7 +86,7 @@ def output_of(config: Mapping[str, Any]) -> Feature:
 
 
 def vectors(features: list[Feature], kind: Kind) -> list[Feature]:
-    """Return the vectors of a type, at most one.
+    """Return the vectors of a type; LeRobot's networks take at most one of each type.
 
     Raises:
         CheckpointError: there is more than one vector of the type.

@@ -75,7 +75,7 @@ class Idle:
         self._whole: set[str] = set()
 
     def see(self, piece: DemoSteps) -> None:
-        """Search a piece of a demo."""
+        """Search a piece of a demo for idle stretches."""
         actions, positions = piece.small.get("actions"), _positions(piece)
         if actions is None:
             return
