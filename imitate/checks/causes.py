@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,8 @@ def spread(names: Sequence[str], most: int) -> list[str]:
     The place within a part varies, so that a pattern in the list, such as every second demonstration, is not missed.
     """
     count = min(most, len(names))
-    return [names[int((i + (_GOLDEN * i) % 1) * len(names) / count)] for i in range(count)]
+    ends = [-(-i * len(names) // count) for i in range(count + 1)] if count else []
+    return [names[a + int((_GOLDEN * i) % 1 * (b - a))] for i, (a, b) in enumerate(pairwise(ends))]
 
 
 _GOLDEN = 0.618

@@ -198,9 +198,7 @@ def _of_training(
     yield from _some(causes.of_horizon(subject.horizon, lengths))
     if subject.imitates_all:
         yield from _some(causes.of_failures(list(outcomes(data, names).values())))
-    motions, _ = driven(motions_of(data, shown) or positions_among(vectors_of(shown))[0])
-    yield from _some(response.of_shift(motions))
-    yield from response.of_parts(motions)
+    yield from _of_motions(policy, data, shown)
     if policy.goal_keys:
         report.notes.append(
             "the policy needs goals, so its actions on the demonstrations were not examined"
@@ -239,6 +237,19 @@ def _of_training(
         )
     yield from _some(alike)
     yield from _of_left_out(policy, data, names, error)
+
+
+def _of_motions(
+    policy: RolloutPolicy, data: DatasetFile, shown: list[CheckedDemo]
+) -> Iterator[Cause]:
+    """Measure causes in the relation of actions and positions in the demonstrations."""
+    seen = vectors_of(shown)
+    positions = motions_of(data, shown) or positions_among(seen)[0]
+    if positions and policy.algo.preprocess.reference_keys:
+        yield from _some(response.of_action_units(positions))
+    motions, _ = driven(positions, vectors=(seen, []))
+    yield from _some(response.of_shift(motions))
+    yield from response.of_parts(motions)
 
 
 def _of_images(
@@ -345,7 +356,7 @@ def _of_recording(
     if not here or not there:
         there, here = positions_among(vectors_of(shown), vectors_of(episodes))
     reached = recorded.of_reach(here, there)
-    there, here = driven(there, here)
+    there, here = driven(there, here, (vectors_of(shown), vectors_of(episodes)))
     odd = at_begin(episodes, kinds, subject.known)
     order = response.of_order(here, there) if there else None
     reordered = order is not None and order.kind == "order"

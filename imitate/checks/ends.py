@@ -148,10 +148,12 @@ def of_frame(
         f"in {number} of {len(failed)} failed episodes {', '.join(map(repr, keys))} reach the values with which "
         f"demonstrations end: {' or '.join(map(repr, fixed or keys))} does not describe the scene"
     )
-    value = number / len(failed) if number >= _EPISODES else 0.0
+    value = number / (len(failed) + _DOUBT) if number >= _EPISODES else 0.0
     return scored("frame", value, _SHARE, words, _FRAME)
 
 
+_DOUBT = 3
+"""Number of failed episodes that look unsolved which are added, so that few episodes count less."""
 _FRAME = (
     "compare the order, signs, origin and units of its values in the robot's observe() with a measured pose, and the "
     "test of success with that of the demonstrations"

@@ -63,6 +63,41 @@ def of_shift(trained: Pairs) -> Cause | None:
     return scored("shift", float(wrong if clear else 0), 0.9, words, advice)
 
 
+def of_action_units(trained: Pairs) -> Cause | None:
+    """Test whether actions relative to observed positions are targets in another unit than the positions.
+
+    Args:
+        trained: actions and positions of the demonstrations.
+
+    Returns:
+        the cause, or None if no action follows a position closely.
+    """
+    pairs = [(u[:-1], q[1:]) for u, q in trained if len(u) > 1]
+    if not pairs:
+        return None
+    u, q = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    x, y = q - q.mean(axis=0), u - u.mean(axis=0)
+    sizes = np.sqrt((x**2).sum(axis=0)), np.sqrt((y**2).sum(axis=0))
+    related = np.abs(y.T @ x) / np.maximum(sizes[1][:, None] * sizes[0], 1e-12)
+    a, d = np.unravel_index(int(related.argmax()), related.shape)
+    if related[a, d] < _TARGET:
+        return None
+    factor = float(sizes[1][a] / sizes[0][d])
+    words = (
+        f"actions[{a}] is {factor:.3g} times as large as position {d}, which follows it, but the policy learns the "
+        "actions relative to observed positions: both need one unit"
+    )
+    return scored(
+        "units", abs(float(np.log(factor))), float(np.log(_ONE_UNIT)), words, _ACTION_UNITS
+    )
+
+
+_TARGET = 0.7
+"""An action is a target position if the correlation of both is at least this."""
+_ONE_UNIT = 8.0
+_ACTION_UNITS = "convert the actions to the unit of the observed positions, in the file and in the robot's driver"
+
+
 def _model_of(recorded: Pairs, trained: Pairs) -> Response | None:
     """Return the response model of the demonstrations.
 
@@ -464,6 +499,7 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
     if signs and not (correlated and correlated.is_named):
         yield _of_signs(*max(signs))
     parts = [(split_of(np.abs(own), _OTHER_SIZE), a, d, len(own)) for a, d, own in sizes]
+    parts = [part for part in parts if 1 < part[0][2] < part[3] - 1]  # one may be an outlier
     if parts:
         (score, factor, large), a, d, number = max(parts)
         words = (

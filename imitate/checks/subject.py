@@ -308,24 +308,44 @@ def remembers(policy: RolloutPolicy) -> bool:
     return bool(set(policy.algo.initial_state(1)["policy"]) - {"chunk", "uncertainty"})
 
 
-def driven(trained: Pairs, recorded: Pairs = ()) -> tuple[Pairs, Pairs]:
-    """Replace positions by their changes per step if actions change the velocity, as forces do.
+def driven(
+    trained: Pairs, recorded: Pairs = (), vectors: tuple[Pairs, Pairs] = ((), ())
+) -> tuple[Pairs, Pairs]:
+    """Replace positions by velocities if actions change the velocity, as forces do.
 
     The response model then describes velocities: actions accelerate, and friction is the pull towards a velocity of 0.
+    Velocities are the changes of the positions or, if these are too noisy, the observed values that the actions move.
 
     Args:
         trained: actions and positions of demonstrations.
         recorded: actions and positions of recorded episodes.
+        vectors: actions and all observed vectors of the same demonstrations and of the same recorded episodes.
 
     Returns:
-        ``trained`` and ``recorded``, with changes of the positions in place of the positions if the actions explain the
+        ``trained`` and ``recorded``, with velocities in place of the positions if the actions explain the
         demonstrations far better so.
     """
-    speeds = [_changes(pairs) for pairs in (trained, recorded)]
-    as_they_are, changed = (_least_unexplained(pairs) for pairs in (trained, speeds[0]))
-    if as_they_are > _NOT_EXACT and changed < min(_FAR_BETTER * as_they_are, _EXPLAINED):
-        return speeds[0], speeds[1]
+    most = _least_unexplained(trained)
+    if most <= _NOT_EXACT:
+        return trained, recorded
+    size = trained[0][1].shape[1] if trained else 1
+    changes = _changes(trained), _changes(recorded)
+    for pairs in (changes, _closely_moved(*vectors)):
+        wide = bool(pairs[0]) and pairs[0][0][1].shape[1] >= size
+        if wide and _least_unexplained(pairs[0]) < min(_FAR_BETTER * most, _EXPLAINED):
+            return pairs
     return trained, recorded
+
+
+def _closely_moved(trained: Pairs, recorded: Pairs) -> tuple[Pairs, Pairs]:
+    """Keep those dimensions of vectors of which the actions explain nearly all motion; both are empty without any."""
+    model = _long_model(trained)
+    if model is None or (recorded and recorded[0][1].shape[1] != len(model.left)):
+        return [], []
+    kept = (np.nan_to_num(model.left, nan=1.0) < _EXPLAINED) & _moved_by(trained)
+    if not kept.any():
+        return [], []
+    return [(u, q[:, kept]) for u, q in trained], [(u, q[:, kept]) for u, q in recorded]
 
 
 def _changes(pairs: Pairs) -> Pairs:

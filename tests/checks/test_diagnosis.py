@@ -477,6 +477,7 @@ def test_names_are_taken_from_all_parts_and_not_in_step_with_a_pattern():
     assert [n // 4 for n in chosen] == list(range(20))
     assert 5 < sum(n % 2 for n in chosen) < 15 and 2 < sum(n % 4 == 0 for n in chosen) < 8
     assert spread(names[:5], 20) == names[:5] and spread([], 3) == []
+    assert all(len(set(spread(names[:n], 20))) == min(n, 20) for n in range(1, 60))
 
 
 def test_one_number_that_hardly_varies_is_no_normalization_of_other_data():

@@ -5,6 +5,7 @@ import pytest
 
 from imitate.checks.motion_model import Response, reach_of
 from imitate.checks.response import (
+    of_action_units,
     of_delay,
     of_effects,
     of_order,
@@ -273,6 +274,30 @@ def test_noise_of_positions_is_no_velocity():
     rng = np.random.default_rng(0)
     noisy = [(0.01 * rng.normal(size=(30, 2)), rng.normal(size=(30, 2))) for _ in range(20)]
     assert driven(noisy)[0] is noisy
+
+
+def test_observed_velocities_stand_for_positions_that_are_too_noisy():
+    rng = np.random.default_rng(0)
+    clean = pushed(20)
+    noisy = [(u, q + rng.normal(0, 0.05, q.shape)) for u, q in clean]
+    speeds = [(u, np.diff(q, axis=0, prepend=q[:1])) for u, q in clean]
+    both = [
+        (u, np.concatenate([q, v], axis=1)) for (u, q), (_, v) in zip(noisy, speeds, strict=True)
+    ]
+    assert driven(noisy)[0] is noisy
+    found, _ = driven(noisy, vectors=(both, []))
+    assert [q.shape for _, q in found] == [(20, 2)] * 20 and (found[0][1] == speeds[0][1]).all()
+
+
+@pytest.mark.parametrize(("factor", "named"), [(1.0, False), (57.3, True), (1 / 57.3, True)])
+def test_targets_in_another_unit_than_the_positions_that_they_are_relative_to(factor, named):
+    rng = np.random.default_rng(0)
+    wishes = [np.cumsum(rng.normal(0, 0.3, (14, 2)), axis=0) for _ in range(20)]
+    pairs = [(factor * u, np.concatenate([u[:1], u[:-1]])) for u in wishes]
+    cause = of_action_units(pairs)
+    assert (cause.kind, cause.is_named) == ("units", named)
+    assert of_action_units([(u, rng.normal(size=u.shape)) for u in wishes]) is None
+    assert of_action_units([]) is None
 
 
 @pytest.mark.parametrize(("flipped", "named"), [(0, False), (1, False), (2, True)])
