@@ -328,13 +328,22 @@ def driven(
     most = _least_unexplained(trained)
     if most <= _NOT_EXACT:
         return trained, recorded
-    size = trained[0][1].shape[1] if trained else 1
-    changes = _changes(trained), _changes(recorded)
-    for pairs in (changes, _closely_moved(*vectors)):
-        wide = bool(pairs[0]) and pairs[0][0][1].shape[1] >= size
-        if wide and _least_unexplained(pairs[0]) < min(_FAR_BETTER * most, _EXPLAINED):
-            return pairs
+    enough = min(_FAR_BETTER * most, _EXPLAINED)
+    changes = _changes(trained)
+    if _least_unexplained(changes) < enough:
+        return changes, _changes(recorded)
+    moved = _closely_moved(*vectors)
+    if _least_unexplained(moved[0]) < enough and not _loses_an_action(trained, moved[0]):
+        return moved
     return trained, recorded
+
+
+def _loses_an_action(positions: Pairs, others: Pairs) -> bool:
+    """Return true if an action goes along with motions, of either sign in each episode, of positions alone."""
+    strongest = [
+        np.abs(correlations(pairs)).mean(axis=0).max(axis=1) for pairs in (positions, others)
+    ]
+    return bool((strongest[1] < strongest[0] - 0.1).any())
 
 
 def _closely_moved(trained: Pairs, recorded: Pairs) -> tuple[Pairs, Pairs]:

@@ -285,6 +285,9 @@ def test_observed_velocities_stand_for_positions_that_are_too_noisy():
         (u, np.concatenate([q, v], axis=1)) for (u, q), (_, v) in zip(noisy, speeds, strict=True)
     ]
     assert driven(noisy)[0] is noisy
+    turned = [(u * [1, (-1) ** n], v) for n, (u, v) in enumerate(speeds)]
+    first = [(u, v[:, :1]) for u, v in turned]
+    assert driven(turned, vectors=(first, []))[0] is turned, "the second action would not be seen"
     found, _ = driven(noisy, vectors=(both, []))
     assert [q.shape for _, q in found] == [(20, 2)] * 20 and (found[0][1] == speeds[0][1]).all()
 
