@@ -47,7 +47,9 @@ class AWACAdvantageConfig(Section):
         1.0, gt=0, description="the paper's lambda: weights are exp(advantage / beta)"
     )
     max_weight: float | None = Field(
-        100.0, gt=0, description="largest weight of an action; null: no limit"
+        100.0,
+        gt=0,
+        description="weights of actions above this value are clipped to it; null: no clipping",
     )
     num_action_samples: int = Field(
         1,

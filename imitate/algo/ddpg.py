@@ -65,7 +65,8 @@ class DDPGConfig(ActorCriticConfig):
     gradient_clip: float | None = Field(
         None,
         gt=0,
-        description="limit of each derivative of Q by a number of the action in the actor's loss; null: no limit",
+        description="largest absolute value of each component of dQ/da in the actor's loss; larger ones are clipped to "
+        "it; null: no clipping",
     )
 
 

@@ -39,7 +39,8 @@ class AdvantageConfig(Section):
     """Weighting of actions by their advantages."""
 
     clip_adv_value: float | None = Field(
-        None, description="upper limit of advantages before the exponential; null: no limit"
+        None,
+        description="advantages above this value are clipped to it before the exponential; null: no clipping",
     )
     beta: float = Field(
         1.0,

@@ -80,13 +80,13 @@ class MDQConfig(ActorCriticConfig):
 
 
 class BinsActor(nn.Module):
-    """Values q_i of the bins of each number of an action, given the numbers before it.
+    """Networks for the values q_i of all bins of each action dimension, given the action dimensions before it.
 
     Args:
         encoder: encoder of observation and goal.
-        ac_dim: A.
-        bins: K.
-        layer_dims: widths of the hidden layers of the network for each number.
+        ac_dim: A, the number of action dimensions.
+        bins: K, the number of bins of each dimension.
+        layer_dims: widths of the hidden layers of each dimension's network.
     """
 
     def __init__(

@@ -35,7 +35,9 @@ def of_vectors(
     follows: NDArray[np.bool_] | None = None,
     solved: Sequence[bool | None] = (),
 ) -> Iterator[Cause]:
-    """Compare an observed vector of the recording with the training: other units or frames, values never seen before.
+    """Yield possible causes of failure that are seen in the values of a vector observation.
+
+    Examples are units or frames that differ from those of the training, and values that the training never contained.
 
     Episodes that begin within the range of the training and leave it later have the cause "drift", which any wrong
     action may lead to.
@@ -45,9 +47,9 @@ def of_vectors(
         demos: (T, D) values of each recorded episode.
         known: statistics of this vector in the training.
         shown: (T, D) values of each demonstration; may be empty.
-        firsts: (N, D) first values of demonstrations, which may be more than in ``shown``; None: of those in ``shown``.
+        firsts: (N, D) first values of demonstrations, possibly of more than in ``shown``; None to use those.
         follows: (D,) true for each dimension that follows the actions in the demonstrations; None if not known.
-        solved: outcome of each recorded episode; may be empty.
+        solved: true for each recorded episode that solved the task, None if not known; may be empty.
     """
     every = np.concatenate(demos)
     findings = {found.kind: found for found in vector_findings(key, every, known)}

@@ -88,7 +88,7 @@ class AuxiliariesConfig(Section):
 
     @property
     def following(self) -> FollowingSteps | None:
-        """Steps from which the auxiliary losses are computed; None without auxiliaries."""
+        """Following steps that a batch must contain for the auxiliary losses; None without auxiliaries."""
         entries = self.values()
         if not entries:
             return None
@@ -98,7 +98,7 @@ class AuxiliariesConfig(Section):
 
 
 def joint_following(needs: Iterable[FollowingSteps | None]) -> FollowingSteps | None:
-    """Return the smallest needs that include all given ones."""
+    """Return the fewest following steps that satisfy all given needs; None if all of them are None."""
     known = [each for each in needs if each is not None]
     if not known:
         return None

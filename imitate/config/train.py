@@ -117,7 +117,7 @@ class RewardConfig(Section):
     )
     clip: tuple[float, float] | None = Field(
         None,
-        description="Lower and upper limit to which the scaled rewards are clipped; null for no limits.",
+        description="Lowest and highest value to which the scaled rewards are clipped; null to leave them unclipped.",
     )
 
     @model_validator(mode="after")
@@ -296,7 +296,7 @@ class TrainConfig(Section):
     seed: int = Field(1, ge=0, lt=2**32, description="Seed of all random numbers of the training.")
     max_grad_norm: PositiveFloat | None = Field(
         None,
-        description="Norm to which larger gradients are scaled down; null for no limit.",
+        description="Gradients with a larger norm are scaled down to this norm; null to leave them as they are.",
     )
     gradient_accumulation: PositiveInt = Field(
         1, description="Number of batches whose gradients are averaged for one update."

@@ -178,8 +178,8 @@ def failure(loss: Lost, died: str) -> UserError | EvaluationError:
     """Return the error to raise for an evaluation that has no episodes.
 
     Args:
-        loss: loss of its first episode.
-        died: message for a worker that died.
+        loss: report of the worker that could not play the first episode.
+        died: message of the error if the episode was lost because the worker died.
     """
     if loss.error is not None:
         return loss.error

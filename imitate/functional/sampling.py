@@ -145,7 +145,8 @@ def bootstrap_counts(index: Tensor, members: int) -> Tensor:
     """
     member = torch.arange(1, members + 1, device=index.device).unsqueeze(-1)
     bits = index * _GOLDEN + member * -0x4B47D0C5A1A6B4B3
-    # SplitMix64 without masking the sign of shifts, because the low bits used here are not affected.
+    # SplitMix64 with arithmetic instead of logical right shifts: the copies of the sign bit that they shift in do not
+    # reach the low bits used here.
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         bits = (bits ^ (bits >> shift)) * factor
     uniform = ((bits ^ (bits >> 31)) & 0xFFFFFF).to(torch.float32) / 2.0**24

@@ -275,5 +275,5 @@ def test_what_robosuite_cannot_play_is_refused(lift_file, tmp_path):
         convert(lift_file[0], tmp_path / "out.hdf5", to="delta")
     old = tmp_path / "old.hdf5"
     shutil.copy(TWO_ARMS, old)
-    with pytest.raises(DatasetError, match="first do: imitate dataset migrate-env .*old.hdf5"):
+    with pytest.raises(DatasetError, match="first run imitate dataset migrate-env .*old.hdf5"):
         convert(old, tmp_path / "out.hdf5", to="absolute")

@@ -512,7 +512,7 @@ def test_the_command_refuses_what_the_catalogue_does_not_know(server, tmp_path, 
     server.files["/v1.5/lift/ph/low_dim_v15.hdf5"] = content
     for words, said in (
         ("robomimic/lift/ph/lowdim", "did you mean 'robomimic/lift/ph/low_dim'"),
-        ("", "no files named"),
+        ("", "no files are named: give names"),
         (
             f"robomimic/lift/ph/low_dim --url {server.url} --out {quote(str(tmp_path))}",
             "expected 21084088",

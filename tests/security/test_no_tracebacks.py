@@ -204,7 +204,7 @@ def test_a_checkpoint_chooses_neither_where_a_run_is_written_nor_its_cluster(pla
     assert not (place / "outside").exists() and len(list(place.glob("runs/t_tuned/*"))) == 1
     for name in ("../../outside", str(place / "outside")):
         changed("experiment", "name", name)
-        assert "experiment.name: leads out of" in one_line("train --init c.pth -q")
+        assert "experiment.name: would put the run outside of train.output_dir" in one_line("train --init c.pth -q")
     place_of = "ray:127.0.0.1:9"
     changed("cluster", "on", place_of)
     config = last.parents[1] / "config.json"

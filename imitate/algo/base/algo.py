@@ -366,9 +366,9 @@ class Algo(ABC, Generic[ConfigT]):
 
     @property
     def execution(self) -> ChunkExecution | None:
-        """Execution of predicted chunks, whose state is stored under ``chunk``.
+        """How predicted chunks are executed, or None if the policy predicts single actions.
 
-        The result is None if the policy predicts single actions.
+        The state of the execution is stored in the policy state under the key ``chunk``.
         """
         return None
 

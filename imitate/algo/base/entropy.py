@@ -65,7 +65,7 @@ class TemperatureConfig(Section):
     )
     tuned: bool = Field(True, description="learn the temperature; false: it is constant")
     maximum: float | None = Field(
-        None, gt=0, description="largest learned temperature; null: no limit"
+        None, gt=0, description="largest value of the learned temperature; null: it is not bounded"
     )
     target_entropy: float | None = Field(
         None, description="target entropy of the policy in nats; null: -(action dimensions)"

@@ -171,7 +171,11 @@ class Optimization:
 
     @property
     def can_be_recorded(self) -> bool:
-        """True if :meth:`step` fits a CUDA graph: one process, no accumulation, and kernels with rates as tensors."""
+        """True if :meth:`step` can be captured in a CUDA graph.
+
+        This requires one process, no gradient accumulation, and fused optimizers whose kernels take the learning rate
+        as a tensor.
+        """
         alone = self.share_gradients is None and self._accumulate == 1 and self.watch is None
         return alone and all(map(is_plain, self.optimizers.values()))
 

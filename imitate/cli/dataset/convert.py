@@ -76,8 +76,8 @@ def convert(
         typer.Option(
             "--action-shift",
             min=0,
-            help="Number of steps by which observations lag behind their actions (ALOHA: 1 "
-            "on the robot).",
+            help="From ALOHA: number of steps by which observations lag behind their actions; the conversion "
+            "removes the lag. Default: 1 for recordings of a real robot, 0 for simulated ones.",
         ),
     ] = None,
     flip_images: Annotated[

@@ -308,7 +308,10 @@ def rename_keys(
 
 
 def _moved(entries: Mapping[str, Mapping[str, Any]], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the attribute ``features`` (LeRobot's names) after a renaming; new 'actions' have no entry."""
+    """Return the attribute ``features`` with its entries (LeRobot's names) under the new names of the arrays.
+
+    The entry of a renamed 'actions' is dropped. The result is {} if nothing changes.
+    """
     if not entries or not renamed.keys() & entries.keys():
         return {}
     kept = {

@@ -18,8 +18,8 @@ from imitate.data.shards.folder import ShardFolder
 from imitate.errors import DatasetError, nearest
 
 _PIECE_BYTES = 2 * 2**20
-_WIDE = 512  # number of columns
-_WIDE_ROWS = 64
+_WIDE = 512  # narrow rows are joined into rows of about this many columns
+_WIDE_ROWS = 64  # number of joined rows that are processed at once
 
 
 def summarize(

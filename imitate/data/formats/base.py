@@ -242,7 +242,7 @@ def same_length(lengths: Mapping[str, int], where: str) -> int:
         if length != first[1]:
             raise DatasetError(
                 f"{where}: '{key}' has {counted(length, 'row')}, but '{first[0]}' has {first[1]}: "
-                "the file is cut short or not of this format"
+                "the file is cut short or in another format"
             )
     return first[1]
 
@@ -290,7 +290,7 @@ def reading(path: Path) -> Iterator[None]:
             raise
         raise DatasetError(
             f"{path}: cannot be read ({type(error).__name__}: {_first_line(error)}): "
-            "it is cut short, damaged or not of this format"
+            "it is cut short, damaged or in another format"
         ) from error
 
 

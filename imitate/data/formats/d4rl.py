@@ -71,7 +71,7 @@ def goes_on(
     by_clock: NDArray[np.bool_],
     report: ConversionReport,
 ) -> bool:
-    """Return true if the run continues after timeouts; report jumps inside episodes.
+    """Return true if the recording continues after timeouts; report jumps inside episodes.
 
     Args:
         seen: (n, ...) the first observations of the file.
@@ -93,8 +93,8 @@ def goes_on(
     if (at_timeouts.mean(axis=0)[moving] / usual[moving]).max() > _CONTINUES_BELOW:
         return False
     report.note(
-        f"the run continues after its {len(at_timeouts)} timeouts (the observation does not jump): they mark sub-goals "
-        "or cuts, not resets; the following row is their next observation"
+        f"the recording continues after its {len(at_timeouts)} timeouts (the observation does not jump), so they mark "
+        "sub-goals or cuts, not resets: the row after a timeout is used as its next observation"
     )
     return True
 

@@ -67,7 +67,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
     root = zarr.open_group(store, mode="r")
     if _ENDS not in root or "data/action" not in root:
         raise DatasetError(
-            f"{path}: has no '{_ENDS}' or no 'data/action': it is not of this format"
+            f"{path}: has no '{_ENDS}' or no 'data/action', so it is not a dataset of Diffusion Policy"
         )
     if root[_ENDS].size > root["data/action"].shape[0]:
         raise DatasetError(

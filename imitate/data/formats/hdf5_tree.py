@@ -192,7 +192,9 @@ def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
     if isinstance(item, h5py.Dataset):
         return item
     found = ", ".join(sorted(group)) or "nothing"
-    raise DatasetError(f"{where}: has no array '{name}' (found: {found}): it is not of this format")
+    raise DatasetError(
+        f"{where}: has no array '{name}' (found: {found}), which the format requires"
+    )
 
 
 def texts(attrs: Mapping[str, Any], *keys: str) -> str | None:

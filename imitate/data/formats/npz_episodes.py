@@ -74,7 +74,7 @@ def _recognises(path: Path) -> bool:
 def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     files = _files(path)
     if not files:
-        raise DatasetError(f"{path}: has no file '*.npz': it is not of this format")
+        raise DatasetError(f"{path}: has no file '*.npz', so it has no episodes in this format")
     meta = gymnasium_meta(options.env, report) if options.env else robot_meta(UNKNOWN_ENV)
     if not options.env:
         report.synthesised["env_args"] = "a real robot: the files name no environment"

@@ -78,7 +78,9 @@ def open_source(
     """Open the dataset of a file in robomimic's layout."""
     data = file.get("data")
     if not isinstance(data, h5py.Group):
-        raise DatasetError(f"{path}: there is no group 'data': it is not of this format")
+        raise DatasetError(
+            f"{path}: has no group 'data', so it is not a file in robomimic's format"
+        )
     attrs = hdf5_tree.attributes(data)
     if OFFSET in attrs:
         raise DatasetError(

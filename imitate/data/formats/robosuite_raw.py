@@ -50,7 +50,9 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
 
 def _env_meta(attrs: dict[str, Any], path: Path) -> dict[str, Any]:
     if "env" not in attrs:
-        raise DatasetError(f"{path}: group 'data' has no attribute 'env': it is not of this format")
+        raise DatasetError(
+            f"{path}: group 'data' has no attribute 'env', so it is not a file recorded by robosuite"
+        )
     try:
         kwargs = json_value(attrs.get("env_info", "{}"))
     except (TypeError, ValueError):

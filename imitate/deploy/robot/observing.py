@@ -98,8 +98,8 @@ Calibration`) above which the robot is stopped; with 1 it never is.
                 raise UserError(f"{name} is {getattr(self, name)}; wanted at least {least}")
         if self.late > self.late_of:
             raise UserError(
-                f"late is {self.late} of late_of {self.late_of} steps, which is impossible; wanted late_of at least "
-                "late, or late 0 to allow late steps"
+                f"late is {self.late}, but of late_of={self.late_of} steps no more can be late than {self.late_of}: "
+                f"set late_of to at least {self.late}, or late to 0 to allow any number of late steps"
             )
         if self.first_action not in ("approach", "refuse"):
             raise UserError(f"first_action is '{self.first_action}'; wanted approach or refuse")

@@ -21,15 +21,15 @@ from imitate.envs.experts.expert import (
 
 _PIVOT = np.array(
     [-0.175, -0.10]
-)  # position of the handle seen from above, in the door's frame, in m
-_LEVER_M = 0.125  # vector from the pivot to the observed point of the handle
-_TOUCHING_M = 0.065
-_HELD_M = 0.055
+)  # position of the handle's pivot seen from above, in the door's frame, in m
+_LEVER_M = 0.125  # distance from the pivot to the observed point of the handle
+_TOUCHING_M = 0.065  # finger distance below which closing fingers begin to hold the handle
+_HELD_M = 0.055  # finger distance below which the fingers hold the handle
 _EMPTY_M = 0.015  # finger distance below which the fingers hold nothing
 _AJAR = (
     0.03  # angle of a door, in rad, from which closed fingers behind the handle also pull it open
 )
-_BELOW_M = 0.012  # height of the grasp below the handle's middle
+_BELOW_M = 0.012  # distance of the grasp below the handle's middle
 _UNLATCHED = 1.15  # turn of the handle, in rad, at which the latch is free
 _FREE = 0.06  # angle of the door, in rad, at which the latch is past its frame
 _UP = np.array([0.0, 0.0, 1.0])

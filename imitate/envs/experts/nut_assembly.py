@@ -19,15 +19,15 @@ from imitate.envs.experts.expert import (
     yaw_of,
 )
 
-_TOUCHING_M = 0.046
-_HELD_M = 0.036  # the handle is 3.2 cm wide
+_TOUCHING_M = 0.046  # finger distance below which closing fingers begin to hold the handle
+_HELD_M = 0.036  # finger distance below which the fingers hold the handle, which is 3.2 cm wide
 _CARRY_M = (
     1.015  # height of the nut above the floor while it passes over the peg, whose top is at 0.95
 )
-_CLEARS_M = 0.99
-_ON_PEG_M = 0.868
-_HABIT = 0.3  # rad beyond a quarter turn up to which a grasp's current yaw is kept
-_PEGS_X = 0.1  # x of a low hand beyond which it rises before it moves back to the nuts
+_CLEARS_M = 0.99  # height above the floor from which hand and nut are above the pegs
+_ON_PEG_M = 0.868  # height of the nut above the floor below which it is on its peg
+_HABIT = 0.3  # the current yaw of a grasp is kept up to this angle, in rad, beyond a quarter turn
+_PEGS_X = 0.1  # a low hand with a larger x, in m, rises before it moves back to the nuts
 _ROUND_PEG_M = (
     0.03  # horizontal distance from the peg's axis within which a low nut is around the peg
 )

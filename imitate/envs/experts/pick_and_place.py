@@ -9,7 +9,7 @@ import numpy as np
 from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import CLOSE, OPEN, Expert, gripper_yaw, opening, square_yaw
 
-# The cube is 4.0 to 4.4 cm wide and held at any yaw, so the fingers stop between 4 and 6.3 cm.
+# The cube is 4.0 to 4.4 cm wide and may be held at any yaw, so the fingers close to a distance of 4 to 6.3 cm.
 _LIFT_TOUCHING_M = 0.068
 _LIFT_HELD_M = 0.056
 

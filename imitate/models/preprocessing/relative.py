@@ -163,8 +163,8 @@ def rebased_actions(
     steps: Steps, actions: Tensor, before: Observations, after: Observations
 ) -> Tensor:
     """Convert actions that are relative to the reference ``before`` to the same actions relative to ``after``."""
-    # Rotations stay in the form that networks learn. Steps that cannot be inverted (limits) apply only to learned
-    # actions.
+    # Two kinds of steps are skipped: rotations, because the given and the returned actions are in the form that
+    # networks learn, and steps without an inverse, such as limits, which only change actions for training.
     relative = [step for step in steps if step.invertible and not isinstance(step, Rotations)]
     return _forward(relative, _inverse(relative, actions, before), after)
 

@@ -165,7 +165,7 @@ def _is_appended(path: str) -> bool:
 def _inside(folder: Path, path: str) -> Path:
     named = PurePosixPath(path)
     if named.is_absolute() or ".." in named.parts or not named.parts:
-        raise TrainingError(f"'{path}': is not a path inside a run's folder")
+        raise TrainingError(f"'{path}' is not a path inside a run's folder")
     return folder / named
 
 

@@ -292,7 +292,7 @@ def test_what_is_recognised(tmp_path):
 def test_arrays_that_are_needed(tmp_path, lacking):
     path = push_t(tmp_path / "p.zarr")
     del zarr.open_group(str(path), mode="a", zarr_format=2)[lacking]
-    with refused(f"{path}: has no 'meta/episode_ends' or no 'data/action': it is not of"):
+    with refused(f"{path}: has no 'meta/episode_ends' or no 'data/action', so it is not"):
         convert(path, tmp_path / "o.hdf5", from_format="diffusion-policy")
 
 

@@ -235,7 +235,7 @@ def test_a_run_goes_on_after_five_timeouts_without_a_jump(at_timeouts, rows, fou
     assert goes_on(seen, timeouts, timeouts, report) == found
     assert len(report.notes) == found
     if found:
-        assert report.notes[0].startswith("the run continues after its 5 timeouts")
+        assert report.notes[0].startswith("the recording continues after its 5 timeouts")
     assert not goes_on(0 * seen, timeouts, timeouts, report)
     assert not goes_on(seen, np.ones(rows, bool), np.ones(rows, bool), report)
 

@@ -160,7 +160,7 @@ def test_the_environment_and_the_rate(tmp_path):
     assert source.env_meta == {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
     assert "env_args" not in report.synthesised
     (tmp_path / "none").mkdir()
-    with refused(f"{tmp_path / 'none'}: has no file '*.npz': it is not of this format"):
+    with refused(f"{tmp_path / 'none'}: has no file '*.npz', so it has no episodes in this format"):
         read(tmp_path / "none")
 
 

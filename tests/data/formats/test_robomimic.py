@@ -294,7 +294,7 @@ def test_what_is_recognised(tmp_path):
         with h5py.File(path, "w") as file:
             file[key] = np.zeros(2)
         assert module.FORMAT.recognises(path) is is_ours
-    with refused(f"{path}: there is no group 'data': it is not of this format"):
+    with refused(f"{path}: has no group 'data', so it is not a file in robomimic's format"):
         convert(path, tmp_path / "b.hdf5", from_format="robomimic")
 
 

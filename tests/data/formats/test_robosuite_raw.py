@@ -76,5 +76,5 @@ def test_other_files(recording, tmp_path):
     with h5py.File(path, "w") as file:
         file["data"] = np.zeros(2)
     assert not FORMAT.recognises(path)
-    with pytest.raises(DatasetError, match="there is no group 'data'"):
+    with pytest.raises(DatasetError, match="has no group 'data'"):
         read(path)

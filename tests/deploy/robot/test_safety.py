@@ -16,7 +16,7 @@ from tests.deploy.fake_robot import Constant, FakeRobot
         ({"max_age_periods": math.nan}, "max_age_periods is nan; wanted a finite number above 0"),
         ({"hold_s": math.nan}, "hold_s is nan"),
         ({"watchdog_s": math.inf}, "watchdog_s is inf"),
-        ({"late": 5, "late_of": 3}, "which is impossible"),
+        ({"late": 5, "late_of": 3}, "of late_of=3 steps no more can be late than 3"),
         ({"late": -1}, "late is -1; wanted at least 0"),
         ({"frozen": -1}, "frozen is -1; wanted at least 0"),
         ({"frozen_pose": -1}, "frozen_pose is -1; wanted at least 0"),

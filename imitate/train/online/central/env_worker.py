@@ -168,14 +168,16 @@ class EnvWork:
 
 
 class Group:
-    """Environments that are stepped together, and their policy's state between two requests.
+    """Environments that are stepped together, and the policy's state for them, which is kept between two requests.
+
+    Each request asks the policy worker for the actions of one step.
 
     Args:
-        plan: plan of the worker.
-        lanes: (n,) lane numbers of the environments.
+        plan: description of the worker's environments.
+        lanes: (n,) numbers of the lanes; an environment has one lane for each of its agents.
 
     Attributes:
-        steps: steps of the current collection.
+        steps: steps taken since :meth:`begin`.
     """
 
     def __init__(self, plan: EnvPlan, lanes: NDArray[np.int64]) -> None:
