@@ -158,7 +158,7 @@ RESUMED = {
         policy=2**63
     ),
     "KeyError": lambda ckpt: ckpt["train_state"].pop("step"),
-    "position 1000000 is beyond 624 numbers": lambda ckpt: ckpt["train_state"]["rng"].update(
+    "position 1000000 is beyond its 624 numbers": lambda ckpt: ckpt["train_state"]["rng"].update(
         numpy=(*ckpt["train_state"]["rng"]["numpy"][:2], 10**6, 0, 0.0)
     ),
     "'datasets'": lambda ckpt: ckpt["provenance"].pop("datasets"),
@@ -204,7 +204,9 @@ def test_a_checkpoint_chooses_neither_where_a_run_is_written_nor_its_cluster(pla
     assert not (place / "outside").exists() and len(list(place.glob("runs/t_tuned/*"))) == 1
     for name in ("../../outside", str(place / "outside")):
         changed("experiment", "name", name)
-        assert "experiment.name: would put the run outside of train.output_dir" in one_line("train --init c.pth -q")
+        assert "experiment.name: would put the run outside of train.output_dir" in one_line(
+            "train --init c.pth -q"
+        )
     place_of = "ray:127.0.0.1:9"
     changed("cluster", "on", place_of)
     config = last.parents[1] / "config.json"
