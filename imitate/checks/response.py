@@ -487,13 +487,14 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
     size, certain = (
         np.stack([getattr(one, name) for one in every]) for name in ("size", "certain")
     )
-    best = (certain**2).mean(axis=0).argmax(axis=1)
+    strength = (certain**2).mean(axis=0)
+    best = strength.argmax(axis=1)
     signs, sizes = [], []
     for a, d in enumerate(best):
         own = size[np.abs(certain[:, a, d]) > _SURE, a, d]
         own = own[np.abs(own) > 0.3 * np.median(np.abs(own))] if len(own) else own
         others = int(min((own > 0).sum(), (own < 0).sum()))
-        if len(own) >= _SEVERAL:
+        if len(own) >= _SEVERAL and strength[:, d].argmax() == a:
             signs.append((others / len(own) if others > 1 else 0.0, others, len(own), a, d))
         sizes.append((a, d, size[np.abs(certain[:, a, d]) > _SURE, a, d]))
     if signs and not (correlated and correlated.is_named):
