@@ -69,7 +69,7 @@ class TAACConfig(SoftActorCriticConfig):
     max_repeat: int | None = Field(
         None,
         ge=1,
-        description="largest number of steps for which a rollout continues a plan; null: no limit",
+        description="largest number of steps for which a rollout continues a plan; null: any number of steps",
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:

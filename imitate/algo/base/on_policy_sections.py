@@ -80,7 +80,7 @@ class OnPolicyConfig(AlgoSection):
         None,
         gt=0,
         description="largest squared distance between the policies before and after an update, per number or choice "
-        "of an action, such as 0.01 (TRAC); null: no limit",
+        "of an action, such as 0.01 (TRAC); null: the distance is not limited",
     )
     normalize_advantages: bool = Field(
         True,

@@ -62,7 +62,7 @@ class CriticConfig(Section):
     )
     value_bounds: tuple[float, float] | None = Field(
         None,
-        description="lowest and highest value that critics can predict, enforced by a tanh; null: no limits",
+        description="lowest and highest value that critics can predict, enforced by a tanh; null: they are not bounded",
     )
 
 

@@ -37,8 +37,8 @@ class LiftExpert(Expert):
         return self.move(obs, displacement, CLOSE)
 
 
-_STACK_TOUCHING_M = 0.062
-_STACK_HELD_M = 0.054
+_STACK_TOUCHING_M = 0.062  # finger distance below which closing fingers begin to hold a cube
+_STACK_HELD_M = 0.054  # finger distance below which the fingers hold a cube
 _RESTING_M = 0.045  # distance between the centres when A is on B: half of 4 cm plus half of 5 cm
 _ALIGNED_M = 0.012  # horizontal distance of the centres at which A is lowered
 _UP = np.array([0.0, 0.0, 1.0])
@@ -119,8 +119,8 @@ _BIN_HALF = np.array([0.07, 0.09])  # region in which the can is released, insid
 _CARRY_M = 1.02  # height of the can's centre above the floor while it passes over the walls
 _LET_GO_M = 0.885
 _GRASP_ABOVE_CENTRE_M = 0.01
-_CAN_TOUCHING_M = 0.068
-_CAN_HELD_M = 0.062
+_CAN_TOUCHING_M = 0.068  # finger distance below which closing fingers begin to hold the can
+_CAN_HELD_M = 0.062  # finger distance below which the fingers hold the can
 
 
 class _Can(NamedTuple):

@@ -53,7 +53,7 @@ def seen_by(obs: Obs, arm: int) -> Obs:
     }
 
 
-_LIFT_TOUCHING_M = 0.035
+_LIFT_TOUCHING_M = 0.035  # finger distance below which a closing hand begins to hold a handle
 _LIFT_HELD_M = 0.025  # finger distance below which a hand holds a handle, which is 2 cm thick
 _SLOW = 0.6  # speed at which the pot is raised, as a fraction of the usual speed
 
@@ -166,7 +166,7 @@ class TwoArmPegInHoleExpert(TwoArmExpert):
         )
 
 
-_HANDOVER_TOUCHING_M = 0.05
+_HANDOVER_TOUCHING_M = 0.05  # finger distance below which a closing hand begins to hold the handle
 _HANDOVER_HELD_M = 0.043  # finger distance below which a hand holds the handle (3 to 4 cm thick)
 _APART_M = 0.04  # distance from the handle's middle to each arm's grasp
 _MEETING = np.array([0.0, 0.0, 1.05])  # position of the handle's middle, between the arms
