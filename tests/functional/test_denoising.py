@@ -124,7 +124,7 @@ def test_generator_decides_ddpm_and_ddim_draws_nothing():
         ),
         (lambda s: draw_times(3, "logitnormal"), "did you mean 'logit_normal'"),
         (lambda s: integrate(lambda x, t: x, torch.ones(1), 3, "heum"), "did you mean 'heun'"),
-        (lambda s: integrate(lambda x, t: x, torch.ones(1), 0), "got 0; wanted at least 1"),
+        (lambda s: integrate(lambda x, t: x, torch.ones(1), 0), "is 0; wanted at least 1"),
     ],
 )
 def test_impossible_settings_are_refused(call, words):

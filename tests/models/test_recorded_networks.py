@@ -224,7 +224,7 @@ def test_default_sizes(kind, defaults):
         (lambda: SinusoidalEmbedding(2), "2 features|even number from 4"),
         (lambda: SinusoidalEmbedding(5), "5 features|even number from 4"),
         (lambda: AttentionPool((6, 2, 2), 4), "num_heads is 4|6 channels"),
-        (lambda: QueryPool((6, 2, 2), query_dim=6, num_heads=4), "num_heads is 4|query_dim, 6"),
+        (lambda: QueryPool((6, 2, 2), query_dim=6, num_heads=4), "num_heads is 4|query_dim 6"),
         (lambda: ConditionalUnet1D(3, down_dims=[]), "down_dims is empty"),
         (lambda: ConditionalUnet1D(3, kernel_size=4), "kernel_size is 4|odd"),
         (lambda: ConditionalUnet1D(3, down_dims=[8, 12]), "n_groups is 8|12 of down_dims"),

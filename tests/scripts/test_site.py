@@ -41,7 +41,7 @@ def test_every_command_has_a_section_with_an_example(reference):
 def test_options_have_their_words_and_defaults(reference):
     page = reference.command_page()
     (row,) = [line for line in page.splitlines() if "`-n, --episodes" in line and "50" in line]
-    assert row.startswith("| `-n, --episodes <int range>` | Episodes. ")
+    assert row.startswith("| `-n, --episodes <int range>` | Number of episodes to play. ")
     assert "default: 50" in row
 
 

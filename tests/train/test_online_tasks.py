@@ -263,7 +263,7 @@ def test_a_run_that_is_killed_after_an_evaluation_resumes_in_the_next_stage(tmp_
 
 
 def test_stages_need_an_end_evaluations_and_equal_spaces(tmp_path):
-    with refused("stage 1 of 2 has no end", error=ConfigError):
+    with refused("stage 1 of 2 has no condition for its end", error=ConfigError):
         load_config(ledge(stages=[{}, {}]))
     with refused("stages are judged by evaluations", error=ConfigError):
         learned(ledge(rollouts=False), tmp_path)

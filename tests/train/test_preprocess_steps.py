@@ -322,7 +322,7 @@ PARTLY = {**RELATIVE, "dims": [3], "observation_dims": [0]}
 @pytest.mark.parametrize(
     ("steps", "words", "named"),
     [
-        ([], QUANTILES, "obs_normalization of 'camera': 'quantile' is for vec"),
+        ([], QUANTILES, "obs_normalization of 'camera': 'quantile' needs quantiles, which are"),
         ([RELATIVE], {"algo": MEMORY, "seq_length": 13}, "bc with a memory predicts a chunk at"),
         ([RELATIVE], {"action_config": AUTO}, "actions.normalization is 'auto', which is compu"),
         ([DELTA], chunks(size=4, execute=2), "differences | which bc does not support; expected"),

@@ -203,7 +203,7 @@ def test_what_is_not_what_was_named_is_refused(server, folder, own_folder, tmp_p
         run(tmp_path, folder, hdf5_filter_key="trian")
     path = own_folder / "001.hdf5"
     path.write_bytes(path.read_bytes()[:-100])
-    with refused("001.hdf5: has | bytes, but | by index.json", error=UserError):
+    with refused("001.hdf5: has | bytes, but | according to index.json", error=UserError):
         run(tmp_path, own_folder)
     content = bytearray(server.files["/demos/001.hdf5"])
     content[5000] ^= 1

@@ -300,7 +300,7 @@ def test_a_file_chooses_no_decoder_of_ffmpeg(copied, tmp_path):
     path.write_bytes(copied[1].read_bytes())
     with h5py.File(path, "a") as file:
         file["data/demo_0/obs/top_image"].attrs["codec"] = "ansi"
-    with DatasetFile(path) as file, pytest.raises(DatasetError, match="of codec 'ansi'; those"):
+    with DatasetFile(path) as file, pytest.raises(DatasetError, match="of codec 'ansi', but only"):
         file.read("demo_0", "obs/top_image")
 
 

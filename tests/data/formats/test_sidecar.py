@@ -63,7 +63,7 @@ def test_there_and_back(tmp_path):
         name, found = sidecar.demo(1, {**given, **zeros}, report)
         assert (name, found.next_obs) == ("a", None)
         assert {"obs/s", "next_obs/s", "attribute success"} <= set(report.kept)
-    words = f"{path}: is about 2 demos, but the dataset has 3: the dataset was changed"
+    words = f"{path}: has 2 demos, but the dataset has 3: the dataset was changed"
     with refused(words), beside(tmp_path, 3):
         pass
     with beside(tmp_path / "none", 2) as sidecar:
