@@ -303,8 +303,10 @@ def open_poses(
 
 def _why_no_poses(about: ActionFile, keys: tuple[PoseKeys, ...], missing: list[str]) -> str:
     if missing:
-        return f"the file has no observation '{missing[0]}': name position and quaternion with --pose-keys, or add "
-        "--source simulator"
+        return (
+            f"the file has no observation '{missing[0]}': name position and quaternion with --pose-keys, or add "
+            "--source simulator"
+        )
     if len(keys) != about.arms:
         return f"--pose-keys has {len(keys)} pair(s) for {about.arms} arm(s): name one pair for each arm"
     return "actions are in the frames of the robots' bases, which only the simulator knows: add --source simulator"
