@@ -68,8 +68,8 @@ def register_learner(
     """Register a section for the class of another algorithm; the section fills the slots of that class.
 
     Args:
-        algo_name: name of the algorithm in configurations; registering a name twice raises ConfigError. learner: name
-            of the algorithm that is trained.
+        algo_name: name of the algorithm in configurations; registering a name twice raises ConfigError.
+        learner: name of the algorithm that is trained.
     """
 
     def decorator(section: type[SectionClass]) -> type[SectionClass]:

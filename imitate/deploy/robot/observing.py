@@ -47,9 +47,10 @@ class Safety:
         stop_above: quantile of the policy's uncertainty in demonstrations (:class:`imitate.policy.uncertainty.\
 Calibration`) above which the robot is stopped; with 1 it never is.
         ask_above: quantile of the policy's uncertainty above which the robot holds its pose until a person acts at the
-        teleoperator; with 1 it never does. unsure_steps: number of successive steps above ``stop_above`` or
-        ``ask_above`` after which the robot stops or holds. most_cost: cost predicted by the policy (``cost`` of its
-        extras) above which the robot is stopped.
+            teleoperator; with 1 it never does.
+        unsure_steps: number of successive steps above ``stop_above`` or ``ask_above`` after which the robot stops or
+            holds.
+        most_cost: cost predicted by the policy (``cost`` of its extras) above which the robot is stopped.
 
     Raises:
         UserError: a value would silently disable its check.

@@ -59,7 +59,8 @@ class ObsPlan(NamedTuple):
         """Prepare one observation, ``{key: (1, D)}``, in as few operations as possible.
 
         Args:
-            raw: the observation, under the caller's names of the keys. names: the caller's name of each key.
+            raw: the observation, under the caller's names of the keys.
+            names: the caller's name of each key.
 
         Returns:
             the prepared vectors; None if a value is not an array (D,) of finite numbers, so that :meth:`prepared` must
