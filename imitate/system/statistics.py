@@ -276,7 +276,9 @@ def mean_over_seeds(
     statistic: Statistic = "mean",
     confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate a return from one mean per seed; the interval is at least Student's t of the episodes within seeds.
+    """Estimate a return from one mean per seed.
+
+    If necessary, the confidence interval is widened to include Student's t interval of the episodes within the seeds.
 
     Args:
         means: mean over the episodes of each seed.

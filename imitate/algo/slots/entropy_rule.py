@@ -48,7 +48,8 @@ class EntropyRuleConfig(Section):
     minimum: float = Field(1e-4, gt=0, description="smallest weight of the entropy")
     target: float | None = Field(
         None,
-        description="target entropy in nats; null: -(numbers of an action), or half of log(choices)",
+        description="target entropy in nats; null: minus the number of action dimensions, or half of log(number of "
+        "choices)",
     )
     rate: float = Field(
         0.01,

@@ -192,8 +192,8 @@ class ProcessCollector:
         words = f"environments {lanes}: {loss.reason}"
         if seat.losses + 1 >= MAX_REPLACEMENTS:
             raise EnvError(
-                f"{words}; {MAX_REPLACEMENTS} in a row: run imitate check-env, or collect with "
-                "train.online.num_workers 0"
+                f"{words}; this worker failed {MAX_REPLACEMENTS} times in a row: run imitate check-env, "
+                "or collect with train.online.num_workers 0"
             )
         self._lost += lanes
         self._messages.append(

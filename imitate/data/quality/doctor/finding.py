@@ -47,7 +47,7 @@ class Remedy:
         drop_keys: arrays to leave out.
         rows: rows to keep, by demo.
         values: function that changes the values of an array, by array.
-        masks: new demos of filter keys; filter keys without demos are removed.
+        masks: the new list of demos of each filter key; a filter key whose list is empty is removed.
         attrs: new values of attributes of the group ``data``.
     """
 
