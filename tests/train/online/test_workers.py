@@ -271,7 +271,7 @@ def test_ten_losses_in_a_row_end_the_training(given):
         assert len(made.collector.collect(1)[2]) == 9
     lose.left = 10
     words = (
-        "environments [0, 1]: killed; 10 times in a row: run imitate check-env, or collect with "
+        "environments [0, 1]: killed; this worker failed 10 times in a row: run imitate check-env, or collect with "
         "train.online.num_workers 0"
     )
     with refused(words, error=EnvError):
