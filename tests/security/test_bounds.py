@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pickle
+import re
 import resource
 import shutil
 import socket
@@ -330,12 +331,14 @@ def test_weights_and_files_of_ranks_are_scanned_too(checkpoint, tmp_path):
 
 def test_networks_larger_than_memory_are_refused_before_they_are_made(monkeypatch):
     monkeypatch.setattr("imitate.algo.base.allocation.MOST_TENSORS", 100)
+    monkeypatch.setattr("imitate.algo.base.allocation.free_memory", lambda: 2**30)
+    of_size = "a network requires a tensor of {}, but 1.07 GB of memory are free: choose smaller layers"
     for layers, words in (
-        ([2**40], "memory are free"),
-        ([10**400], "more than 10.15 TB"),
-        ([4] * 100, "more than 100 tensors"),
+        ([2**40], of_size.format("13.2 TB")),
+        ([10**400], of_size.format("more than 10^15 TB")),
+        ([4] * 100, "the networks need more than 100 tensors: choose fewer layers"),
     ):
-        with pytest.raises(ConfigError, match=f"algo: .*{words}"):
+        with pytest.raises(ConfigError, match=f"^algo: {re.escape(words)}$"):
             tiny_algo(algo={"actor_layer_dims": layers})
 
 
