@@ -384,7 +384,7 @@ def _d3rlpy(file: Path) -> Found | None:
         "d3rlpy",
         "a model of d3rlpy",
         "it cannot be loaded here; train one on its replay buffer, with `imitate config init BUFFER.h5 --algo iql "
-        "--out my.json` and `imitate train --config my.json` (docs/from_d3rlpy.md)",
+        "--out my.json` and `imitate train --config my.json` (docs/from_other_rl.md#from-d3rlpy)",
     )
 
 
