@@ -332,7 +332,9 @@ def test_weights_and_files_of_ranks_are_scanned_too(checkpoint, tmp_path):
 def test_networks_larger_than_memory_are_refused_before_they_are_made(monkeypatch):
     monkeypatch.setattr("imitate.algo.base.allocation.MOST_TENSORS", 100)
     monkeypatch.setattr("imitate.algo.base.allocation.free_memory", lambda: 2**30)
-    of_size = "a network requires a tensor of {}, but 1.07 GB of memory are free: choose smaller layers"
+    of_size = (
+        "a network requires a tensor of {}, but 1.07 GB of memory are free: choose smaller layers"
+    )
     for layers, words in (
         ([2**40], of_size.format("13.2 TB")),
         ([10**400], of_size.format("more than 10^15 TB")),
