@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.deploy.bundle import comparison
-from imitate.deploy.bundle.comparison import (
+from imitate.deploy.bundle.exporting import (
+    SameNoise,
     compare,
     demonstrated_observations,
     random_observations,
 )
+from imitate.deploy.bundle.network import TOLERANCE, NoiseSource
 from imitate.deploy.bundle.spec import Noise
 from imitate.errors import BundleError, DatasetError
 from tests.refusals import refused
@@ -127,18 +128,18 @@ def test_both_act_in_two_episodes(execute, steps):
     np.testing.assert_array_equal(own.obs[steps], second)
 
 
-@pytest.mark.parametrize("error", [4.0 * comparison.TOLERANCE * 1.01, np.nan])
+@pytest.mark.parametrize("error", [4.0 * TOLERANCE * 1.01, np.nan])
 def test_a_difference_is_refused(error):
-    compare(Actor(), Actor(error=4.0 * comparison.TOLERANCE * 0.99), SPEC)
+    compare(Actor(), Actor(error=4.0 * TOLERANCE * 0.99), SPEC)
     with refused("acts differently from the policy in step 5 of an episode", error=BundleError):
         compare(Actor(), Actor(error=error, bias_from=5), SPEC)
 
 
 def test_the_policy_draws_the_noise_of_the_bundle():
-    noise = comparison.SameNoise(Noise(normal=3, exponential=2), 7)
+    noise = SameNoise(Noise(normal=3, exponential=2), 7)
     first = [noise("normal", (3,)), noise("exponential", (2,))]
     second = [noise("normal", (3,)), noise("exponential", (2,))]
-    drawn = comparison.NoiseSource(Noise(normal=3, exponential=2), 7)
+    drawn = NoiseSource(Noise(normal=3, exponential=2), 7)
     for found in (first, second):
         wanted = [torch.from_numpy(value) for value in drawn.draw().values()]
         for mine, theirs in zip(found, wanted, strict=True):

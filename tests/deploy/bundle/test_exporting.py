@@ -14,8 +14,7 @@ from imitate import load_config
 from imitate.data import DatasetFile
 from imitate.deploy.bundle import exporting
 from imitate.deploy.bundle.archive import read_bundle
-from imitate.deploy.bundle.comparison import SameNoise, random_observations
-from imitate.deploy.bundle.exporting import export_policy
+from imitate.deploy.bundle.exporting import SameNoise, export_policy, random_observations
 from imitate.deploy.bundle.policy import BundlePolicy
 from imitate.deploy.bundle.tracing import Draws
 from imitate.errors import BundleError, NotFiniteError, UserError
