@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from imitate.errors import CheckpointError
-from imitate.policy import structure
-from imitate.policy.structure import (
+from imitate.policy.checkpoint import (
+    DatasetStructure,
     check_extent,
     check_kinds,
     check_plain,
     check_structure,
     check_weights,
+    named_tensors,
     stored_numbers,
 )
 from imitate.system.plain_files import MAX_DEPTH
@@ -186,9 +187,9 @@ def test_numbers_that_are_not_finite_are_counted(part):
 def test_a_part_that_occurs_twice_is_checked_once():
     bad = torch.full((2,), float("nan"))
     for part in ([bad], {"w": bad}, (bad,)):
-        found = [name for name, _ in structure.named_tensors({"a": part, "b": {"c": [part]}})]
+        found = [name for name, _ in named_tensors({"a": part, "b": {"c": [part]}})]
         assert found == [f"b.c.0.{'w' if isinstance(part, dict) else 0}"]
 
 
 def test_a_dataset_counts_once_unless_the_checkpoint_says_more():
-    assert structure.DatasetStructure().weight == 1.0
+    assert DatasetStructure().weight == 1.0

@@ -37,11 +37,12 @@ from imitate.errors import CheckpointError, ConfigError, FileError, UserError, W
 from imitate.models.pretrained import read_weights
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,
+    check_extent,
     checkpoint_dict,
     load_checkpoint,
     save_checkpoint,
+    stored_numbers,
 )
-from imitate.policy.structure import check_extent, stored_numbers
 from imitate.system import memory
 from imitate.system.channel.messages import MAX_OBJECTS, Jpeg, decode, encode
 from imitate.system.channel.stream import Budget

@@ -24,9 +24,9 @@ from imitate.data.formats.convert import convert
 from imitate.deploy.comparison.trial_file import Trial, TrialFile
 from imitate.errors import ConfigError, DatasetError, UserError
 from imitate.evaluate.result import ResultsFile
-from imitate.policy.structure import _is_object
+from imitate.policy.checkpoint import _is_object
 from imitate.system.run_folder import RunFolder
-from imitate.train.interactive.dagger_file import RoundFiles
+from imitate.train.interactive.dagger import RoundFiles
 from imitate.train.metrics import MetricsFile
 from imitate.train.sweep.curves import Curve, read_curves
 from imitate.train.sweep.state import read_run, table_rows
