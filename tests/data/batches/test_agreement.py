@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from imitate.data.batches.agreement import check_agreement, check_apart, tell_of_copies
+from imitate.data.batches.build import check_agreement, check_apart, tell_of_copies
 from imitate.data.batches.store import DataSource
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
