@@ -8,7 +8,7 @@ import pytest
 
 from imitate.cli.dagger import _line
 from imitate.config import load_config
-from imitate.train.interactive.dagger_file import Round
+from imitate.train.interactive.dagger import Round
 from imitate.train.interactive.supervision import Labels, TakesOver
 from tests.calling import call
 from tests.demo_files import make_demo_file

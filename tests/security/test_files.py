@@ -21,7 +21,7 @@ from imitate.errors import ConfigError, DatasetError
 from imitate.system import plain_files
 from imitate.system.run_folder import RunFolder
 from imitate.train.console import Console
-from imitate.train.interactive.dagger_file import RoundFiles
+from imitate.train.interactive.dagger import RoundFiles
 from imitate.train.metrics import MetricsFile
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,7 @@ from imitate.data import DatasetFile, build_datasets
 from imitate.errors import ConfigError, EnvError
 from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 from imitate.train.interactive.dagger import DaggerPlan, dagger
-from imitate.train.interactive.dagger_episodes import Item, _Waiting
-from imitate.train.interactive.supervision import Labels, TakesOver, Vigilant
+from imitate.train.interactive.supervision import Item, Labels, TakesOver, Vigilant, _Waiting
 from tests.train.conftest import config_dict, env_meta, write_demos, write_expert
 
 PLAN = DaggerPlan(rounds=2, episodes=4, horizon=20, hold_steps=0, demos=1)

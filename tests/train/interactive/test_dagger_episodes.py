@@ -8,9 +8,8 @@ import pytest
 
 from imitate.crew import Done, Limits, Lost
 from imitate.errors import EnvError, RobotError, TrainingError, UserError
-from imitate.train.interactive import dagger_episodes as module
-from imitate.train.interactive.dagger_episodes import Players, Scene, SupervisedPlayer
-from imitate.train.interactive.supervision import DiscardedError
+from imitate.train.interactive import supervision as module
+from imitate.train.interactive.supervision import DiscardedError, Players, Scene, SupervisedPlayer
 from tests.refusals import refused
 
 SCENE = Scene({"env_name": "E"}, ("s", "front_image"), 5, 30, 4, "rounds")

@@ -10,7 +10,7 @@ import pytest
 
 from imitate.data import DatasetFile, Episode
 from imitate.errors import ConfigError
-from imitate.train.interactive.dagger_file import DaggerProgress, Round, RoundFiles, alike
+from imitate.train.interactive.dagger import DaggerProgress, Round, RoundFiles, alike
 from imitate.train.training_data import LABELLED
 from tests.refusals import refused
 from tests.tiny import tiny_config
