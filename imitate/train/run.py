@@ -25,14 +25,13 @@ from imitate.system.text import counted
 from imitate.train.batch_source import BatchSource
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, Forecast, duration, images_on_cpu, rate
+from imitate.train.evaluations import EvalRequest, Rollouts, Validation, calibrator_of
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
 from imitate.train.metrics import Debug, EpochMeans, MetricsFile, RunLogger
 from imitate.train.outcomes import rollout_entry
 from imitate.train.resume import restored
-from imitate.train.rollouts import EvalRequest, Rollouts
 from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
-from imitate.train.validation import Validation, calibrator_of
 
 MAX_ROLLBACKS = 3
 PRETRAINING = "update {done}/{total} from demonstrations alone, before the first step"

@@ -9,9 +9,9 @@ import pytest
 from imitate.evaluate.result import EpisodeResult, EvalResult
 from imitate.evaluate.worker import EvaluationCancelledError
 from imitate.system.run_folder import create_run_folder
-from imitate.train import rollouts as module
+from imitate.train import evaluations as module
 from imitate.train.console import Console
-from imitate.train.rollouts import Rollouts
+from imitate.train.evaluations import Rollouts
 
 
 class Pool:

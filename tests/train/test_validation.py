@@ -11,9 +11,14 @@ import torch
 from imitate.config import load_config
 from imitate.data import SequenceDataset, build_datasets
 from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
-from imitate.train import validation
-from imitate.train.rollouts import BackgroundEvaluations, EvalRequest
-from imitate.train.validation import Validation, acted, action_error
+from imitate.train import evaluations
+from imitate.train.evaluations import (
+    BackgroundEvaluations,
+    EvalRequest,
+    Validation,
+    acted,
+    action_error,
+)
 
 from .conftest import config_dict, write_expert
 
@@ -92,7 +97,7 @@ def test_a_policy_acts_in_steps_that_have_all_frames():
     [(9, 6, 2, 4), (9, 8, 2, 4), (9, 100, 3, 4), (3, 100, 1, 3)],
 )
 def test_a_calibration_reads_no_more_than_it_needs(monkeypatch, samples, most, batches, size):
-    monkeypatch.setattr(validation, "MOST_STEPS", most)
+    monkeypatch.setattr(evaluations, "MOST_STEPS", most)
     read, modes = [], []
 
     def loader(given, order, workers, device):
@@ -107,19 +112,19 @@ def test_a_calibration_reads_no_more_than_it_needs(monkeypatch, samples, most, b
         policy.last_extras = {"uncertainty": values}
         yield 0, None, torch.arange(size) != 1
 
-    monkeypatch.setattr(validation, "make_loader", loader)
-    monkeypatch.setattr(validation, "acted", acts)
-    monkeypatch.setattr(validation, "RolloutPolicy", lambda algo: SimpleNamespace())
+    monkeypatch.setattr(evaluations, "make_loader", loader)
+    monkeypatch.setattr(evaluations, "acted", acts)
+    monkeypatch.setattr(evaluations, "RolloutPolicy", lambda algo: SimpleNamespace())
     config = SimpleNamespace(train=SimpleNamespace(batch_size=4, seed=1, frame_stack=2))
     algo = SimpleNamespace(
         nets=SimpleNamespace(training=True), set_train=lambda: modes.append("train")
     )
-    found = validation.Calibrator(config, range(samples), "cpu", held_out=True).run(algo)
+    found = evaluations.Calibrator(config, range(samples), "cpu", held_out=True).run(algo)
     values = [10.0 * n + x for n in range(batches) for x in range(size) if x != 1][:most]
     assert (found["values"].tolist(), found["held_out"]) == (values, True)
     assert (len(read), read[0], modes) == (batches, size, ["train"])
     algo.nets.training = False
-    validation.Calibrator(config, range(samples), "cpu", held_out=False).run(algo)
+    evaluations.Calibrator(config, range(samples), "cpu", held_out=False).run(algo)
     assert modes == ["train"]
 
 
@@ -129,7 +134,7 @@ def test_a_calibration_is_for_policies_with_an_uncertainty_and_demonstrations(de
     def made(train, valid, gives=True):
         setup = SimpleNamespace(config=None, device="cpu", train_set=train, valid_set=valid)
         setup.algo = SimpleNamespace(gives_uncertainty=gives)
-        return validation.calibrator_of(setup)
+        return evaluations.calibrator_of(setup)
 
     assert made(dataset, None, gives=False) is None
     assert made(range(9), None) is None and made(None, None) is None
