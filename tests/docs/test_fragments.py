@@ -15,7 +15,7 @@ from imitate.deploy.robot import robot
 from imitate.envs.experts import expert
 from imitate.errors import ConfigError
 from imitate.models import key_encoder
-from imitate.models.preprocessing import table
+from imitate.models.preprocessing.steps import ENTRY_POINTS, make_steps
 from tests.docs.pages import PAGES, blocks
 
 if sys.version_info >= (3, 11):
@@ -29,7 +29,7 @@ IMAGES = (3, 84, 84)
 WRITTEN_ON_THE_PAGE = {"log_force"}
 """Preprocessing steps of an example; tests/examples/test_own_step.py installs it and trains with the block."""
 GROUPS = {
-    *(algorithms.ENTRY_POINTS, key_encoder.ENTRY_POINTS, table.ENTRY_POINTS),
+    *(algorithms.ENTRY_POINTS, key_encoder.ENTRY_POINTS, ENTRY_POINTS),
     *(registry.ENTRY_POINTS, expert.GROUP, robot.ROBOTS, robot.TELEOPERATORS),
 }
 """Entry point groups that pages name."""
@@ -48,7 +48,7 @@ def check(text):
     tree = tree_of(text)
     config = expand_all([copy.deepcopy(tree)])[0][0].config  # of its values to try
     steps = tree.get("train", {}).get("preprocess", [])
-    table.make_steps([one for one in steps if one.get("step") not in WRITTEN_ON_THE_PAGE])
+    make_steps([one for one in steps if one.get("step") not in WRITTEN_ON_THE_PAGE])
     if "rgb" in tree.get("observation", {}).get("encoder", {}):
         section = config.observation.encoder["rgb"].to_dict()
         section["core_kwargs"].get("backbone_kwargs", {}).pop("pretrained", None)  # a file

@@ -12,8 +12,8 @@ from imitate.errors import ConfigError
 from imitate.functional.rotations import FORMS, axis_angle_to_matrix
 from imitate.models.fitting import MeasuredStats, fit_actions, fit_obs
 from imitate.models.preprocess import Preprocess
+from imitate.models.preprocessing.coordinates import Rotation6d, SinCos
 from imitate.models.preprocessing.measuring import Sample
-from imitate.models.preprocessing.rotations import Rotation6d, SinCos
 from imitate.models.preprocessing.step import Space, Spec
 
 SHAPES = {"pos": (3,), "quat": (4,)}

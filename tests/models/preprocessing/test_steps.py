@@ -14,7 +14,7 @@ from imitate.models.key_encoder import TokenCore
 from imitate.models.preprocess import Preprocess
 from imitate.models.preprocessing.measuring import Sample
 from imitate.models.preprocessing.step import PreprocessStep
-from imitate.models.preprocessing.table import STEPS
+from imitate.models.preprocessing.steps import STEPS
 
 SHAPES = {"pos": (3,), "grip": (2,), "camera": (4, 6, 3), "text": (8,)}
 MODALITIES = {"pos": "low_dim", "grip": "low_dim", "camera": "rgb", "text": "low_dim"}
