@@ -29,9 +29,8 @@ from imitate.evaluate.named_rewards import RewardSums
 from imitate.evaluate.result import EpisodeResult, failed_episode
 from imitate.evaluate.settings import EpisodePlan, Lateness
 from imitate.evaluate.video import FrameRecorder, OnFrames
-from imitate.policy.asynchronous import GUIDANCE
+from imitate.policy.asynchronous import GUIDANCE, ChunkCounts, ChunkPlayer, Ticket
 from imitate.policy.checks import check_rate
-from imitate.policy.chunks import ChunkCounts, ChunkPlayer, Ticket
 from imitate.policy.rollout_policy import RolloutPolicy, not_trained
 from imitate.system.processes import Beat, cpu_model
 from imitate.system.seeding import seeded

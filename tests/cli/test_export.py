@@ -16,8 +16,7 @@ from imitate.deploy import BundlePolicy
 from imitate.deploy.bundle.served import ServedBundle
 from imitate.deploy.server.client import RemotePolicy
 from imitate.deploy.server.server import PolicyServer
-from imitate.policy import chunks
-from imitate.policy.asynchronous import GUIDANCE
+from imitate.policy.asynchronous import GUIDANCE, Join
 from tests.tiny import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +72,7 @@ def test_a_robot_runs_a_bundle(imitate, folder, words):
 
 
 def test_joins_are_those_that_there_are():
-    assert (*get_args(chunks.Join), *GUIDANCE) == JOINS
+    assert (*get_args(Join), *GUIDANCE) == JOINS
 
 
 def test_info_shows_a_bundle(imitate, folder):

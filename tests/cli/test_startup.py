@@ -26,7 +26,7 @@ try:
 except SystemExit as end:
     assert not end.code
 assert loaded() == []
-import imitate.deploy.server.client, imitate.policy.chunks, imitate.deploy.robot.limits  # what a client imports
+import imitate.deploy.server.client, imitate.policy.asynchronous, imitate.deploy.robot.limits  # what a client imports
 import imitate.cli.robot.run, imitate.deploy.check.first_look, imitate.deploy.bundle.policy, imitate.deploy.robot.loop
 assert loaded() == ["numpy"]
 import imitate.crew.serving, imitate.collect.demonstrate  # what workers import

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from imitate.errors import UserError
-from imitate.policy.chunks import ChunkCounts, ChunkPlayer, DelayEstimate, Ticket
+from imitate.policy.asynchronous import ChunkCounts, ChunkPlayer, DelayEstimate, Ticket
 
 
 def chunk(first, count=6):
