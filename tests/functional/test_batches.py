@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from imitate.algo.base.rows import by_parts, join_rows, num_rows, select_rows
-from imitate.functional.kernels import kernels_apply, layers
+from imitate.functional import kernels
+from imitate.functional.kernels import kernels_apply
 from imitate.functional.transfer import to_device
 from imitate.models.preprocessing.step import columns
 
@@ -82,9 +83,9 @@ def test_kernels_apply_to_plain_code_alone_and_where_they_are_not_switched_off(m
     noted(torch.ones(2))
     monkeypatch.undo()
     monkeypatch.setenv("IMITATE_KERNELS", "0")
-    layers.switched_on.cache_clear()
+    kernels.switched_on.cache_clear()
     noted(torch.ones(2))
     monkeypatch.undo()
-    layers.switched_on.cache_clear()
+    kernels.switched_on.cache_clear()
     noted(torch.ones(2))
     assert found == [True, False, False, False, False, False, True]

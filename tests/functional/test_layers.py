@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from imitate.functional.kernels import layers
-from imitate.functional.kernels.layers import FastLinear, linear, linears
+from imitate.functional import kernels
+from imitate.functional.kernels import FastLinear, linear, linears
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="a torch with oneDNN"
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.skipif(
 def calls(monkeypatch):
     """Shapes of the matrices that oneDNN multiplies, whatever this processor is."""
     shapes = []
-    product = layers.onednn_product
+    product = kernels.onednn_product
 
     def counted(a, b, bias=None):
         shapes.append((tuple(a.shape), tuple(b.shape)))
         return product(a, b, bias)
 
-    monkeypatch.setattr(layers, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(layers, "onednn_product", counted)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(kernels, "onednn_product", counted)
     return shapes
 
 
@@ -129,7 +129,7 @@ def test_small_and_foreign_products_are_torchs_own(calls, monkeypatch):
         patch.setattr(torch.backends.mkldnn, "enabled", False)
         linear(x, weight, bias)
     assert not calls
-    monkeypatch.setattr(layers, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: False)
     linear(x, weight, bias)
     assert not calls
 
@@ -147,6 +147,6 @@ def test_small_and_foreign_products_are_torchs_own(calls, monkeypatch):
 def test_the_processor_decides(monkeypatch, capabilities, faster):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    assert layers.onednn_is_faster.__wrapped__() is faster
+    assert kernels.onednn_is_faster.__wrapped__() is faster
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
-    assert not layers.onednn_is_faster.__wrapped__()  # torch then multiplies with another library
+    assert not kernels.onednn_is_faster.__wrapped__()  # torch then multiplies with another library

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from imitate.functional.kernels import short_convolution
-from imitate.functional.kernels.short_convolution import (
+from imitate.functional import kernels
+from imitate.functional.kernels import (
     convolution_over_images,
     convolution_over_time,
 )
@@ -16,7 +16,7 @@ def processor(monkeypatch):
     """Choose the limits of a processor, whatever this one is: with AVX-512 unless a test says otherwise."""
 
     def choose(kind):
-        monkeypatch.setattr(short_convolution, "_has_avx2_alone", lambda: kind == "AVX2")
+        monkeypatch.setattr(kernels, "_has_avx2_alone", lambda: kind == "AVX2")
 
     choose("AVX-512")
     return choose
@@ -44,8 +44,8 @@ def test_a_short_convolution_has_the_gradients_of_conv2d(
     steps, size, stride, with_bias, kind, processor, monkeypatch
 ):
     processor(kind)
-    monkeypatch.setattr(short_convolution, "WHOLE_KERNEL", 1)
-    monkeypatch.setattr(short_convolution, "LEAST_RESULTS", 1)
+    monkeypatch.setattr(kernels, "WHOLE_KERNEL", 1)
+    monkeypatch.setattr(kernels, "LEAST_RESULTS", 1)
     x = torch.randn(3, 6, 1, steps, dtype=torch.float64, requires_grad=True)
     kernel = stored(4, 6, size)
     bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if with_bias else None
@@ -70,7 +70,7 @@ def test_a_short_convolution_has_the_gradients_of_conv2d(
 def test_a_frozen_kernel_and_a_long_sequence_take_conv2d(monkeypatch):
     used = []
     monkeypatch.setattr(
-        short_convolution.ProductConvolution,
+        kernels.ProductConvolution,
         "apply",
         lambda x, *rest: used.append(x.shape[-1]) or x,
     )
@@ -84,7 +84,7 @@ def test_a_frozen_kernel_and_a_long_sequence_take_conv2d(monkeypatch):
     convolution_over_time(torch.randn(2, 4, 1, 4), kernel, bias, 1, learning=False)
     assert used == []
     convolution_over_time(torch.randn(2, 4, 1, 8), kernel, bias, 2)
-    monkeypatch.setattr(short_convolution, "LARGE_KERNEL", 16)
+    monkeypatch.setattr(kernels, "LARGE_KERNEL", 16)
     convolution_over_time(torch.randn(2, 4, 1, 16), kernel, bias, 1)
     assert used == [8, 16]
 
@@ -111,10 +111,10 @@ def test_small_images_have_the_gradients_of_conv2d_of_both_orders(
     image, window, stride, padding, with_bias, kind, processor, monkeypatch
 ):
     processor(kind)
-    monkeypatch.setattr(short_convolution, "LARGE_IMAGE_KERNEL", 1)
-    monkeypatch.setattr(short_convolution, "WHOLE_KERNEL", 1)
-    monkeypatch.setattr(short_convolution, "WHOLE_RESULTS", 100)
-    monkeypatch.setattr(short_convolution, "LEAST_RESULTS", 1)
+    monkeypatch.setattr(kernels, "LARGE_IMAGE_KERNEL", 1)
+    monkeypatch.setattr(kernels, "WHOLE_KERNEL", 1)
+    monkeypatch.setattr(kernels, "WHOLE_RESULTS", 100)
+    monkeypatch.setattr(kernels, "LEAST_RESULTS", 1)
     x = torch.randn(2, 3, *image, dtype=torch.float64, requires_grad=True)
     kernel = torch.randn(4, 3, *window, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if with_bias else None
@@ -139,7 +139,7 @@ def test_small_images_have_the_gradients_of_conv2d_of_both_orders(
 def test_small_kernels_large_images_and_frozen_kernels_take_conv2d(monkeypatch):
     used = []
     monkeypatch.setattr(
-        short_convolution.ProductConvolution,
+        kernels.ProductConvolution,
         "apply",
         lambda x, *rest: used.append(tuple(x.shape)) or x,
     )
@@ -162,7 +162,7 @@ def test_with_avx2_alone_the_number_of_results_decides(processor, monkeypatch):
     processor("AVX2")
     used = []
     monkeypatch.setattr(
-        short_convolution.ProductConvolution,
+        kernels.ProductConvolution,
         "apply",
         lambda x, kernel, bias, stride, padding, whole: used.append((len(x), whole)) or x,
     )
@@ -184,10 +184,8 @@ def test_with_avx2_alone_the_number_of_results_decides(processor, monkeypatch):
 def test_without_gradients_large_kernels_are_products_too(processor, monkeypatch):
     x, kernel, bias = torch.randn(4, 512, 1, 4), torch.randn(512, 512, 3) / 40, torch.randn(512)
     products = []
-    product = short_convolution.product
-    monkeypatch.setattr(
-        short_convolution, "product", lambda *given: products.append(1) or product(*given)
-    )
+    product = kernels.product
+    monkeypatch.setattr(kernels, "product", lambda *given: products.append(1) or product(*given))
     kernel.requires_grad_()
     with torch.no_grad():
         wanted = convolution_over_time(x, kernel, bias, 1)

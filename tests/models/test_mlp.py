@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from imitate.functional.kernels import layers
-from imitate.functional.kernels.layers import FastLinear, PackedLinear, has_int8, pack_linears
+from imitate.functional import kernels
+from imitate.functional.kernels import FastLinear, PackedLinear, has_int8, pack_linears
 from imitate.models.mlp import MLP, FullPrecisionLinear, MultiHeadMLP
 from imitate.models.precision import CPU_COMPUTES_BF16
 
@@ -69,7 +69,7 @@ needs_onednn = pytest.mark.skipif(
 
 @pytest.fixture
 def faster(monkeypatch):
-    monkeypatch.setattr(layers, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
 
 
 def make_net():
@@ -84,7 +84,7 @@ def make_net():
 def test_training_is_the_same_up_to_rounding(faster):
     net = make_net()
     fast = copy.deepcopy(net)
-    layers.with_fast_linears(fast)
+    kernels.with_fast_linears(fast)
     kinds = [type(layer) for layer in fast if not isinstance(layer, nn.ReLU)]
     assert kinds == [FastLinear, FastLinear, FullPrecisionLinear]  # it has its own forward pass
     assert list(fast.state_dict()) == list(net.state_dict())
@@ -104,7 +104,7 @@ def test_training_is_the_same_up_to_rounding(faster):
 def test_parameters_are_shared_and_the_mode_is_kept(faster):
     net = make_net().eval()
     weight = net[0].weight
-    layers.with_fast_linears(net)
+    kernels.with_fast_linears(net)
     assert net[0].weight is weight and not net[0].training
 
 
@@ -113,7 +113,7 @@ def test_parameters_are_shared_and_the_mode_is_kept(faster):
 def test_hooks_stay_as_of_a_spectral_norm(faster):
     net = nn.Sequential(nn.utils.spectral_norm(nn.Linear(256, 128)))
     before = list(net.state_dict())
-    layers.with_fast_linears(net)
+    kernels.with_fast_linears(net)
     assert type(net[0]) is FastLinear
     assert list(net.state_dict()) == before
     net(torch.randn(200, 256)).sum().backward()
@@ -122,9 +122,9 @@ def test_hooks_stay_as_of_a_spectral_norm(faster):
 
 @needs_onednn
 def test_elsewhere_nothing_is_replaced(monkeypatch):
-    monkeypatch.setattr(layers, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: False)
     net = make_net()
-    layers.with_fast_linears(net)
+    kernels.with_fast_linears(net)
     assert type(net[0]) is nn.Linear
 
 
@@ -158,11 +158,11 @@ def test_large_layers_are_replaced_and_give_the_same(shape, dtype, tolerance, mo
     assert packed.state_dict().keys() == net.state_dict().keys()
     x = torch.randn(shape)
     plain, linear = [], nn.functional.linear
-    monkeypatch.setattr(layers, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: False)
     with torch.inference_mode():
         wanted = net(x)
         monkeypatch.setattr(
-            layers.F, "linear", lambda x, *rest: plain.append(len(rest[0])) or linear(x, *rest)
+            kernels.F, "linear", lambda x, *rest: plain.append(len(rest[0])) or linear(x, *rest)
         )
         y = packed(x)
     torch.testing.assert_close(y, wanted, atol=tolerance, rtol=0)
@@ -174,10 +174,10 @@ def test_large_layers_are_replaced_and_give_the_same(shape, dtype, tolerance, mo
 
 @needs_int8
 def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call(monkeypatch):
-    monkeypatch.setattr(layers, "FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(kernels, "FEWEST_WEIGHTS", 1)
     # Inputs from 0 to the number of steps and weights -127 to 127 are whole steps already: nothing is lost. A second
     # row of weights of another size has its own steps, so it is as exact.
-    steps = 127 if layers.needs_reduced_range() else 255
+    steps = 127 if kernels.needs_reduced_range() else 255
     weight = torch.stack([torch.arange(-127.0, 128.0), 1e-3 * torch.arange(127.0, -128.0, -1.0)])
     layer = nn.Linear(255, 2)
     layer.weight.data, layer.bias.data = weight, torch.tensor([1.0, 2.0])
@@ -247,7 +247,7 @@ def test_hooks_stay_and_weights_that_a_hook_computes_are_not_copied():
 
 @pytest.mark.parametrize("name", ["_available", "switched_on"])
 def test_without_onednn_or_the_switch_nothing_is_replaced(name, monkeypatch):
-    monkeypatch.setattr(layers, name, lambda: False)
+    monkeypatch.setattr(kernels, name, lambda: False)
     net = make_packed_net()
     pack_linears(net)
     assert type(net[0]) is nn.Linear

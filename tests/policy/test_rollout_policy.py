@@ -10,7 +10,7 @@ import torch
 import imitate
 from imitate import RolloutPolicy, policy_from_checkpoint
 from imitate.errors import NotFiniteError, UserError
-from imitate.functional.kernels.layers import PackedLinear
+from imitate.functional.kernels import PackedLinear
 from imitate.models.precision import CPU_COMPUTES_BF16
 from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict
