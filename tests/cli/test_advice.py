@@ -54,7 +54,7 @@ train/first_config | config init
 train/fqe | eval
 train/interactive/ | dagger
 train/online/ | train
-train/rollouts train/training_data | train, sweep
+train/evaluations train/training_data | train, sweep
 train/resume train/trainer system/ranks | train
 train/setup | train, sweep
 train/sweep/ | plot
