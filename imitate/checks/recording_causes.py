@@ -191,7 +191,8 @@ def _of_offset(
     """Test whether the first values of the episodes, which no action has changed, are all shifted to one side.
 
     If at least two episodes that begin outside the range of the training are solved (``reached`` has their first
-    values), an object really is there, and the sensor is right.
+    values), an object really is there, and the sensor is right. A sensor of the robot itself is shifted if its first
+    values are; objects that begin outside the range in most episodes are more likely at another place.
 
     The score grows with the certainty of the shift and with the share of episodes that begin outside the range only
     because of the shift. If all failures begin within the range, they may as well come from starts that are rare in
@@ -221,7 +222,11 @@ def _of_offset(
     of_robot = follows is not None and bool(follows[worst])
     moved = alike.all() and (of_robot or not there_indeed)
     rare = not outside and not of_robot
-    kind = "coverage" if rare else "offset" if moved and outside > 0 else "other starts"
+    kind = (
+        "coverage" if rare else "offset" if moved and (outside > 0 or of_robot) else "other starts"
+    )
+    if kind == "offset" and follows is not None and not of_robot and outside >= _ELSEWHERE:
+        kind = "outside"
     return scored(
         kind,
         certain + (outside / by_chance if back < 0.5 * outside else 0.0),
@@ -239,6 +244,8 @@ _CONSTANT_ADVICE = (
 )
 _WIDER = 20.0
 """The interquartile ranges of first values in N episodes may differ by a factor of 1 + 20 / N by chance."""
+_ELSEWHERE = 0.8
+"""Share of episodes that begin outside the training's range from which on objects are taken to be elsewhere."""
 _SHIFTED = 6.0
 """Shift of first values, in standard errors, that recordings of healthy policies do not reach."""
 

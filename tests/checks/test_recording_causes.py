@@ -220,6 +220,28 @@ def test_an_object_at_which_episodes_are_solved_is_there_indeed(solved, follows,
     assert ranked(found)[0].kind == kind
 
 
+@pytest.mark.parametrize(
+    ("shift", "of_robot", "kind"),
+    [
+        (9.0, False, "outside"),
+        (9.0, True, "offset"),
+        (0.9, True, "offset"),
+        (0.9, False, "coverage"),
+    ],
+)
+def test_objects_far_outside_are_elsewhere_but_a_shifted_joint_has_a_wrong_sensor(
+    shift, of_robot, kind
+):
+    rng = np.random.default_rng(3)
+    shown = [rng.normal(0, 0.3, (1, 1)) + rng.normal(0, 1, (30, 1)) for _ in range(40)]
+    for demo in shown:
+        demo[0] = rng.normal(0, 0.1, 1)
+    moved = [demo + shift for demo in shown[:10]]
+    causes = of_vectors("q", moved, range_of(shown), shown, None, np.array([of_robot]))
+    (found,) = [cause for cause in causes if "begins" in cause.words and "away" in cause.words]
+    assert (found.kind, found.is_named) == (kind, True)
+
+
 @pytest.mark.parametrize(("follows", "named"), [((True, False), True), ((False, False), False)])
 def test_only_a_number_of_the_robot_has_to_vary_in_each_episode(follows, named):
     rng = np.random.default_rng(2)
