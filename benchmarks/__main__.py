@@ -108,9 +108,7 @@ def machine() -> dict[str, Any]:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": cpu,
         "cores": os.cpu_count(),
-        "load": [round(value, 2) for value in os.getloadavg()]
-        if hasattr(os, "getloadavg")
-        else None,
+        "load": [round(value, 2) for value in os.getloadavg()],
         "python": platform.python_version(),
         "torch": torch.__version__,
         "imitate": imitate.__version__,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from imitate.data import DatasetFile, DatasetWriter, Episode
-from imitate.data.file.image_codec import ImageStorage
 
 OBS_DIMS = {"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10}
 OBS_KEYS = tuple(OBS_DIMS)
@@ -26,28 +23,19 @@ def find_or_make(folder: Path, given: Path | None = None) -> Path:
     return made_up(folder / "made_up.hdf5", [42] * 200)
 
 
-def noise(random: np.random.Generator, steps: int) -> NDArray[np.uint8]:
-    """Return images of noise, which cannot be compressed: (steps, 84, 84, 3)."""
-    return random.integers(0, 256, (steps, 84, 84, 3), np.uint8)
-
-
-def made_up(
-    path: Path,
-    lengths: list[int],
-    image_keys: tuple[str, ...] = (),
-    image_of: Callable[[np.random.Generator, int], NDArray[np.uint8]] = noise,
-    image_storage: ImageStorage = "raw",
-) -> Path:
-    """Write random numbers in the shapes of Lift, float32, with 84 x 84 images on request."""
+def made_up(path: Path, lengths: list[int], image_keys: tuple[str, ...] = ()) -> Path:
+    """Write random numbers in the shapes of Lift, float32, with 84 x 84 images of noise on request."""
     random = np.random.default_rng(0)
     env_meta = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": ["Panda"]}}
-    with DatasetWriter(path, env_meta, overwrite=True, image_storage=image_storage) as writer:
+    with DatasetWriter(path, env_meta, overwrite=True) as writer:
         for steps in lengths:
             obs = {
                 key: random.standard_normal((steps, dim), np.float32)
                 for key, dim in OBS_DIMS.items()
             }
-            images = {key: image_of(random, steps) for key in image_keys}
+            images = {
+                key: random.integers(0, 256, (steps, 84, 84, 3), np.uint8) for key in image_keys
+            }
             last = np.arange(steps) == steps - 1
             writer.append_episode(
                 Episode(

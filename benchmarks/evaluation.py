@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from benchmarks.peer import Bench
 from benchmarks.row import Row
+from benchmarks.trained import IMITATE, train_command
 
 EPISODES = 60
-IMITATE = (sys.executable, "-m", "imitate.cli.main")
 
 
 def run(bench: Bench) -> list[Row]:
@@ -33,10 +32,9 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _train(bench: Bench) -> Path:
-    command = [*IMITATE, "train", "--config", "robosuite/lift/bc", "--dataset", str(bench.data)]
-    command += ["--quiet", "--json", "--output-dir", str(bench.folder / "runs")]
-    command += ["--set", "experiment.rollout.enabled=false"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        train_command(bench, "--json"), check=True, stdout=subprocess.PIPE, text=True
+    )
     return Path(json.loads(done.stdout)["checkpoint"])
 
 

@@ -30,11 +30,11 @@ import torch
 
 from benchmarks.__main__ import machine
 from benchmarks.demos import OBS_KEYS, find_or_make, made_up, words
-from benchmarks.image_step import config_of as image_config
-from benchmarks.measuring import Contestant, Spent, all_rounds, timed
+from benchmarks.image_step import image_config
+from benchmarks.measuring import Contestant, all_rounds, timed
 from benchmarks.online_step import ROLLOUT, ppo_rounds, sac_updates
 from benchmarks.peer import Peer, stable_baselines
-from benchmarks.peer_images import CAMERAS
+from benchmarks.peer_cases import CAMERAS
 from benchmarks.trained import make_config, steps_of
 from imitate.config import Config, load_config
 from imitate.train.devices import device_in_use
@@ -114,11 +114,11 @@ class Figures:
     def times(self) -> float | None:
         """Return our fastest median divided by the peer's, or None if one of them is missing."""
         ours = [statistics.median(v) for k, v in self.per_s.items() if k != "peer"]
-        return max(ours) / statistics.median(self.per_s["peer"]) if ours and self._peer else None
-
-    @property
-    def _peer(self) -> bool:
-        return "peer" in self.per_s
+        return (
+            max(ours) / statistics.median(self.per_s["peer"])
+            if ours and "peer" in self.per_s
+            else None
+        )
 
     @property
     def met(self) -> bool | None:
@@ -246,7 +246,7 @@ def _measured(
             continue  # compilation takes minutes, and differs from a GPU's
         try:
             iterate = _iterate(case, peers.of(name), device, changes, dry)
-            ours = _to_the_end(iterate, device)
+            ours = timed(iterate, str(device))
             ours(1)
         except Exception as error:  # the other figures are still measured
             figures.errors[variant] = _message(error)
@@ -283,24 +283,6 @@ def _iterate(
     config = case.config(data).with_overrides(changes | ({"train.batch_size": 4} if dry else {}))
     torch.manual_seed(0)
     return steps_of(build(config, device), drop_last=True)
-
-
-def _to_the_end(iterate: Callable[[int], None], device: torch.device) -> Contestant:
-    """Return a function that waits for the GPU before and after its steps."""
-
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    def whole(n: int) -> None:
-        iterate(n)
-        wait()
-
-    def run(n: int) -> Spent:
-        wait()
-        return timed(whole)(n)
-
-    return run
 
 
 def _device_words(device: torch.device) -> str:

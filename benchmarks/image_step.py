@@ -7,19 +7,17 @@ ResNet-18 and spatial softmax.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.demos import made_up
 from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.peer import Bench
-from benchmarks.peer_images import BATCH_SIZE, CAMERAS, CROP, LOW_DIM
+from benchmarks.peer_cases import CAMERAS, CROP, IMAGE_BATCH_SIZE, LOW_DIM
 from benchmarks.row import Row
-from benchmarks.trained import data_alone, steps_of
-from imitate.config import Config, load_config
+from benchmarks.trained import config_of, data_alone, setup_of, steps_of
+from imitate.config import Config
 from imitate.models.precision import has_fast_bf16
-from imitate.train.setup import Setup, build, resolve
 
 CASE = "step_image"
 ROUNDS = 15
@@ -34,9 +32,9 @@ def run(bench: Bench) -> list[Row]:
     data = made_up(bench.folder / "images.hdf5", [42] * 20, CAMERAS)
     precisions = ("fp32", "bf16") if has_fast_bf16(torch.device("cpu")) else ("fp32",)
     contestants: dict[str, Contestant] = {
-        name: timed(steps_of(_setup(data, name))) for name in precisions
+        name: timed(steps_of(setup_of(image_config(data, name)))) for name in precisions
     }
-    contestants["data"] = data_alone(_setup(data, "fp32"))
+    contestants["data"] = data_alone(setup_of(image_config(data, "fp32")))
     contestants |= bench.peer.contestants(CASE, data)
     n = dict.fromkeys(contestants, 1) | {"data": BATCHES}
     spent = compare(contestants, n, ROUNDS)
@@ -52,31 +50,21 @@ def run(bench: Bench) -> list[Row]:
     return rows
 
 
-def config_of(data: Path, precision: str, **train: Any) -> Config:
-    """Return BC from two cameras with robomimic's encoder; ``train`` has further options of that section."""
-    tree = {
-        "algo_name": "bc",
-        "experiment": {"name": "benchmark", "rollout": {"enabled": False}},
-        "train": {"batch_size": BATCH_SIZE, "precision": precision, "cuda": False, **train},
-        "observation": {
-            "modalities": {"obs": {"low_dim": list(LOW_DIM), "rgb": list(CAMERAS)}},
-            "encoder": {
-                "rgb": {
-                    "core_class": "VisualCore",
-                    "core_kwargs": {
-                        "backbone_class": "ResNet18Conv",
-                        "pool_class": "SpatialSoftmax",
-                        "feature_dimension": 64,
-                    },
-                    "obs_randomizer_class": "CropRandomizer",
-                    "obs_randomizer_kwargs": {"crop_height": CROP, "crop_width": CROP},
-                }
-            },
+def image_config(data: Path, precision: str) -> Config:
+    """Return BC from two cameras with robomimic's encoder."""
+    encoder = {
+        "core_class": "VisualCore",
+        "core_kwargs": {
+            "backbone_class": "ResNet18Conv",
+            "pool_class": "SpatialSoftmax",
+            "feature_dimension": 64,
         },
+        "obs_randomizer_class": "CropRandomizer",
+        "obs_randomizer_kwargs": {"crop_height": CROP, "crop_width": CROP},
     }
-    return resolve(load_config(tree), data, None)
-
-
-def _setup(data: Path, precision: str) -> Setup:
-    torch.manual_seed(0)
-    return build(config_of(data, precision), torch.device("cpu"))
+    observation = {
+        "modalities": {"obs": {"low_dim": list(LOW_DIM), "rgb": list(CAMERAS)}},
+        "encoder": {"rgb": encoder},
+    }
+    train = {"batch_size": IMAGE_BATCH_SIZE, "precision": precision}
+    return config_of(data, "bc", train, observation=observation)

@@ -52,37 +52,27 @@ def jobs(inputs: Path) -> dict[str, Job]:
         inputs: folder with the files of :func:`write_inputs` and, for ``eval`` and ``render``, the undisturbed
             results of ``online`` and ``collect``.
     """
+    online, features = _train(inputs, "online"), _train(inputs, "features")
+    collect, render = _collect, _render(inputs)
     made = [
-        Job(
-            "collect",
-            _collect,
-            lambda at: [*_collect(at), "--resume"],
-            _demonstrations,
-            is_done=_has_file,
-        ),
+        Job("collect", collect, _and_resume(collect), _demonstrations, is_done=_has_file),
         Job(
             "online",
-            _online(inputs),
-            _resumed(_online(inputs), "sac"),
+            online,
+            _resumed(online, "sac"),
             lambda at: _training(at, "sac"),
             is_alike=learned_alike,
         ),
         Job(
             "features",
-            _features(inputs),
-            _resumed(_features(inputs), "features"),
+            features,
+            _resumed(features, "features"),
             lambda at: (_training(at, "features"), _computed_features(at)),
             goes_on_ray=False,
         ),
         Job("sweep", _sweep(inputs), _sweep(inputs), _trainings, is_alike=_all_learned_alike),
         Job("eval", _eval(inputs), _eval(inputs), _evaluations),
-        Job(
-            "render",
-            _render(inputs),
-            lambda at: [*_render(inputs)(at), "--resume"],
-            _demonstrations,
-            is_done=_has_file,
-        ),
+        Job("render", render, _and_resume(render), _demonstrations, is_done=_has_file),
     ]
     return {job.name: job for job in made}
 
@@ -105,71 +95,42 @@ def write_inputs(folder: Path) -> None:
             obs, ends = rng.normal(size=(200, 3)).astype(np.float32), np.zeros(200, dtype=bool)
             rewards = np.zeros(200, np.float32)
             writer.append_episode(Episode({"flat": obs}, obs[:, :1] / 9, rewards, ends, ends))
-    common = {
-        "logging": {"log_tb": False},
-        "render_video": False,
-        "save": {"every_n_epochs": None, "every_n_seconds": 0.2},
-    }
     rollout = {"enabled": True, "n": 2, "horizon": 100, "rate": 2, "num_workers": 1}
-    small = {"cuda": False, "num_threads": 1, "seed": 3}
     flat = {"modalities": {"obs": {"low_dim": ["flat"]}}}
-    sac = {
-        "algo_name": "sac",
-        "experiment": {**common, "name": "sac", "epoch_every_n_steps": 200, "rollout": rollout},
-        "train": {
-            **small,
-            "batch_size": 16,
-            "num_epochs": 8,
-            "online": {
-                **{"env": ENV, "num_envs": 2, "num_workers": 2, "collect_steps": 10},
-                **{"warmup_steps": 200, "update_ratio": 0.2, "buffer_size": 2000},
-            },
-        },
-        "algo": {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}},
-        "observation": flat,
-    }
-    bc = {
-        "algo_name": "bc",
-        "experiment": {
-            **common,
-            "name": "bc",
-            "epoch_every_n_steps": 100,
-            "rollout": {**rollout, "rate": 10},
-        },
-        "train": {
-            **small,
-            "seed": [1, 2],
-            "data": str(folder / "sweep.hdf5"),
-            "batch_size": 16,
-            "num_epochs": 20,
-        },
-        "algo": {"actor_layer_dims": [16]},
-        "observation": flat,
+    online = {
+        **{"env": ENV, "num_envs": 2, "num_workers": 2, "collect_steps": 10},
+        **{"warmup_steps": 200, "update_ratio": 0.2, "buffer_size": 2000},
     }
     trunk = {"backbone_class": "VC1", "pool_class": "SpatialMeanPool"}
     trunk["backbone_kwargs"] = {"size": "tiny", "image_size": 64, "freeze": True}
-    features = {
-        "algo_name": "bc",
-        "experiment": {
-            **common,
-            "name": "features",
-            "epoch_every_n_steps": 50,
-            "rollout": {"enabled": False},
-        },
-        "train": {
-            **small,
-            "data": str(folder / "features.hdf5"),
-            "batch_size": 16,
-            "num_epochs": 6,
-        },
-        "algo": {"actor_layer_dims": [16]},
-        "observation": {
-            "modalities": {"obs": {"low_dim": [], "rgb": ["camera"]}},
-            "encoder": {"rgb": {"core_class": "VisualCore", "core_kwargs": trunk}},
-        },
+    images = {
+        "modalities": {"obs": {"low_dim": [], "rgb": ["camera"]}},
+        "encoder": {"rgb": {"core_class": "VisualCore", "core_kwargs": trunk}},
     }
-    for name, tree in (("online", sac), ("sweep", bc), ("features", features)):
-        (folder / f"{name}.json").write_text(json.dumps(tree, indent=1))
+    actor_critic = {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}}
+    actor = {"actor_layer_dims": [16]}
+    on_file = {"seed": [1, 2], "data": str(folder / "sweep.hdf5"), "num_epochs": 20}
+    on_images = {"data": str(folder / "features.hdf5"), "num_epochs": 6}
+    for file, name, steps, evaluations, train, algo, observation in (
+        ("online", "sac", 200, rollout, {"num_epochs": 8, "online": online}, actor_critic, flat),
+        ("sweep", "bc", 100, {**rollout, "rate": 10}, on_file, actor, flat),
+        ("features", "features", 50, {"enabled": False}, on_images, actor, images),
+    ):
+        tree = {
+            "algo_name": "sac" if file == "online" else "bc",
+            "experiment": {
+                "name": name,
+                "epoch_every_n_steps": steps,
+                "rollout": evaluations,
+                "logging": {"log_tb": False},
+                "render_video": False,
+                "save": {"every_n_epochs": None, "every_n_seconds": 0.2},
+            },
+            "train": {"cuda": False, "num_threads": 1, "seed": 3, "batch_size": 16, **train},
+            "algo": algo,
+            "observation": observation,
+        }
+        (folder / f"{file}.json").write_text(json.dumps(tree, indent=1))
 
 
 # ---- commands ------------------------------------------------------------------------------------
@@ -180,18 +141,15 @@ def _collect(at: Path) -> list[str]:
     return ["collect", "--env", "Lift", "--out", str(at / "demos.hdf5"), *options]
 
 
-def _online(inputs: Path) -> Callable[[Path], list[str]]:
+def _train(inputs: Path, name: str) -> Callable[[Path], list[str]]:
     return lambda at: [
-        *("train", "--config", str(inputs / "online.json")),
+        *("train", "--config", str(inputs / f"{name}.json")),
         *("--output-dir", str(at / "runs")),
     ]
 
 
-def _features(inputs: Path) -> Callable[[Path], list[str]]:
-    return lambda at: [
-        *("train", "--config", str(inputs / "features.json")),
-        *("--output-dir", str(at / "runs")),
-    ]
+def _and_resume(begin: Callable[[Path], list[str]]) -> Callable[[Path], list[str]]:
+    return lambda at: [*begin(at), "--resume"]
 
 
 def _resumed(begin: Callable[[Path], list[str]], name: str) -> Callable[[Path], list[str]]:

@@ -58,11 +58,6 @@ class Monitored:
         self._own.restart_events()
         return {name: {f: _mask(n) for f, n in files.items()} for name, files in found.items()}
 
-    def stop(self) -> None:
-        """Stop recording."""
-        self._own.set_events(self._tool, 0)
-        self._own.free_tool_id(self._tool)
-
 
 class Traced:
     """Recorder by the C tracer of coverage, with the same methods as `Monitored`."""
@@ -99,10 +94,6 @@ class Traced:
                     found[name][file] = found[name].get(file, 0) | 1 << number
         self._start()
         return dict(found)
-
-    def stop(self) -> None:
-        """Stop recording."""
-        self._coverage.stop()
 
 
 def line_recorder(folder: str) -> Any:

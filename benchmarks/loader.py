@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.demos import OBS_KEYS
-from benchmarks.measuring import Contestant, Spent, compare, timed
+from benchmarks.measuring import Contestant, Spent, compare, drawn, timed
 from benchmarks.peer import Bench
 from benchmarks.row import Row
 from imitate.data import SequenceDataset, ShuffledBatches
@@ -27,46 +27,35 @@ def _low_dim(bench: Bench, seq_length: int) -> list[Row]:
     dataset = SequenceDataset(bench.data, OBS_KEYS, seq_length=seq_length)
     case = f"loader_seq{seq_length}"
     contestants = {
-        "training": _batches(lambda: _exact_loader(dataset, BATCH_SIZE)),
-        "plain": _batches(lambda: DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True)),
+        "training": _batches(_exact_loader(dataset)),
+        "plain": _batches(DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True)),
         "bare": _bare(dataset, seq_length),
         **bench.peer.contestants(case),
     }
     counts = {"training": 3000, "plain": 3000, "bare": 3000, "peer": 150}
     spent = compare(contestants, {name: counts[name] for name in contestants})
-    peer = bench.peer.per_s(case, spent)
+    peer, source = bench.peer.per_s(case, spent), bench.peer.source_of(case)
     name = f"low-dim, sequence {seq_length}"
     wanted = 10_000 if seq_length == 10 else None
     return [
-        _row(f"{name}, exact shuffling", spent["training"], wanted, peer, bench.peer.source),
-        _row(f"{name}, shuffle=True", spent["plain"], wanted, peer, bench.peer.source),
+        _row(f"{name}, exact shuffling", spent["training"], wanted, peer, source),
+        _row(f"{name}, shuffle=True", spent["plain"], wanted, peer, source),
         _row(f"{name}, bare gather of the seven arrays", spent["bare"]),
     ]
 
 
 def _from_the_file(bench: Bench) -> list[Row]:
     dataset = SequenceDataset(bench.data, OBS_KEYS, seq_length=10, hdf5_cache_mode=None)
-    contestants = {"none": _batches(lambda: _exact_loader(dataset, BATCH_SIZE))}
+    contestants = {"none": _batches(_exact_loader(dataset))}
     return [_row("low-dim, sequence 10, nothing in RAM", compare(contestants, 20)["none"])]
 
 
-def _exact_loader(dataset: SequenceDataset, batch_size: int) -> DataLoader[Any]:
-    return DataLoader(dataset, batch_sampler=ShuffledBatches(len(dataset), batch_size, seed=0))
+def _exact_loader(dataset: SequenceDataset) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_sampler=ShuffledBatches(len(dataset), BATCH_SIZE, seed=0))
 
 
-def _batches(make_loader: Callable[[], DataLoader[Any]]) -> Contestant:
-    batches = _endless(make_loader())
-
-    def iterate(n: int) -> None:
-        for _ in range(n):
-            next(batches)
-
-    return timed(iterate)
-
-
-def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
-    while True:
-        yield from loader
+def _batches(loader: DataLoader[Any]) -> Contestant:
+    return drawn(batch for _ in itertools.count() for batch in loader)
 
 
 def _bare(dataset: SequenceDataset, seq_length: int) -> Contestant:

@@ -10,8 +10,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 ROUNDS = 7
 Contestant = Callable[[int], "Spent"]
@@ -25,15 +26,33 @@ class Spent:
     wall_s: float
 
 
-def timed(iterate: Callable[[int], None]) -> Contestant:
-    """Return a contestant that calls a function with the number of iterations."""
+def timed(iterate: Callable[[int], None], device: str = "cpu") -> Contestant:
+    """Return a contestant that calls a function with the number of iterations; the work of a GPU is waited for."""
+
+    def wait() -> None:
+        if device.startswith("cuda"):
+            from torch import cuda
+
+            cuda.synchronize(device)
 
     def run(n: int) -> Spent:
+        wait()
         cpu, wall = time.process_time(), time.perf_counter()
         iterate(n)
+        wait()
         return Spent(time.process_time() - cpu, time.perf_counter() - wall)
 
     return run
+
+
+def drawn(batches: Iterator[Any]) -> Contestant:
+    """Return a contestant that draws batches and does nothing with them."""
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            next(batches)
+
+    return timed(iterate)
 
 
 def compare(

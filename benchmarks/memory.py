@@ -14,6 +14,7 @@ from benchmarks.demos import ACTION_DIM, OBS_DIMS, OBS_KEYS, made_up
 from benchmarks.measuring import peak_bytes
 from benchmarks.peer import Bench
 from benchmarks.row import Row
+from benchmarks.trained import train_command
 
 IMAGES = ("agentview_image", "robot0_eye_in_hand_image")
 
@@ -76,7 +77,7 @@ def run(bench: Bench) -> list[Row]:
             )
         )
     rows += _image_peaks(bench)
-    peak = _training_peak(bench)
+    peak = peak_bytes(train_command(bench, "--epochs", "2"))
     rows.append(Row("training of BC on Lift, peak", peak / 1e6, "MB", 700, at_most=True))
     return rows
 
@@ -103,12 +104,3 @@ def _image_peaks(bench: Bench) -> list[Row]:
             wanted = (1.1 * raw if mode == "all" else 0) / 1e6 + 300
             rows.append(Row(name, peak / 1e6, "MB", wanted, at_most=True))
     return rows
-
-
-def _training_peak(bench: Bench) -> int:
-    """Return the peak resident bytes of the process of ``imitate train``."""
-    command = [sys.executable, "-m", "imitate.cli.main", "train", "--quiet"]
-    command += ["--config", "robosuite/lift/bc"]
-    command += ["--dataset", str(bench.data), "--output-dir", str(bench.folder / "runs")]
-    command += ["--epochs", "2", "--set", "experiment.rollout.enabled=false"]
-    return peak_bytes(command)

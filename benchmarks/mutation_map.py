@@ -119,11 +119,6 @@ def names(test_file: Path, source: str) -> bool:
     return re.search(f"{whole}|{listed}", _text(test_file)) is not None
 
 
-def outdated(folder: Path = FOLDER) -> list[str]:
-    """Return the test files that have changed since they were recorded."""
-    return [file for file, entry in _entries(folder) if entry["digest"] != digest(ROOT / file)]
-
-
 def digest(file: Path) -> str:
     """Return a digest, which differs for each version of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.demos import OBS_KEYS
 from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.peer import Bench
-from benchmarks.peer_offline import OFFLINE_STEPS, offline_name
+from benchmarks.peer_cases import OFFLINE_STEPS, offline_name
 from benchmarks.row import Row
-from benchmarks.trained import steps_of
-from imitate.config import load_config
-from imitate.train.setup import build, resolve
+from benchmarks.trained import config_of, setup_of, steps_of
 
 UPDATES = {"iql": 60, "td3_bc": 60, "cql": 4}
 """Number of updates in a round."""
@@ -44,12 +41,5 @@ def _rows(algo_name: str, batch_size: int, bench: Bench) -> list[Row]:
 
 
 def _ours(algo_name: str, batch_size: int, bench: Bench) -> Contestant:
-    tree = {
-        "algo_name": algo_name,
-        "experiment": {"name": "benchmark", "rollout": {"enabled": False}},
-        "train": {"batch_size": batch_size, "obs_normalization": "mean_std", "cuda": False},
-        "observation": {"modalities": {"obs": {"low_dim": list(OBS_KEYS)}}},
-    }
-    torch.manual_seed(0)
-    setup = build(resolve(load_config(tree), bench.data, None), torch.device("cpu"))
-    return timed(steps_of(setup))
+    train = {"batch_size": batch_size, "obs_normalization": "mean_std"}
+    return timed(steps_of(setup_of(config_of(bench.data, algo_name, train))))

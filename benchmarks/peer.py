@@ -106,11 +106,6 @@ class Peer:
         """True if robomimic is run, false if its figures are recorded ones."""
         return self._process is not None
 
-    @property
-    def source(self) -> str:
-        """Source of the figures, for the table."""
-        return "same run" if self.live else "recorded"
-
     def contestants(self, case: str, data: Path | None = None) -> dict[str, Contestant]:
         """Return ``{"peer": ...}``, or an empty dict if it does not run or lacks torchvision for the case."""
         return (

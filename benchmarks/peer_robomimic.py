@@ -15,19 +15,24 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
-import json
 import sys
-import time
 import types
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from measuring import percentiles  # noqa: E402 - this file runs by itself, outside of the package
-from peer_images import BATCH_SIZE as IMAGE_BATCH_SIZE  # noqa: E402
-from peer_images import CAMERAS, IMAGE_CASES, LOW_DIM, SIZE, use_cameras  # noqa: E402
-from peer_offline import OFFLINE_STEPS, offline_name  # noqa: E402
+# this file runs by itself, outside of the package
+from measuring import Spent, drawn, percentiles, timed
+from peer_cases import (
+    CAMERAS,
+    CROP,
+    IMAGE_BATCH_SIZE,
+    LOW_DIM,
+    OFFLINE_STEPS,
+    SIZE,
+    answer,
+    offline_name,
+)
 
 STAND_INS = (
     "torchvision",
@@ -114,9 +119,22 @@ def make_config(kind: str) -> Any:
             config.algo.transformer.enabled = True
             config.algo.transformer.context_length = CONTEXT
         if kind == "image":
-            config.observation.modalities.obs.low_dim = list(LOW_DIM)
             use_cameras(config)
     return config
+
+
+def use_cameras(config: Any) -> None:
+    """Set robomimic's configuration to a ResNet-18 with spatial softmax per camera and random crops."""
+    config.observation.modalities.obs.low_dim = list(LOW_DIM)
+    config.observation.modalities.obs.rgb = list(CAMERAS)
+    rgb = config.observation.encoder.rgb
+    rgb.core_class = "VisualCore"
+    rgb.core_kwargs.backbone_class = "ResNet18Conv"
+    rgb.core_kwargs.pool_class = "SpatialSoftmax"
+    rgb.core_kwargs.feature_dimension = 64
+    rgb.obs_randomizer_class = "CropRandomizer"
+    rgb.obs_randomizer_kwargs.crop_height = CROP
+    rgb.obs_randomizer_kwargs.crop_width = CROP
 
 
 def make_model(path: str, kind: str) -> Any:
@@ -138,34 +156,18 @@ def make_model(path: str, kind: str) -> Any:
     return algo_factory(config.algo_name, config, shapes, action_dim, torch.device(DEVICE))
 
 
-class Batches:
-    """Endless iterator over robomimic's DataLoader."""
+def batches_of(dataset: Any, batch_size: int = BATCH_SIZE) -> Iterator[Any]:
+    """Yield batches of robomimic's DataLoader without end."""
+    from torch.utils.data import DataLoader
 
-    def __init__(self, dataset: Any, batch_size: int = BATCH_SIZE) -> None:
-        from torch.utils.data import DataLoader
-
-        self.loader = DataLoader(
-            dataset, batch_size=batch_size, shuffle=True, num_workers=0, drop_last=True
-        )
-        self.iterator = iter(self.loader)
-
-    def __next__(self) -> Any:
-        try:
-            return next(self.iterator)
-        except StopIteration:
-            self.iterator = iter(self.loader)
-            return next(self.iterator)
+    loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=0, drop_last=True)
+    while True:
+        yield from loader
 
 
 def loader_case(path: str, seq_length: int) -> Callable[[int], dict[str, float]]:
     """Return a function that draws batches."""
-    batches = Batches(make_dataset(path, seq_length))
-
-    def iterate(n: int) -> None:
-        for _ in range(n):
-            next(batches)
-
-    return lambda n: spent(iterate, n)
+    return cost_of(drawn(batches_of(make_dataset(path, seq_length))))
 
 
 def step_case(
@@ -178,13 +180,13 @@ def step_case(
         normalizes = bool(model.global_config.train.hdf5_normalize_obs)
         data = make_dataset(path, 1, load_next_obs=True, hdf5_normalize_obs=normalizes)
         statistics = data.get_obs_normalization_stats() if normalizes else None
-        batches = Batches(data, batch_size)
+        batches = batches_of(data, batch_size)
     elif kind == "image":
-        batches = Batches(make_dataset(path, 1, IMAGE_KEYS), IMAGE_BATCH_SIZE)
+        batches = batches_of(make_dataset(path, 1, IMAGE_KEYS), IMAGE_BATCH_SIZE)
     elif kind == "transformer":
-        batches = Batches(make_dataset(path, 1, frame_stack=CONTEXT))
+        batches = batches_of(make_dataset(path, 1, frame_stack=CONTEXT))
     else:
-        batches = Batches(make_dataset(path, 10 if kind == "rnn_gmm" else 1))
+        batches = batches_of(make_dataset(path, 10 if kind == "rnn_gmm" else 1))
     # Steps that older versions lack.
     postprocess = getattr(
         model, "postprocess_batch_for_training", lambda batch, obs_normalization_stats: batch
@@ -199,7 +201,7 @@ def step_case(
             model.log_info(model.train_on_batch(batch, 1))
             after_step()
 
-    return lambda n: spent(iterate, n)
+    return cost_of(timed(iterate, DEVICE))
 
 
 def call_case(path: str, kind: str) -> Callable[[int], dict[str, float]]:
@@ -210,28 +212,14 @@ def call_case(path: str, kind: str) -> Callable[[int], dict[str, float]]:
     policy = RolloutPolicy(make_model(path, kind))
     with h5py.File(path, "r") as file:
         demo = file["data"][next(iter(file["data"]))]
-        steps = slice(CONTEXT) if kind == "transformer" else 0
-        ob = {key: demo["obs"][key][steps] for key in OBS_KEYS}
+        ob = {key: demo["obs"][key][0] for key in OBS_KEYS}
     policy.start_episode()
     return lambda n: percentiles(lambda: policy(ob), n)
 
 
-def image_case(name: str) -> Callable[[int], dict[str, float]]:
-    """Return a function that runs an encoder or an augmentation on random images."""
-    iterate = IMAGE_CASES[name]()
-    return lambda n: spent(iterate, n)
-
-
-def spent(iterate: Callable[[int], None], n: int) -> dict[str, float]:
-    """Return the cost of n iterations, including their work on a GPU."""
-    from torch import cuda
-
-    wait = cuda.synchronize if DEVICE.startswith("cuda") else lambda: None
-    wait()
-    cpu, wall = time.process_time(), time.perf_counter()
-    iterate(n)
-    wait()
-    return {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}
+def cost_of(run: Callable[[int], Spent]) -> Callable[[int], dict[str, float]]:
+    """Return a function from a number of iterations to their cost."""
+    return lambda n: asdict(run(n))
 
 
 CASES: dict[str, Callable[[str], Callable[[int], dict[str, float]]]] = {
@@ -242,7 +230,6 @@ CASES: dict[str, Callable[[str], Callable[[int], dict[str, float]]]] = {
     "step_bc_transformer": lambda path: step_case(path, "transformer"),
     "call_bc": lambda path: call_case(path, "plain"),
     "call_bc_rnn_gmm": lambda path: call_case(path, "rnn_gmm"),
-    "call_bc_transformer": lambda path: call_case(path, "transformer"),
 }
 for _algo_name, _sizes in OFFLINE_STEPS.items():
     for _size in _sizes:
@@ -250,14 +237,16 @@ for _algo_name, _sizes in OFFLINE_STEPS.items():
             step_case(path, name, size)
         )
 if "torchvision" not in MISSING:
-    CASES |= {name: lambda path, name=name: image_case(name) for name in IMAGE_CASES}
     CASES["step_image"] = lambda path: step_case(path, "image")
 
 
 def serve(path: str) -> None:
     """Answer requests until standard input ends. robomimic's output goes to standard error."""
     answers = sys.stdout
-    ready: dict[str, Callable[[int], dict[str, float]]] = {}
+
+    def of_request(make: Callable[[str], Any]) -> Callable[[Mapping[str, Any]], Any]:
+        return lambda request: make(request.get("data", path))
+
     with contextlib.redirect_stdout(sys.stderr):
         import robomimic
         import torch
@@ -268,13 +257,7 @@ def serve(path: str) -> None:
             "torch": torch.__version__,
             "cases": list(CASES),
         }
-        print(json.dumps(hello), file=answers, flush=True)
-        for line in sys.stdin:
-            request = json.loads(line)
-            case = request["case"]
-            if case not in ready:
-                ready[case] = CASES[case](request.get("data", path))
-            print(json.dumps(ready[case](request["n"])), file=answers, flush=True)
+        answer(hello, {case: of_request(make) for case, make in CASES.items()}, answers)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Benchmarks of Stable-Baselines3, run on request by an interpreter of its own, without imports of ours."""
+"""Benchmarks of Stable-Baselines3, run on request by an interpreter of its own, without imports of ``imitate``."""
 
-import json
+from __future__ import annotations
+
 import sys
-import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
@@ -10,6 +12,10 @@ import numpy as np
 import stable_baselines3
 import torch
 from gymnasium import spaces
+
+# this file runs by itself, outside of the package
+from measuring import timed
+from peer_cases import answer
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
@@ -67,29 +73,26 @@ class PpoSteps:
         self.model.learn(n * 2048, reset_num_timesteps=False)
 
 
+def case_of(make: Callable[[], SacUpdates | PpoSteps]) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a function from a request to one that runs iterations and returns their cost."""
+
+    def case(request: Mapping[str, Any]) -> Callable[[int], dict[str, float]]:
+        run = timed(make().run, DEVICE)
+        return lambda n: asdict(run(n))
+
+    return case
+
+
 def main() -> None:
     """Answer requests ``{"case", "n"}`` with seconds."""
     torch.set_num_threads(1)
     gymnasium.register("HalfCheetahLike-v0", RandomWorld, max_episode_steps=1000)
-    made = {}
-    makers = {
-        "sac": lambda: SacUpdates().run,
-        "ppo CartPole-v1": lambda: PpoSteps("CartPole-v1").run,
-        "ppo Pendulum-v1": lambda: PpoSteps("Pendulum-v1").run,
+    cases = {
+        "sac": case_of(SacUpdates),
+        "ppo CartPole-v1": case_of(lambda: PpoSteps("CartPole-v1")),
+        "ppo Pendulum-v1": case_of(lambda: PpoSteps("Pendulum-v1")),
     }
-    print(json.dumps({"version": stable_baselines3.__version__}), flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        case = request["case"]
-        if case not in made:
-            made[case] = makers[case]()
-        wait = torch.cuda.synchronize if DEVICE.startswith("cuda") else lambda: None
-        wait()
-        cpu, wall = time.process_time(), time.perf_counter()
-        made[case](request["n"])
-        wait()
-        spent = {"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}
-        print(json.dumps(spent), flush=True)
+    answer({"version": stable_baselines3.__version__}, cases, sys.stdout)
 
 
 if __name__ == "__main__":

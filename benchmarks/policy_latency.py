@@ -50,7 +50,7 @@ def _rows(name: str, bench: Bench) -> list[Row]:
     def median(figures: list[dict[str, float]], key: str) -> float:
         return statistics.median(figure[key] for figure in figures)
 
-    p50, source = median(ours, "cpu_p50_ms"), bench.peer.source
+    p50, source = median(ours, "cpu_p50_ms"), bench.peer.source_of(f"call_{name}")
     peer = median(peers, "cpu_p50_ms") if peers else bench.peer.figure(f"call_{name}")
     slow = (median(peers, "cpu_p99_ms"), source) if peers else (None, "")
     wall = f"wall p50 {median(ours, 'wall_p50_ms'):.3g}, p99 {median(ours, 'wall_p99_ms'):.3g}"

@@ -30,8 +30,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from benchmarks.studies.results import IMITATE, run, trained
-from imitate.system.run_folder import to_json, write_text
+from benchmarks.studies.results import IMITATE, kept, run, trained
 
 EVALUATIONS = 10
 """Number of evaluations of a training."""
@@ -81,32 +80,15 @@ def collected(task: str, out: Path, num: int, workers: int) -> Path:
     file = out / "data" / f"{task}-{TASKS[task].kind.split('-')[0]}-{num}.hdf5"
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        run(
-            [
-                *(
-                    *IMITATE,
-                    "collect",
-                    "--env",
-                    TASKS[task].env(task),
-                    "--num",
-                    str(num),
-                    "--out",
-                    str(file),
-                ),
-                *("--workers", str(workers), "--resume"),
-            ],
-            file.with_suffix(".log"),
-        )
+        command = [*IMITATE, "collect", "--env", TASKS[task].env(task), "--num", str(num)]
+        command += ["--out", str(file), "--workers", str(workers), "--resume"]
+        run(command, file.with_suffix(".log"))
     return file
 
 
 def cell(task: str, method: str, seed: int, data: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return the numbers of one training, from the disk if it has been run before."""
     folder = args.out / f"{args.updates}" / task / method / f"seed{seed}"
-    kept = folder / "cell.json"
-    if kept.is_file():
-        numbers: dict[str, Any] = json.loads(kept.read_text())
-        return numbers
     settings = [
         f'train.data=[{{"path": "{data.resolve()}", "filter_key": "train"}}]',
         *(f"train.seed={seed}", f"experiment.name={method}", "train.num_threads=1"),
@@ -121,21 +103,21 @@ def cell(task: str, method: str, seed: int, data: Path, args: argparse.Namespace
     if each:
         settings += [f"experiment.env={each[0]}"]
         settings += [f"experiment.additional_envs={json.dumps(each[1:])}"]
-    results = trained(folder, f"ogbench/{method}", settings)
-    done = json.loads(results.read_text())
-    lines = map(json.loads, (results.parent / "metrics.jsonl").read_text().splitlines())
-    rollouts = [line for line in lines if line.get("kind") == "rollout"]
-    numbers = {
-        **{"task": task, "method": method, "seed": seed, "updates": done["step"]},
-        "cpu_s": done["times"]["train_cpu_s"],
-        "curve": [(line["step"], 100 * line["Rollout/Success_Rate"]) for line in rollouts],
-        "tasks": [
-            fmean(100 * line[f"Rollout/Success_Rate/{env}"] for line in rollouts[-LAST:])
-            for env in each
-        ],
-    }
-    write_text(kept, to_json(numbers) + "\n")
-    return numbers
+
+    def measured() -> dict[str, Any]:
+        results, lines = trained(folder, f"ogbench/{method}", settings)
+        rollouts = [line for line in lines if line.get("kind") == "rollout"]
+        return {
+            **{"task": task, "method": method, "seed": seed, "updates": results["step"]},
+            "cpu_s": results["times"]["train_cpu_s"],
+            "curve": [(line["step"], 100 * line["Rollout/Success_Rate"]) for line in rollouts],
+            "tasks": [
+                fmean(100 * line[f"Rollout/Success_Rate/{env}"] for line in rollouts[-LAST:])
+                for env in each
+            ],
+        }
+
+    return kept(folder, measured)
 
 
 def row(task: str, method: str, cells: Sequence[dict[str, Any]]) -> str:

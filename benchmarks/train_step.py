@@ -11,6 +11,7 @@ from benchmarks.peer import Bench
 from benchmarks.row import Row
 from benchmarks.trained import BATCH_SIZE, data_alone, make_setup, steps_of
 from imitate.data import DatasetFile
+from imitate.models.precision import has_fast_bf16
 
 STEPS = {"bc": 60, "bc_rnn_gmm": 12}
 
@@ -18,7 +19,7 @@ STEPS = {"bc": 60, "bc_rnn_gmm": 12}
 def run(bench: Bench) -> list[Row]:
     """Measure steps per CPU second, in fp32 and, if the CPU supports it, in bf16."""
     torch.set_num_threads(1)
-    precisions = ("fp32", "bf16") if _has_bf16() else ("fp32",)
+    precisions = ("fp32", "bf16") if has_fast_bf16(torch.device("cpu")) else ("fp32",)
     return [row for name in STEPS for row in _rows(name, precisions, bench)]
 
 
@@ -49,7 +50,16 @@ def _precision_rows(
     ours = 1 / spent[f"ours {precision}"].cpu_s
     note = f"wall {1 / spent[f'ours {precision}'].wall_s:.0f}/s"
     rows = [
-        Row(f"{name} {precision}", ours, "steps/CPU s", None, False, peer, bench.peer.source, note),
+        Row(
+            f"{name} {precision}",
+            ours,
+            "steps/CPU s",
+            None,
+            False,
+            peer,
+            bench.peer.source_of(f"step_{name}"),
+            note,
+        ),
         Row(
             f"{name} {precision}: times robomimic's fp32",
             ours / peer,
@@ -92,9 +102,3 @@ def _contiguous(bench: Bench) -> tuple[Tensor, Tensor]:
         obs = [[torch.as_tensor(file.read(d, f"obs/{k}")) for k in OBS_KEYS] for d in demos]
         actions = [torch.as_tensor(file.read(d, "actions")) for d in demos]
     return torch.cat([torch.cat(keys, 1) for keys in obs]).float(), torch.cat(actions).float()
-
-
-def _has_bf16() -> bool:
-    """Return true if the CPU computes in bf16; false if torch is too old to report it."""
-    capability = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))

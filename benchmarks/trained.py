@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import torch
 
 from benchmarks.demos import OBS_KEYS
-from benchmarks.measuring import Contestant, timed
+from benchmarks.measuring import Contestant, drawn
+from benchmarks.peer import Bench
 from imitate.config import Config, load_config
 from imitate.data import ShuffledBatches
 from imitate.models.precision import begin_compiled_step
@@ -19,6 +21,19 @@ from imitate.train.metrics import EpochMeans
 from imitate.train.setup import Setup, build, resolve
 
 BATCH_SIZE = 100
+IMITATE = (sys.executable, "-m", "imitate.cli.main")
+
+
+def config_of(data: Path, algo_name: str, train: dict[str, Any], **sections: Any) -> Config:
+    """Return a configuration for the benchmarks' observations, with options of ``train``, or with other sections."""
+    tree = {
+        "algo_name": algo_name,
+        "experiment": {"name": "benchmark", "rollout": {"enabled": False}},
+        "train": {"cuda": False, **train},
+        "observation": {"modalities": {"obs": {"low_dim": list(OBS_KEYS)}}},
+        **sections,
+    }
+    return resolve(load_config(tree), data, None)
 
 
 def make_config(data: Path, *, recurrent: bool, precision: str = "fp32") -> Config:
@@ -30,28 +45,31 @@ def make_config(data: Path, *, recurrent: bool, precision: str = "fp32") -> Conf
             "rnn": {"enabled": True, "hidden_dim": 400, "num_layers": 2, "horizon": 10},
             "gmm": {"enabled": True},
         }
-    config = load_config(
-        {
-            "algo_name": "bc",
-            "experiment": {"name": "benchmark", "rollout": {"enabled": False}},
-            "train": {
-                "batch_size": BATCH_SIZE,
-                "seq_length": 10 if recurrent else 1,
-                "obs_normalization": "mean_std",
-                "precision": precision,
-                "cuda": False,
-            },
-            "algo": algo,
-            "observation": {"modalities": {"obs": {"low_dim": list(OBS_KEYS)}}},
-        }
-    )
-    return resolve(config, data, None)
+    train = {
+        "batch_size": BATCH_SIZE,
+        "seq_length": 10 if recurrent else 1,
+        "obs_normalization": "mean_std",
+        "precision": precision,
+    }
+    return config_of(data, "bc", train, algo=algo)
+
+
+def setup_of(config: Config) -> Setup:
+    """Build data and algorithm as ``imitate train`` does."""
+    torch.manual_seed(0)
+    return build(config, torch.device("cpu"))
 
 
 def make_setup(data: Path, *, recurrent: bool, precision: str = "fp32") -> Setup:
-    """Build data and algorithm as ``imitate train`` does."""
-    torch.manual_seed(0)
-    return build(make_config(data, recurrent=recurrent, precision=precision), torch.device("cpu"))
+    """Build data and algorithm of :func:`make_config`."""
+    return setup_of(make_config(data, recurrent=recurrent, precision=precision))
+
+
+def train_command(bench: Bench, *options: str) -> list[str]:
+    """Return the command that trains BC on Lift without rollouts."""
+    command = [*IMITATE, "train", "--quiet", "--config", "robosuite/lift/bc", *options]
+    command += ["--dataset", str(bench.data), "--output-dir", str(bench.folder / "runs")]
+    return [*command, "--set", "experiment.rollout.enabled=false"]
 
 
 def batches_of(setup: Setup, **options: Any) -> Iterator[Any]:
@@ -63,13 +81,7 @@ def batches_of(setup: Setup, **options: Any) -> Iterator[Any]:
 
 def data_alone(setup: Setup) -> Contestant:
     """Draw batches and do nothing with them."""
-    batches = batches_of(setup)
-
-    def iterate(n: int) -> None:
-        for _ in range(n):
-            next(batches)
-
-    return timed(iterate)
+    return drawn(batches_of(setup))
 
 
 def steps_of(setup: Setup, **options: Any) -> Callable[[int], None]:

@@ -21,15 +21,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from benchmarks.row import Row, table
 from benchmarks.wire_server import ACTION, RATE_HZ, Served
-
-if TYPE_CHECKING:
-    from imitate.deploy.robot.robot import Robot
+from imitate.deploy.robot.limits import ActionLimits, LimitFilter
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.robot import Observation, Robot
+from imitate.deploy.server.client import RemotePolicy
+from imitate.policy.asynchronous import AsynchronousPolicy
 
 SIDE = 224
 TRIPS = {"floats": 500, "images": 100}
@@ -88,8 +90,6 @@ class Contestant:
 
 def ours(stack: ExitStack) -> Contestant:
     """Yield our client and server, which both check each observation."""
-    from imitate.deploy.server.client import RemotePolicy
-
     trips = {}
     for case in TRIPS:
         server = stack.enter_context(Served("ours", 0, SIDE if case == "images" else 0))
@@ -145,8 +145,6 @@ def round_trips(contestants: list[Contestant], rounds: int) -> list[Row]:
 
 def crowd(path: Path | None, clients: int = 8, calls: int = 40, seconds: float = 0.02) -> list[Row]:
     """Measure clients that all call at once, with predictions of 20 ms."""
-    from imitate.deploy.server.client import RemotePolicy
-
     seen, rows = observation(False), []
     with ExitStack() as stack:
         server = stack.enter_context(Served("ours", seconds))
@@ -204,11 +202,7 @@ def slow_policy(ticks: int, seconds: float = 0.15, blocks: int = 5) -> list[Row]
     Its blocks alternate with blocks of a loop whose policy takes no time, where only the machine causes
     gaps.
     """
-    from imitate.deploy.robot.loop import ControlLoop, Safety
-    from imitate.deploy.server.client import RemotePolicy
-    from imitate.policy.asynchronous import AsynchronousPolicy
-
-    robot, instant = _standing_robot(), Instant()
+    robot, instant = Standing(), Instant()
     reports: dict[str, list[dict[str, Any]]] = {"slow": [], "instant": []}
     with (
         Served("ours", seconds) as server,
@@ -240,25 +234,20 @@ def slow_policy(ticks: int, seconds: float = 0.15, blocks: int = 5) -> list[Row]
     ]
 
 
-def _standing_robot() -> Robot:
-    from imitate.deploy.robot.limits import ActionLimits
-    from imitate.deploy.robot.robot import Observation, Robot
+class Standing(Robot):
+    """A robot that accepts every action and does not move."""
 
-    class Standing(Robot):
-        """A robot that accepts every action and does not move."""
+    observation_shapes = {"state": (20,)}
+    limits = ActionLimits(low=[-1.0] * ACTION, high=[1.0] * ACTION)
 
-        observation_shapes = {"state": (20,)}
-        limits = ActionLimits(low=[-1.0] * ACTION, high=[1.0] * ACTION)
+    def observe(self) -> Observation:
+        """Return zeros."""
+        return Observation({"state": np.zeros(20, np.float32)}, time.monotonic())
 
-        def observe(self) -> Observation:
-            return Observation({"state": np.zeros(20, np.float32)}, time.monotonic())
+    def send(self, action: object) -> None:
+        """Do nothing."""
 
-        def send(self, action: object) -> None:
-            pass
-
-        hold = stop = lambda self: None
-
-    return Standing()
+    hold = stop = lambda self: None
 
 
 class Instant:
@@ -276,23 +265,18 @@ class Instant:
 
 def limit_filter(calls: int = 5000) -> list[Row]:
     """Measure the limits of step, speed and acceleration for seven joints."""
-    from imitate.deploy.robot.limits import ActionLimits, LimitFilter
-
     limits = ActionLimits(
         low=[-2.8] * 7, high=[2.8] * 7, margin=0.05, step=0.2, speed=0.5, acceleration=2.0
     )
     limit = LimitFilter(limits, 50.0)
     wanted = np.random.default_rng(0).uniform(-3, 3, (calls, 7))
     limit.start(np.zeros(7))
-    took = []
-    for action in wanted:
-        began = time.perf_counter()
-        limit(action)
-        took.append(1e6 * (time.perf_counter() - began))
+    actions = iter(wanted)
+    took = 1e3 * np.array(trips_of(lambda: limit(next(actions)))(calls))
     return [
         Row(
             "limits of 7 joints",
-            statistics.median(took),
+            float(np.median(took)),
             "us p50",
             50,
             at_most=True,

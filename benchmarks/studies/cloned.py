@@ -23,8 +23,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from benchmarks.studies.episodes import played
 from benchmarks.studies.results import cell, row
-from imitate.data.file.episode import Episode
 from imitate.data.file.writer import DatasetWriter
 
 WORLD, ENV = "point_world", "point_world:Reach-v0"
@@ -80,28 +80,16 @@ def record(path: Path) -> None:
     generator, env = np.random.default_rng(0), gymnasium.make(ENV)
     with DatasetWriter(path, {"env_name": ENV, "type": 2, "env_kwargs": {}}) as writer:
         for number in range(DEMOS):
-            obs, _ = env.reset(seed=FIRST_SEED + number)
-            way = obs["goal"] - obs["position"]
+            start, _ = env.reset(seed=FIRST_SEED + number)
+            way = start["goal"] - start["position"]
             side = BESIDE * np.array([-way[1], way[0]]) / np.linalg.norm(way)
-            aim = obs["goal"] + (0, 1, 0, -1)[number % 4] * side
-            steps, done = [], False
-            while not done:
+            aim = start["goal"] + (0, 1, 0, -1)[number % 4] * side
+
+            def act(obs: dict[str, Any], aim: Any = aim) -> Any:
                 action = 5 * (aim - obs["position"]) + 0.3 * generator.normal(size=2)
-                action = np.clip(action, -1, 1).astype(np.float32)
-                after, reward, terminal, timeout, _ = env.step(action)
-                steps.append((obs, action, reward, terminal, timeout, after))
-                obs, done = after, terminal or timeout
-            seen, actions, rewards, terminals, timeouts, afters = zip(*steps, strict=True)
-            writer.append_episode(
-                Episode(
-                    obs={key: np.array([x[key] for x in seen]) for key in KEYS},
-                    actions=np.array(actions),
-                    rewards=np.array(rewards),
-                    terminals=np.array(terminals),
-                    timeouts=np.array(timeouts),
-                    next_obs={key: np.array([x[key] for x in afters]) for key in KEYS},
-                )
-            )
+                return np.clip(action, -1, 1).astype(np.float32)
+
+            writer.append_episode(played(env, FIRST_SEED + number, act))
 
 
 def configuration(folder: Path, name: str, tree: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from benchmarks.studies.results import trained
-from imitate.data.file.episode import Episode
+from benchmarks.studies.episodes import played
+from benchmarks.studies.results import kept, trained
 from imitate.data.file.writer import DatasetWriter
 
 
@@ -195,29 +194,19 @@ def record_random(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with DatasetWriter(path, {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}) as writer:
         for number in range(20):
-            seen = [env.reset(seed=number)[0]]
-            actions = generator.uniform(-2, 2, (200, 1)).astype(np.float32)
-            steps = [env.step(action) for action in actions]
-            seen += [step[0] for step in steps]
             writer.append_episode(
-                Episode(
-                    obs={"flat": np.array(seen[:-1])},
-                    actions=actions,
-                    rewards=np.array([step[1] for step in steps], np.float32),
-                    terminals=np.array([step[2] for step in steps]),
-                    timeouts=np.array([step[3] for step in steps]),
-                    next_obs={"flat": np.array(seen[1:])},
-                )
+                played(env, number, lambda obs: generator.uniform(-2, 2, 1).astype(np.float32))
             )
 
 
 def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
     """Return the numbers of one training, from the disk if it has been run before."""
-    folder, case = out / name / f"seed{seed}", CASES[name]
-    kept = folder / "cell.json"
-    if kept.is_file():
-        numbers: dict[str, Any] = json.loads(kept.read_text())
-        return numbers
+    folder = out / name / f"seed{seed}"
+    return kept(folder, lambda: _measured(name, seed, folder, out))
+
+
+def _measured(name: str, seed: int, folder: Path, out: Path) -> dict[str, Any]:
+    case = CASES[name]
     wanted, settings = case.wanted, case.settings
     if settings is RANDOM_PENDULUM:
         record_random(RANDOM_FILE)
@@ -225,26 +214,21 @@ def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
         before = cell(case.upon, seed, out)
         wanted += reached(before)
         settings += (f"{case.upon_key}={before['checkpoint']}",)
-    results = trained(
-        folder, case.config, (f"train.seed={seed}", f"experiment.name={name}", *settings)
-    )
-    results_json = json.loads(results.read_text())
-    lines = (results.parent / "metrics.jsonl").read_text().splitlines()
+    own = (f"train.seed={seed}", f"experiment.name={name}")
+    results, lines = trained(folder, case.config, (*own, *settings))
     key = case.metric if "/" in case.metric else f"Rollout/{case.metric}"
-    records = [record for record in map(json.loads, lines) if key in record]
-    numbers = {
+    records = [line for line in lines if key in line]
+    return {
         "case": name,
         "seed": seed,
-        "steps": results_json["step"],
-        "cpu_s": results_json["times"]["train_cpu_s"],
-        "checkpoint": results_json["checkpoint"],
+        "steps": results["step"],
+        "cpu_s": results["times"]["train_cpu_s"],
+        "checkpoint": results["checkpoint"],
         "metric": case.metric,
         "wanted": wanted,
         "curve": [(r["step"], r[key]) for r in records],
         "limited": [r[case.limit[0]] for r in records] if case.limit else [],
     }
-    kept.write_text(json.dumps(numbers))
-    return numbers
 
 
 def reached(numbers: dict[str, Any]) -> float:

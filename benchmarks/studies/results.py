@@ -16,10 +16,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from imitate.system.run_folder import to_json, write_text
 from imitate.system.statistics import wilson_interval
 
 TASKS = ("lift", "stack", "pick_place_can")
@@ -42,6 +43,14 @@ def run(command: Iterable[str], log: Path) -> None:
         subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
 
 
+def kept(folder: Path, measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the numbers of a cell, from its folder if it has been run before."""
+    file = folder / "cell.json"
+    if not file.is_file():
+        write_text(file, to_json(measured()) + "\n")
+    return json.loads(file.read_text())
+
+
 def cell(
     folder: Path,
     of: dict[str, Any],
@@ -58,30 +67,29 @@ def cell(
         settings: ``key=value`` for ``imitate train --set``.
         evaluation: options of ``imitate eval``.
     """
-    kept = folder / "cell.json"
-    if kept.is_file():
-        return json.loads(kept.read_text())
-    alone = ("train.num_threads=1", "experiment.rollout.enabled=false")
-    results = json.loads(trained(folder, config, (*alone, *settings)).read_text())
-    report = folder / "eval.json"
-    evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
-    run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
-    measured = json.loads(report.read_text())["evaluations"][0]
-    numbers = {
-        **of,
-        "steps": results["step"],
-        "train_cpu_s": results["times"]["train_cpu_s"],
-        "successes": measured["successes"],
-        "episodes": measured["episodes"],
-        "mean_length": measured["mean_length"],
-        "checkpoint": results["checkpoint"],
-    }
-    kept.write_text(json.dumps(numbers, indent=2))
-    return numbers
+
+    def measured() -> dict[str, Any]:
+        alone = ("train.num_threads=1", "experiment.rollout.enabled=false")
+        results, _ = trained(folder, config, (*alone, *settings))
+        report = folder / "eval.json"
+        evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
+        run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
+        found = json.loads(report.read_text())["evaluations"][0]
+        return {
+            **of,
+            "steps": results["step"],
+            "train_cpu_s": results["times"]["train_cpu_s"],
+            **{key: found[key] for key in ("successes", "episodes", "mean_length")},
+            "checkpoint": results["checkpoint"],
+        }
+
+    return kept(folder, measured)
 
 
-def trained(folder: Path, config: str, settings: Iterable[str]) -> Path:
-    """Train, or resume from the last checkpoint in the folder; return the path of the results.
+def trained(
+    folder: Path, config: str, settings: Iterable[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Train, or resume from the last checkpoint in the folder; return the results and the lines of metrics.
 
     Args:
         folder: folder of the runs.
@@ -96,7 +104,9 @@ def trained(folder: Path, config: str, settings: Iterable[str]) -> Path:
         folder.mkdir(parents=True)
         command = [*IMITATE, "train", "--config", config, "--output-dir", str(folder)]
         run([*command, *itertools.chain(*(("--set", s) for s in settings))], folder / "train.log")
-    return max(folder.glob("*/*/results.json"))
+    results = max(folder.glob("*/*/results.json"))
+    lines = (results.parent / "metrics.jsonl").read_text().splitlines()
+    return json.loads(results.read_text()), [json.loads(line) for line in lines]
 
 
 def cell_of(
@@ -108,8 +118,6 @@ def cell_of(
     settings += [] if epochs is None else [f"train.num_epochs={epochs}"]
     evaluation = ["--episodes", str(args.episodes), "--workers", str(args.workers)]
     evaluation += ["--horizon", str(HORIZONS[task])]
-    if args.video:
-        evaluation += ["--video", str(folder / "episodes.mp4")]
     of = {"task": task, "variant": variant, "seed": seed}
     return cell(folder, of, f"robosuite/{task}/{variant}", [*settings, *args.set], evaluation)
 
@@ -138,9 +146,6 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--set", nargs="*", default=[], help="further settings, a.b=value")
-    parser.add_argument(
-        "--video", action="store_true", help="a mosaic of the first episodes of each cell"
-    )
     parser.add_argument("--out", default="runs/results")
     args = parser.parse_args()
     rows = []

@@ -151,7 +151,6 @@ def test_lines_of_a_source_that_has_changed_since(tmp_path, monkeypatch):
     assert found.lines == {"a": 0b110, "b": 0b1111000, "c": -1, "d": 0}
     assert found.near == {"a", "b", "c", "d"}
     assert "d" in found.tests(0, 5, 10) and "d" not in found.tests(0b10, 5, 10)
-    assert mutation_map.outdated(tmp_path / "map") == ["tests/test_a.py"]
 
 
 def test_files_that_name_a_module(tmp_path):
