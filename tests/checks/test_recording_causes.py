@@ -102,7 +102,7 @@ def test_images_of_the_episode_before_or_after(offset):
     ("images_tell", "vectors_tell", "error", "named"),
     [
         (False, False, 0.6, True),
-        (False, False, 0.3, False),
+        (False, False, 0.2, False),
         (True, False, 0.6, False),
         (False, True, 0.6, False),
     ],
