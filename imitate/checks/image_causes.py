@@ -321,7 +321,7 @@ def of_uninformative(
         "than a constant)"
     )
     advice = "watch the images (imitate dataset playback FILE): the camera may not see what the motion depends on"
-    return scored("blind", min(seen / 0.9, felt / 0.8, error / 0.27), 1.0, words, advice)
+    return scored("blind", min(seen / 0.85, felt / 0.8, error / 0.27), 1.0, words, advice)
 
 
 def _standard(values: Array) -> Array:
