@@ -41,7 +41,7 @@ def _train(bench: Bench) -> Path:
 def _evaluate(bench: Bench, checkpoint: Path, workers: int) -> dict[str, float]:
     target = bench.folder / f"workers{workers}.json"
     command = [*IMITATE, "eval", "--agent", str(checkpoint), "--episodes", str(EPISODES), "--quiet"]
-    command += ["--workers", str(workers), "--mode", "processes", "--json", str(target)]
+    command += ["--workers", str(workers), "--mode", "processes", "--out", str(target)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     report: dict[str, float] = json.loads(target.read_text())["evaluations"][0]
     return report

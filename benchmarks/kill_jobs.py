@@ -172,7 +172,7 @@ def _eval(inputs: Path) -> Callable[[Path], list[str]]:
         run = runs_in(inputs / "online" / "runs" / "sac")[-1]
         agents = [str(run / "checkpoints" / name) for name in ("last.pth", "best.pth")]
         options = ["--episodes", "60", "--horizon", "200", "--workers", "2"]
-        files = ["--table", str(at / "table.json"), "--resume", "--json", str(at / "all.json")]
+        files = ["--table", str(at / "table.json"), "--resume", "--out", str(at / "all.json")]
         return ["eval", "--agent", agents[0], "--agent", agents[1], *options, *files]
 
     return begin

@@ -48,7 +48,7 @@ main() {
 
     say "3/3  Success rate over $EPISODES episodes that it has not seen"
     stage evaluate "$imitate" eval --agent "$checkpoint" --episodes "$EPISODES" --workers "$workers" \
-        --seed "$((SEED + 1000))" --json "$OUT/eval.json" ${video[@]+"${video[@]}"}
+        --seed "$((SEED + 1000))" --out "$OUT/eval.json" ${video[@]+"${video[@]}"}
 
     "$PY" scripts/quickstart_report.py "$OUT"
 }

@@ -73,7 +73,7 @@ def cell(
         results, _ = trained(folder, config, (*alone, *settings))
         report = folder / "eval.json"
         evaluate = [*IMITATE, "eval", "--agent", results["checkpoint"], "--seed", "0"]
-        run([*evaluate, *evaluation, "--json", str(report)], folder / "eval.log")
+        run([*evaluate, *evaluation, "--out", str(report)], folder / "eval.log")
         found = json.loads(report.read_text())["evaluations"][0]
         return {
             **of,

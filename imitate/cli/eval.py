@@ -15,6 +15,7 @@ import typer
 from imitate.cli.options import (
     FAILED,
     ActingPrecision,
+    AsJson,
     Lang,
     On,
     Quiet,
@@ -22,6 +23,7 @@ from imitate.cli.options import (
     StepTimeout,
     number_of_workers,
     opened,
+    save,
     tell_saved_names,
 )
 from imitate.errors import ConfigError, UserError, printable
@@ -148,10 +150,12 @@ def command(
             "softmax onto the frames.",
         ),
     ] = False,
-    json_: Annotated[
+    json_: AsJson = False,
+    out: Annotated[
         Path | None,
         typer.Option(
-            "--json",
+            "--out",
+            metavar="FILE",
             help="Write all results to this JSON file, including the seed of each episode.",
         ),
     ] = None,
@@ -160,7 +164,7 @@ def command(
         typer.Option(
             "--table",
             metavar="FILE",
-            help="Write each result to this file as soon as it is known, in the form of --json, so that --resume can "
+            help="Write each result to this file as soon as it is known, in the form of --out, so that --resume can "
             "continue.",
         ),
     ] = None,
@@ -273,7 +277,8 @@ def command(
             discount=discount,
             updates=updates,
             seed=seed,
-            json_file=json_,
+            as_json=json_,
+            out=out,
             quiet=quiet,
         )
         return
@@ -282,7 +287,7 @@ def command(
         from imitate.cli.eval_offline import measure
 
         checkpoints = _checkpoints(agent, quiet=quiet)
-        measure(checkpoints, uncertainty, data, device=device, json_file=json_)
+        measure(checkpoints, uncertainty, data, device=device, as_json=json_, out=out)
         return
 
     from imitate.cli.eval_jobs import evaluated
@@ -335,7 +340,7 @@ def command(
         results, failures = evaluated(
             jobs, num_workers, table_file, backend=backend, resume=resume, quiet=quiet
         )
-    _tell(paths, results, failures, json_)
+    _tell(paths, results, failures, as_json=json_, out=out)
     if failures or any(result.not_played for result in results):
         raise typer.Exit(FAILED)
 
@@ -344,9 +349,11 @@ def _tell(
     paths: Sequence[Path],
     results: Sequence[EvalResult],
     failures: Sequence[str],
-    json_file: Path | None,
+    *,
+    as_json: bool,
+    out: Path | None,
 ) -> None:
-    """Print the table of results, warnings and notes, and write the JSON file if one is given."""
+    """Print the results as a table or as JSON, warnings and notes, and write the JSON file if one is given."""
     from imitate.cli.eval_jobs import (
         compare,
         comparison_lines,
@@ -354,18 +361,15 @@ def _tell(
         mean_lines,
         table,
     )
-    from imitate.system.run_folder import to_json, write_text
 
     comparison = None if failures else compare(paths, results)
-    if results:
+    if results and not as_json:
         for line in (*table(results), *mean_lines(results), *comparison_lines(comparison)):
             typer.echo(printable(line))
-    if json_file is not None:
-        report: dict[str, Any] = {"evaluations": [result.to_dict() for result in results]}
-        if comparison is not None:
-            report["comparison"] = comparison.to_dict()
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(json_file, to_json(report, indent=2) + "\n")
+    report: dict[str, Any] = {"evaluations": [result.to_dict() for result in results]}
+    if comparison is not None:
+        report["comparison"] = comparison.to_dict()
+    save(report, as_json=as_json, out=out)
     warnings = [warning for result in results for warning in result.warnings]
     if comparison is not None:
         warnings += filter(None, [cpu_warning(results)])
@@ -455,7 +459,7 @@ def _refuse_mixture(
             "--table lists episodes": table is not None,
         }
         for words in (words for words, given in shown.items() if given):
-            instead = "write --json FILE" if "--table" in words else "leave one of them out"
+            instead = "write --out FILE" if "--table" in words else "leave one of them out"
             raise ConfigError(f"{words}, but {offline} plays none: {instead}")
     if offline != "--fqe" and discount is not None:
         raise ConfigError("--discount needs --fqe: add --fqe, or leave --discount out")

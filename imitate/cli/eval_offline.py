@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from imitate.cli.eval_jobs import short_name
+from imitate.cli.options import save
 from imitate.errors import ConfigError
 from imitate.system.text import counted
 
@@ -24,11 +25,11 @@ def rank(
     discount: float | None,
     updates: int,
     seed: int,
-    json_file: Path | None,
+    as_json: bool,
+    out: Path | None,
     quiet: bool,
 ) -> None:
     """Rank checkpoints by fitted Q evaluation, in a run folder all of them, and print the table."""
-    from imitate.system.run_folder import to_json, write_text
     from imitate.system.text import ProgressBar
     from imitate.train.fqe import FQEPlan, evaluate_checkpoint, ranked
 
@@ -45,13 +46,10 @@ def rank(
                 evaluate_checkpoint(path, file, discount=discount, plan=plan, on_update=bar.update)
             )
     results = ranked(results)
-    for line in table(results):
+    for line in table(results) if not as_json else ():
         typer.echo(line)
-    if json_file is not None:
-        report = {"data": str(file), "discount": discount, "updates": updates, "seed": seed}
-        rows = [as_dict(result) for result in results]
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(json_file, to_json({"fqe": rows, **report}, indent=2) + "\n")
+    report = {"data": str(file), "discount": discount, "updates": updates, "seed": seed}
+    save({"fqe": [as_dict(result) for result in results], **report}, as_json=as_json, out=out)
     for warning in dict.fromkeys(result.warning for result in results if result.warning):
         typer.echo(f"warning: {warning}", err=True)
 
@@ -139,12 +137,12 @@ def measure(
     data: Path | None,
     *,
     device: str | None,
-    json_file: Path | None,
+    as_json: bool,
+    out: Path | None,
 ) -> None:
     """Print how well each checkpoint's uncertainty separates its own demonstrations from other ones, as an AUROC."""
     from imitate.evaluate.uncertainty import separation, uncertainties
     from imitate.policy.loading import policy_from_checkpoint
-    from imitate.system.run_folder import to_json, write_text
 
     rows = []
     for path in checkpoints:
@@ -152,12 +150,13 @@ def measure(
         file = data or data_of(path)
         key = _held_out(file) if data is None else None
         usual, others = uncertainties(policy, file, key), uncertainties(policy, other)
-        if policy.calibration is not None:
+        if policy.calibration is not None and not as_json:
             typer.echo(f"{path}: {policy.calibration.words(0.95)}")
         kind = f"{file}, filter key '{key}'" if key else str(file)
         for name in usual:
             found = separation(policy, name, usual[name], others[name])
-            typer.echo(_line(found, kind, other))
+            if not as_json:
+                typer.echo(_line(found, kind, other))
             rows.append({"checkpoint": str(path), **found.to_dict()})
         if data is None and key is None:
             typer.echo(
@@ -165,9 +164,7 @@ def measure(
                 "usual ones: name others by --data",
                 err=True,
             )
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(json_file, to_json({"uncertainty": rows}, indent=2) + "\n")
+    save({"uncertainty": rows}, as_json=as_json, out=out)
 
 
 def _held_out(file: Path) -> str | None:

@@ -307,6 +307,17 @@ RenameObs = Annotated[
 ]
 
 
+def save(report: Mapping[str, Any], *, as_json: bool, out: Path | None) -> None:
+    """Print a report as JSON if asked to, and write it to a JSON file if one is given."""
+    from imitate.system.run_folder import to_json, write_text
+
+    if as_json:
+        typer.echo(to_json(report, indent=2))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, to_json(report, indent=2) + "\n")
+
+
 def tell_saved_names(path: Path, saved: Rename | None) -> None:
     """Print, to stderr, the names of observations that are saved in a checkpoint."""
     if saved:

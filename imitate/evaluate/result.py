@@ -485,7 +485,7 @@ def episode_from_dict(entry: Mapping[str, Any]) -> EpisodeResult:
 
 
 class ResultsFile:
-    """A JSON file ``{"evaluations": [...]}``, with the entries of ``imitate eval --json``.
+    """A JSON file ``{"evaluations": [...]}``, with the entries of ``imitate eval --out``.
 
     Episodes of unfinished evaluations are in a file beside it (:class:`EpisodeLog`).
 

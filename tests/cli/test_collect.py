@@ -82,7 +82,7 @@ def test_a_policy_is_evaluated_in_each_of_its_tasks_with_its_instruction(call, t
     }
     sets = [w for key, value in settings.items() for w in ("--set", f"{key}={json.dumps(value)}")]
     call("train --config metaworld/bc --epochs 1 --quiet", *sets)
-    options = "--env all --episodes 2 --horizon 3 --workers 1 --json report.json"
+    options = "--env all --episodes 2 --horizon 3 --workers 1 --out report.json"
     call(f"eval --agent runs/metaworld_bc {options}")
     played = json.loads((tmp_path / "report.json").read_text())["evaluations"]
     assert [(one["env"], one["episodes"]) for one in played] == [(name, 2) for name in tasks]

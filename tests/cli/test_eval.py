@@ -35,13 +35,20 @@ def evaluations(path):
 
 def test_a_table_and_a_report_with_seeds(play):
     ground.write_expert(Path("a.pth"))
-    printed = play("--agent a.pth --episodes 3 --seed 7 --json out/r.json").stdout
+    printed = play("--agent a.pth --episodes 3 --seed 7 --out out/r.json").stdout
     for words in ("3/3 = 100.0 %", "43.9 - 100.0 %", "seeds 7 - 9, horizon 30"):
         assert words in printed
     (evaluation,) = evaluations("out/r.json")
     assert evaluation["success_rate"] == 1.0
     assert [episode["seed"] for episode in evaluation["per_episode"]] == [7, 8, 9]
     assert evaluation["checkpoint"] == "a.pth"
+
+
+def test_json_is_printed_in_place_of_the_table(play):
+    ground.write_expert(Path("a.pth"))
+    done = play("--agent a.pth --episodes 2 --json --out r.json")
+    assert json.loads(done.stdout) == json.loads(Path("r.json").read_text())
+    assert len(evaluations("r.json")[0]["per_episode"]) == 2
 
 
 def test_a_checkpoint_is_read_once_whatever_is_asked_of_it(play, monkeypatch):
@@ -77,7 +84,7 @@ def test_a_program_has_its_name_in_the_table(play):
 def test_two_checkpoints_on_the_same_seeds(play):
     ground.write_expert(Path("a.pth"))
     ground.write_expert(Path("b.pth"), gain=0.0)
-    printed = play("--agent a.pth --agent b.pth --horizon 25 --episodes 4 --json r.json").stdout
+    printed = play("--agent a.pth --agent b.pth --horizon 25 --episodes 4 --out r.json").stdout
     assert "paired on 4 seeds: first - second = +100.0 %" in printed
     assert "only the first succeeds 4 times, only the second 0; p = 0.125" in printed
     data = json.loads(Path("r.json").read_text())
@@ -139,7 +146,7 @@ def test_checkpoints_as_the_shell_names_them_and_a_table_that_is_resumed(play):
     options = "--episodes 2 --env all --table out/table.json"
     play(f"--agent a.pth b.pth {options}")
     before = evaluations("out/table.json")
-    again = play(f"--agent a.pth b.pth c.pth {options} --resume --json report.json")
+    again = play(f"--agent a.pth b.pth c.pth {options} --resume --out report.json")
     assert "2 of 3 are finished already" in again.stderr
     after = evaluations("out/table.json")
     assert after[:2] == before and len(after) == 3
@@ -187,7 +194,7 @@ def test_an_interrupted_evaluation_is_resumed_with_its_episodes(play, monkeypatc
     resumed = play(f"{line} --table t.json --resume")
     assert "0 of 1 are finished already, and 2 episodes of the others" in resumed.stderr
     assert seen == [0, 1, 2, 2, 3, 4] and not log.exists()
-    play(f"{line} --json whole.json")
+    play(f"{line} --out whole.json")
     (found,), (wanted,) = evaluations(table), evaluations("whole.json")
     assert found["per_episode"] == wanted["per_episode"]
     assert {episode["cpu"] for episode in found["per_episode"]} == set(found["cpu_models"])

@@ -296,11 +296,15 @@ def test_the_command_ranks_a_run_folder(line, tmp_path):
         checkpoint(folder / f"epoch_{epoch}.pth", direction)
     checkpoint(folder / "last.pth", 0.5)
     out = tmp_path / "out.json"
-    words = ("--agent", tmp_path / "run", "--data", line, "--json", out)
+    words = ("--agent", tmp_path / "run", "--data", line, "--out", out)
     done = call("eval --fqe --updates 40 --discount 0.9", *words)
     rows = json.loads(out.read_text())["fqe"]
     assert len(rows) == 2
     assert rows[-1]["checkpoint"].endswith("epoch_1.pth")
     assert "the demonstrations themselves" in done.output
+    done = call("eval --fqe --updates 40 --discount 0.9 --json", *words)
+    assert [row["checkpoint"] for row in json.loads(done.stdout)["fqe"]] == [
+        row["checkpoint"] for row in rows
+    ]
     done = call("eval --fqe --video x.mp4", *words, code=2)
     assert "leave one of them out" in done.output

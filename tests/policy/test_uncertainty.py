@@ -85,7 +85,7 @@ def test_eval_tells_other_demonstrations_from_the_held_out_ones(run, tmp_path, m
         for demo in file["data"].values():
             demo["obs/s"][:] += 50.0
     call = Caller()
-    words = call("eval --uncertainty other.hdf5 --json found.json --agent", run[0]).stdout
+    words = call("eval --uncertainty other.hdf5 --out found.json --agent", run[0]).stdout
     assert "24 held-out steps" in words and "filter key 'valid'" in words
     (row,) = json.loads((tmp_path / "found.json").read_text())["uncertainty"]
     assert row["auroc"]["value"] > 0.9 > 0.1 > row["usual_above"]

@@ -154,7 +154,7 @@ def test_the_command_line_evaluates_in_all_environments_in_one_or_by_an_instruct
     told = Caller()("info", told_run.checkpoint).stdout
     assert f"instruction    {TO}\n" in told
     assert "32 demos, 480 steps, 30 taken, weight 1, sha256" in told
-    evaluated("-n", "4", "--lang", MIRROR, "--json", tmp_path / "r.json")
+    evaluated("-n", "4", "--lang", MIRROR, "--out", tmp_path / "r.json")
     (evaluation,) = json.loads((tmp_path / "r.json").read_text())["evaluations"]
     assert evaluation["env"] == f"{NAME}: {MIRROR}"
     assert evaluation["success_rate"] >= 0.75
