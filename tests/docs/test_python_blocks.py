@@ -22,7 +22,7 @@ from tests.point_policy import save_point_policy
 
 ELSEWHERE = {
     "docs/own_algorithm.md": "tests/examples/test_own_algorithm.py",
-    "docs/preprocessing.md": "tests/examples/test_own_step.py",
+    "docs/policies.md": "tests/examples/test_own_step.py",
 }
 """Pages whose blocks another test runs."""
 OTHERS = ("docs/algorithms/",)

@@ -1,4 +1,4 @@
-"""The own step of docs/preprocessing.md, as an installed package: trained with, saved, loaded."""
+"""The own step of docs/policies.md, as an installed package: trained with, saved, loaded."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
 from tests.tiny import tiny_config
 
-PAGE = (Path(__file__).parents[2] / "docs" / "preprocessing.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 
 
 @pytest.fixture
