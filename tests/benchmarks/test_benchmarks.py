@@ -1,5 +1,6 @@
 """The benchmarks' own arithmetic: medians, targets, tables. Nothing here is timed."""
 
+import io
 import json
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 from benchmarks import published
 from benchmarks.gpu import NO_GPU, Figures, main, markdown
 from benchmarks.measuring import Spent, compare
+from benchmarks.peer_cases import answer
 from benchmarks.row import Row, table
+from benchmarks.studies.results import kept
 
 
 def test_compare_takes_the_median_round_without_the_first_and_divides_by_the_iterations():
@@ -66,6 +69,25 @@ def test_table():
     assert cells[0] == ["loader", "value", "unit", "wanted", "met", "robomimic", "note"]
     assert cells[2] == ["fast", "12,346", "/s", ">= 10,000", "yes", "690 (recorded)", "quiet"]
     assert cells[3] == ["odd", "0.5", "x", "<= 0.4", "NO", "", ""]
+
+
+def test_a_program_of_a_peer_prepares_a_case_once_and_answers_each_request(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"case": "a", "n": 2}\n{"case": "a", "n": 6}\n'))
+    asked, answers = [], io.StringIO()
+
+    def case(request):
+        asked.append(request["n"])
+        return lambda n: {"cpu_s": n / 2}
+
+    answer({"version": "1"}, {"a": case}, answers)
+    assert answers.getvalue() == '{"version": "1"}\n{"cpu_s": 1.0}\n{"cpu_s": 3.0}\n'
+    assert asked == [2]
+
+
+def test_a_cell_of_a_study_is_measured_once(tmp_path):
+    numbers = iter([{"curve": [(1, 2.0)]}])
+    cells = [kept(tmp_path, lambda: next(numbers)) for _ in range(2)]
+    assert cells == [{"curve": [[1, 2.0]]}] * 2
 
 
 # ---- training steps on a GPU ---------------------------------------------------------------------
