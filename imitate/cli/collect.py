@@ -23,6 +23,7 @@ from imitate.cli.options import (
     StepTimeout,
     TeleopArgs,
     Workers,
+    json_object,
     number_of_workers,
     opened,
 )
@@ -32,7 +33,7 @@ from imitate.collect.collect import CollectionReport, collect
 from imitate.collect.demonstrate import Plan
 from imitate.envs.experts import EXPERTS, QUALITIES, ExpertKind, Habits, find_expert
 from imitate.errors import UserError
-from imitate.evaluate.environments import named_env
+from imitate.evaluate.environments import laid_over, named_env
 from imitate.system.processes import LOCAL
 from imitate.system.text import counted
 
@@ -80,7 +81,6 @@ _OF_AN_EXPERT = (
     "label",
     "keep_failures",
     "rewards",
-    "env_kwargs",
 )
 """Parameters whose options are not allowed with ``--agent``."""
 
@@ -260,7 +260,7 @@ def command(
         )
     if agent is not None:
         _refuse(ctx, lambda name: name in _OF_AN_EXPERT, "leave --agent out")
-        plan = _plan_of_policy(agent, env)
+        plan = _plan_of_policy(agent, env, env_kwargs)
     else:
         plan = _plan_of_expert(str(env), quality, human_like, rewards, env_kwargs)
         plan = replace(plan, noise=noise, label=label.value)
@@ -308,15 +308,16 @@ def command(
         raise typer.Exit(FAILED)
 
 
-def _plan_of_policy(agent: Path, env: str | None) -> Plan:
+def _plan_of_policy(agent: Path, env: str | None, env_kwargs: str | None) -> Plan:
     """Return the plan for recording a policy's episodes in ``env``, or if it is None in the training environment."""
     from imitate.evaluate.job import subject_of  # imports torch
 
     subject = subject_of(agent)
     if env is None and not subject.env_meta:
         raise UserError(f"{agent}: the checkpoint names no environment: name one by --env")
+    meta = subject.env_meta if env is None else named_env(env, subject.env_meta)
     return Plan(
-        env_meta=subject.env_meta if env is None else named_env(env, subject.env_meta),
+        env_meta=laid_over(meta, {"env_kwargs": json_object("--env-kwargs", env_kwargs or "{}")}),
         horizon=subject.horizon,
         keep_failures=True,
         agent=str(subject.file.resolve()),
@@ -359,15 +360,7 @@ def _env_kwargs(
         if expert.dense_kwargs is None:
             raise UserError(f"--rewards dense: {env} has no shaped rewards: leave the option out")
         kwargs.update(expert.dense_kwargs)
-    if given is None:
-        return kwargs
-    try:
-        named = json.loads(given)
-    except ValueError as error:
-        raise UserError(f"--env-kwargs {given}: not JSON ({error}); wanted {{...}}") from error
-    if not isinstance(named, dict):
-        raise UserError(f"--env-kwargs {given}: wanted a JSON object, {{...}}")
-    return {**kwargs, **named}
+    return {**kwargs, **json_object("--env-kwargs", given or "{}")}
 
 
 def _refuse(ctx: typer.Context, is_refused: Callable[[str], bool], otherwise: str) -> None:

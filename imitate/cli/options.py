@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from imitate.errors import printable
+from imitate.errors import UserError, printable
 from imitate.policy.renaming import Rename, rename_words
 
 if TYPE_CHECKING:
@@ -305,6 +306,25 @@ RenameObs = Annotated[
         "in agent_pos=state; may be repeated.",
     ),
 ]
+
+
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """Return the value of an option that is a JSON object.
+
+    Raises:
+        UserError: the text is not JSON, or another value than an object.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(
+            f"{option}: {text} is not JSON ({error}): give an object such as '{{\"max_steps\": 200}}'"
+        ) from error
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{option}: {text}: expected a JSON object, such as '{{\"max_steps\": 200}}'"
+        )
+    return value
 
 
 def save(report: Mapping[str, Any], *, as_json: bool, out: Path | None) -> None:

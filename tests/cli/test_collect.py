@@ -164,6 +164,9 @@ def test_a_policy_records_its_own_episodes(call, tmp_path):
                 wanted = [policy({"flat": each}) for each in obs]
             np.testing.assert_allclose(taken, wanted, rtol=1e-5)
     assert not np.array_equal(actions[0], actions[1])
+    call("collect --agent p.pth --num 1 --out moon.hdf5 --env-kwargs", '{"g": 1.6}')
+    with DatasetFile("moon.hdf5") as file:
+        assert file.env_meta["env_kwargs"] == {"g": 1.6}
 
 
 def test_a_fall_of_the_pole_is_a_terminal_and_no_timeout(call, tmp_path):

@@ -33,8 +33,8 @@ check-env text.json | text.json
 check-env list.json | list.json
 collect --env Lft --out new.hdf5 | no scripted expert for 'Lft'; did you mean 'Lift'?
 collect --env Lift --out new.hdf5 --human-like --quality mixed | leave one of the two out
-collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs {camera | --env-kwargs {camera: not JSON
-collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs [1] | --env-kwargs [1]: wanted a JSON object
+collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs {camera | --env-kwargs: {camera is not JSON
+collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs [1] | --env-kwargs: [1]: expected a JSON object
 collect --env metaworld:push-v3 --out new.hdf5 --human-like | --human-like works only in robosuite's tasks
 collect --env metaworld:push-v3 --out new.hdf5 --quality mixed | --quality mixed works only in robosuite's tasks
 collect --env Lift --out new.hdf5 --teleop keyboard --workers 2 | --workers is for scripted experts

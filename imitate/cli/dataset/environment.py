@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from imitate.cli.dataset.actions import replay_line
 from imitate.cli.dataset.curate import File, InPlace, Out, progress, target_of
-from imitate.cli.options import AsJson, Overwrite
+from imitate.cli.options import AsJson, Overwrite, json_object
 from imitate.collect.replay import RECORDED_ENV_ARGS, MigrationReport, migrate_file
-from imitate.errors import ConfigError
 from imitate.system.text import counted
 
 
@@ -68,25 +67,11 @@ def set_env(
     if type_ is not None:
         named["type"] = type_
     if kwargs is not None:
-        named["env_kwargs"] = _object(kwargs)
+        named["env_kwargs"] = json_object("--kwargs", kwargs)
     with progress("set-env", "MB") as on_mb:
         before = set_env_args(file, target, named, on_mb)
     typer.echo(f"{target.path}: env_args {json.dumps(named)}")
     typer.echo(f"before: {json.dumps(before)}")
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--kwargs: {text} is not JSON ({error}): give an object such as '{{\"max_steps\": 200}}'"
-        ) from error
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"--kwargs: {text}: expected a JSON object, such as '{{\"max_steps\": 200}}'"
-        )
-    return value
 
 
 def migrate_env(
