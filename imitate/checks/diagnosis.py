@@ -236,7 +236,7 @@ def _of_training(
             "too few states are shared by demonstrations, so their consistency was not judged"
         )
     yield from _some(alike)
-    yield from _of_left_out(policy, data, names, error)
+    yield from _of_left_out(policy, data, names, error, subject.several_ways)
 
 
 def _of_motions(
@@ -289,7 +289,11 @@ _LEFT_OUT = 100
 
 
 def _of_left_out(
-    policy: RolloutPolicy, data: DatasetFile, names: Sequence[str], error: float
+    policy: RolloutPolicy,
+    data: DatasetFile,
+    names: Sequence[str],
+    error: float,
+    several_ways: bool,
 ) -> Iterator[Cause]:
     """Measure how well demonstrations predict each other, and whether missing observations would improve this."""
     names = spread(names, _LEFT_OUT)
@@ -301,7 +305,7 @@ def _of_left_out(
     others = [key for key in data.obs_keys(names[0]) if key not in policy.obs_keys]
     firsts = first_values(data, names, others)
     small = {key: values for key, values in firsts.items() if values.shape[1] <= _LARGEST}
-    yield from fitted.of_unobserved(known, small)
+    yield from fitted.of_unobserved(known, small, several_ways)
 
 
 _LARGEST = 32

@@ -8,6 +8,7 @@ learn from these demonstrations and observations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,7 @@ class LeftOut:
         lasts = np.flatnonzero(np.diff(self.of, append=len(demos)))
         self.first, self.last = self.states[firsts], self.states[lasts]
         """Standardized states (N, D) at the beginning and end of each of the N demonstrations."""
+        self.middle = self.states[(firsts + lasts) // 2]
 
     def errors(self) -> Array:
         """Return the mean absolute error (A,) of left-out actions, divided by the error of the best constant action."""
@@ -89,26 +91,28 @@ class LeftOut:
             left.append(float(((point - others.T @ weights) ** 2).sum()) / own)
         return float(np.mean(left))
 
-    def surprise(self) -> float:
-        """Return how badly first states predict the last states of left-out demonstrations.
+    def surprise(self, later: Array) -> tuple[float, Array, Array]:
+        """Return how badly first states predict later states of left-out demonstrations.
 
-        The value is the mean absolute error in the worst dimension, divided by the mean deviation of all states. A
-        constant is used instead of the regression where its error is smaller.
+        A constant is used instead of the regression where its error is smaller.
+
+        Args:
+            later: (N, D) standardized states, such as :attr:`last`.
+
+        Returns:
+            the mean absolute error in the worst dimension, divided by the mean deviation of all states; and the values
+            (N,) and their errors (N,) in this dimension.
         """
-        left = self.last - np.median(self.last, axis=0)
+        left = later - np.median(later, axis=0)
         usual, each = np.abs(self.states).mean(axis=0), np.arange(len(left))
-        return max(
-            (
-                min(
-                    min(np.abs(one).mean() for one in _left_out(self.first, column[:, None], each))
-                    / size,
-                    float(np.abs(column).mean() / size),
-                )
-                for column, size in zip(left.T, usual, strict=True)
-                if size > 0
-            ),
-            default=0.0,
-        )
+        worst, values, errors = 0.0, left[:, 0], left[:, 0]
+        for column, size in zip(left.T, usual, strict=True):
+            if size > 0:
+                fits = (one[:, 0] for one in _left_out(self.first, column[:, None], each))
+                best = min((column, *fits), key=lambda one: float(np.abs(one).mean()))
+                if (found := float(np.abs(best).mean() / size)) > worst:
+                    worst, values, errors = found, column, best
+        return worst, values, errors
 
 
 def standardized(x: Array) -> Array:
@@ -191,16 +195,20 @@ _MOVING = 0.3
 """The cause is reported if a larger fraction of the actions' variance follows from the change of observations alone."""
 
 
-def of_unobserved(data: LeftOut, others: Mapping[str, Array]) -> Iterator[Cause]:
+def of_unobserved(
+    data: LeftOut, others: Mapping[str, Array], several_ways: bool
+) -> Iterator[Cause]:
     """Test whether the actions depend on something that the policy does not observe.
 
     Args:
         data: regression over the demonstrations.
         others: values (N, C) in the first step of each vector in the file that the policy does not observe.
+        several_ways: true for policies that can learn several ways of acting in one state.
 
     Returns:
-        the cause for the best of these vectors; if it explains little, also the cause for the last state, a substitute
-        for an unobserved goal.
+        the cause for the best of these vectors; if it explains little, also the causes for the last and the middle
+        state, which are substitutes for an unobserved goal and for the way that a person chose. If such states form
+        two groups, the demonstrations are called inconsistent.
     """
     error = data.unexplained()
     found = []
@@ -213,16 +221,45 @@ def of_unobserved(data: LeftOut, others: Mapping[str, Array]) -> Iterator[Cause]
         yield best
         if best.is_named:
             return
-    surprise = data.surprise()
-    words = f"the last state, which the first observations do not predict (error {surprise:.2f}), is an input too"
-    known = data.unexplained(standardized(data.last)) if surprise > _SURPRISE else error
-    advice = (
-        "record the goal as an observation, or give an instruction; if the policy observes all that matters, people "
-        "acted differently in the same state: keep one way (imitate dataset filter)"
-    )
-    yield _unobserved(error, known, words, advice)
+    for place, later in (("last", data.last), ("middle", data.middle)):
+        surprise, *ends = data.surprise(later)
+        in_two_ways = any(map(are_two_groups, ends))
+        if place == "middle" and not in_two_ways:
+            continue
+        words = (
+            f"the {place} state, which the first observations do not predict (error {surprise:.2f}), "
+            "is an input too"
+        )
+        known = data.unexplained(standardized(later)) if surprise > _SURPRISE else error
+        cause = _unobserved(error, known, words, _DECIDE)
+        if in_two_ways:
+            words = f"{cause.words}; these states form two groups, without values between them"
+            score = cause.score / (_WAYS if several_ways else 1.0)
+            cause = replace(cause, kind="inconsistent", words=words, score=score)
+        yield cause
 
 
+_DECIDE = (
+    "record the goal as an observation, or give an instruction; if the policy observes all that matters, people acted "
+    "differently in the same state: keep one way (imitate dataset filter)"
+)
+_WAYS = 5.0
+"""Factor by which the score of two ways is reduced for policies that can learn both."""
+
+
+def are_two_groups(values: Array) -> bool:
+    """Return whether values (N,) form two groups, each of at least 15 %, that are far apart for their width."""
+    x = np.sort(values)
+    least = max(int(np.ceil(0.15 * len(x))), 2)
+    total = float(x.var() * len(x))
+    within = [
+        x[:n].var() * n + x[n:].var() * (len(x) - n) for n in range(least, len(x) - least + 1)
+    ]
+    return total > 0 and min(within, default=total) < _APART * total
+
+
+_APART = 0.1
+"""Two groups are apart if less than this fraction of the variance is within them; 0.25 for a uniform distribution."""
 _SURPRISE = 0.5
 _GAIN = 0.1
 """Largest fraction of an action's variance that further inputs explain in healthy trainings."""

@@ -286,31 +286,40 @@ def _of_sensor(
 def of_dropped(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Cause:
     """Compare how often an observation repeats its previous value for a few steps and then changes again.
 
+    If it changes in practically every step of the demonstrations, longer repetitions count as well.
+
     Args:
         key: the observation key.
         demos: (T, D) values of each recorded episode.
         shown: (T, D) values of each demonstration.
     """
-    here, there = (float(np.mean([_repeated(part) for part in parts])) for parts in (demos, shown))
+    always = np.mean([_repeated(part, np.inf) for part in shown]) < _NEVER
+    run = _LONG_RUN if always else _RUN
+    here, there = (
+        float(np.mean([_repeated(part, run) for part in parts])) for parts in (demos, shown)
+    )
     words = (
-        f"'{key}' repeats its previous value for at most {_RUN} steps and then changes again in {here:.0%} of the "
+        f"'{key}' repeats its previous value for at most {run} steps and then changes again in {here:.0%} of the "
         f"steps ({there:.0%} in the demonstrations)"
     )
     advice = "compare the rates of sensor and control loop: the sensor may be slower, or its frames may get lost"
     return scored("dropped frames", max(here - there, 0.0), 0.15, words, advice)
 
 
-def _repeated(values: Array) -> float:
-    """Return the share of steps that repeat the previous values; runs of more than five repeated steps do not count."""
+def _repeated(values: Array, most: float) -> float:
+    """Return the share of steps that repeat the previous values; runs of more than ``most`` steps do not count."""
     moves = np.flatnonzero((np.diff(values, axis=0) != 0).any(axis=1))
     if len(moves) < 2:
         return 0.0
     runs = np.diff(moves) - 1
-    return float(runs[runs <= _RUN].sum() / max(len(values) - 1, 1))
+    return float(runs[runs <= most].sum() / max(len(values) - 1, 1))
 
 
 _RUN = 5
 """Longest run of equal values that counts as lost frames; in longer runs the robot does not move."""
+_LONG_RUN = 30
+_NEVER = 0.01
+"""Largest share of repeated values of an observation that changes in every step."""
 
 
 def _beyond(

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from imitate.checks.fitted import LeftOut, of_motion, of_number, of_unobserved, standardized
+from imitate.checks.fitted import (
+    LeftOut,
+    are_two_groups,
+    of_motion,
+    of_number,
+    of_unobserved,
+    standardized,
+)
 from imitate.deploy.check.deploy_check import CheckedDemo
 
 
@@ -40,13 +47,46 @@ def test_three_demonstrations_are_few_and_thirty_are_not():
 def test_a_goal_that_is_not_observed():
     blind, goals = left_out(30, ("pos",))
     rng = np.random.default_rng(1)
-    in_file = list(of_unobserved(blind, {"noise": rng.normal(size=(30, 2)), "goal": goals}))
+    in_file = list(of_unobserved(blind, {"noise": rng.normal(size=(30, 2)), "goal": goals}, False))
     assert [one.is_named for one in in_file] == [True] and "'goal'" in in_file[0].words
-    (by_its_end,) = of_unobserved(blind, {})
+    (by_its_end,) = of_unobserved(blind, {}, False)
     assert by_its_end.is_named and "goal as an observation" in by_its_end.advice
     seeing, goals = left_out(30)
-    assert not any(one.is_named for one in of_unobserved(seeing, {"goal": goals}))
-    assert seeing.surprise() < 0.5 < blind.surprise()
+    assert not any(one.is_named for one in of_unobserved(seeing, {"goal": goals}, False))
+    assert seeing.surprise(seeing.last)[0] < 0.5 < blind.surprise(blind.last)[0]
+
+
+def parted(ends):
+    """Demonstrations from similar starts that pass an obstacle on one of two sides, and end apart or together."""
+    rng, demos = np.random.default_rng(0), []
+    for n in range(30):
+        side, x = 2.0 * (n % 3 > 0) - 1.0, np.linspace(0, 1, 16)
+        y = rng.uniform(-0.2, 0.2) + side * (x if ends else np.sin(np.pi * x))
+        pos = np.stack([x, y], axis=1)
+        demos.append(CheckedDemo(f"demo_{n}", {"pos": pos}, np.gradient(pos, axis=0)))
+    return LeftOut(demos, ("pos",))
+
+
+@pytest.mark.parametrize(("ends", "place"), [(True, "last"), (False, "middle")])
+def test_people_who_act_in_two_ways_from_the_same_state(ends, place):
+    named = [one for one in of_unobserved(parted(ends), {}, False) if one.is_named]
+    assert [one.kind for one in named][:1] == ["inconsistent"] and place in named[0].words
+    assert not any(one.is_named for one in of_unobserved(parted(ends), {}, True))
+
+
+@pytest.mark.parametrize(
+    ("values", "two"),
+    [
+        (np.linspace(-1, 1, 20), False),
+        ([-1.0] * 10 + [1.0] * 10, True),
+        ([-1.0] * 17 + [1.0] * 3, True),
+        ([-1.0] * 18 + [1.0] * 2, False),
+        ([-1.1, -0.9] * 5 + [0.9, 1.1] * 5, True),
+        ([0.0] * 20, False),
+    ],
+)
+def test_two_groups_of_numbers(values, two):
+    assert are_two_groups(np.array(values)) == two
 
 
 def test_velocities_that_are_not_observed():

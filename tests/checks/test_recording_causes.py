@@ -12,7 +12,7 @@ from imitate.checks.image_causes import (
     of_uninformative,
     of_views,
 )
-from imitate.checks.recording_causes import of_execution, of_rare_starts, of_vectors
+from imitate.checks.recording_causes import of_dropped, of_execution, of_rare_starts, of_vectors
 from imitate.checks.subject import followed, positions_among
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 from imitate.deploy.check.statistics import range_of
@@ -350,3 +350,16 @@ def test_two_cameras_are_exchanged_if_each_shows_the_picture_of_the_other():
         (cause,) = of_exchanged(["front", "wrist"], [seen(here)] * 3, [seen(there)] * 3)
         assert (cause.kind, cause.is_named) == ("exchanged", named), cause
     assert not [*of_exchanged(["front"], [seen(wrong)], [seen(right)])]
+
+
+@pytest.mark.parametrize(
+    ("still", "burst", "named"), [(0, 10, True), (0, 40, False), (20, 10, False)]
+)
+def test_long_repetitions_count_only_if_the_value_never_repeats_in_demonstrations(
+    still, burst, named
+):
+    walk = np.random.default_rng(0).normal(size=(120, 2)).cumsum(axis=0)
+    shown, seen = walk.copy(), walk[np.arange(120) // burst * burst]
+    shown[:still] = shown[still]
+    cause = of_dropped("part", [seen], [shown])
+    assert cause.is_named == named
