@@ -360,6 +360,6 @@ def test_long_repetitions_count_only_if_the_value_never_repeats_in_demonstration
 ):
     walk = np.random.default_rng(0).normal(size=(120, 2)).cumsum(axis=0)
     shown, seen = walk.copy(), walk[np.arange(120) // burst * burst]
-    shown[:still] = shown[still]
+    shown[40 : 40 + still] = shown[40]
     cause = of_dropped("part", [seen], [shown])
     assert cause.is_named == named
