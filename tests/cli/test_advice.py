@@ -71,6 +71,7 @@ cli/help_texts cli/main cli/mistakes cli/options |
 data/quality/doctor/ | dataset doctor
 cli/dataset/curate | dataset filter
 cli/dataset/dataset | dataset embed
+cli/dataset/rewriting | dataset actions
 cli/robot/policies | run, compare
 cli/robot/robots | run, compare, record, replay
 """
@@ -88,6 +89,7 @@ EXCEPTIONS = {
     ("data/quality/doctor/actions", "--set"): "for a configuration",
     ("data/quality/doctor/structure", "--video"): "imitate dataset playback",
     ("cli/dataset/curate", "--keys"): "imitate dataset stats has it",
+    ("cli/dataset/rewriting", "--dry-run"): "migrate-env",
     ("data/quality/doctor/structure", "--min-length"): "imitate dataset filter",
     ("data/quality/doctor/structure", "--max-length"): "imitate dataset filter",
     ("envs/make", "--env"): "the commands that have it are in the message",

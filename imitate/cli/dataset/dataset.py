@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from imitate.cli.dataset import actions, curate, environment, quality
+from imitate.cli.dataset import curate, quality, rewriting
 from imitate.cli.dataset.convert import convert
 from imitate.cli.dataset.curate import First, Names, names_of
 from imitate.cli.dataset.render import render
@@ -288,8 +288,7 @@ app = typer.Typer(
 )
 curate.mount(app)
 quality.mount(app)
-environment.mount(app)
-actions.mount(app)
+rewriting.mount(app)
 app.command()(shard)
 app.command()(index)
 
