@@ -13,7 +13,7 @@ import pytest
 
 from imitate.cli.robot.policies import JOINS
 from imitate.deploy import BundlePolicy
-from imitate.deploy.bundle.served import ServedBundle
+from imitate.deploy.bundle.policy import ServedBundle
 from imitate.deploy.server.client import RemotePolicy
 from imitate.deploy.server.server import PolicyServer
 from imitate.policy.asynchronous import GUIDANCE, Join

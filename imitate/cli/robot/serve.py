@@ -133,8 +133,7 @@ def served(
     from imitate.deploy.bundle.archive import is_bundle
 
     if is_bundle(path):
-        from imitate.deploy.bundle.policy import BundlePolicy
-        from imitate.deploy.bundle.served import ServedBundle
+        from imitate.deploy.bundle.policy import BundlePolicy, ServedBundle
 
         refuse_device(device, precision)
         if rename:

@@ -371,7 +371,7 @@ def test_a_bundle_needs_no_torch(tmp_path):
         "'typing_extensions') if m in sys.modules]\n"
         "assert not bad, bad\n"
         "from imitate.deploy import PolicyServer\n"
-        "from imitate.deploy.bundle.served import ServedBundle\n"
+        "from imitate.deploy.bundle.policy import ServedBundle\n"
         "PolicyServer(ServedBundle(policy), port=0).close()\n"
         "assert not {'torch', 'h5py', 'gymnasium', 'pydantic'} & {*sys.modules}"
     )

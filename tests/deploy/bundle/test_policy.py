@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from imitate.deploy.bundle import policy as module
-from imitate.deploy.bundle.policy import BundlePolicy
-from imitate.deploy.bundle.served import ServedBundle
+from imitate.deploy.bundle.policy import BundlePolicy, ServedBundle
 from imitate.deploy.bundle.spec import Execution, Noise
 from imitate.deploy.schema import ObservedKey, Schema
 from imitate.errors import BundleError, MissingPackageError, NotFiniteError, UserError
