@@ -21,7 +21,7 @@ from imitate.data.dataset_file import no_demos
 from imitate.data.file.features import features_of
 from imitate.data.formats.lerobot_layout import unusual_names
 from imitate.data.formats.lerobot_missing import COMPLETE, INCOMPLETE
-from imitate.data.quality.doctor.useless import useless_observations
+from imitate.data.quality.doctor.observations import useless_observations
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.policy.export import lerobot_refusal, lerobot_resizes, write_lerobot_keys
 from imitate.system.memory import gigabytes

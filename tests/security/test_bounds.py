@@ -29,7 +29,7 @@ from imitate.data.batches import store
 from imitate.data.batches.statistics import quantiles_of
 from imitate.data.file import hdf5_format
 from imitate.data.file.hdf5_format import DemoFile
-from imitate.data.quality.doctor import useless
+from imitate.data.quality.doctor import observations
 from imitate.data.shards.folder import shards_at
 from imitate.deploy.server import server as server_module
 from imitate.deploy.server.server import PolicyServer
@@ -525,7 +525,7 @@ def test_commands_that_describe_a_dataset_never_read_a_whole_array(tmp_path, mon
         return values
 
     monkeypatch.setattr(DemoFile, "read", measured)
-    for module in (hdf5_format, useless):
+    for module in (hdf5_format, observations):
         monkeypatch.setattr(module, "PIECE_BYTES", 2048)
     printed = call("info", path).output
     assert "1 of 1" in printed and "-0.500" in printed and "+0.250" in printed

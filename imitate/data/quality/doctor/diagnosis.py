@@ -19,11 +19,10 @@ from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor.actions import Clipping, ObservedOrder, Ranges, Representations
 from imitate.data.quality.doctor.alignment import Lag, Motions, NextObs, States
 from imitate.data.quality.doctor.finding import DoctorReport, Finding, Level, Place, Remedy, counted
-from imitate.data.quality.doctor.images import ImageChecks, Orientation
 from imitate.data.quality.doctor.motion import Idle, Jumps, LostSteps
+from imitate.data.quality.doctor.observations import ActionCopies, ImageChecks, Orientation
 from imitate.data.quality.doctor.structure import CHECKS, Duplicates, check_masks
 from imitate.data.quality.doctor.survey import Check, DemoLayout, FileLayout, Survey, layout_of
-from imitate.data.quality.doctor.useless import ActionCopies
 from imitate.errors import DatasetError, nearest
 
 Progress = Callable[[int, int], None]

@@ -10,7 +10,7 @@ from imitate.data.edit.target import Target
 from imitate.data.quality.doctor import survey
 from imitate.data.quality.doctor.diagnosis import diagnose, fix
 from imitate.data.quality.doctor.finding import ranges_of, runs_of
-from imitate.data.quality.doctor.useless import useless_observations
+from imitate.data.quality.doctor.observations import useless_observations
 from imitate.data.quality.report.page import write_report
 from tests.demo_files import episode, write_demos
 

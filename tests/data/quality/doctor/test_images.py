@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from imitate.data.quality.doctor.images import ImageChecks, Orientation
+from imitate.data.quality.doctor.observations import ImageChecks, Orientation
 from imitate.data.quality.doctor.survey import DemoSteps, FileArray
 
 CAMERA, HAND = "obs/front_image", "obs/robot0_eef_pos"

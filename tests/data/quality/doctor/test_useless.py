@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile
-from imitate.data.quality.doctor import useless
+from imitate.data.quality.doctor import observations
+from imitate.data.quality.doctor.observations import ActionCopies, useless_observations
 from imitate.data.quality.doctor.survey import DemoSteps
-from imitate.data.quality.doctor.useless import ActionCopies, useless_observations
 from tests.demo_files import episode, write_demos
 
 
@@ -123,16 +123,16 @@ class Arrays:
     ("most", "starts"), [(24 * 8, [0, 8, 16]), (24 * 8 - 1, [0, 7, 14]), (1, list(range(20)))]
 )
 def test_a_long_demo_is_read_in_pieces(monkeypatch, most, starts):
-    monkeypatch.setattr(useless, "PIECE_BYTES", most)
+    monkeypatch.setattr(observations, "PIECE_BYTES", most)
     file = Arrays(actions=actions(20), obs__s=actions(20)[:, :1])  # 16 and 8 bytes for a step
     assert useless_observations(file, ["d"], ["s"]) == {}
     assert [start for name, start in file.seen if name == "actions"] == starts
     assert len(file.seen) == 2 * len(starts)
     copied = Arrays(actions=actions(20), obs__s=actions(20))
     found = {"s": "it is the action of the same step"} if most > 1 else {}
-    monkeypatch.setattr(useless, "PIECE_BYTES", most * 32 // 24)
+    monkeypatch.setattr(observations, "PIECE_BYTES", most * 32 // 24)
     assert useless_observations(copied, ["d"], ["s"]) == found
-    monkeypatch.setattr(useless, "PIECE_BYTES", 3)
+    monkeypatch.setattr(observations, "PIECE_BYTES", 3)
     small = Arrays(actions=np.arange(7, dtype=np.uint8), obs__s=np.zeros((7, 0)))
     assert useless_observations(small, ["d"], ["s"]) == {}
     assert [start for name, start in small.seen if name == "actions"] == [0, 3, 6]
