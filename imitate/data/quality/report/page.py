@@ -20,8 +20,13 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
 from imitate.data.quality.doctor.finding import Finding, Level, Place
-from imitate.data.quality.report.motion import actions, initial_states, trajectories
-from imitate.data.quality.report.observations import observations, thumbnails
+from imitate.data.quality.report.contents import (
+    actions,
+    initial_states,
+    observations,
+    thumbnails,
+    trajectories,
+)
 from imitate.data.quality.report.section import (
     Figure,
     ReportSection,

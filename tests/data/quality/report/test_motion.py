@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from imitate.data.quality.doctor.survey import FileArray
-from imitate.data.quality.report import motion
-from imitate.data.quality.report.motion import actions, initial_states, places_in, trajectories
+from imitate.data.quality.report import contents
+from imitate.data.quality.report.contents import actions, initial_states, places_in, trajectories
 
 
 class Drawing:
@@ -35,7 +35,7 @@ class Drawing:
 @pytest.fixture(autouse=True)
 def drawings(monkeypatch):
     Drawing.made.clear()
-    monkeypatch.setattr(motion, "Plot", Drawing)
+    monkeypatch.setattr(contents, "Plot", Drawing)
     return Drawing.made
 
 
@@ -209,7 +209,7 @@ def said(figure):
 def histograms(monkeypatch):
     found = []
     monkeypatch.setattr(
-        motion, "histogram", lambda values, **how: found.append((values, how)) or "bars"
+        contents, "histogram", lambda values, **how: found.append((values, how)) or "bars"
     )
     return found
 

@@ -14,8 +14,8 @@ from PIL import Image
 from imitate.data import DatasetFile
 from imitate.data.file.extents import Extents
 from imitate.data.quality.doctor.survey import DemoLayout, FileArray
-from imitate.data.quality.report import observations as module
-from imitate.data.quality.report.observations import data_url, observations, thumbnails
+from imitate.data.quality.report import contents as module
+from imitate.data.quality.report.contents import data_url, observations, thumbnails
 from imitate.data.quality.report.subject import subject_of
 from imitate.errors import DatasetError
 from tests.demo_files import episode, write_demos

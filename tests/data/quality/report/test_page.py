@@ -15,8 +15,7 @@ from imitate.data import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
 from imitate.data.quality.report import subject as subjects
-from imitate.data.quality.report.motion import places_in
-from imitate.data.quality.report.observations import data_url
+from imitate.data.quality.report.contents import data_url, places_in
 from imitate.data.quality.report.page import write_report
 from imitate.data.quality.report.section import number, percent, size
 from imitate.data.quality.report.subject import spread, subject_of
