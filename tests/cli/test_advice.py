@@ -20,7 +20,7 @@ checks/causes checks/diagnosis checks/ends checks/fitted | diagnose
 checks/recording_causes checks/response checks/subject | diagnose
 checks/ | check-algo
 collect/action_file collect/actions | dataset actions
-collect/collect collect/collected_files collect/demonstrate | collect
+collect/collect collect/demonstrate | collect
 collect/playback | dataset playback
 collect/render | dataset render
 collect/replay | dataset actions, dataset migrate-env

@@ -17,11 +17,12 @@ import pytest
 
 from imitate.collect import collect as collecting
 from imitate.collect import render as rendering
-from imitate.collect.collect import collect, filter_keys
-from imitate.collect.collected_files import (
+from imitate.collect.collect import (
     CollectedFile,
     CollectedFiles,
     RecordedEpisode,
+    collect,
+    filter_keys,
     recorded_so_far,
     settings_of,
     shards_of,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imitate.collect.collected_files import (
+from imitate.collect.collect import (
     CollectedFile,
     CollectedFiles,
     RecordedEpisode,
