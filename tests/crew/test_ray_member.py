@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from imitate.crew.backend import Lost, Ready, Unprepared
-from imitate.crew.ray_backend import RayMember, RayPacked
-from imitate.crew.ray_host import Origin
+from imitate.crew.ray_backend import Origin, RayMember, RayPacked
 from imitate.errors import EnvError, WorkerError
 
 
