@@ -7,15 +7,16 @@ import shutil
 import pytest
 
 from imitate.errors import TrainingError
-from imitate.train.sweep.run_copy import (
+from imitate.train.sweep.work import (
     FolderChanges,
     Part,
     Sender,
+    TrainingItem,
     content_to_resume,
     lay_out,
+    prepare,
     received,
 )
-from imitate.train.sweep.work import TrainingItem, prepare
 from tests.refusals import refused
 
 

@@ -16,9 +16,16 @@ from imitate.system.processes import LOCAL
 from imitate.system.run_folder import RunFolder
 from imitate.system.trust import trust_given
 from imitate.train.sweep import work
-from imitate.train.sweep.run_copy import FolderChanges, Part
 from imitate.train.sweep.state import InTurn, SweepRun
-from imitate.train.sweep.work import VISIBLE, Resources, SweepWork, TrainingItem, prepare
+from imitate.train.sweep.work import (
+    VISIBLE,
+    FolderChanges,
+    Part,
+    Resources,
+    SweepWork,
+    TrainingItem,
+    prepare,
+)
 from tests.refusals import refused
 
 from .conftest import config_dict
