@@ -26,7 +26,6 @@ def describe(path: Path) -> Report:
             f"{file}: 'features' is not an object of features: download the dataset again"
         )
     from imitate.data.formats.base import first_pointer
-    from imitate.data.formats.lerobot import missing_parts
     from imitate.data.formats.lerobot_layout import keys_of, unusual_names
 
     keys, pointer = keys_of(features), first_pointer(path)
@@ -53,8 +52,31 @@ def describe(path: Path) -> Report:
         ],
         "unusual_names": unusual_names(keys.items()),
         "pointer": None if pointer is None else diagnosis(pointer),
-        "missing": "" if pointer else missing_parts(path, info),
+        "missing": "" if pointer else _missing_parts(path, info),
     }
+
+
+def _missing_parts(path: Path, info: dict[str, Any]) -> str:
+    """Describe missing tables or videos of a dataset, or why its episodes cannot be listed; "" if it is complete.
+
+    Args:
+        path: the dataset's folder.
+        info: content of ``meta/info.json``.
+    """
+    from imitate.data.formats.base import ConversionReport, reading
+    from imitate.data.formats.lerobot_tables import Tables
+    from imitate.data.formats.lerobot_video import VideoCameras
+
+    if not any((path / "data").rglob("*.parquet")):
+        return "there are no tables of episodes in data/: download the dataset again"
+    if not any(feature.get("dtype") == "video" for feature in info["features"].values()):
+        return ""
+    try:
+        with reading(path):
+            tables = Tables(path, info)
+            return VideoCameras(tables, ConversionReport("", "", "", "")).missing().words
+    except DatasetError as error:
+        return str(error)
 
 
 def _is_image(feature: dict[str, Any]) -> bool:

@@ -31,7 +31,6 @@ from imitate.data.formats.base import (
     NamedDemo,
     OpenedDataset,
     Options,
-    reading,
     robot_meta,
 )
 from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, action_of, from_features, keys_of
@@ -80,25 +79,6 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         without = {} if sidecar else _without(cameras, tables, source, options, report)
         source.demos = _demos(tables, cameras, without, sidecar, layout, options, report)
         yield source
-
-
-def missing_parts(path: Path, info: dict[str, Any]) -> str:
-    """Describe missing tables or videos of a dataset, or why its episodes cannot be listed; "" if it is complete.
-
-    Args:
-        path: the dataset's folder.
-        info: content of ``meta/info.json``.
-    """
-    if not any((path / "data").rglob("*.parquet")):
-        return "there are no tables of episodes in data/: download the dataset again"
-    if not any(feature.get("dtype") == "video" for feature in info["features"].values()):
-        return ""
-    try:
-        with reading(path):
-            tables = Tables(path, info)
-            return VideoCameras(tables, ConversionReport("", "", "", "")).missing().words
-    except DatasetError as error:
-        return str(error)
 
 
 def _without(
