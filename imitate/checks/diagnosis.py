@@ -37,7 +37,7 @@ from imitate.checks.subject import (
     watched,
 )
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.file.outcomes import outcomes
+from imitate.data.file.hdf5_format import outcomes
 from imitate.data.quality.doctor.motion import is_motion
 from imitate.deploy.check.deploy_check import ActionErrors, CheckedDemo, Predictions, shape_findings
 from imitate.deploy.check.first_look import first_look

@@ -19,7 +19,7 @@ from imitate.cli.reports.layout import (
 from imitate.config.from_data import UNBOUNDED_ACTIONS
 from imitate.data import DatasetFile
 from imitate.data.file.features import dimension_words, names_in
-from imitate.data.file.outcomes import outcomes
+from imitate.data.file.hdf5_format import outcomes
 from imitate.system.statistics import rate_of
 from imitate.system.text import counted
 

@@ -23,7 +23,7 @@ from imitate.data.batches.windows import (
     WindowRows,
     transition_table,
 )
-from imitate.data.file.outcomes import outcomes
+from imitate.data.file.hdf5_format import outcomes
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.functional.transfer import to_device

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from imitate.data.file.hdf5_format import DemoFile
-from imitate.data.file.outcomes import outcomes
+from imitate.data.file.hdf5_format import DemoFile, outcomes
 from imitate.errors import DatasetError, nearest
 
 

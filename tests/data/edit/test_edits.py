@@ -25,7 +25,7 @@ from imitate.data.edit.edits import (
 from imitate.data.edit.selection import Selection
 from imitate.data.edit.target import Target
 from imitate.data.file.action_scale import recorded_scale
-from imitate.data.file.outcomes import outcomes
+from imitate.data.file.hdf5_format import outcomes
 from imitate.errors import DatasetError
 from tests.calling import call
 from tests.demo_files import ENV_META, episode, features, write_demos

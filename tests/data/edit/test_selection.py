@@ -6,7 +6,7 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.data.edit.selection import Selection, select
-from imitate.data.file.outcomes import outcomes
+from imitate.data.file.hdf5_format import outcomes
 from imitate.errors import DatasetError
 from tests.demo_files import episode, write_demos
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from imitate.data.file.extents import Extents
 from imitate.data.file.features import names_in
-from imitate.data.file.hdf5_format import DemoFile
-from imitate.data.file.outcomes import outcomes
+from imitate.data.file.hdf5_format import DemoFile, outcomes
 from imitate.data.quality.doctor.diagnosis import examine
 from imitate.data.quality.doctor.finding import DoctorReport
 from imitate.data.quality.doctor.survey import DemoLayout, FileArray, FileLayout, layout_of
