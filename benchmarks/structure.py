@@ -39,7 +39,7 @@ LIMITS = {
     "arrows": 90,
     "longest_file": 450,
     "import_percent": 9.8,
-    "one_importer": 91,
+    "one_importer": 76,
     "repeated_classes": 0,
     "frames_of_bc": 4,
     "frames_of_iql": 6,
