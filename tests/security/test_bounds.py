@@ -416,7 +416,7 @@ def test_texts_of_files_are_read_as_json_at_one_door():
         for path in root.rglob("*.py")
     }
     assert {name: count for name, count in used.items() if count} == {
-        "cli/collect.py": 1, "cli/dataset/rewriting.py": 1, "cli/robot/robots.py": 1, "config/config.py": 1,
+        "cli/options.py": 1, "cli/robot/robots.py": 1, "config/config.py": 1,
         "collect/demonstrate.py": 1, "collect/render.py": 1, "data/download/catalogue.py": 1, "deploy/schema.py": 1,
         "deploy/comparison/trial_file.py": 3, "evaluate/job.py": 1, "interop/robomimic/importing.py": 1,
         "system/plain_files.py": 1, "system/ranks.py": 1, "train/sweep/over_seeds.py": 1, "train/sweep/sweep.py": 1,
