@@ -20,6 +20,7 @@ from imitate.checks.causes import Array, Cause, flat, spread
 from imitate.checks.subject import (
     Subject,
     acted,
+    as_recorded,
     changed_by,
     driven,
     end_values,
@@ -402,7 +403,20 @@ def _of_recording(
                     recorded.of_rare_starts(here_firsts, np.concatenate([*firsts.values()], axis=1))
                 )
     if not policy.goal_keys and episodes[0].actions.shape[1] == len(np.ravel(policy.limits[0])):
-        yield from recorded.of_execution(acted(policy, episodes), acted(policy, episodes, seed=1))
+        yield from _of_execution(policy, recording, episodes)
+
+
+def _of_execution(
+    policy: RolloutPolicy, recording: DatasetFile, episodes: Sequence[CheckedDemo]
+) -> Iterator[Cause]:
+    """Compare executed actions with the policy's: with those in the recording, or else with new ones."""
+    wanted = as_recorded(recording, episodes)
+    if wanted is not None:
+        cut = [*recorded.of_execution(wanted, wanted)]
+        if any(cause.is_named and cause.kind != "other policy" for cause in cut):
+            yield from cut
+            return
+    yield from recorded.of_execution(acted(policy, episodes), acted(policy, episodes, seed=1))
 
 
 def _of_frame(

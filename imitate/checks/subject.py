@@ -165,6 +165,25 @@ def recorded_names(policy: RolloutPolicy, rename: Mapping[str, str] | None) -> d
     return {key: own.get(key, key) for key in policy.obs_keys}
 
 
+def as_recorded(file: DatasetFile, episodes: Sequence[CheckedDemo]) -> Predictions | None:
+    """Return the policy's actions that a recording has beside the executed ones, or None if it has none.
+
+    Where a person acted, the executed actions take the place of the policy's.
+    """
+    if not all(file.has(one.name, "policy_actions") for one in episodes):
+        return None
+    actions = []
+    for one in episodes:
+        wanted = file.read(one.name, "policy_actions").astype(np.float64)
+        if wanted.shape != one.actions.shape:
+            return None
+        if file.has(one.name, "interventions"):
+            by_person = file.read(one.name, "interventions").astype(bool).ravel()
+            wanted[by_person] = one.actions[by_person]
+        actions.append(wanted)
+    return Predictions(episodes, actions, 0.0, np.zeros(0))
+
+
 def acted(policy: RolloutPolicy, episodes: Sequence[CheckedDemo], seed: int = 0) -> Predictions:
     """Return the policy's actions for the observations of episodes.
 

@@ -27,8 +27,8 @@ from imitate.checks.causes import (
 )
 from imitate.checks.diagnosis import at_begin, diagnose, ranked
 from imitate.checks.image_causes import of_images
-from imitate.checks.recording_causes import of_coverage, of_exchange, of_reach
-from imitate.checks.subject import acted, nearer, subject_of, unseen_by
+from imitate.checks.recording_causes import of_coverage, of_exchange, of_execution, of_reach
+from imitate.checks.subject import acted, as_recorded, nearer, subject_of, unseen_by
 from imitate.data.dataset_file import DatasetFile
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 from imitate.deploy.check.statistics import Range, TrainingObservations
@@ -207,6 +207,28 @@ def test_the_fault_of_a_recording_comes_first(fault, healthy, tmp_path):
         episodes.append(episode(rng, policy, **planted))
     report = diagnosed(run, written(tmp_path / "failed.hdf5", episodes, rate))
     assert kinds(report)[:1] == ([] if fault is None else [fault]), report.named
+
+
+def test_recorded_actions_of_a_policy_show_what_was_cut(tmp_path):
+    rng = np.random.default_rng(0)
+    wanted = rng.uniform(-1, 1, (2, 60, 2))
+    sent = np.clip(wanted, -0.3, 0.3)
+    sent[0, :5] = 0.9  # a person acts
+    path = written(tmp_path / "line.hdf5", [({}, actions) for actions in sent])
+    episodes = [CheckedDemo(f"demo_{n}", {}, actions) for n, actions in enumerate(sent)]
+    with DatasetFile(path) as file:
+        assert as_recorded(file, episodes) is None
+    with h5py.File(path, "r+") as file:
+        for n, actions in enumerate(wanted):
+            file[f"data/demo_{n}/policy_actions"] = actions
+        file["data/demo_0/interventions"] = np.arange(60) < 5
+    with DatasetFile(path) as file:
+        found = as_recorded(file, episodes)
+    np.testing.assert_array_equal(found.actions[0][:5], sent[0, :5])
+    np.testing.assert_array_equal(found.actions[0][5:], wanted[0, 5:])
+    np.testing.assert_array_equal(found.actions[1], wanted[1])
+    (cause,) = of_execution(found, found)
+    assert cause.kind == "shortened" and cause.is_named
 
 
 def test_exchanged_vectors_are_named_by_their_difference():
