@@ -38,7 +38,7 @@ LIMITS = {
     "floors": 10,
     "arrows": 90,
     "longest_file": 450,
-    "import_percent": 9.8,
+    "import_percent": 9.0,
     "one_importer": 76,
     "repeated_classes": 0,
     "frames_of_bc": 4,

@@ -4,8 +4,6 @@ Each message is one line that names the file, the demo or the key, what was foun
 The command line prints it without a traceback and exits with 2.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -15,8 +15,6 @@ Departures: Adam instead of RMSprop. With ``trace`` 1, returns are the paper's, 
 ``train.online.collect_steps`` steps.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import numpy as np

@@ -17,8 +17,6 @@ An image becomes one token per cell with ``pool_class`` null, ``feature_dimensio
 the paper; with other settings it becomes a single token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, cast
 

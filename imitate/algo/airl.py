@@ -13,8 +13,6 @@ under other dynamics. Departures: PPO instead of TRPO; a gradient penalty; a ter
 (adversarial.py), whose only action has density 1.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -12,8 +12,6 @@ CORL), not normalized over the batch. The order is critics, actor, targets. robo
 ``iql`` if they mean the same.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

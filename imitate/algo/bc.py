@@ -25,8 +25,6 @@ observation, not from the oldest, and its predictions can be executed as a chunk
 window.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any, ClassVar, cast
 

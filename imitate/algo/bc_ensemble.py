@@ -25,8 +25,6 @@ at a time, because a function of a whole batch's outputs would depend on the siz
 all rows: their initial weights and the repulsion make the difference, not a bootstrap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 

@@ -21,8 +21,6 @@ and the target mixes the distributions with the lowest and the highest mean with
 mean of the mixture is the target above.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import cast
 

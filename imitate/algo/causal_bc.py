@@ -22,8 +22,6 @@ batch, which grows with the batch size (0.001 at 128 samples of one action is 0.
 tanh.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -33,8 +33,6 @@ published code does so for failed episodes of tasks with sparse rewards, and it 
 timeouts. Set ``continue_truncated`` to false for dense rewards, whose last value does not predict later rewards.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, cast

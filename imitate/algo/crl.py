@@ -15,8 +15,6 @@ data, so parts of different demos are not combined. pi is a Gaussian of unit var
 networks from before the update. Departure: each network has its own image encoders. robomimic has no CRL.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

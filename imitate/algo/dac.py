@@ -14,8 +14,6 @@ of a batch; the absorbing state's value is computed instead of learned. As in th
 by importance. It needs fewer environment steps than ``gail``, which learns from whole rollouts.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -11,8 +11,6 @@ episode. With ``algo.target`` ``data`` the target is SARSA's, r + g Q'(s', a') f
 Departures: no weight decay, no batch normalization, a ``target_tau`` of 0.005.
 """
 
-from __future__ import annotations
-
 from typing import Literal, cast
 
 import torch

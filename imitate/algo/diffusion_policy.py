@@ -15,8 +15,6 @@ Departures from robomimic: ``prediction_type`` changes the training target too, 
 is used; padded steps are left out of the loss; batches of observations give batches of actions.
 """
 
-from __future__ import annotations
-
 from functools import cached_property, partial
 from typing import cast
 

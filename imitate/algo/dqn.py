@@ -18,8 +18,6 @@ Rollouts take a random action with probability epsilon, which has a schedule. Ev
 target network is copied from the online network if ``target_tau`` is 1, or moves by the fraction ``target_tau``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

@@ -20,8 +20,6 @@ smaller (the authors' network has three layers of 2048). ``noise.steps`` below t
 vectors, as the authors do for long chunks (pi0), which makes the space that is searched smaller.
 """
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

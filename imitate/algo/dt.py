@@ -15,8 +15,6 @@ Departures from the published code: return scale and target are computed from th
 actions before the episode's start are masked instead of set to -10.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

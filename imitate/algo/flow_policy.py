@@ -13,8 +13,6 @@ The default network is an MLP over the flattened chunk, which a CPU can train in
 The lines from noise (time 0) to data (time 1) are straight, as in rectified flow (Liu et al. 2023, arXiv:2209.03003).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, cast, get_args

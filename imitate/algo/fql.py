@@ -17,8 +17,6 @@ are summed instead of averaged; layers have torch's default initialization. The 
 ``critic.ensemble.weight`` 0.5. robomimic has no FQL.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import cast
 

@@ -10,8 +10,6 @@ Departures: PPO instead of TRPO; a gradient penalty; absorbing states, without w
 policy to prolong episodes.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor

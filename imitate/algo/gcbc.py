@@ -9,8 +9,6 @@ via Iterated Supervised Learning", ICLR 2021 (arXiv:1912.06088). Networks, goals
 Departure: images of state and goal have separate encoders, whose features are joined. robomimic has no GCBC.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from imitate.algo.base.actor_critic import Update

@@ -16,8 +16,6 @@ of state and goal have separate encoders; target networks follow the critics aft
 robomimic has no GCIQL.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

@@ -16,8 +16,6 @@ Departures: images of state and goal have separate encoders; target networks fol
 OGBench before it. robomimic has no GCIVL.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

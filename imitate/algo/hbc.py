@@ -16,8 +16,6 @@ says, not up to ``train.seq_length``, and can be combined with latent subgoals; 
 distributions.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 

@@ -17,8 +17,6 @@ encoders; the representation gets no gradient from the low level, not even for i
 after their step, in OGBench before it. robomimic has no HIQL.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

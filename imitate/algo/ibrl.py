@@ -20,8 +20,6 @@ Departures: acting uses all critics instead of a few random critics. In updates,
 as at the start of an episode, from at most ``train.frame_stack`` observations.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

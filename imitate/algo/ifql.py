@@ -15,8 +15,6 @@ the same weights, noise and batch, losses and gradients equal those of the autho
 default initialization.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, cast
 
 import torch

@@ -16,8 +16,6 @@ adroit. The authors' recipes, which scale rewards, do not normalize observations
 all states, are ready configurations: ``iql_locomotion``, ``iql_antmaze``, ``iql_adroit``.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

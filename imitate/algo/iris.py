@@ -16,8 +16,6 @@ Departures from robomimic: the actor sees the subgoal (robomimic builds it witho
 hbc.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Protocol, cast
 

@@ -15,8 +15,6 @@ environment step instead of from scratch after each episode; returns are discoun
 function after the end of the plan, so the plan must be long enough to include its consequences.
 """
 
-from __future__ import annotations
-
 from functools import cached_property, partial
 from typing import Annotated, cast
 

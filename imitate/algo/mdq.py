@@ -19,8 +19,6 @@ Departures: there is one structured network instead of one per critic (ALF's pol
 has its own layers.
 """
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

@@ -20,8 +20,6 @@ does not see it. No values of actions are predicted. A write does not change the
 / size.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

@@ -21,8 +21,6 @@ scaled to [0, 1]; rewards and values are distributions over atoms in symlog unit
 predicted; the values of other steps in a target are the network's, not a search's.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

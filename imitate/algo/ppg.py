@@ -17,8 +17,6 @@ in the paper's variant with one network; vectors have no encoder to share. Depar
 phases, without gradient for the policy's layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar
 

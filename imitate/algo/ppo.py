@@ -11,8 +11,6 @@ Values and advantages are computed once per rollout, from the value before its f
 normalized per minibatch; values are clipped only with ``value_clip``.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info

@@ -18,8 +18,6 @@ the divergence KL(b | pi) plus the entropy of b, which no weight changes, and fo
 and the variance of b, also if b is a mixture. Its b sees the observations of a step alone, without a memory.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, cast
 

@@ -21,8 +21,6 @@ batch, which scales a loss; losses are minimized in turn, and losses of critics 
 have torch's default initialization. Apart from these factors, losses and gradients equal those of the authors' code.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

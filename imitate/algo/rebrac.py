@@ -15,8 +15,6 @@ Departure: layers have torch's default initialization instead of biases of 0.1. 
 ``td3_bc``.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

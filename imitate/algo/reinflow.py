@@ -20,8 +20,6 @@ noise is not clipped. A diffusion policy has DDIM's steps with this noise, in pl
 "Diffusion Policy Policy Optimization" (arXiv:2409.00588). robomimic has neither.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar, cast

@@ -24,8 +24,6 @@ Departures: the clip has the gradient 1, so that a correction beyond the limits 
 with a memory acts as at the start of an episode, from at most ``train.frame_stack`` observations.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

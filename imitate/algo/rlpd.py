@@ -16,8 +16,6 @@ normalized after the ReLU, not before; as in ``sac``, errors are summed over the
 ``algo.prior``, log pi is relative to a prior (:mod:`imitate.algo.slots.prior`).
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

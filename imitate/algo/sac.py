@@ -24,8 +24,6 @@ targets are SARSA's, for the action a' that was taken next (Rummery & Niranjan 1
     target = r + g min_e Q'_e(s', a')                                                  -> SAC._target
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple, cast

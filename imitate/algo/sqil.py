@@ -12,8 +12,6 @@ expert that finishes its task would be punished for that, and a policy that ends
 rewarded.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -21,8 +21,6 @@ plan's; the target entropy of the choice is half of log 2 (``temperature.choice_
 with the plan of an episode's start, which is zero.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Literal, cast

@@ -11,8 +11,6 @@ The actor and all target networks are updated after every ``actor.update_freq``-
 Gaussian noise is added to the actions (``exploration``).
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

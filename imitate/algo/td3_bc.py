@@ -15,8 +15,6 @@ The keys are robomimic's. Departures from robomimic: the number of updates is sa
 exact; the actor's loss is computed only if it is used.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

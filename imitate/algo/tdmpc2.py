@@ -26,8 +26,6 @@ policy too; all tasks have one discount and all action dimensions; an instructio
 linear map.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property, partial
 from typing import Annotated, Any, cast

@@ -25,8 +25,6 @@ HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's 
 ``algo.rnn`` all networks share a recurrent encoder (:mod:`imitate.algo.slots.memory`).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -22,8 +22,6 @@ by the last real action and left out of the losses; one chunk is predicted, from
 the losses are divided by the weight of the first code.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -4,8 +4,6 @@ The run uses the given configuration with fewer steps (:func:`small`). It is int
 a signal, and resumed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import operator

@@ -5,8 +5,6 @@ is named in the report. `tests/checks/test_diagnosis.py` checks that healthy run
 faults above.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Runner for checks of contracts (what the package expects of a user's algorithm or environment)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ scores (:mod:`imitate.checks.causes`), but a cause that may follow from another 
 other units, for example, are also outside the range of the training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ a position and its goal: they define success in the task. A policy that observes
 another sign or from another origin reaches the solved state in its observations but not in the scene.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Check of an environment before it is used for online RL or evaluation: limits, observations, seeds, ends, success."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -5,8 +5,6 @@ linear kernels (leave-one-out in closed form). The errors do not depend on the p
 learn from these demonstrations and observations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ late. If there are no vectors, the distance to the nearest image of the demonstr
 :mod:`imitate.checks.causes` describes the scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Checks of an algorithm: its actions, before saving and after loading, and the effect of updates on its networks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -7,8 +7,6 @@ motion: steps in contact are outliers, which are left out of the fit and count l
 states that the demonstrations do not reach.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 :mod:`imitate.checks.causes` describes the scores. Causes in images are measured in :mod:`imitate.checks.image_causes`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb

@@ -1,7 +1,5 @@
 """The policy and run to diagnose, and the episodes, robot positions and predicted actions that are measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

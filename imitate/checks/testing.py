@@ -10,8 +10,6 @@ broken contracts. The checks are those of ``imitate check-env`` and ``imitate ch
 seconds, in one process.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

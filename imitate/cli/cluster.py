@@ -1,7 +1,5 @@
 """``imitate cluster``: show the nodes on which ``--on`` would run workers."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any
 

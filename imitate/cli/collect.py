@@ -1,7 +1,5 @@
 """``imitate collect``: collect demonstrations in a simulator, from scripted experts or a person at a device."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """``imitate config``: write, show and check configurations, and write their JSON schema."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

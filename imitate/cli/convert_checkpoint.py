@@ -1,7 +1,5 @@
 """``imitate convert-checkpoint``: convert checkpoints between imitate and other toolkits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``imitate export``: export a policy as a bundle that runs without torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

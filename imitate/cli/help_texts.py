@@ -1,7 +1,5 @@
 """Complete the help texts: add examples to each sub-command, show summaries in full, and keep tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 EXAMPLES: dict[str, tuple[str, ...]] = {

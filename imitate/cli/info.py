@@ -1,7 +1,5 @@
 """``imitate info``: describe a dataset, a checkpoint, a bundle or a run folder."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated

@@ -4,8 +4,6 @@ Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 invalid inp
 130 interrupted, 129 if the terminal was closed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

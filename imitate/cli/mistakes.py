@@ -1,7 +1,5 @@
 """Describe all mistakes in a command line, one per line: unknown options, missing and wrong values."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence

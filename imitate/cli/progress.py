@@ -1,7 +1,5 @@
 """Show the progress of a command: a bar if stderr is a terminal, otherwise a line every half minute."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """``imitate train``: train a policy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -3,8 +3,6 @@
 This module does not import torch, because workers import it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Each demo is saved as soon as it is rendered, so that an interrupted rendering can be resumed.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import time

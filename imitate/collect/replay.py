@@ -3,8 +3,6 @@
 A file of another version of robosuite is translated to the installed version and checked by replay.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

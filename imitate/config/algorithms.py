@@ -1,7 +1,5 @@
 """The registry of algorithms, filled on first use, and the base class of the algorithms' sections ``algo``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress

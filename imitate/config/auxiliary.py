@@ -1,7 +1,5 @@
 """Sections of auxiliary losses and intrinsic rewards, which every algorithm can have beside its own losses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Configurations with lists of values to try, expanded into one configuration per combination."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The tree of a configuration without its checks, and the sections ``meta`` and ``cluster``."""
 
-from __future__ import annotations
-
 from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator
 
 from imitate.config.experiment import ExperimentConfig

@@ -1,7 +1,5 @@
 """Data that an algorithm needs in addition to windows of observations and actions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Paths of the demonstration files of a configuration."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The section ``experiment``: logging, checkpoints and evaluation of a run."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Values of keys that are null or ``auto``, from lengths and statistics of the demonstrations; needs no torch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Suggestions for an unknown key: the key here for another toolkit's name, or the same key in the right section."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

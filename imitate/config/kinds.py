@@ -1,7 +1,5 @@
 """Implementations (kinds) of a component: the key ``type`` selects one, and each kind has its own section."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module

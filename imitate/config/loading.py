@@ -1,7 +1,5 @@
 """Load a `Config` from a ready configuration, a JSON file, a JSON text or a dict; trees of robomimic are migrated."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The section ``train.online``: online reinforcement learning and its curriculum."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Check that a configuration that can be loaded can also be trained."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The JSON schema of a configuration, the table of its keys, and what each key means."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

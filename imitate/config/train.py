@@ -1,7 +1,5 @@
 """The section ``train``: training data, batches, precision and device."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 from pydantic import (

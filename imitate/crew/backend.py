@@ -1,7 +1,5 @@
 """Interface between a crew and its back end (the place where its workers run), and their messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar

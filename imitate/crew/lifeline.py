@@ -4,8 +4,6 @@ A worker sends a token at the beginning, and nothing else is ever sent. When the
 operating system closes the connections; keep-alive probes detect a lost machine or network.
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 import threading

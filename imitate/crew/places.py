@@ -1,7 +1,5 @@
 """Opening of the back end on which workers run, named by the option ``--on``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -5,8 +5,6 @@ The actor, a :class:`Host`, has the worker's process on the same node. The proce
 actor only forwards messages, without unpickling them, so it answers even while the work hangs.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import pickle

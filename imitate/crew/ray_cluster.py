@@ -4,8 +4,6 @@ The temporary folder of a private cluster is removed with the cluster; if the pr
 the folder. Ray's output to stdout is redirected to stderr, so that stdout has only the results of this process.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

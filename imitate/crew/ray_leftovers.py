@@ -4,8 +4,6 @@ Ray's processes also notice the end of their owner, but two idle agents of the n
 also the program of the keeper, a process that runs beside the command and imports only the standard library.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -3,8 +3,6 @@
 The worker records each call of the environment in shared memory, where its parent detects calls that hang.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

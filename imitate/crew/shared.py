@@ -1,7 +1,5 @@
 """Large values that many items contain: sent once to each machine and unpacked once in each worker."""
 
-from __future__ import annotations
-
 import copyreg
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Datasets of every format, read as demonstration files, and the schema check of a file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The filter is bilinear and averages over all pixels that a smaller image's pixel
 agrees with :class:`imitate.models.preprocessing.steps.Resize` to a level of 255 and needs no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

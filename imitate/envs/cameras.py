@@ -9,8 +9,6 @@ All images are right side up, with row 0 at the top:
   ``instance`` and ``class`` are uint8 with one name per object, robot, gripper; ``element`` is int32, one per geom.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

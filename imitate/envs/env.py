@@ -1,7 +1,5 @@
 """Interfaces of environments with one or several agents, and a wrapper that reports each call, to detect hangs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 

@@ -16,8 +16,6 @@
 * Frames: ``render()``, resized to the requested size; or ``draw(camera_name, height, width)`` if it exists.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

@@ -5,8 +5,6 @@ Wrappers add observations or change the meaning of actions. They are listed in e
 training lists them in ``train.online.wrappers``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module

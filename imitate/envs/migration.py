@@ -19,8 +19,6 @@ Scenes (MJCF) that robosuite before 1.5 wrote are translated too. robosuite 1.5 
 ``robot0_right_center``; some meshes have moved or have another suffix.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

@@ -9,8 +9,6 @@ Agents that match a key of ``env_kwargs["opponents"]``, a regular expression, ar
 them, with the policy of a checkpoint or at random.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Choose an off-screen OpenGL back end for MuJoCo when the first image is rendered."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import functools

@@ -23,8 +23,6 @@ uses:
 * MuJoCo keeps the description of the scene that was compiled last, with all meshes, for ``mj_saveLastXML``.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json

@@ -4,8 +4,6 @@ A demonstration contains the scene of its episode as text. MuJoCo opens any file
 and allocates textures, grids and copies of any size.
 """
 
-from __future__ import annotations
-
 import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Convert observations of gymnasium and PettingZoo to dicts of arrays, and vectors to actions of their spaces."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

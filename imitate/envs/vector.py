@@ -1,7 +1,5 @@
 """Several copies of an environment in separate processes, with gymnasium's vector interface."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

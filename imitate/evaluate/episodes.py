@@ -3,8 +3,6 @@
 One agent acts, or several that one policy controls, and predictions may be late.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

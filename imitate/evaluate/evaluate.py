@@ -1,7 +1,5 @@
 """Evaluation of policies in environments, over seeded episodes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """A job: one policy that is evaluated in one environment."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Episodes in lockstep: one process per environment, one batched policy call for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Named rewards of ``algo.rewards`` in evaluations: sums over each episode, means per step, and constraints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

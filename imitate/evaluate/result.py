@@ -1,7 +1,5 @@
 """Results of episodes, played or lost, and of evaluations; the files from which interrupted evaluations are resumed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

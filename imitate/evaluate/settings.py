@@ -1,7 +1,5 @@
 """Settings of an evaluation, and the plan of its episodes, which they become for the workers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args

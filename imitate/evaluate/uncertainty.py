@@ -1,7 +1,5 @@
 """Measurement of how well an uncertainty distinguishes demonstrations like those of the training from others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -41,8 +41,6 @@ only the gradient of the kernel is computed as a product. With only AVX2, oneDNN
 of the kernels' gradients, and for large kernels also for the result and the gradient of the input.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from functools import cache

@@ -7,8 +7,6 @@ Dabney, Rowland, Bellemare & Munos, "Distributional Reinforcement Learning with 
 Continuous Distributional Quantile Critics", ICML 2020 (arXiv:2005.04269).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ rounding noise, and division by it would make the first different value huge. Th
 to the magnitude of the values, so that it does not depend on their unit.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -19,8 +19,6 @@ et al., "Learning the Stein Discrepancy for Training and Evaluating Energy-Based
 the diagonal would be the median.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

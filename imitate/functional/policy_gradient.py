@@ -5,8 +5,6 @@ before the steps and ``next_values`` of the states after them; at a timeout, of 
 truncated.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

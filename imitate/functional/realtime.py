@@ -29,8 +29,6 @@ here have one time, and one more input per action that marks given actions, whic
 begin before the newest observation, so i counts from the present action; past actions are not given.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -23,8 +23,6 @@ with rotation R and commands in a frame F, the goal is
     p' = p + F m_pos        R' = exp(F m_rot) R
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

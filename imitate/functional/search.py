@@ -17,8 +17,6 @@ where values are those of the player to move. Departure: the value of an edge wi
 not 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol

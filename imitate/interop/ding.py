@@ -22,8 +22,6 @@ preprocessing of
 * Rewards are used as they are given; ``train.reward`` has no effect here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """Conversion of steps that another toolkit's loop has collected to batches of an algorithm."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

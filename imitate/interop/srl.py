@@ -22,8 +22,6 @@ Departures:
 * Advantages are computed here, from the policy's values before the update, not from values in the sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast

@@ -13,8 +13,6 @@ observation is named ``state``; a model of several tasks also has ``task``, a on
 In the older layout, the parameters of the critics are numbered: weight, bias, scale and shift of each layer in turn.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ The backbone determines the steps of a window that a policy learns from, and its
 ``PolicyAndValue`` has a policy and a value with a shared encoder, and optionally a recurrent network after it.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Common parts of transformers: rotary positions, sinusoidal positions, masks."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ Masking in Policy Gradient Algorithms", arXiv:2006.14171). A mask is an observat
 it only masks their scores of the choices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 

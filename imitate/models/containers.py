@@ -1,7 +1,5 @@
 """A network that is written as a list of steps, each of which may read any earlier result by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -12,8 +12,6 @@ Weights have the layout (E, in, out), so that the gradients of the products have
 come before actions, as in robomimic.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence

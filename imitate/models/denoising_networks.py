@@ -8,8 +8,6 @@ causal decoder; the decoder's memory contains a token for the diffusion step and
 Names of weights, initialization and mask are those of the original code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, cast

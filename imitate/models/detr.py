@@ -4,8 +4,6 @@ Unlike GPT's blocks, positions are added to queries and keys in every layer and 
 default LayerNorm follows each sum. Names of the weights are those of the original code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, cast

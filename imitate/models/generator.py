@@ -39,8 +39,6 @@ To fit samples to a density exp(-L / w):
         optimizer.step()
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import cast

@@ -3,8 +3,6 @@
 Park et al., "OGBench: Benchmarking Offline Goal-Conditioned RL", ICLR 2025 (arXiv:2410.20092).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

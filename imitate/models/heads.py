@@ -4,8 +4,6 @@ The distributions are written as plain arithmetic. torch.distributions returns t
 the same samples, but takes several times as long per call (the tests compare both).
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Literal

@@ -8,8 +8,6 @@ called as ``core(x, language)`` with an embedding ``(B, D)``. Other packages off
 'imitate.encoders'.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

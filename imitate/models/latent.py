@@ -4,8 +4,6 @@ Hansen, Su, Wang, "TD-MPC2: Scalable, Robust World Models for Continuous Control
 the simplicial embeddings of Lavoie et al. (arXiv:2204.00616) and the symlog of DreamerV3 (arXiv:2301.04104).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import cast
 

@@ -11,8 +11,6 @@ its best return in every episode would make the standard deviation so small that
 thousands.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -16,8 +16,6 @@ Departures: smaller networks for small images; the encoder sees the mask m_k ins
 limit.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Encoder of an observation, a dict of arrays, as one feature vector."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

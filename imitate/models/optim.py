@@ -4,8 +4,6 @@ The warm-up of the moving average is that of Diffusion Policy (Chi et al. 2023, 
 the weights quickly at first and more and more slowly later.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Lookup of classes and arguments that a configuration names, in explicit tables."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Pooling over the pixels of feature maps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

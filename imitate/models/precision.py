@@ -1,7 +1,5 @@
 """Precision and speed on a device: bf16 if the hardware supports it, compiled networks, fast mode switching."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Loading of pretrained weights into trunks, and preparation of their images. No code in a file is run."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 from collections.abc import Mapping

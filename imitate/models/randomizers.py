@@ -9,8 +9,6 @@ The formulas are those of torchvision's functions of the same names, which use o
 may be the images themselves; allocating new memory costs the CPU more time than the arithmetic.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Literal

@@ -1,7 +1,5 @@
 """Decoder from features to observations: vectors by linear maps, images by transposed convolutions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -15,8 +15,6 @@ it noisy.
 `CoordConv2d`: Liu et al., NeurIPS 2018 (arXiv:1807.03247).
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

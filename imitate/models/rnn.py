@@ -1,7 +1,5 @@
 """Recurrent network whose state is a dict of tensors with leading batch dimension."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, cast
 
 import torch

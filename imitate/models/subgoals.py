@@ -12,8 +12,6 @@ Names of the weights, and robomimic's names in its ``goal_network``:
 robomimic has separate image encoders for encoder, decoder and prior; here all three share ``encoder``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Radford et al. 2019 (GPT-2): LayerNorm before each sublayer. The weights have th
 that its checkpoints can be loaded.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, cast, get_args
 
 import torch

@@ -7,8 +7,6 @@ forward pass on a CPU several times faster than one-dimensional convolutions, an
 to convert them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import cast
 

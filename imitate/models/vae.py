@@ -10,8 +10,6 @@ Departure from robomimic: the uniform categorical prior is sampled randomly even
 assigns the classes in turn along the batch, so that the policies of a batch would not be independent.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Departures from robomimic: ``ShallowConv`` uses ``output_channel``; ``output_var
 softmax works inside ``VisualCore``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar

@@ -16,8 +16,6 @@ files; the files published by DINOv2, MAE, MVP and VC-1; and DINOv2, SigLIP and 
 and mask tokens are not loaded; every other weight must fit.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

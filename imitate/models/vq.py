@@ -6,8 +6,6 @@ Residual: Zeghidour et al. 2021 (SoundStream), arXiv:2107.03312. On actions: Lee
 arXiv:2403.03181.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

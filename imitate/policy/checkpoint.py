@@ -21,8 +21,6 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
     calibration      values, ascending uncertainties of the policy in demonstrations, and held_out; None without
 """
 
-from __future__ import annotations
-
 import io
 import math
 import platform

@@ -1,7 +1,5 @@
 """Export of checkpoints to other toolkits, and configurations whose trained policies can be exported to LeRobot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

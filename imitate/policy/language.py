@@ -3,8 +3,6 @@
 Training needs no text encoder; a policy needs one only for an instruction that is not in its table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

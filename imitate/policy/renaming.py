@@ -3,8 +3,6 @@
 It also works for a policy server that does not report the observation names of its policy, such as openpi's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A language instruction is embedded when an episode starts: the embedding is in t
 computes it. For real-time chunking a policy predicts a chunk that agrees with already planned actions.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Mapping, Sequence

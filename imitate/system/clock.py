@@ -3,8 +3,6 @@
 Tests replace them by a clock that advances only while all threads wait.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

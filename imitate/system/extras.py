@@ -4,8 +4,6 @@ The extras of ``pyproject.toml`` are repeated here, because a package that runs 
 compares the two. This package is not on a package index, so the advice names the required packages.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import metadata

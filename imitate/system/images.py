@@ -1,7 +1,5 @@
 """Checks of arrays from users: masked values, units and layouts of images. Bundles need this module without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

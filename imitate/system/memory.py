@@ -1,7 +1,5 @@
 """Free memory, checks that the data of a file fit into memory, and release of unused memory."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

@@ -1,7 +1,5 @@
 """Error messages for paths that do not exist, with the most similar existing name."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from difflib import get_close_matches

@@ -5,8 +5,6 @@ person may contain a link with the name of a lock, a log, a journal or a tempora
 a size limit and may not be pipes or devices. The operating system releases a lock when the process ends in any way.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Processes: options for workers, ending a process together with the one that started it, and handling of signals."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import platform

@@ -4,8 +4,6 @@ Each process is a rank. Collectives do nothing in a single process. All ranks ha
 Everything but gradients and weights is exchanged on the CPU, by gloo.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

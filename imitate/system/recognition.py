@@ -4,8 +4,6 @@ If a path is of the wrong kind, the error message of a command names the kind an
 unpickled or imported, and at most a megabyte of a file is read.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 import zipfile

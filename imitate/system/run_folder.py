@@ -1,7 +1,5 @@
 """Folder of one run: `<output_dir>/<name>/<timestamp>/`. Files of a run are never deleted."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -3,8 +3,6 @@
 A state contains only tensors, numbers and lists, so that a checkpoint with it is loaded without unpickling.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -27,8 +27,6 @@ gymnasium-robotics. D4RL measured them with version 2 of the locomotion tasks; l
 rewards and contact forces.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from statistics import NormalDist

@@ -4,8 +4,6 @@ The progress bars use a lock of this process alone. tqdm's default lock is share
 is killed while it draws, the lock is never released, and the others wait forever.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -9,8 +9,6 @@ of any size, a tensor without storage, or copies, and a pickle of kilobytes can 
 list or text. So the calls in the pickle of a checkpoint or of weights are checked before torch executes them.
 """
 
-from __future__ import annotations
-
 import pickletools
 import struct
 import sys

@@ -16,8 +16,6 @@ A module is not trusted only because it is already imported or part of this pack
 stored in its environment variable, which the processes that it starts inherit.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """File and line of an error in a user's own code, such as a robot, an environment, an expert or a plug-in."""
 
-from __future__ import annotations
-
 import sysconfig
 from functools import cache
 from pathlib import Path

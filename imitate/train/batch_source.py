@@ -1,7 +1,5 @@
 """Sources of a run's batches: the interface, and the batches of a dataset."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping

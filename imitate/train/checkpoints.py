@@ -8,8 +8,6 @@
 A state is written once, as last.pth; the other names are hard links to it (copies where the file system has none).
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Choice of a run's device and of its floating-point precision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any

@@ -7,8 +7,6 @@ waits. A newer request replaces the waiting one. The trainer requests the last e
 always evaluated.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

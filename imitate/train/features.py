@@ -9,8 +9,6 @@ is ``features`` in the cache (:mod:`imitate.data.file.cache`); the least recentl
 would exceed the cache's limit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """First configuration for a demonstration file, with the reason for each choice."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Estimates of a training's duration and of its fastest settings, from first updates on a few demos."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -17,8 +17,6 @@ grow without limit.
 The data are recorded transitions, and the actions of a policy in their states.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

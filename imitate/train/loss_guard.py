@@ -7,8 +7,6 @@ still be small; it includes the recent ones because a value loss may grow by ord
 Losses may be negative (likelihoods). A non-finite gradient norm counts as a non-finite loss.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import deque

@@ -3,8 +3,6 @@
 They are written as JSON lines, and to TensorBoard and Weights & Biases.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module

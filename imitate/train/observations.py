@@ -3,8 +3,6 @@
 They replace ``"auto"`` in ``observation.modalities``, and missing observations are refused before networks are built.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

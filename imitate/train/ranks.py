@@ -11,8 +11,6 @@ the store of the rendezvous and reads those of the others. If a counter does not
 its main thread may be inside a collective, which nothing interrupts.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

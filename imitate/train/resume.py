@@ -1,7 +1,5 @@
 """Resuming of an interrupted run: its configuration, state and data."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Callable, Iterator, Sequence

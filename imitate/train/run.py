@@ -1,7 +1,5 @@
 """Training loop with updates, epochs, checkpoints, evaluations and the treatment of bad losses."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator, Mapping

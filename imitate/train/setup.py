@@ -3,8 +3,6 @@
 The steps of ``train.preprocess`` are fitted to windows of the training data.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

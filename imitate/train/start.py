@@ -1,7 +1,5 @@
 """Start of a training from a checkpoint of this project or of robomimic, or from pretrained weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Summary of a finished run: results.json, the plot, a table, its checkpoints and the recommended one."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Function ``train``: it starts or resumes a run, trains, evaluates and reports."""
 
-from __future__ import annotations
-
 import errno
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The model of such a checkpoint contains the weights of the acting networks as ``
 other networks as ``omitted``. It acts like the whole model, but a training cannot be resumed from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ A subclass fills ``self.nets`` from :meth:`_create_actor` and :meth:`_create_cri
 :attr:`targets`, and defines in :meth:`_update` in which order its losses are computed and minimized (:class:`Update`).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property, partial

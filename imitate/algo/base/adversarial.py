@@ -15,8 +15,6 @@ The logit is l = log D - log(1 - D). The absorbing state is never left. Without 
 negative would favour long episodes, and rewards that are never positive would favour short episodes.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar

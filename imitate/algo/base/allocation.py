@@ -1,7 +1,5 @@
 """Limits on the size of networks: by free memory, or by the weights stored in a file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

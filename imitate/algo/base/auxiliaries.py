@@ -1,7 +1,5 @@
 """Networks and batches of an algorithm's slots (optional parts), and the updates of its auxiliaries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Base class of policies that predict action chunks: windows, execution, error on held-out demonstrations."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace

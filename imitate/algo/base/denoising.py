@@ -5,8 +5,6 @@ its steps. Therefore the loop over all steps is traced as one empty operator, an
 :mod:`imitate.deploy.bundle.exporting` replaces the operator by ONNX's ``Loop`` around the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

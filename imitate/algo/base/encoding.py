@@ -1,7 +1,5 @@
 """Observations of an algorithm: their shapes, encoders and prepared batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

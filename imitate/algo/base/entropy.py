@@ -1,7 +1,5 @@
 """Options, entropy weight and action sampling of soft actor-critics, whose values include the policy's entropy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, cast

@@ -12,8 +12,6 @@ The caller keeps the state, whose tensors have the leading dimension B. So each 
 different step of its chunk; a prediction is made only for rows that need one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

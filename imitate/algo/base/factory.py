@@ -1,7 +1,5 @@
 """Registration of algorithms, and their construction from a configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar

@@ -5,8 +5,6 @@ goal distributions. The reward is -1 at each step, and 0 in the goal state, whic
 (arXiv:2410.20092), the losses of an update see the networks from before it, and the target networks follow at its end.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, Literal, cast
 

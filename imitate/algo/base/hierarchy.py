@@ -8,8 +8,6 @@ The state has leading dimension B and contains the subgoal, the number of steps 
 frames and the actor's memory. A new subgoal is computed only for rows whose subgoal has expired.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace

@@ -18,8 +18,6 @@ With a reward source or auxiliaries, batches also have
                     from which the reward source learns
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import cached_property

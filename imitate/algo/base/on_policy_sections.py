@@ -1,7 +1,5 @@
 """Sections of the configuration that algorithms which learn from whole rollouts share."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Optimizers, learning-rate schedules and gradient steps of an algorithm's networks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy

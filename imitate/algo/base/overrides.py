@@ -3,8 +3,6 @@
 The checks are made when a class is defined and when an algorithm is built, so that a training does not fail later.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

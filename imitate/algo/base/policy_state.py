@@ -4,8 +4,6 @@ The caller keeps the state. Policies never change it in place, so that it may be
 used again later. Rows of different episodes may be joined and separated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict, TypeVar, cast
 

@@ -6,8 +6,6 @@ step is always relative to the observation of that step: a chunk that is still b
 observation to the current observation, which does not change its actions in the units of the data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

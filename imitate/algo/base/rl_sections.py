@@ -1,7 +1,5 @@
 """Sections of the configuration that algorithms with critics share; keys are robomimic's, where it has them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 

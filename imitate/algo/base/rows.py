@@ -10,8 +10,6 @@ Chunks begin at any step of an episode. A chunk that is cut short by a timeout, 
 has the weight 0. A chunk that is cut short by a terminal is learned from; its last action is repeated up to K actions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sections of the configuration that several algorithms share."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt

@@ -24,8 +24,6 @@ means over batches; the policy learns without condition during the first ``warmu
 the distribution of values per target.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

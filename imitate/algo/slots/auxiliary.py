@@ -22,8 +22,6 @@ its weighted loss is added to the next loss of that network: one backward pass g
                     ``rewards`` (B, K) with ``needs_rewards``
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

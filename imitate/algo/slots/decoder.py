@@ -9,8 +9,6 @@ Departures: the latent is not penalized and images have all their bits; the weig
 optimizer's ``regularization.L2``.
 """
 
-from __future__ import annotations
-
 from pydantic import Field, PositiveInt
 from torch import Tensor
 

@@ -4,8 +4,6 @@ An action x of the policy is the action ``offset + scale x`` of the other algori
 Gaussian, and a mixture a mixture.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

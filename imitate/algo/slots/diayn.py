@@ -18,8 +18,6 @@ The bonus of a replayed batch is computed before the update with it. Departures:
 discriminator sees the observation after the action, as the authors' code does, and not the observation before it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -10,8 +10,6 @@ A *state* is the model's input: (D,) all vectors of an observation, concatenated
 type defines it otherwise. Observations are prepared, without stacked frames; actions are normalized.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -15,8 +15,6 @@ Bagging and Boosting", 2001); the reward is predicted as one more dimension inst
 arXiv:1906.08253); targets are standardized.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -16,8 +16,6 @@ it is too large. H_0 is measured on the first two minibatches.
 Departures: alpha changes after an update instead of before it. All ranks use the mean entropy over the ranks.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

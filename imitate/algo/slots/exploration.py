@@ -9,8 +9,6 @@ Optimism: Ciosek, Vuong, Loftin, Hofmann, "Better Exploration with Optimistic Ac
 with the same covariance S, so that the divergence from the policy is delta in each state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -5,8 +5,6 @@ checkpoint of the algorithm is complete without the file of the policy, and proc
 together with the other weights.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, cast

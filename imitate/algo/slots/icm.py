@@ -14,8 +14,6 @@ batch is computed before the update with it. Departures: the bonus is divided by
 keeps its size while the model learns; the loss of the policy has no factor.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

@@ -10,8 +10,6 @@ policy and model; one random step of each short trajectory is used; the model is
 scratch every 250 steps, and its transitions are used after ``start_updates`` updates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -10,8 +10,6 @@ Features must contain what the robot influences, and may lose other information.
 mean over the action's dimensions without the factor 1/2, as the other losses here; k is fixed instead of drawn.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn

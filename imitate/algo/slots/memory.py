@@ -42,8 +42,6 @@ sequence:
 Only the recurrent network sees padding, after the ends of shorter sequences; its outputs at padded steps are dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast

@@ -6,8 +6,6 @@ Burgess et al., "MONet: Unsupervised Scene Decomposition and Representation", 20
     loss    (-log likelihood + beta KL + gamma KL of masks) / numbers of an image       -> MONetAuxiliary.loss
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn

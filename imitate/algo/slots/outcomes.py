@@ -11,8 +11,6 @@ Both are in units of the standard deviations of the data's changes. In plans, me
 that their disagreement also contains the disagreement of earlier steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 

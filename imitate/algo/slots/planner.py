@@ -12,8 +12,6 @@ never influence each other. An algorithm with a policy can give its plans as *pr
 iteration.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple

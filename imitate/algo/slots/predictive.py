@@ -13,8 +13,6 @@ Steps after the episode's end are masked; the loss is the sum over the targets. 
 in place of convolutions over actions, and losses are means over the steps, so that their weight does not depend on K.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn

@@ -20,8 +20,6 @@ There are three types of priors:
 Departure: below the floor, the density keeps its gradient, so that a policy far from the prior still moves towards it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

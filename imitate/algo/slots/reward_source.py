@@ -14,8 +14,6 @@ Batches that a source sees are prepared transitions:
     policy_log_prob  (B,) log-density of the actions under the current policy, if the source needs it
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar

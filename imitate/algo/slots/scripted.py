@@ -10,8 +10,6 @@ exploration noise.
 Without ``task`` and ``expert``, actions are zeros.
 """
 
-from __future__ import annotations
-
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence

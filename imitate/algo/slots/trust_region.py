@@ -13,8 +13,6 @@ choices change much. Departure: ALF compares logits as the network gives them; h
 constant that is added to all logits does not change the policy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import cast

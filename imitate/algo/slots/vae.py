@@ -10,8 +10,6 @@ The automatic beta keeps the divergence per dimension near a target (as in the l
 beta grows while the divergence is above the target.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

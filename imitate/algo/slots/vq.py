@@ -10,8 +10,6 @@ previous layer) and decoders d_k:
 The straight-through estimate z + sg(p - z) gives the encoder the gradient of the decoder's input.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn

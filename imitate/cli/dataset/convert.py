@@ -1,7 +1,5 @@
 """``imitate dataset convert``: convert a dataset to another format."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from enum import Enum

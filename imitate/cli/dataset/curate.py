@@ -1,7 +1,5 @@
 """``imitate dataset split | filter | subset | merge | delete | rename-key | stats``: edit demonstration files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """``imitate dataset``: look at demonstration files, check them, and make others from them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from enum import Enum

@@ -1,7 +1,5 @@
 """``imitate dataset doctor`` finds and repairs faults of a demonstration file; ``report`` describes the file."""
 
-from __future__ import annotations
-
 import json
 import time
 import webbrowser

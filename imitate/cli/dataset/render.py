@@ -1,7 +1,5 @@
 """``imitate dataset render``: render images from recorded simulator states."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

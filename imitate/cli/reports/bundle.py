@@ -1,7 +1,5 @@
 """Report on a bundle."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Report on a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Layout of text for readers: pairs, tables, formatted values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Report on a LeRobot dataset from its metadata, without converting it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Report on a run folder."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

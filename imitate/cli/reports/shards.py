@@ -1,7 +1,5 @@
 """Report on a folder of shards, from its index only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``imitate replay``: send recorded actions to a robot."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping, Sequence

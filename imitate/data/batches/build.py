@@ -3,8 +3,6 @@
 Several files must fit together as one dataset, and training and validation demos must differ.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """Language instructions of a dataset's demos, and their keys in batches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading of rows of data that are not loaded into RAM."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -14,8 +14,6 @@ The random numbers are seeded with the indices of the batch's samples, in their 
 same goals, with any number of loading processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import NamedTuple
 

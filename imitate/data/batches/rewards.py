@@ -1,7 +1,5 @@
 """Scaled rewards, n-step rewards, returns and outcomes of samples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Sampling of batches, and the order in which a training loads shards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The torch dataset of windows of demonstrations."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Mean, standard deviation and range of each key."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The memory of batches is reused, because allocating some megabytes page by page 
 images.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Collection, Iterable, Sequence

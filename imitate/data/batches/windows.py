@@ -16,8 +16,6 @@ A timeout is not a terminal: the state after it, which is stored in ``next_obs``
 earlier, and the demo's last step, unless it is terminal, is not a transition and has weight 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Public demonstration files: their catalogue, which is part of the installed package, and their download."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

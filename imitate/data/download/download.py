@@ -3,8 +3,6 @@
 A URL is read from any byte on: HTTP by the standard library, other protocols by fsspec.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

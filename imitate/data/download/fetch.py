@@ -5,8 +5,6 @@ read a file share the lock; a process that writes or removes the file has it exc
 size limit, the least recently used ones are removed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

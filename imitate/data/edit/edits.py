@@ -1,7 +1,5 @@
 """Edits of a file: changes of a few bytes, in place or in a copy, and copies with other demos, keys or scales."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Merging of several files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

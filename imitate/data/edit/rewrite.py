@@ -1,7 +1,5 @@
 """Copying of a demonstration file with changes: fewer demos, other keys, other rows, other values."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """Selection of demos by number, name, success, length or return."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Division of demonstration files into shards with an index, in a local folder or at a URL."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

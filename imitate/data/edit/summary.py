@@ -1,7 +1,5 @@
 """Mean, standard deviation, minimum and maximum of each array of a file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain

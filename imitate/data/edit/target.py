@@ -1,7 +1,5 @@
 """Target of a tool: a new file that is written atomically, or the old file, of which a backup is kept."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -4,8 +4,6 @@ The scale is stored in the attributes ``action_offset`` and ``action_scale`` of 
 ``actions = (commands - offset) / scale``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ The folder is ``$IMITATE_CACHE``, else ``$XDG_CACHE_HOME/imitate``, else ``~/.ca
 when no training reads them.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

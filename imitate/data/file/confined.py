@@ -5,8 +5,6 @@ storage. So a file from another person could load any file of this machine into 
 package did not just write itself is opened as :class:`ConfinedFile`, which checks each object when it is opened.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import zlib

@@ -9,8 +9,6 @@ The packets of a video are copied from a video file without re-encoding, so the 
 begins at a packet that needs no other (a key frame); in LeRobot's videos every second packet is one.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor

@@ -1,7 +1,5 @@
 """Demonstrations in memory, their form in the file, and checks of their steps while they are recorded."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

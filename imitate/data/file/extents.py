@@ -4,8 +4,6 @@ For short demos, HDF5 takes longer to open an array than to read it. So tools th
 once, record its shape, type and location, and read it directly.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 One function finds demos that are much shorter or longer than the others, because they may have ended too early or late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

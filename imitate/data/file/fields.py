@@ -1,7 +1,5 @@
 """Fields: the arrays of a file that a dataset uses, and their form in memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor

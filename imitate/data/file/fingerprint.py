@@ -6,8 +6,6 @@ very many arrays, only the arrays of some demos are read. A change of a few step
 replaced data are always noticed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -7,8 +7,6 @@
 /mask/<filter key>      names of demos
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -3,8 +3,6 @@
 For arrays of JPEGs, PNGs and video packets see :mod:`imitate.data.file.encoded_frames`.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor

@@ -1,7 +1,5 @@
 """Atomic changes of a file, even if the process is killed (kill -9) or the disk is full."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Checks of the recorded times of an episode's steps: order, intervals, and agreement with the dataset's rate."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Writing of demonstration files, episode by episode."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -11,8 +11,6 @@
 * Actions are joint positions in radians. There are no rewards and no terminals; the last step is a timeout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

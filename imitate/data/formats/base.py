@@ -4,8 +4,6 @@ Reading returns a :class:`OpenedDataset`, which yields its demos one at a time, 
 episode in memory. Writing consumes the demos one by one.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

@@ -6,8 +6,6 @@ are not re-encoded; images of other formats with lossy compression become JPEGs.
 ``IMITATE_CACHE_GB`` gigabytes (50 by default), the least recently used files are removed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Conversion from one dataset format to another, one episode at a time."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -8,8 +8,6 @@ row before it ends the episode with an exact next observation.
 1.x: flat arrays, see :mod:`imitate.data.formats.d4rl`, with ``episode_terminals`` that include timeouts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -7,8 +7,6 @@ from 0 to 255 become uint8. Frames in JPEG 2000 or JPEG XL, as in the caches of 
 the package ``imagecodecs``.
 """
 
-from __future__ import annotations
-
 import bz2
 import lzma
 import math

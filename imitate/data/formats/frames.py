@@ -1,7 +1,5 @@
 """Conversion of compressed images to arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from typing import Any

@@ -1,7 +1,5 @@
 """Conversion of gymnasium environments' actions and single-array observations to the form of this package."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ b"GCOL", version, size, then objects: number (2 bytes), references (2), 4 unused
 of 8. Object 0 is the free space. If the size of an object is 0, the library reads the same object again, forever.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Iterator, Mapping

@@ -10,8 +10,6 @@
 Discrete actions become one-hot rows, which our gymnasium environments accept and policies can learn.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -12,8 +12,6 @@ and names of components are stored in the attribute ``features`` (:mod:`imitate.
 :mod:`imitate.data.formats.lerobot_writer`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

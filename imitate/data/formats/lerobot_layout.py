@@ -10,8 +10,6 @@ as ``state``, ``wrist_image`` and ``actions`` of openpi's conversions. If a data
 and vectors of floats are observations, except features with a name such as ``reward``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Missing files of a LeRobot dataset: the reasons, and the episodes and cameras that can still be used."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Parquet tables of a LeRobot dataset, read episode by episode."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path

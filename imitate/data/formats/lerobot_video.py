@@ -10,8 +10,6 @@ Encoding is lossy: colours are halved in resolution (yuv420p) and compressed. As
 episode is a key frame, including the first, so that single frames are found fast.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress

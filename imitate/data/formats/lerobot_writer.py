@@ -14,8 +14,6 @@ back one dimension at a time, so that quantiles include all values. Frames are c
 channel, which is equally exact.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ The generator keeps only successful demonstrations, so the last step is terminal
 environment may be registered only by MimicGen's own package, but reading needs no environment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

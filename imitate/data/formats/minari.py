@@ -11,8 +11,6 @@ masks and all other data are stored in a sidecar (:mod:`imitate.data.formats.sid
 Nested values of gymnasium spaces are converted to flat arrays, and back.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -11,8 +11,6 @@
 Demos have the order of the files' numbers. Discrete actions become one-hot rows. Pickled objects are never read.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

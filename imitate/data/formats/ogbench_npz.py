@@ -8,8 +8,6 @@
 So a trajectory of T + 1 rows has T steps, and the last row is only a next observation.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager

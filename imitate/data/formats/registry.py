@@ -3,8 +3,6 @@
 Other packages add formats by entry points in the group ``imitate.formats``. They are tried after the built-in formats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import EntryPoint

@@ -9,8 +9,6 @@ and so does every attribute (``model_file``, ``ep_meta``). Arrays of other lengt
 * If there are only ``dones``, they are used as terminals, and a demo without a final terminal ends with a timeout.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

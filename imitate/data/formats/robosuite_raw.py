@@ -8,8 +8,6 @@
 function that replays the states and is an argument of :func:`imitate.data.formats.convert.convert`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -7,8 +7,6 @@
 If ``next_obs`` equal the observations of the next steps, only the last one is stored, in ``final_obs/<key>``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

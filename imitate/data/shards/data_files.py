@@ -1,7 +1,5 @@
 """Open files of a configuration's datasets, each opened once for all callers."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path

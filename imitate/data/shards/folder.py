@@ -1,7 +1,5 @@
 """Datasets of shards: the index, and the files that it lists."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import threading

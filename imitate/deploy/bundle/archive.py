@@ -4,8 +4,6 @@
 by type, shape and offset. Sizes are checked before memory is allocated. A bundle contains no executable code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -4,8 +4,6 @@ The networks are a self-contained ONNX model, which onnxruntime runs on the CPU.
 for the model and draws the random numbers of predictions.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Collection, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Export one prediction of a policy, from raw observations and noise to raw actions, as an ONNX model."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings

@@ -4,8 +4,6 @@ The policy is called as a control loop calls it. The check measures the errors o
 durations of its calls with the control period.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Compare a robot with the policy and its training data before it moves: sizes, units, order, cameras, ranges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations

@@ -4,8 +4,6 @@ Vectors are compared with the training data: units, coordinate frames, stuck sen
 range, blank and frozen pictures, the order of colours, and brightness.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum

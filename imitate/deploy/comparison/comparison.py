@@ -8,8 +8,6 @@ as those of ``imitate run``, within the same limits.
 The module also saves pictures of the initial scenes, and overlays of the two scenes of a pair.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

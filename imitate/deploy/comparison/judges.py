@@ -1,7 +1,5 @@
 """Judges that decide whether a trial succeeded: the robot itself, or a person at a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ little; if a restarted driver has exchanged, turned or recoloured a picture, it 
 undone.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from itertools import combinations

@@ -4,8 +4,6 @@ A driver may raise any error, even ``SystemExit``, and return any value: None fo
 KeyboardInterrupt, :class:`RobotError` and :class:`UserError` pass unchanged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

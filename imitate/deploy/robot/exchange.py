@@ -5,8 +5,6 @@ until its control step is nearly over, and holds the pose if none has arrived. A
 old is not sent, and the pose is held in that step, too.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -12,8 +12,6 @@ the robot and faces the same way; ``axes`` reverses directions. If the pad is di
 robot is stopped; a lost radio connection is noticed when the operating system reports it.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -8,8 +8,6 @@ person takes over.
 :class:`Pushes` converts pushes to actions, for keyboards too.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

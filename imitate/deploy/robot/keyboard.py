@@ -10,8 +10,6 @@ A terminal reports key presses but not releases: a key acts for ``press_s`` afte
 key repeat prolongs.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

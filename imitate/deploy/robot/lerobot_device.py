@@ -5,8 +5,6 @@ imported, and the installed plug-ins (distributions called ``lerobot_robot_*``, 
 ``lerobot_camera_*``), as LeRobot's own commands do. See https://huggingface.co/docs/lerobot.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass

@@ -9,8 +9,6 @@ So a policy that was trained on a converted dataset of the robot runs on it unch
 :meth:`LeRobotRobot.stop`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

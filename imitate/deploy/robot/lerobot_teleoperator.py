@@ -10,8 +10,6 @@
 A leader arm has no buttons, so the keys of the terminal end episodes.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar

@@ -10,8 +10,6 @@ stop.
 Before the first step the joint names of the policy are compared with those of the robot.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -7,8 +7,6 @@ clear motion; all of its numbers stay the same up to noise for twice as long; or
 has none. An object in the gripper, contact, and a robot that is moved back or guided by hand are not faults.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

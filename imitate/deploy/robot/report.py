@@ -1,7 +1,5 @@
 """Report on an episode of a robot: steps, holds, latencies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any

@@ -20,8 +20,6 @@ A package registers it by an entry point of the group ``imitate.robots`` (or ``i
 line also takes ``module:Class`` and ``path/to/file.py:Class``.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

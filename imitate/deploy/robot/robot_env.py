@@ -12,8 +12,6 @@ learner, the robot holds its pose, and is stopped after ``Safety.hold_s``; it co
 next :meth:`RobotEnv.step`.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sys

@@ -6,8 +6,6 @@ world. So late policies, slow servers and lost connections have the same effect 
 A person who teleoperates can watch the scene in MuJoCo's viewer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import warnings

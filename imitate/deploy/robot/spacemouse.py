@@ -8,8 +8,6 @@ The person sits behind the robot and faces the same way; ``axes`` reverses direc
 the episode ends and the robot is stopped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

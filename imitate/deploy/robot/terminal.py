@@ -1,7 +1,5 @@
 """Read keys of a terminal one by one; works without further packages or a screen, also over ssh."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import re

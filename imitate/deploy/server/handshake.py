@@ -1,7 +1,5 @@
 """WebSocket handshake of client and server; the package ``websockets`` creates and checks the headers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Let the policy server run a :class:`~imitate.RolloutPolicy`, with a memory for each session."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

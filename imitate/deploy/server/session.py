@@ -20,8 +20,6 @@ waiting observations only the newest is answered; the others get replies of kind
 errors as a text frame. Invalid data end the connection. Each connection is a session with its own memory of the policy.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Scripted experts of simulated tasks."""
 
-from __future__ import annotations
-
 from imitate.envs.experts.demonstrators import LEVELS, Demonstrator, Habits, HumanLike
 from imitate.envs.experts.door import DoorExpert
 from imitate.envs.experts.expert import QUALITIES, Expert, ExpertKind, Style, expert_of_package

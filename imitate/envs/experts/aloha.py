@@ -6,8 +6,6 @@ in straight lines, and inverse kinematics give the angles. The next action depen
 without timed waits, and on the remembered stage of the task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

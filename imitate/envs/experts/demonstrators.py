@@ -13,8 +13,6 @@ before the fingers close, overshoot a target and come back, close too early and 
 observation does not change, so a policy with a single observation cannot know when the wait ends.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Expert of robosuite's Door, which turns the handle down and pulls the door open."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Their actions depend on the current observation alone. Actions (4,) in [-1, 1] a
 3 cm) and of its fingers (1 opens, -1 closes). ``FetchSlide`` has no expert: its puck must be hit at the right speed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

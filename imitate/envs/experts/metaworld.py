@@ -1,7 +1,5 @@
 """Experts of Meta-World's tasks: the scripted policies of the package itself."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass

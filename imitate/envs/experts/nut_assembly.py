@@ -1,7 +1,5 @@
 """Experts of nut assembly: they hold a nut by its handle and put it over its peg."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from typing import NamedTuple

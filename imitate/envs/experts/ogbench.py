@@ -1,7 +1,5 @@
 """Experts of OGBench's datasets: the package's oracles, which play with the objects of a scene or walk in a maze."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

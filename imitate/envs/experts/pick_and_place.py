@@ -1,7 +1,5 @@
 """Experts of tasks in which one arm grasps and moves a cube or a can: Lift, Stack, PickPlaceCan."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

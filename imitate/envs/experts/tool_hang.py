@@ -1,7 +1,5 @@
 """Expert of robosuite's ToolHang, which puts a hook's rod into a stand, then hangs a wrench on the hook."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

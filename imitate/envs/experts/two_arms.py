@@ -1,7 +1,5 @@
 """Experts of robosuite's tasks for two arms that face each other."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, NamedTuple
 

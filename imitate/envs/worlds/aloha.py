@@ -12,8 +12,6 @@ step. With other values of ``obs_type`` gym-aloha's own environment is made.
 * Rewards: 1 at success, or with ``reward_shaping`` the stage of the transfer, 0 to 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

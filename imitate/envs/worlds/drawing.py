@@ -1,7 +1,5 @@
 """Cameras of a MuJoCo model, for adapters that observe or render images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

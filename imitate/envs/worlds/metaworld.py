@@ -13,8 +13,6 @@ Importing this module registers them with gymnasium under Meta-World's own names
 * Rewards: 1 in steps in which the task is solved, otherwise 0; with ``reward_shaping`` Meta-World's rewards, 0 to 10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

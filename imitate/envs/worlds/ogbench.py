@@ -13,8 +13,6 @@ package's default.
   ``ogbench.relabel_utils`` computes them; success then does not end an episode.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 from typing import Any

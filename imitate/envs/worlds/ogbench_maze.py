@@ -12,8 +12,6 @@ maze with five tasks, each a start and a goal; the environment can also record t
   (``stitch``). Success then does not end an episode.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 from typing import Any

@@ -10,8 +10,6 @@ A policy without a memory is right in half of the episodes of ``Recall-v0``. Imp
 environments with gymnasium.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

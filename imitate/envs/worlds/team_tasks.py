@@ -1,7 +1,5 @@
 """A test task of two agents as a parallel environment, named ``pettingzoo:imitate.envs.worlds.team_tasks``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ same map from camera features to tokens for all cameras, and has no embedding th
 BatchNorm keeps the running statistics that come with the pretrained weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

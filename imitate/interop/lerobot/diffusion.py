@@ -4,8 +4,6 @@ LeRobot concatenates the features of a frame in the order state, cameras, enviro
 So the columns of the weights for the U-Net's condition are permuted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, cast

@@ -6,8 +6,6 @@ LeRobot does not have, the export is refused and the error names the option. Vec
 their names, as by ``imitate dataset convert --to lerobot``. LeRobot does not clip the actions of an exported policy.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Observations, actions and image encoders of a policy of LeRobot, and their names in imitate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -14,8 +14,6 @@ has for the feature's type. Features of other types are not normalized.
 A number that is constant in the data (high = low) becomes -1; up to 0.3, 1e-8 is added to every range.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -9,8 +9,6 @@ is an object with an entry for each of them, and the entry ``""`` with the names
 is a reference to the entry ``name`` of ``parts``.
 """
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping

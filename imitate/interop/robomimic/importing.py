@@ -17,8 +17,6 @@ moments are stacked like the weights. robomimic stores a moment under the index 
 network's ``state_dict``.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import pickle

@@ -5,8 +5,6 @@ numbers are called ``offset`` and ``scale``, as for actions. Each is null or a n
 several datasets, there is a list of such statistics, which must be equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

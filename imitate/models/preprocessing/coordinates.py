@@ -7,8 +7,6 @@ The steps convert actions relative to observations, between references, and comb
 six numbers, absolute or relative to a pose.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Statistics of values inside the pipeline, after earlier steps have changed the data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 

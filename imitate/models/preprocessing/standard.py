@@ -1,7 +1,5 @@
 """Steps of every pipeline: layout, rotations, normalization, and limits of the networks' inputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 The steps of single values are in this module: two-valued or padded vectors, images, and instructions as tokens.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from abc import abstractmethod

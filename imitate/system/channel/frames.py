@@ -6,8 +6,6 @@ section 5.2, without extensions. A policy server and its clients begin with the 
 (:mod:`imitate.deploy.server.handshake`), processes of one training with frames at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import struct
 import time

@@ -8,8 +8,6 @@ and arrays of the dtypes in ``DTYPES``; sizes are checked before memory is alloc
 Needs msgpack, and pillow for JPEG; no torch.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import secrets

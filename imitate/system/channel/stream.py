@@ -1,7 +1,5 @@
 """Sockets on which every call has a deadline, admission of connections by tokens, and their common memory limit."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import select

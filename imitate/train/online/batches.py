@@ -1,7 +1,5 @@
 """Batches of online RL: steps are collected and stored, and allow a number of updates; the buffers are saved."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, replace

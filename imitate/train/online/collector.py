@@ -1,7 +1,5 @@
 """Collection of environment steps in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Curriculum of online RL: the current stage of the environment, and the decision when the next one begins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

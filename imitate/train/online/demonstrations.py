@@ -1,7 +1,5 @@
 """Loading of demonstration files into replay buffers, and writing of replay buffers as demonstration files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

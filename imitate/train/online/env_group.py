@@ -4,8 +4,6 @@ Each agent of a copy is a lane; most environments have one. An agent that leaves
 all begin the next episode: its lane is marked ``lost`` until then.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

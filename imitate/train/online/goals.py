@@ -11,8 +11,6 @@ Departure: the paper stores k relabelled copies of each step after its episode. 
 goals are sampled with the batch, also from the steps so far of a running episode, and again for each batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

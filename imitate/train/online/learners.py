@@ -1,7 +1,5 @@
 """Learners: they turn collected steps and demonstrations into batches from which an algorithm learns."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

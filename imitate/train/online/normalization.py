@@ -1,7 +1,5 @@
 """Running statistics of online RL; those that a policy uses are part of its ``Preprocess`` and so of checkpoints."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

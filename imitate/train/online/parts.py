@@ -1,7 +1,5 @@
 """Construction of learner, replay buffer and collector of online RL from a setup."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

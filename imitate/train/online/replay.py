@@ -18,8 +18,6 @@ step, its probability is p / sum p, p = (|d| + eps)^alpha, and its weight in the
 largest weight of the batch. New steps have the highest priority seen so far.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol

@@ -8,8 +8,6 @@ images are stored separately, as uint8.
 The module saves and restores the state of a ring, and sums the rewards that follow its steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

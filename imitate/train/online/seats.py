@@ -1,7 +1,5 @@
 """Workers that collect steps: their blueprints, weights and requests, and the merging of their steps."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Steps of several environments, as collectors pass them to replay buffers, and figures of their latest episodes."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping

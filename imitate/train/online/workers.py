@@ -6,8 +6,6 @@ would become too old. A worker that dies, hangs or loses its machine is replaced
 running episodes are lost. The others continue without waiting for the replacement.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext

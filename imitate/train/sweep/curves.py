@@ -1,7 +1,5 @@
 """Curves of runs: metrics read from their folders, settings and their short names, and the style of pictures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Plot the curves of several runs; a setting with several seeds is a line with a band."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

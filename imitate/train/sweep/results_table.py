@@ -1,7 +1,5 @@
 """Tables of results over seeds: for the screen, as CSV, Markdown, LaTeX and JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

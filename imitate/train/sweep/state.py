@@ -9,8 +9,6 @@ Departure: the runs are given, not sampled endlessly. If all have begun and none
 highest rung continues, until one run has trained all its epochs.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence

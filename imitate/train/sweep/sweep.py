@@ -1,7 +1,5 @@
 """Sweeps: one run per combination of alternative values, in parallel, resumable, with a table at the end."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Checks of actions and ranges: limits, NaN, constants, and jumps of a representation."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

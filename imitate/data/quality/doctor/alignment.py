@@ -8,8 +8,6 @@ actions u of one dimension, with delay d and decay = exp(-1 / time constant in s
 * displacements: the motion q(t+d) - q(t+d-1) = gain s(t) + offset, with the same s.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

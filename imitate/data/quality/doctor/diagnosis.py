@@ -1,7 +1,5 @@
 """Examination of a file, first its layout, then its values in one pass, and the repaired copy of ``--fix``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Findings of the doctor, and its report on a file."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

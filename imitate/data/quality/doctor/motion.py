@@ -1,7 +1,5 @@
 """Checks of motion over time: idle stretches, jumps, and irregular time stamps."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

@@ -4,8 +4,6 @@ Images may be blank, have values that are not pixels, or be upside down. A polic
 copies of the actions.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

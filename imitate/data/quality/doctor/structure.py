@@ -1,7 +1,5 @@
 """Checks of the layout: demos, arrays, lengths, types, counts, filter keys, demos that are in the file twice."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """The layout of a file, and one pass over all values: small arrays demo by demo, large arrays in pieces."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 The plots are of actions, of the robot's paths, and of the initial scenes.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -1,7 +1,5 @@
 """The report's page: head, findings, demos and disk space by key, filled into the template ``page.html``."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Data of the report's sections, which ``page.html`` displays, and formatting of numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

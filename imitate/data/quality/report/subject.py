@@ -1,7 +1,5 @@
 """Input of a report: a file, and the demos whose values are read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

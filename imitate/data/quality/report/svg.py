@@ -1,7 +1,5 @@
 """Small charts as inline SVG, with colours from the page's style sheet, so that they follow its light or dark mode."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

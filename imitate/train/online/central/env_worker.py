@@ -1,7 +1,5 @@
 """An environment worker: a ring of groups of environments, whose actions come from a policy worker. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

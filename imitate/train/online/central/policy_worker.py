@@ -1,7 +1,5 @@
 """Policy worker: acts for the environments of all environment workers, with the newest weights."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections import deque

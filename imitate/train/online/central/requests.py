@@ -4,8 +4,6 @@ A connection begins with the policy worker's nonce. The environment worker answe
 training's token and with its own nonce; then the policy worker proves the same. The token is never sent itself.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import selectors
