@@ -398,15 +398,18 @@ def of_training(losses: Sequence[float], error: float) -> Cause:
 def of_normalization(
     saved: Mapping[str, tuple[Array, Array]], known: Mapping[str, Range]
 ) -> Iterator[Cause]:
-    """Check that the checkpoint's normalization brings the observations of the demonstrations to a usual range.
+    """Check that the policy's network gets the observations of the demonstrations in a usual range.
 
     Args:
         saved: offset and scale for each observation key.
         known: range, mean and standard deviation of each observation key in the demonstrations.
     """
-    for key, (offset, scale) in saved.items():
-        range_ = known.get(key)
-        if range_ is None or range_.mean.shape != offset.shape or (scale == 1).all():
+    for key, range_ in known.items():
+        offset, scale = saved.get(key, (np.zeros(1), np.ones(1)))
+        if (scale == 1).all():
+            yield _of_raw(key, range_)
+            continue
+        if range_.mean.shape != offset.shape:
             continue
         low, high = (range_.low - offset) / scale, (range_.high - offset) / scale
         reach = np.maximum(np.abs(low), np.abs(high))
@@ -428,6 +431,14 @@ def of_normalization(
             words,
             "train on data like those that the policy will observe, or give the file of its training: --dataset FILE",
         )
+
+
+def _of_raw(key: str, known: Range) -> Cause:
+    """Judge observations that are not normalized by their largest value, which is above 300 in no usual unit."""
+    reach = float(np.maximum(np.abs(known.low), np.abs(known.high)).max())
+    words = f"'{key}' is not normalized and has values up to {reach:.3g} in the data (expected: about 1 to 10)"
+    advice = "train with train.obs_normalization mean_std"
+    return scored("normalization", np.log10(max(reach, 1.0) / 30), 1.0, words, advice)
 
 
 def of_clipping(limit: float | None, values: Mapping[str, Sequence[Array]]) -> Iterator[Cause]:

@@ -485,6 +485,15 @@ def test_a_normalization_of_other_data_is_named(offset, scale, named):
     assert cause.is_named == named
 
 
+@pytest.mark.parametrize(("high", "named"), [(180.0, False), (4000.0, True)])
+@pytest.mark.parametrize("saved", [{}, {"s": (np.zeros(1), np.ones(1))}])
+def test_large_values_without_a_normalization_are_named(saved, high, named):
+    known = {"s": Range(*(np.array([x]) for x in (high - 50, 10.0, high - 90, high)))}
+    (cause,) = of_normalization(saved, known)
+    assert (cause.kind, cause.is_named) == ("normalization", named)
+    assert f"values up to {high:.3g}" in cause.words
+
+
 @pytest.mark.parametrize(("limit", "named"), [(None, []), (1.0, [False]), (0.5, [True])])
 def test_values_that_a_clip_of_observations_cuts(limit, named):
     values = {"s": [np.linspace(-1, 1, 50)[:, None] * [0.1, 1.0]]}
