@@ -418,7 +418,7 @@ def of_normalization(
             continue
         centre = np.abs(range_.mean - offset) / scale
         value = float(np.maximum(centre / 1.5, np.log10(np.maximum(reach, 1e-3)) - 1)[varied].max())
-        # Values are too small only if they are in every dimension.
+        # Values count as too small only if they are too small in every dimension.
         narrow = 0.02 / max(float(reach[varied].max()), 1e-12)
         words = (
             f"the checkpoint's normalization gives '{key}' in the data a largest value of {reach[varied].max():.3g} "

@@ -274,7 +274,7 @@ def untrusted_in(config: Config) -> list[Named]:
 
 
 def _functions(config: Config) -> list[Named]:
-    """Return the functions and networks of the user that a configuration names."""
+    """Return the user's own functions and networks that a configuration names."""
     return in_networks(config.algo.to_dict()) + in_warmup(config.train.online.warmup_policy)
 
 

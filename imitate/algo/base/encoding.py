@@ -31,7 +31,7 @@ class Encoding:
         frames: number of stacked observations, ``train.frame_stack``.
         default_norm: normalization layers of image encoders if the section names none.
         load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
-        own: networks of the user (``algo.networks``), which replace the encoder of observations or other networks.
+        own: the user's own networks (``algo.networks``), which replace the encoder of observations or other networks.
         is_conditioned: true if encoders of observations also have the input :data:`CONDITION_KEY`, which is added to
             batches and observations later.
     """

@@ -87,7 +87,7 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
         arrays[key] = arrays[key].astype(np.float32)
     for key in ("terminals", "timeouts"):
         arrays[key] = arrays[key].astype(bool).astype(np.uint8)
-    # Readers that use only `dones` do not bootstrap there, which is right only at terminals.
+    # Readers that use only `dones` do not bootstrap where it is 1, which is right only at terminals.
     arrays["dones"] = arrays["terminals"]
     return arrays
 

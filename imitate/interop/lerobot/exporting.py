@@ -313,7 +313,7 @@ def _check_shared(algo: Algo) -> None:
             "policies with instructions"
         )
     if in_networks(algo.algo_config.to_dict()):
-        raise CheckpointError("algo.networks is set, but LeRobot cannot build networks of the user")
+        raise CheckpointError("algo.networks is set, but LeRobot cannot build custom networks")
     if algo.preprocess.obs_clip is not None:
         raise CheckpointError(
             f"train.obs_clip is {algo.preprocess.obs_clip}, but LeRobot does not clip observations"
