@@ -98,7 +98,7 @@ class SAC(ActorCritic[SACConfig]):
             "algo.num_continuous to the numbers beside the choice"
             if not self._num_numbers
             else f"algo.num_choices {self._num_choices} and algo.num_continuous {self._num_numbers} do not sum to the "
-            f"{self.ac_dim} numbers of an action: set them so that they do"
+            f"{self.ac_dim} action dimensions: set them so that they do"
         )
 
     def _create_head(self, input_dim: int, config: ActorConfig) -> ActionHead:

@@ -421,7 +421,7 @@ def trials(
 
     Args:
         shapes: shapes of the observations of the policy that will act in them, as recorded.
-        action_dim: numbers of an action, as sent to the environment.
+        action_dim: number of action dimensions, as sent to the environment.
         env_metas: env_args of each task; tasks that differ only in ``key`` and ``lang`` share a trial.
         serves_language: true if the policy's instruction comes with the task, not from the environment.
     """

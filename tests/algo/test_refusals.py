@@ -138,7 +138,7 @@ REFUSED = [
     ("sac", "algo.actor.net.common.use_tanh=false", "use_tanh to true"),
     ("sac", "algo.actor.net.type=gmm", "set type to 'gaussian'"),
     ("sac", TWO_CHOICES, "num_choices is 2, but actions have 3 numbers"),
-    ("sac", f"{TWO_CHOICES} algo.num_continuous=2", "do not sum to the 3 numbers"),
+    ("sac", f"{TWO_CHOICES} algo.num_continuous=2", "do not sum to the 3 action dimensions"),
     ("sac", f"{MEMORY} train.seq_length=1", "train.seq_length is 1, so a recurrent policy"),
     ("sac", f"{MEMORY} train.frame_stack=2", "train.frame_stack is 2, but a recurrent policy"),
     ("sac", f"{MEMORY} {OFFLINE}", "burn_in is 3, which leaves none of the 4"),

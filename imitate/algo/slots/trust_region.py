@@ -2,7 +2,7 @@
 
 Trust-region actor-critic of ALF (github.com/HorizonRobotics/alf, ``trac_algorithm``). After an optimizer step from the
 weights w_0 to w, with the policies pi_0 and pi in the N states of the minibatch and the number D of choices, or of
-numbers of an action:
+action dimensions:
 
     choices    d^2 = sum over states and choices of (log pi - log pi_0)^2, / N             -> distance
     numbers    d^2 = sum over states of KL(pi_0 || pi) + KL(pi || pi_0), / N               -> distance
@@ -51,7 +51,7 @@ class TrustRegion:
     Args:
         net: the network that is updated.
         policy: returns the policy of the minibatch by the current weights.
-        size: D, number of choices, or of numbers of an action.
+        size: D, number of choices, or of action dimensions.
         limit: squared distance per choice or number, ``algo.trust_region``.
         ranks: the processes that train together.
     """
