@@ -237,10 +237,11 @@ class ActionLimits:
 
 @dataclass
 class LimitCounts:
-    """Number of actions changed by each limit."""
+    """Number of actions changed by each limit, and the largest change of a dimension, in the units of the action."""
 
     actions: int = 0
     changed: Counter[str] = field(default_factory=Counter)
+    largest: float = 0.0
 
     def __str__(self) -> str:
         parts = [f"{name} {count}" for name, count in sorted(self.changed.items())]
@@ -367,6 +368,8 @@ class LimitFilter:
             self._smooth.step()
         self.counts.actions += 1
         self.counts.changed.update(reasons)
+        if reasons:
+            self.counts.largest = max(self.counts.largest, float(np.abs(safe - wanted).max()))
         self._change = np.zeros_like(safe) if self._last is None else safe - self._last
         self._last = safe
         return safe.copy()

@@ -46,6 +46,7 @@ class Report:
             "held": dict(self.held),
             "interventions": self.interventions,
             "limited": dict(self.limits.changed),
+            "limited_by_up_to": self.limits.largest,
             "latency_ms": self._percentiles(self.latencies_ms),
             "gap_periods": self._percentiles(self.gaps),
             "long_gaps": sum(gap > 1.2 for gap in self.gaps),
@@ -73,6 +74,8 @@ class Report:
         if self.interventions:
             words.append(f"{self.interventions} by a person")
         words += [f"{count} limited by {name}" for name, count in self.limits.changed.items()]
+        if self.limits.largest:
+            words.append(f"actions changed by up to {self.limits.largest:.3g}")
         if self.unstamped:
             words.append("observations have no time stamp, so their age was not checked")
         return ", ".join(words)

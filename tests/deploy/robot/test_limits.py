@@ -162,8 +162,10 @@ def test_the_distance_from_the_measured_pose_in_each_answer(answer, sent):
         return
     np.testing.assert_allclose(limit([0.8, 0.2], measured=[0.0, 0.0]), sent)
     assert str(limit.counts) == "of 1 actions limited by: distance from the measured pose 1"
+    assert limit.counts.largest == pytest.approx(0.6)
     limit([0.1, 0.1], measured=[0.0, 0.0])
     assert str(limit.counts) == "of 2 actions limited by: distance from the measured pose 1"
+    assert limit.counts.largest == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

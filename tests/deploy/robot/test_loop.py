@@ -532,9 +532,11 @@ def test_a_report_counts_what_happened():
     report.held["nothing is planned"], report.interventions, report.unstamped = 2, 3, True
     assert str(report) == (
         "4 steps, latency p50 2.00 ms, p95 2.90 ms, p99 2.98 ms, max 3.00 ms, 1 late, held 2 (nothing is planned), "
-        "3 by a person, 4 limited by box, observations have no time stamp, so their age was not checked"
+        "3 by a person, 4 limited by box, actions changed by up to 0.05, "
+        "observations have no time stamp, so their age was not checked"
     )
     empty = {"steps": 0, "late": 0, "held": {}, "interventions": 0, "limited": {}, "latency_ms": {}}
+    empty["limited_by_up_to"] = 0.0
     empty |= {"gap_periods": {}, "long_gaps": 0, "freshness_checked": True, "ended_by": "steps"}
     assert (Report().to_dict(), str(Report())) == (empty, "0 steps, 0 late")
     found = report.to_dict()
@@ -545,7 +547,12 @@ def test_a_report_counts_what_happened():
         assert found.pop(name) == pytest.approx({"p50": p50, "p95": p95, "p99": p99, "max": most})
         del empty[name]
     counted = {"steps": 4, "late": 1, "held": {"nothing is planned": 2}, "interventions": 3}
-    counted |= {"limited": {"box": 4}, "long_gaps": 1, "freshness_checked": False}
+    counted |= {
+        "limited": {"box": 4},
+        "limited_by_up_to": pytest.approx(0.05),
+        "long_gaps": 1,
+        "freshness_checked": False,
+    }
     assert found == empty | counted
 
 

@@ -13,6 +13,7 @@ def test_an_empty_report():
         "held": {},
         "interventions": 0,
         "limited": {},
+        "limited_by_up_to": 0.0,
         "latency_ms": {},
         "gap_periods": {},
         "long_gaps": 0,
@@ -31,7 +32,7 @@ def test_a_full_report():
         interventions=4,
         latencies_ms=[float(n) for n in range(101)],
         gaps=[1.0, 1.1, 1.2, 1.25, 2.0],
-        limits=LimitCounts(9, Counter(speed=5)),
+        limits=LimitCounts(9, Counter(speed=5), 0.25),
         unstamped=True,
         ended_by="success",
     )
@@ -43,6 +44,6 @@ def test_a_full_report():
     assert (found["held"], found["limited"]) == ({"stale": 3}, {"speed": 5})
     assert str(report) == (
         "2 steps, latency p50 50.00 ms, p95 95.00 ms, p99 99.00 ms, max 100.00 ms, 1 late, "
-        "held 3 (stale), 4 by a person, 5 limited by speed, "
+        "held 3 (stale), 4 by a person, 5 limited by speed, actions changed by up to 0.25, "
         "observations have no time stamp, so their age was not checked"
     )
