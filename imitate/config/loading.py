@@ -1,4 +1,4 @@
-"""Load a `Config` from a ready configuration, a JSON file, a JSON text or a dict; trees of robomimic are migrated."""
+"""Load a `Config` from a ready configuration, a JSON file, a JSON text or a dict; robomimic's are converted."""
 
 import logging
 import os

@@ -598,7 +598,7 @@ def check_raw(
 def _packed(
     steps: Sequence[PreprocessStep], keys: Sequence[str]
 ) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
-    """Return the vectors that all steps can prepare together, and the functions of these steps."""
+    """Return the keys of the vectors that every step can prepare as one concatenated tensor, and its functions."""
     together: list[Callable[[Tensor], Tensor]] = []
     # the first step, the layout, is left out: concatenation already makes a float32 vector
     for step in steps[1:]:
