@@ -434,11 +434,11 @@ def of_normalization(
 
 
 def _of_raw(key: str, known: Range) -> Cause:
-    """Judge observations that are not normalized by their largest value, which is above 300 in no usual unit."""
+    """Judge observations that are not normalized by their largest value; the cause is named above 300."""
     reach = float(np.maximum(np.abs(known.low), np.abs(known.high)).max())
     words = f"'{key}' is not normalized and has values up to {reach:.3g} in the data (expected: about 1 to 10)"
     advice = "train with train.obs_normalization mean_std"
-    return scored("normalization", np.log10(max(reach, 1.0) / 30), 1.0, words, advice)
+    return scored("normalization", np.log10(max(reach, 30.0) / 30), 1.0, words, advice)
 
 
 def of_clipping(limit: float | None, values: Mapping[str, Sequence[Array]]) -> Iterator[Cause]:

@@ -316,6 +316,7 @@ def _repeated(values: Array, most: float) -> float:
 _RUN = 5
 """Longest run of equal values that counts as lost frames; in longer runs the robot does not move."""
 _LONG_RUN = 30
+"""The same for observations that change in every step of the demonstrations."""
 _NEVER = 0.01
 """Largest share of repeated values of an observation that changes in every step."""
 

@@ -164,20 +164,23 @@ def recorded_names(policy: RolloutPolicy, rename: Mapping[str, str] | None) -> d
 
 
 def as_recorded(file: DatasetFile, episodes: Sequence[CheckedDemo]) -> Predictions | None:
-    """Return the policy's actions that a recording has beside the executed ones, or None if it has none.
+    """Return the policy's actions (T, A) that a recording has beside the executed ones.
 
-    Where a person acted, the executed actions take the place of the policy's.
+    Where a person acted, the executed actions take the place of the policy's. Returns None if an episode has none, or
+    if its arrays have other shapes or values that are not finite numbers.
     """
     if not all(file.has(one.name, "policy_actions") for one in episodes):
         return None
     actions = []
     for one in episodes:
-        wanted = file.read(one.name, "policy_actions").astype(np.float64)
-        if wanted.shape != one.actions.shape:
-            return None
+        wanted = file.read(one.name, "policy_actions")
+        by_person = np.zeros(len(one.actions), dtype=bool)
         if file.has(one.name, "interventions"):
             by_person = file.read(one.name, "interventions").astype(bool).ravel()
-            wanted[by_person] = one.actions[by_person]
+        fits = wanted.shape == one.actions.shape and len(by_person) == len(wanted)
+        if not fits or wanted.dtype.kind not in "fiu" or not np.isfinite(wanted).all():
+            return None
+        wanted = np.where(by_person[:, None], one.actions, wanted.astype(np.float64))
         actions.append(wanted)
     return Predictions(episodes, actions, 0.0, np.zeros(0))
 

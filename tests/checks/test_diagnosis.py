@@ -229,6 +229,18 @@ def test_recorded_actions_of_a_policy_show_what_was_cut(tmp_path):
     np.testing.assert_array_equal(found.actions[1], wanted[1])
     (cause,) = of_execution(found, found)
     assert cause.kind == "shortened" and cause.is_named
+    for key, values in (
+        ("interventions", np.ones(3)),
+        ("policy_actions", np.full((60, 2), np.nan)),
+    ):
+        with h5py.File(path, "r+") as file:
+            del file[f"data/demo_0/{key}"]
+            file[f"data/demo_0/{key}"] = values
+        with DatasetFile(path) as file:
+            assert as_recorded(file, episodes) is None
+        with h5py.File(path, "r+") as file:
+            del file["data/demo_0/interventions"]
+            file["data/demo_0/interventions"] = np.zeros(60)
 
 
 def test_exchanged_vectors_are_named_by_their_difference():
