@@ -1,7 +1,7 @@
 """Resize camera images to the size in the demonstrations, as the preprocessing step ``resize`` does in training.
 
 The filter is bilinear and averages over all pixels that a smaller image's pixel covers: pillow's ``BILINEAR``, which
-agrees with :class:`imitate.models.preprocessing.steps.Resize` to a level of 255 and needs no torch.
+differs from :class:`imitate.models.preprocessing.steps.Resize` by at most one of 255 levels and needs no torch.
 """
 
 from collections.abc import Mapping, Sequence

@@ -59,8 +59,8 @@ class Schema:
             trained for that.
         names: names of the dimensions of observations and of ``actions``, by key, if the demonstrations have names.
         ranges: ``mean``, ``std``, ``min`` and ``max`` of the observations in training, by key; for images per
-            channel, in [0, 1]; ``first_min`` and ``first_max`` of vectors at the begin of demonstrations. Empty if
-            unknown.
+            channel, in [0, 1]; ``first_min`` and ``first_max`` of vectors in the first steps of demonstrations. Empty
+            if unknown.
     """
 
     observations: Mapping[str, ObservedKey]

@@ -224,7 +224,7 @@ def _metres(env: Any, z_buffer: Array) -> Array:
 
 
 def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
-    """Return the label of each geom, last the label 0 of pixels without a geom, and the names of labels 1, 2 ..."""
+    """Return the label of each geom, followed by 0 for pixels without a geom, and the names of labels 1, 2 ..."""
     geoms = list(env.sim.model.geom_names)
     if kind == "element":
         names = [name or f"geom {number}" for number, name in enumerate(geoms)]

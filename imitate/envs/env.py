@@ -177,7 +177,7 @@ class Lanes(Protocol):
 
 
 class OneAgent:
-    """Lanes of an environment with one agent: a single one."""
+    """Adapter of an environment with one agent, its only lane, to the interface :class:`Lanes`."""
 
     agents: tuple[str, ...] = ("",)
 
@@ -201,7 +201,7 @@ class OneAgent:
 
 
 def lanes_of(env: Any) -> Lanes:
-    """Return the environment itself if it has several agents, otherwise a :class:`SingleLane` around it."""
+    """Return the environment itself if it has several agents, otherwise :class:`OneAgent` around it."""
     return cast(Lanes, env) if has_team(env) else OneAgent(env)
 
 

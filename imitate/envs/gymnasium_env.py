@@ -170,7 +170,7 @@ class GymnasiumEnv:
             ) from error
 
     def _check_draws(self, spec: Any) -> None:
-        """Raise EnvError if the environment has no images and its constructor takes no ``render_mode``.
+        """Raise EnvError if the environment has no mode ``rgb_array`` and its constructor takes no ``render_mode``.
 
         Raises:
             EnvError: the environment cannot render.

@@ -114,7 +114,7 @@ def migrate_env_args(
         The new env_args, and the changes.
 
     Raises:
-        EnvError: it cannot be translated.
+        EnvError: the env_args cannot be translated.
     """
     new: dict[str, Any] = copy.deepcopy(dict(env_args))
     target = installed or installed_robosuite()
@@ -176,7 +176,7 @@ def fitted(env_args: Mapping[str, Any]) -> dict[str, Any]:
     A command with many processes calls this before it starts them, so that the line appears once.
 
     Raises:
-        EnvError: it cannot be translated.
+        EnvError: the env_args cannot be translated.
     """
     tell_mismatch(env_args)
     return migrate_env_args(env_args)[0]

@@ -101,7 +101,7 @@ class PettingZooEnv:
             kwargs["render_mode"] = "rgb_array"
             load_triton()
         try:
-            import pettingzoo  # noqa: F401 - the words for a package that is missing
+            import pettingzoo  # noqa: F401 - to name the package if it is missing
         except ImportError as error:
             raise EnvError(f"{self.name}: {missing('pettingzoo', error)}") from error
         try:

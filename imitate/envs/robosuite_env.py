@@ -10,10 +10,9 @@ There are three differences from robosuite's own ``step`` and ``reset``:
 * Images are right side up.
 
 The paths of the grippers under a sequence of actions are predicted for the controllers of hand poses (``OSC_POSE``,
-``OSC_POSITION``). These pull a hand towards its goal as a spring and a
-damper would: ``acceleration = kp (goal - position) - kd velocity``. A relative goal moves on before the gripper reaches
-it, so the path length is a fraction of the sum of the commands: about a quarter with robosuite's default gains at 20
-Hz.
+``OSC_POSITION``). These pull a hand towards its goal as a spring and a damper would:
+``acceleration = kp (goal - position) - kd velocity``. A relative goal moves on before the gripper reaches it, so the
+path length is a fraction of the sum of the commands: about a quarter with robosuite's default gains at 20 Hz.
 
 MuJoCo's objects are freed when they are no longer needed, because robosuite and MuJoCo keep more than an environment
 uses:
@@ -207,9 +206,8 @@ class RobosuiteEnv:
 
     Args:
         env_name: robosuite's name of the task, such as ``Lift``.
-        env_kwargs: arguments of ``robosuite.make`` 1.5, as in ``env_args`` of a robomimic file. Renderers,
-        cameras, ``ignore_done`` and ``use_object_obs`` are set here; the reward is sparse unless
-            ``reward_shaping``.
+        env_kwargs: arguments of ``robosuite.make`` 1.5, as in ``env_args`` of a robomimic file. Renderers, cameras,
+            ``ignore_done`` and ``use_object_obs`` are set here; the reward is sparse unless ``reward_shaping`` is true.
         obs_keys: observation keys to return; None returns all.
         render: true if ``render`` will be called. Without it and without cameras OpenGL is not used.
         camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``, which may contain

@@ -20,7 +20,7 @@ _FOREIGN = frozenset(
 )
 """Elements that include other files or repeat other elements; MuJoCo and robosuite never write them."""
 _COUNTS = ("width", "height", "nrow", "ncol", "nsample", "dim")
-"""Attributes whose product is the number of values of an element; each is an integer, or in ``size`` several."""
+"""Attributes, each an integer, whose product is the number of values of an element."""
 MOST_VALUES = 2**28
 """Largest total number of values in the textures, height fields and tables of a scene."""
 _FACES = 6

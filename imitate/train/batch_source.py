@@ -85,7 +85,7 @@ class WholeFeed:
         self._setup, self._ranks = setup, ranks
 
     def batches(self, start: int) -> Iterator[Any]:
-        """Yield raw batches endlessly."""
+        """Yield raw batches endlessly, beginning with batch number ``start``."""
         train, data, ranks = self._setup.config.train, self.present, self._ranks
         batches = ShuffledBatches(
             len(data),
@@ -106,7 +106,8 @@ class WholeFeed:
 class WindowFeed:
     """Batches of one window of shards after another; a thread fetches and reads the next window meanwhile.
 
-    Each rank reads the same windows and takes its part of each batch, so several processes learn the same as one.
+    Each rank reads the same windows and takes its part of each batch, so several processes train on the same
+    batches as one would.
 
     Args:
         setup: a streamed dataset, and the configuration.
@@ -129,7 +130,7 @@ class WindowFeed:
         )
 
     def batches(self, start: int) -> Iterator[Any]:
-        """Yield raw batches endlessly.
+        """Yield raw batches endlessly, beginning with batch number ``start``.
 
         Raises:
             DatasetError: a shard cannot be fetched or read.
@@ -158,7 +159,7 @@ class WindowFeed:
 
 
 class _Coming:
-    """Window that a daemon thread prepares: a program that ends does not wait for it."""
+    """The next window, prepared by a daemon thread so that the program can exit without waiting for it."""
 
     def __init__(self, data: StreamedDataset, turn: Turn, stopped: threading.Event) -> None:
         self.turn = turn
@@ -177,7 +178,7 @@ class _Coming:
         return self._result.result()
 
     def give_up(self) -> None:
-        """Wait briefly for the end of the thread, then release the shards."""
+        """Wait briefly for the thread to end, then release the shards."""
         with suppress(BaseException):
             self._result.result(_PATIENCE_S)
             self._data.release(self.turn.shards)
@@ -186,7 +187,7 @@ class _Coming:
 def needs_equal_batches(setup: Setup, ranks: Ranks) -> bool:
     """Return true if the smaller last batch of a pass must be dropped.
 
-    Compiled code needs one shape, and ranks share a batch equally.
+    Compiled code needs batches of one shape, and ranks need equal parts of a batch.
     """
     return bool(setup.config.train.compile) or ranks.world > 1
 

@@ -89,14 +89,14 @@ class Checkpoints:
         return passed >= self._cost_s / SAVING_SHARE
 
     def epoch_is_due(self, epoch: int) -> bool:
-        """Return true if this epoch gets a file of its own."""
+        """Return true if ``epoch_<n>.pth`` is to be kept for this epoch."""
         every = self._save.every_n_epochs
         return self._save.enabled and (
             (every is not None and epoch % every == 0) or epoch in self._save.epochs
         )
 
     def keep_epoch(self, epoch: int) -> None:
-        """Link the epoch that was just saved to a file of its own, and remove the oldest beyond `keep_last`."""
+        """Link last.pth as ``epoch_<n>.pth``; remove the oldest periodic ones, so that `keep_last` of them remain."""
         self.link(self.last, self._folder.checkpoints / f"epoch_{epoch}.pth")
         if self._save.keep_last is None:
             return
@@ -115,7 +115,7 @@ class Checkpoints:
         return sorted(self._numbered("rollout_epoch_"))
 
     def keep_best(self, source: Path, kinds: set[str]) -> None:
-        """Link `source` as the best checkpoint of these kinds, if the configuration keeps them."""
+        """Link `source` as best checkpoint of the kinds ("best", "return", "valid") that the configuration keeps."""
         wanted = {
             "valid": self._save.on_best_validation,
             "return": self._save.on_best_rollout_return,

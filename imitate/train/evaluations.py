@@ -45,7 +45,7 @@ from imitate.train.setup import Setup
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """Request of an evaluation."""
+    """Request to evaluate the checkpoint of an epoch."""
 
     epoch: int
     step: int
@@ -405,8 +405,8 @@ def acted(
     """Let a policy act in the windows of a raw batch as in deployment; its memory starts at the window's start.
 
     Yields:
-        step of the window, actions (B, A), and (B,) bool, true where the step is real, for each step with a whole stack
-        of frames.
+        for each step with a complete stack of frames: its index in the window, actions (B, A), and (B,) bool, false
+        where the step is padding.
     """
     goal = _arrays(raw["goal_obs"], policy.goal_keys) if policy.goal_keys else None
     mask, count = raw.get("pad_mask"), len(raw["actions"])

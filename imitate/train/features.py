@@ -46,7 +46,7 @@ def put_blank_features(algo: Algo, data: SequenceDataset, raw: dict[str, Any]) -
 
     Args:
         algo: algorithm with any weights; the shapes are added to its ``preprocess``.
-        data: dataset from which the batch is.
+        data: dataset that contains the batch.
         raw: the batch, changed in place.
     """
     for key, nets in frozen_networks(algo).items():
@@ -243,8 +243,8 @@ def use_features(
     Args:
         setup: setup of the run; its training set and the algorithm's ``preprocess`` are changed.
         files: the run's data files.
-        say: called with a line on the features used, or on the reason why a frozen encoder's are computed for each
-            batch.
+        say: called with a line about the cached features of an image key, or about the reason why they are computed
+            for each batch.
         stopped: returns true when the run should end.
     """
     algo, data = setup.algo, setup.train_set

@@ -465,7 +465,7 @@ def _encoder(images: dict[str, tuple[int, ...]], on_gpu: bool) -> tuple[dict[str
 
 
 def _side(length: int) -> int:
-    """Return the side of a crop, an even number."""
+    """Return the side of a crop in pixels: an even number, or ``length`` itself if it is too short to crop."""
     return length if length < SMALLEST_CROPPED else 2 * round(CROP * length / 2)
 
 

@@ -31,7 +31,7 @@ from imitate.train.setup import Setup, build, resolve
 
 DEMOS = 4
 MOST_BYTES = 4e8
-"""Largest number of values in a trial's demos; without a demo that small there is no trial."""
+"""Largest total size of the observations in a trial's demos; if the longest demo is larger, there is no trial."""
 TRIAL_BYTES = 1e9
 """Memory limit for the images of a trial update; larger updates are measured on fewer samples."""
 UPDATES = 5
@@ -225,7 +225,10 @@ def image_seconds(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 def _for_one_image(
     tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, int, int]:
-    """Return bytes kept and operations of one image per camera, forward, and the number of images in an update."""
+    """Return bytes of activations and operations of a forward pass, and the number of images in an update.
+
+    The first two are for one image of each camera; the last is for each camera.
+    """
     config = load_config(dict(tree))
     if not shapes or not isinstance(config.observation, ObservationConfig):
         return 0, 0, 0

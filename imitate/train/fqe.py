@@ -14,7 +14,7 @@ same bootstrap weights and batches, so differences between policies are more pre
 Targets are clipped to the bounds that rewards and discount set for every policy; otherwise extrapolation errors would
 grow without limit.
 
-The data are recorded transitions, and the actions of a policy in their states.
+The inputs are recorded transitions and, for each policy, its actions in the states of these transitions.
 """
 
 import math
@@ -38,7 +38,7 @@ from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 
 ROWS = 1024
-"""Number of states in a policy's batch."""
+"""Number of states for which a policy computes actions at once."""
 
 SAMPLES = 8
 """Number of actions drawn from a stochastic policy."""
@@ -187,7 +187,7 @@ def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Rec
 
 
 def _bounds(rewards: Tensor, discounts: Tensor, discount: float) -> tuple[float, float]:
-    """Return bounds of the return, earned by the smallest or largest reward in all steps, or once at a terminal."""
+    """Return bounds of the return: the smallest or largest reward in every step forever, or once at a terminal."""
     going, ended = rewards[discounts > 0], rewards[discounts == 0]
     low = high = 0.0
     if len(going):
@@ -205,7 +205,7 @@ def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def refuse_memory(algo: Algo, path: Path) -> str | None:
-    """Refuse a policy with memory; return a warning for a chunk policy, evaluated step by step.
+    """Refuse a policy with memory; return a warning if it executes chunks, because it is evaluated step by step.
 
     Raises:
         CheckpointError: the policy has memory or goals, so a single state does not determine its action.
@@ -317,8 +317,8 @@ class FQEResult:
         members: values estimated by the ensemble's members.
         checkpoint: checkpoint of the policy.
         demo_return: mean discounted return of the demos.
-        warning: limitation of the estimate, or '' for an estimate without one.
-        behind: difference to the best policy of the ranking, by member; 0 for the best.
+        warning: limitation of the estimate, or None.
+        behind: for each member, the best policy's value minus this policy's; empty without a ranking.
     """
 
     members: tuple[float, ...]
@@ -395,7 +395,7 @@ def evaluate_checkpoint(
     Args:
         checkpoint: checkpoint of a policy without memory and goals.
         data: demonstrations with rewards.
-        discount: discount per step, or None for the checkpoint's own, or else 0.99.
+        discount: discount per step; None takes the checkpoint's, or 0.99 if it has none.
         filter_key: mask of the demos, or None for all.
         plan: settings.
         on_update: called after each update.

@@ -26,7 +26,14 @@ BLOCK = 100
 
 @dataclass(frozen=True)
 class BadLoss:
-    """Description of a bad loss."""
+    """A loss that is not finite or has exploded.
+
+    Attributes:
+        step: step of the loss.
+        value: the loss; NaN if only another rank knows it.
+        reason: reason in words, such as "not finite".
+        index: (B,) sample numbers of its batch, or None if unknown.
+    """
 
     step: int
     value: float
@@ -52,7 +59,10 @@ class LossGuard:
         self._high = 0
 
     def add(self, step: int, info: Mapping[str, Any], index: Any) -> BadLoss | None:
-        """Take one step's info and its batch's sample indices; return a finding if the loss is bad."""
+        """Add the losses in a step's ``info``, with the sample numbers of its batch; return a bad loss if one is found.
+
+        The bad loss may be of an earlier step, because losses on an accelerator are checked in blocks.
+        """
         losses = [value for key, value in info.items() if "loss" in key.lower()]
         if not losses:
             return None
@@ -61,7 +71,7 @@ class LossGuard:
         return self.check() if len(self._waiting) >= self._block else None
 
     def check(self) -> BadLoss | None:
-        """Check the losses that were not yet read (one transfer); call it before every save."""
+        """Check the losses that were not read yet, in one transfer; to be called before every save."""
         waiting, self._waiting = self._waiting, []
         numbers = self._read([x for _, losses, norms, _ in waiting for x in (*losses, *norms)])
         for step, losses, norms, index in waiting:

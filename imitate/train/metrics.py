@@ -33,7 +33,7 @@ class EpochMeans:
         """Add one step's scalars.
 
         Raises:
-            ConfigError: an algorithm's `train_on_batch` returned something else.
+            ConfigError: an algorithm's `train_on_batch` did not return a dict of single numbers.
         """
         if not isinstance(info, Mapping):
             raise ConfigError(
@@ -102,7 +102,7 @@ class MetricsFile:
         return (record for record, _ in self._sized())
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the records, and if they are too many, evenly spread ones and the last of each kind."""
+        """Return all records or, if they are too many, evenly spread ones and the last of each kind."""
         spreads = _Spread(), _Spread()
         for place, (record, size) in enumerate(self._sized()):
             spreads[record.get("kind") == "rollout"].add(place, record, size)
@@ -210,7 +210,7 @@ class RunLogger:
             self._tensorboard.add_histogram(tag, values.detach().float().cpu(), epoch)
 
     def close(self) -> None:
-        """Flush and close."""
+        """Write what is buffered, and close all destinations."""
         if self._tensorboard is not None:
             self._tensorboard.close()
         if self._wandb is not None:

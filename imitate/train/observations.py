@@ -154,7 +154,7 @@ def _refuse_incomplete(config: Config, files: DataFiles) -> None:
 
 
 def _key_lists(section: Observations, path: str) -> Any:
-    """Yield (dotted key, observations) for each group and modality of each part of a hierarchy."""
+    """Yield (dotted key, observation keys) for each group and modality, in each part of a hierarchical policy."""
     if not isinstance(section, ObservationConfig):
         for name, part in section.items():
             if isinstance(part, Observations):

@@ -1,8 +1,8 @@
 """Distributed training by processes that ``torchrun`` starts, each of which learns from its part of every batch.
 
-Gradients are averaged over the ranks after each backward pass, so the weights stay
-equal. Rank 0 writes, logs and evaluates; the others only compute. Flags (a signal was received, the loss became bad)
-are exchanged before each step, so that all ranks stop at the same step.
+Gradients are averaged over the ranks after each backward pass, so the weights stay equal. Rank 0 writes, logs and
+evaluates; the others only compute. Flags (a signal was received, the loss became bad) are exchanged before each step,
+so that all ranks stop at the same step.
 
 Heartbeats distinguish a busy rank from a lost one, which ends the training of all. A rank waits for others as long as
 they need, because rank 0 may be evaluating. A process that died is noticed at once, because its connections close; a

@@ -107,7 +107,7 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def restored(path: Path) -> Iterator[None]:
-    """Report in one line that a checkpoint's state cannot be restored: its values may have any type and shape."""
+    """Convert any error while a checkpoint's state is restored (its values may have any type) to CheckpointError."""
     try:
         yield
     except UserError:

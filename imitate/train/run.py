@@ -234,7 +234,7 @@ class Run:
 
     @property
     def last_epoch(self) -> int | None:
-        """Return the epochs completed in last.pth; None before it is written."""
+        """Number of epochs completed in last.pth; None before it is written."""
         step = self.checkpoints.saved_step
         return None if step is None else step // self._steps_per_epoch
 

@@ -143,7 +143,7 @@ def load_overridden(
     grid: Iterable[str] = (),
     say: Callable[[str], object] = logger.warning,
 ) -> Config:
-    """Read a configuration and apply ``--set``; of a template of robomimic, change what cannot be trained.
+    """Read a configuration and apply ``--set``; change values of a robomimic template that cannot be trained here.
 
     Args:
         source: configuration, see :func:`imitate.config.load_config`.
@@ -255,7 +255,7 @@ def build(
         config: resolved configuration.
         device: device of the algorithm's networks.
         resumed: true if weights will come from a checkpoint of the run.
-        stored: numbers of weights in that checkpoint, which limit the size of the networks; None if unknown.
+        stored: number of weights in that checkpoint, which limit the size of the networks; None if unknown.
         files: its data files; None to open them here and close them at the end.
     """
     with data_files(config, files) as files:
@@ -362,7 +362,7 @@ def _numbers_for_null(config: Config, train_set: Any, valid_set: Any) -> dict[st
 
 
 def normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
-    """Return ``train.action_config`` with a normalization wherever it is ``auto``, or {} if it is nowhere."""
+    """Return ``train.action_config`` with a normalization in place of each ``auto``, or {} if no entry has ``auto``."""
     entries = config.train.action_config.to_dict()
     chosen = [key for key in config.train.action_keys if entries[key]["normalization"] == "auto"]
     if chosen and any(entry.step == "relative_actions" for entry in config.train.preprocess):

@@ -27,7 +27,7 @@ def start_words(settings: ExperimentConfig) -> tuple[str, ...]:
 
 
 def start_from(algo: Algo, settings: ExperimentConfig) -> None:
-    """Load the weights of ``ckpt_path``, and its preprocessing of observations and actions or its ``ckpt_parts`` alone.
+    """Load the weights and preprocessing of ``ckpt_path``, or only the weights of its ``ckpt_parts`` if they are set.
 
     With ``ckpt_optimizers`` the moments of its optimizers are loaded too; learning rates and their schedules start
     again.
@@ -140,7 +140,7 @@ def adopt_frozen(algo: Algo, env_meta: Mapping[str, Any]) -> None:
 
 
 def _named_policy(name: str, algo: Algo, env_meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint of that file or run folder, or of a policy that is a program."""
+    """Return the checkpoint in a file or run folder, or a new one for a scripted policy."""
     if not is_scripted(name):
         return load_checkpoint(find_checkpoint(name))
     size = sum(key.sent for key in algo.preprocess.actions.keys.values())

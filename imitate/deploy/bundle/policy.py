@@ -163,7 +163,7 @@ class BundlePolicy:
         delay: int = 0,
         guidance: str = "identity",
     ) -> Actions:
-        """Predict the actions (K, A) from an observation on, independent of an earlier plan.
+        """Predict the actions (K, A) that begin at the newest observation, independent of an earlier plan.
 
         Args:
             history: raw observations of successive control steps, the newest last.

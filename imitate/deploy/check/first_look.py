@@ -79,8 +79,8 @@ _OTHERS = 0.2
 _NEAR = 3.0
 """A number fits a dimension of a vector if it is within this many standard deviations of the dimension's mean."""
 _ODD = 2.5
-"""Standard deviations from its mean above which a number outside its range indicates another order or sign of the
-vector, if that order or sign brings the number within one standard deviation."""
+"""A number outside its range and more than this many standard deviations from its mean indicates that the vector has
+another order or sign, if this order or sign brings the number within one standard deviation."""
 _LITTLE = 0.01
 """Only numbers whose standard deviation exceeds this fraction of their mean are checked for order and sign."""
 _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")

@@ -221,7 +221,7 @@ def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Deploy
     if len(seen) == 3:
         swapped = float(np.abs(seen[::-1] - trained).sum())
         if abs(trained[0] - trained[2]) < _COLOURED:
-            words = f"'{key}': red and blue were equally bright in training: so their order cannot be checked"
+            words = f"'{key}': red and blue were equally bright in training, so their order cannot be checked"
             return [
                 DeployFinding(Severity.note, "channels", key, words),
                 *_brightness(key, seen, trained),

@@ -44,7 +44,7 @@ def awaited(function: Callable[..., Any], *args: Any) -> Any:
     """Call a method that may take long, such as ``connect``; a line on stderr is printed if it does not return.
 
     Raises:
-        DriverError: as of :func:`called`.
+        DriverError: see :func:`called`.
     """
     returned = threading.Event()
     report_unless(

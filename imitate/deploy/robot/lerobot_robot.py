@@ -217,7 +217,7 @@ class LeRobotRobot(Robot):
     # ---- calls of LeRobot while the lock is held -----------------------------------------------------
 
     def _look(self) -> tuple[float, dict[str, Any]]:
-        """Return LeRobot's newest observation, after the time at which it was captured."""
+        """Return the capture time of LeRobot's newest observation, and the observation."""
         began = clock.now()
         stamp = min(began, self._oldest_image())
         seen = self._device.get_observation()

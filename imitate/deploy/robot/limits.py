@@ -405,7 +405,7 @@ class LimitFilter:
         return commanded
 
     def _boxed_last(self, command: Vector, last: Vector) -> Vector:
-        """Clip the command to the box after the limits on motion; leave the margin step by step."""
+        """Clip the command to the box; one that began within the margin may move out of the margin gradually."""
         low, high = np.minimum(self._low, last), np.maximum(self._high, last)
         inside: Vector = np.minimum(np.maximum(command, low), high)
         return inside

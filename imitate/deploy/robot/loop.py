@@ -112,8 +112,8 @@ class ControlLoop:
         rate_hz: control steps per second.
         safety: settings that determine when to hold and when to stop.
         teleoperator: connected device that takes over whenever it returns an action; its events end episodes.
-        any_rate: true to allow a rate that differs from that of the demonstrations, with which motions are slower or
-            faster, or from the robot's own.
+        any_rate: true to allow a rate other than the demonstrations' (motions become slower or faster) or the robot's
+            own.
         dry_run: true to observe and predict, but send nothing.
         slow: factor in (0, 1] by which the limits of step, speed and acceleration are multiplied.
         on_step: called after each control step; its errors end the episode.
@@ -121,7 +121,7 @@ class ControlLoop:
 
     Attributes:
         step_ends_s: ``time.monotonic()`` at which the running control step ends; infinite for a robot whose time stops
-        between actions (:attr:`Robot.in_step`), for which neither lateness nor age is checked.
+            between actions (:attr:`Robot.in_step`), for which neither lateness nor age is checked.
 
     Raises:
         UserError: the policy needs observations that the robot does not give, or the rate differs from the

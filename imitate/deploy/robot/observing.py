@@ -527,7 +527,7 @@ class Observer:
         fault = self.fault_of_age()
         if seen.stamp_s is not None and not fault:
             if seen.stamp_s < self._newest_s - _AHEAD_S:
-                fault = "the observation's stamp is earlier than that of one before it"
+                fault = "the observation's stamp is earlier than the previous observation's"
             self._newest_s = max(self._newest_s, float(seen.stamp_s))
         return seen, fault
 

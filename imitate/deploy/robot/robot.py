@@ -121,8 +121,8 @@ class Robot(ABC):
     def pose(self, observation: Observation) -> NDArray[np.float64] | None:
         """Return the action (A,) that keeps the robot at the observed pose.
 
-        For a robot with joint targets these are joint angles, for a robot with relative actions zeros. The first action
-        and the distance from the measured pose are limited by it; None disables both limits.
+        For a robot with joint targets these are joint angles, for a robot with relative actions zeros. The limits on
+        the first action and on the distance from the measured pose need it; None disables both.
         """
         return None
 

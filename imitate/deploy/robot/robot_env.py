@@ -422,9 +422,8 @@ class RobotArgs:
         take_over: device with which a person may override the actions: ``keyboard``, ``expert:TASK``, an installed
             device, or ``module:Class``.
         take_over_options: options of the device's class.
-        reward: ``module:function`` of the observation and the executed action, or None for the robot's reward, which by
-            default is
-        1 at success.
+        reward: ``module:function`` that returns the reward of an observation and the executed action, or None for the
+            robot's reward, by default 1 at success, else 0.
         limits: fields of ActionLimits that replace the robot's own; they must be stricter.
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
         safety: fields of :class:`Safety`.

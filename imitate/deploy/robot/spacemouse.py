@@ -25,7 +25,7 @@ PRODUCTS = {
     0x046D: {0xC623, 0xC625, 0xC626, 0xC627, 0xC628, 0xC629, 0xC62B},
     0x256F: {0xC62E, 0xC62F, 0xC631, 0xC632, 0xC633, 0xC635, 0xC636, 0xC638, 0xC63A, 0xC641, 0xC652},
 }  # fmt: skip
-"""Product numbers of devices with six axes by vendor number, of Logitech and 3Dconnexion."""
+"""Product numbers of devices with six axes, by the vendor number of Logitech or 3Dconnexion."""
 _SIX_AXES = (1, 8)
 """HID usage page and usage of a multi-axis controller."""
 _FULL = 350.0

@@ -170,7 +170,7 @@ class RemotePolicy:
         delay: int = 0,
         guidance: str = "identity",
     ) -> NDArray[np.float64]:
-        """Predict the actions from an observation on; see :meth:`imitate.RolloutPolicy.predict_chunk`.
+        """Predict the actions that begin at the newest observation; see :meth:`imitate.RolloutPolicy.predict_chunk`.
 
         The memory of the session stays unchanged. To an openpi server only the newest observation is sent.
 

@@ -450,7 +450,7 @@ def _map(value: Any) -> dict[str, Any]:
 def _text(value: Any, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    raise WireError(f"{name} is text")
+    raise WireError(f"{name} must be text")
 
 
 def _planned(value: Any, action_dim: int) -> NDArray[np.float64]:

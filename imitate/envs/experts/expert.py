@@ -1,10 +1,9 @@
 """Common code of the scripted experts: observations, motion of the gripper, and variation of the style.
 
 An expert is a function of the current observation alone, and of a style that is fixed for an episode. There are no
-phase
-counters and no timed waits: the gripper's position and opening determine the phase. So a policy
-that imitates such demonstrations observes everything on which the expert's action depends,
-and an expert that is pushed off its path continues with the phase that fits the new state.
+phase counters and no timed waits: the gripper's position and opening determine the phase. So a policy that imitates
+such demonstrations observes everything on which the expert's action depends, and an expert that is pushed off its path
+continues with the phase that fits the new state.
 
 Actions have the form of robosuite's default Panda controller: (dx, dy, dz, rotation vector, gripper), each in [-1, 1];
 1 commands 5 cm or 0.5 rad beyond the current pose, and gripper 1 closes and -1 opens.
@@ -111,9 +110,8 @@ class Expert(ABC):
         slack_m: sideways distance from the object within which the gripper descends to the object.
         steepness: height of the gripper above the object per sideways distance beyond ``slack_m``.
         carry_steps: approximate number of steps with the object in the hand.
-        clearance_m: height above the grasp at which the fingers miss the object, or None if missed grasps do not
-        occur. motion_axes, instruction, env_kwargs, dense_kwargs, acts_as_person: see
-        :class:`imitate.envs.experts.expert.ExpertKind`.
+        clearance_m: height above the grasp at which the fingers miss the object, or None if missed grasps do not occur.
+        motion_axes, instruction, env_kwargs, dense_kwargs, acts_as_person: see :class:`ExpertKind`.
     """
 
     env_name: ClassVar[str]

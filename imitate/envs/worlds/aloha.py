@@ -4,9 +4,8 @@ Importing this module gives ``gym_aloha:gym_aloha/AlohaTransferCube-v0`` the ``o
 but does not implement: the same scene and rules, simulated by mujoco alone, without rendering three images in each
 step. With other values of ``obs_type`` gym-aloha's own environment is made.
 
-* Observations: ``agent_pos`` (14,), six joint angles and the gripper's opening, 0 to 1, of the left, then of the right
-    arm;
-  ``object_pos`` (3,), ``object_quat`` (4,) of the cube; with ``camera_names`` also ``<camera>_image``.
+* Observations: ``agent_pos`` (14,), six joint angles and the gripper's opening, 0 to 1, of the left arm, then of the
+  right arm; ``object_pos`` (3,), ``object_quat`` (4,) of the cube; with ``camera_names`` also ``<camera>_image``.
 * Actions (14,): target angles and openings, in the same order.
 * Success: the left gripper touches the cube, and the table does not. An episode ends after 300 steps only.
 * Rewards: 1 at success, or with ``reward_shaping`` the stage of the transfer, 0 to 4.

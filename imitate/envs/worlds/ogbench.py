@@ -52,7 +52,7 @@ WORLDS = (
 KINDS = ("play", "noisy")
 TASKS = (None, 1, 2, 3, 4, 5)
 NOISE = 0.1
-"""Noise of the oracles' plans, and largest noise of the actions in ``noisy`` datasets, by scene."""
+"""Noise of the oracles' plans, and upper bound of an episode's action noise in ``noisy`` datasets."""
 _STACKING = {
     "cube-single": (0.0, 0.0),
     "cube-double": (0.0, 0.25),
@@ -144,7 +144,7 @@ class OGBenchEnv(gymnasium.Env[Array, Array]):
 
     def oracle_action(self) -> Array:
         """Return the oracle's action (5,) in the current state, in [-1, 1], with noise."""
-        assert self._player is not None, "play() comes first"
+        assert self._player is not None, "call play() first"
         return self._player.action()
 
     def reset(

@@ -1,10 +1,14 @@
 """Small test tasks as gymnasium environments, with names such as ``imitate.envs.worlds.tasks:Recall-v0``.
 
-| name | requirement | |---|---| | ``Doors-v0`` | an action mask: some choices are not allowed | | ``Ledge-v0`` | a
-curriculum: its difficulty can be set | | ``Recall-v0`` | a memory: the first observation shows which of two choices
-will be right in the last step | | ``RecallContinuous-v0`` | a memory, as in ``Recall-v0``; the action is a number whose
-sign counts | | ``CartPoleNoVelocity-v1`` | a memory: both velocities of CartPole-v1 are hidden | |
-``PendulumNoVelocity-v1`` | a memory: the angular velocity of Pendulum-v1 is hidden |
+Each task needs a certain ability of the learner:
+
+* ``Doors-v0``: an action mask, because some choices are not allowed.
+* ``Ledge-v0``: a curriculum; its difficulty can be set.
+* ``SpeedLimit-v0``: a bound on a cost.
+* ``Recall-v0``: a memory; the first observation shows which of two choices will be right in the last step.
+* ``RecallContinuous-v0``: a memory, as in ``Recall-v0``; the action is a number whose sign counts.
+* ``CartPoleNoVelocity-v1``: a memory; both velocities of CartPole-v1 are hidden.
+* ``PendulumNoVelocity-v1``: a memory; the angular velocity of Pendulum-v1 is hidden.
 
 A policy without a memory is right in half of the episodes of ``Recall-v0``. Importing this module registers the
 environments with gymnasium.

@@ -62,7 +62,7 @@ class DaggerPlan:
         episodes: number of episodes per round.
         seed: seed of the episodes.
         horizon: steps per episode.
-        hold_steps: steps after the first success.
+        hold_steps: further steps after the first success, before the episode ends.
         demos: number of demonstrations to use, or None for all.
         label_every: the supervisor labels every n-th step, and only these are learned.
         ask_above: quantile of the policy's uncertainty from which a step is labelled and learned, or None to
@@ -119,8 +119,8 @@ def dagger(
         workers: number of processes that play episodes, which need a picklable ``supervise``; 1 means this process.
             Results do not depend on it. None means as many as fit.
         on: back end of the workers, ``local``, ``ray`` or ``ray:HOST:PORT``.
-        step_timeout_s: in a worker, a call of the environment that takes longer, or making it in five times that, ends
-            the process; the episode is played again.
+        step_timeout_s: longest time of a call of the environment in a worker (making the environment: five times as
+            long); a slower worker is ended, and its episode is played again.
 
     Raises:
         UserError: there is nothing to begin with, or the folder was begun with other settings.
@@ -255,7 +255,7 @@ class _Work:
     def players(
         self, supervise: SuperviseRound, workers: int | None, on: str, step_timeout_s: float
     ) -> Iterator[None]:
-        """Return the players of episodes: workers if requested, otherwise this process.
+        """Play episodes within the ``with`` block in workers if requested, otherwise in this process.
 
         Raises:
             ConfigError: the supervisor cannot be copied to workers.

@@ -1,6 +1,6 @@
 """Supervised episodes of a policy: an expert labels actions, or a person takes over.
 
-They are played in this process, or in workers of a crew if the supervisor can be copied. Episode ``index`` of a round
+They are played in this process, or in worker processes if the supervisor can be pickled. Episode ``index`` of a round
 has its own seeds, ``[seed, round, index, attempt]``, so that episodes are the same in any process and for any number of
 workers.
 
@@ -8,7 +8,7 @@ Each step is recorded with ``policy_actions``, the policy's action; ``executed_a
 ``actions``, the action to learn, which is the label if there is one, else the executed action; ``labelled``, 1 if there
 is a label; ``interventions``, 1 if the supervisor acted.
 
-A supervisor that is named on the command line can be sent to other processes, which build their own.
+A supervisor that is named on the command line can be sent to workers: each builds a copy from the name.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ None."""
 
 
 class ScriptedExpert:
-    """Scripted expert of a task with fixed habits, so that labels do not contradict each other."""
+    """Scripted expert of a task without random variation, so that labels do not contradict each other."""
 
     def __init__(self, env_name: str) -> None:
         still = np.zeros(3)
@@ -108,7 +108,7 @@ class PolicyExpert:
         self._policy.start_episode()
 
     def __call__(self, obs: Obs) -> Action:
-        """Plan again at each call: only the first action of a chunk is for this state."""
+        """Return the action (A,) of a new plan: later actions of a chunk were planned from an earlier state."""
         self._policy.cut_plan()
         return self._policy(obs)
 
@@ -175,7 +175,7 @@ class TakesOver:
         self._hand = hand
 
     def start_episode(self, seed: int) -> None:
-        """Announce a new episode, with a seed for random draws, to the person's program."""
+        """Announce a new episode to ``hand``, with a seed for random draws."""
         _tell(self._hand, seed)
 
     def watch(self, obs: Obs, wanted: Action, rank: float | None = None) -> Word:
@@ -236,9 +236,9 @@ def supervised_episode(
     """Play one episode of a policy under supervision.
 
     The policy observes each step, also while the supervisor acts. After the supervisor acted, the policy's running
-    chunk is dropped, so that it plans from the robot's new state. A person may act in the environment too, as on a
-    robot with a
-    device: ``info["intervened"]`` and ``info["executed_action"]`` then determine what is recorded.
+    chunk is dropped, so that it plans from the robot's new state. A person may also act inside the environment, such as
+    with the input device of a robot: ``info["intervened"]`` and ``info["executed_action"]`` then determine what is
+    recorded.
 
     Args:
         env: environment with the observations of policy and supervisor; the policy's are recorded.
@@ -246,7 +246,7 @@ def supervised_episode(
         supervisor: supervisor that observes each step.
         seed: seed of the environment, the policy and the supervisor.
         horizon: number of steps after which the episode ends.
-        hold_steps: steps after the first success.
+        hold_steps: further steps after the first success, before the episode ends.
         round_number: round number to record.
         states: true to also record the simulator's states.
 
@@ -334,7 +334,7 @@ SCRIPTED = "scripted"
 
 @dataclass(frozen=True)
 class LabelsOf:
-    """Supervision of DAgger.
+    """Makes the supervisors of DAgger's rounds, with an expert given by name.
 
     Attributes:
         expert: ``scripted``, a checkpoint, or ``module:function``.
@@ -358,7 +358,7 @@ class LabelsOf:
 
 @dataclass(frozen=True)
 class CorrectionsOf:
-    """Supervision of HG-DAgger by an expert that acts while the policy errs.
+    """Makes the supervisors of HG-DAgger's rounds, with an expert that acts while the policy errs.
 
     Attributes:
         expert: see :class:`LabelsOf`.
@@ -374,7 +374,7 @@ class CorrectionsOf:
 
 
 def named_expert(name: str, env_name: str) -> Expert:
-    """Return a new expert of that name.
+    """Return a new expert: ``scripted``, the policy of a checkpoint, or an imported ``module:function``.
 
     Raises:
         ConfigError: the expert does not exist.
@@ -420,7 +420,7 @@ class Scene:
         obs_keys: keys of the policy's observations.
         seed: seed of the episodes.
         horizon: steps per episode.
-        hold_steps: steps after the first success.
+        hold_steps: further steps after the first success, before the episode ends.
         folder: folder of the rounds, for messages.
     """
 
@@ -437,7 +437,7 @@ class SupervisedPlayer:
 
     Args:
         scene: settings of the episodes.
-        beat: called with the name of each call of the environment.
+        beat: called with the name of each call of the environment, as a sign of life; None without a watcher.
     """
 
     def __init__(self, scene: Scene, beat: Beat | None = None) -> None:
@@ -513,14 +513,14 @@ class SupervisedPlayer:
 
 @dataclass(frozen=True)
 class Item:
-    """Episode for a worker.
+    """Episode that a worker is asked to play.
 
     Attributes:
         number: number of the round.
         index: index of the episode in the round.
         policy: checkpoint of the last round's policy.
         states: true to also record the simulator's states.
-        attempt: number of the first attempt; earlier ones lost their workers.
+        attempt: number of the first attempt, which determines the seeds; after lost workers it is larger than 0.
     """
 
     number: int
@@ -538,8 +538,8 @@ class Players:
         supervise: makes the supervisor of a round in each worker; picklable.
         workers: number of workers.
         backend: back end on which they run, or None for processes on this machine.
-        step_timeout_s: longest time of a call of the environment (making it: five times as long), after which its
-            process is ended.
+        step_timeout_s: longest time of a call of the environment (making the environment: five times as long); a
+            slower worker is ended.
     """
 
     def __init__(
@@ -570,8 +570,8 @@ class Players:
     ) -> Iterator[Episode]:
         """Yield the episodes ``first ... last - 1`` of a round in their order.
 
-        An episode whose worker dies or hangs is played again, with the same seeds by another worker, then with the
-        next ones.
+        An episode whose worker dies or hangs is played again by another worker, first with the same seeds, then with
+        new ones.
 
         Raises:
             EnvError: the environment cannot be made, or an episode was lost :data:`MAX_FAILURES` times.
@@ -593,7 +593,7 @@ class Players:
 
 
 class _Waiting:
-    """Queue of episodes that no worker plays yet; a crew takes the next one after each result.
+    """Queue of episodes that no worker plays yet; the :class:`Crew` takes the next one after each result.
 
     Attributes:
         wanted: episode to yield next; episodes far ahead of it wait.

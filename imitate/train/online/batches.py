@@ -1,4 +1,4 @@
-"""Batches of online RL: steps are collected and stored, and allow a number of updates; the buffers are saved."""
+"""Batches of online RL: collects and stores steps, yields the batches of the updates they allow, saves buffers."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,8 @@ from imitate.train.state import TrainState
 class RankFiles:
     """Files ``rank<r>_<step>.pt`` of one rank, of which the two newest are kept.
 
-    The checkpoint before the last may still be the one to resume from: rank 0 writes it after all parts.
+    Two are kept because rank 0 writes the checkpoint only after all ranks have written these files: if it is killed
+    before that, the run resumes from the checkpoint before.
 
     Args:
         folder: folder of the checkpoints, on storage shared by all ranks.
@@ -71,7 +72,7 @@ class RankFiles:
 
 
 def read_whole(path: Path) -> dict[str, Any]:
-    """Read a file of tensors and plain data after checking its sizes, checksums and calls (torch does not).
+    """Read a file of tensors and plain data after checks that torch omits: of sizes, checksums and pickled calls.
 
     Raises:
         Exception: the file is missing or damaged; torch raises many kinds of errors.
@@ -188,7 +189,7 @@ class OnlineBatches:
         yield from learner.batches_due(self._updates_allowed())
 
     def _renumbered(self, collected: Collected) -> Collected:
-        """Convert environment numbers to this rank's own: rank r owns every world-th environment."""
+        """Convert lane numbers, which count over all ranks, to numbers within this rank: it has every world-th copy."""
         world, agents = self._ranks.world, self._setup.env.num_agents
         if world == 1:
             return collected
@@ -243,7 +244,7 @@ class OnlineBatches:
         self.learner.learned(info)
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of the episodes and updates of all ranks, and the collector's own."""
+        """Return metrics of the episodes and updates of all ranks, and those of this rank's collector."""
         self._exchange()
         return {
             **self._metrics.numbers(),
@@ -268,7 +269,7 @@ class OnlineBatches:
     # ---- checkpoints ------------------------------------------------------------------------------
 
     def save_part(self) -> None:
-        """Write this rank's own file if it writes no checkpoint. All ranks wait, so that all parts are of one step."""
+        """Write the file of this rank unless it is rank 0; all ranks wait, so that all files are of one step."""
         self._exchange()
         if self._ranks.rank > 0:
             memory = self.learner.memory
@@ -306,7 +307,7 @@ class OnlineBatches:
             raise ConfigError(
                 f"{self._folder.path}: the run was begun by {world} processes, each with its "
                 f"environments and replay buffer, but {self._ranks.world} resume it: start "
-                f"{world}"
+                f"{world} processes"
             )
         self._metrics.load_state_dict(saved["metrics"])
         self.learner.load_state_dict(saved["learner"])

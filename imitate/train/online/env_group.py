@@ -193,7 +193,7 @@ class EnvGroup:
                 for outcome in outcomes_of_copy:
                     if outcome is not None:
                         self._check(outcome[0], outcome[1])
-            # A person must check a robot before it moves again, and a new copy would return a vector of rewards again.
+            # A person must check a robot before it moves again, and a new copy would give the same wrong rewards.
             except (RobotError, RewardError):
                 raise
             except Exception as error:  # a simulator may raise any exception
@@ -217,7 +217,7 @@ class EnvGroup:
     def _next_obs(
         self, step: Step, next_obs: Obs, infos: list[Mapping[str, Any]], broken: set[int]
     ) -> Obs:
-        """Return the next observations: after an episode's end the first one of the next, for all agents of a copy."""
+        """Return the next observations; where all agents of a copy have ended, the first ones of the next episode."""
         ended = np.flatnonzero(step.terminals | step.timeouts)
         if not len(ended) and not broken:
             return next_obs

@@ -31,7 +31,7 @@ GOALS = (ACHIEVED, DESIRED)
 GoalRewards = Callable[[Array, Array], Array]
 Strategy = Literal["future", "final", "episode"]
 MOST_SUBGOALS = 1000
-"""Largest number of states of demonstrations that are goals; env_args contain them."""
+"""Largest number of demonstrated states that become goals; limited because the env_args contain all of them."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def check_hindsight(config: Config) -> None:
 
 
 def make_hindsight(config: Config, env: Env, shapes: Mapping[str, tuple[int, ...]]) -> Hindsight:
-    """Build hindsight in an environment, with a copy of it that computes rewards.
+    """Build hindsight relabelling for an environment, which computes the rewards of new goals.
 
     Args:
         config: configuration accepted by :func:`check_hindsight`.

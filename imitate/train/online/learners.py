@@ -279,7 +279,7 @@ class RolloutLearner(Learner):
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
         """Yield prepared minibatches of complete rollouts, at most ``most``; the rest follows in the next call.
 
-        A rollout is prepared when its turn comes, by policy and value of that time.
+        A rollout is prepared when its turn comes, with the policy and value function of that moment.
         """
         steps = [step for collected in self._waiting for step in collected.steps]
         if len(steps) >= self._rollout_steps:
@@ -345,7 +345,7 @@ class RolloutLearner(Learner):
         return self.algo.process_batch_for_training(self.demos.sample(size))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, statistics and what the algorithm keeps of rollouts, without an incomplete rollout."""
+        """Return counters, statistics and the algorithm's ``kept`` values; steps of an incomplete rollout are lost."""
         rewards = self._reward_scaler.state_dict()
         return {**super().state_dict(), "rewards": rewards, "kept": list(self.algo.kept)}
 

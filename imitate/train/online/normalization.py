@@ -170,7 +170,7 @@ class ObsNormalizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`; runs of versions without running statistics keep theirs unchanged."""
+        """Restore :meth:`state_dict`; statistics from a version that did not update them remain fixed."""
         if "applied" not in state:
             state, self.is_running = {"moments": state, "applied": 0}, False
         self._applied = int(state["applied"])
@@ -251,7 +251,7 @@ class RewardScaler:
 
 
 def with_rewards_as_before(config: Config) -> Config:
-    """Replace a normalization by the scale that demonstrations gave it in the training of ``ckpt_path``, if any."""
+    """Replace the reward normalization by the scale fitted to demonstrations in ``ckpt_path``'s training, if any."""
     reward, path = config.train.reward, config.experiment.ckpt_path
     if reward.normalization is None or path is None:
         return config

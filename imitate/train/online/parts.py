@@ -257,7 +257,7 @@ def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
 
 
 def _warmup(setup: OnlineSetup) -> tuple[str, str, dict[str, tuple[int, ...]]] | None:
-    """Return the description of the policy that is a program and acts before the first update, or None."""
+    """Return the arguments of ``WarmUp`` (name, environment, observation shapes), or None if no program acts."""
     name = setup.config.train.online.warmup_policy
     if name in ("random", "policy"):
         return None

@@ -68,7 +68,7 @@ class ReplayBuffer(StepRing):
         reward: transform of the rewards in samples; the environment's own are stored.
         hindsight: relabelling of the goals of some samples; needs samples of one step, without ``returns``.
         seed: seed of the sampling.
-        following: steps that auxiliary losses need, which samples then have, or None without such losses.
+        following: later steps to add to the samples for auxiliary losses, or None for samples without them.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class ReplayBuffer(StepRing):
         """Restore :meth:`state_dict`.
 
         Raises:
-            CheckpointError: the state is of other observations, actions, environments or another capacity.
+            CheckpointError: the state is from a buffer with other observations, actions, environments or capacity.
         """
         restore_ring(self, state)
         self.draws = state["generator"]
@@ -315,7 +315,7 @@ class Memory(SampleSource, Protocol):
         """Restore :meth:`state_dict`.
 
         Raises:
-            CheckpointError: the state is of other observations, actions, environments or another capacity.
+            CheckpointError: the state is from a buffer with other observations, actions, environments or capacity.
         """
 
 
@@ -378,9 +378,10 @@ class SequenceReplay(ReplayBuffer):
         Returns:
             raw values as tensors, with U = ``burn_in`` and n = ``n_step``: ``obs`` {key: (B, U + L + n, ...)}, of which
             the first U are those before the sequence, from the left and padded; ``actions`` (B, L, A),
-            ``n_step_rewards``, ``discounts`` (B, L); ``ahead`` (B, L) steps from each to what its value is
-            bootstrapped from; ``mask`` (B, L) false beyond the end; ``burn_in`` (B,) steps before the sequence;
-            ``memory/<name>`` (B, layers, H) state before the first of these; ``index`` (B,) the rows.
+            ``n_step_rewards``, ``discounts`` (B, L); ``ahead`` (B, L) number of steps to the
+            observation whose value bootstraps the step's return; ``mask`` (B, L) false beyond the end; ``burn_in`` (B,)
+            number of steps before the sequence; ``memory/<name>`` (B, layers, H) state before the first of these;
+            ``index`` (B,) the rows.
         """
         length, number = self.seq_length, self.transitions.n_step
         offsets = np.arange(length + number - 1)
@@ -493,7 +494,7 @@ class PrioritizedReplay(ReplayBuffer):
         self._highest = 1.0
 
     def _draw(self, size: int) -> NDArray[np.int64]:
-        """Draw one row from each of ``size`` equal parts of the sum."""
+        """Draw one row from each of ``size`` equal parts of the sum of all priorities."""
         if not self._size:
             raise ValueError("nothing to sample: the memory is empty")
         parts = (np.arange(size) + self.generator.random(size)) / size

@@ -386,7 +386,7 @@ def restore_ring(ring: StepRing, state: Mapping[str, Any]) -> None:
     """Restore :func:`ring_state`.
 
     Raises:
-        CheckpointError: the state is of other observations, actions, environments or another capacity.
+        CheckpointError: the state is from a ring with other observations, actions, environments or capacity.
     """
     if state["layout"] != _layout(ring):
         raise CheckpointError(

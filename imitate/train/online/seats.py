@@ -404,7 +404,7 @@ class StalenessBound:
         """Return true if no update may follow until the steps in progress have been received.
 
         No more steps may be requested then: they would allow further updates, so that the updates per step would depend
-            on timing and not on ``train.online.update_ratio``.
+        on timing and not on ``train.online.update_ratio``.
 
         Args:
             version: number of updates so far.

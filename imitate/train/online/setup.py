@@ -211,7 +211,7 @@ def build_online(
         config: resolved configuration.
         device: device of the algorithm's networks.
         resumed: true if weights will come from a checkpoint of the run.
-        stored: numbers of weights in that checkpoint, which limit the size of the networks; None if unknown.
+        stored: number of weights in that checkpoint, which limit the size of the networks; None if unknown.
         files: its data files; None to open them here and close them at the end.
     """
     with data_files(config, files) as files:

@@ -96,7 +96,7 @@ class Collected:
 
     Attributes:
         steps: steps in order.
-        lanes: (N,) numbers of the environments in them.
+        lanes: (N,) lane numbers of their environments.
         episodes: finished episodes.
         version: version of the weights that acted.
         messages: warnings for the console, such as of an environment that crashed.

@@ -1,1 +1,1 @@
-"""Many runs from one configuration, and their results over seeds: ``sweep.py`` first."""
+"""Many runs from one configuration, and their results over seeds; start reading in ``sweep.py``."""

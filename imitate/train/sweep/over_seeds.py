@@ -165,7 +165,7 @@ def settings_of(
 
 
 def each_run(curves: Sequence[Curve]) -> list[Setting]:
-    """Return a setting for each run; equal names are preceded by the sweep's, or followed by the time."""
+    """Return a setting for each run; equal names are preceded by the sweep's name, or followed by the run's time."""
     names = [curve.label for curve in curves]
     longer = [
         name if names.count(name) == 1 else f"{curve.sweep} {name}" if curve.sweep else name
@@ -186,7 +186,7 @@ def require_seeds(settings: Sequence[Setting], statistic: Statistic) -> None:
     """Refuse a statistic that needs more seeds.
 
     Raises:
-        UserError: names the setting with too few.
+        UserError: a setting has too few seeds; the message names it.
     """
     for setting in settings:
         if len(setting.curves) < FEWEST_SEEDS[statistic]:

@@ -62,7 +62,7 @@ def draw_settings(
     statistic: Statistic = "mean",
     panels: Sequence[str] | None = None,
 ) -> list[Path]:
-    """Draw settings: the statistic over seeds as a line, its 95 % interval as a band, of a lone point as a bar.
+    """Draw settings: the statistic over seeds as a line, its 95 % interval as a band (at a single point, as a bar).
 
     A single run has the interval of its episodes. The name of a single setting is the title.
 

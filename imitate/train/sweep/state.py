@@ -302,7 +302,7 @@ class InTurn:
         return (self._left.popleft(), None) if self._left else None
 
     def ended(self, run: SweepRun) -> None:
-        """Record the state of a run."""
+        """Do nothing: the order does not depend on results."""
 
     def final(self, run: SweepRun) -> SweepRun:
         """Return the run unchanged."""

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 LONGEST_NAME = 60
-"""Longest folder name, in letters, that is made of the names of all configurations; above, only the first is named."""
+"""Most letters of a folder name made of the names of all configurations; a longer one has only the first name."""
 
 
 class Sweep:
@@ -56,7 +56,7 @@ class Sweep:
         overrides: ``"a.b=value"`` overrides for all runs.
         dataset: demonstration file that replaces ``train.data``.
         output_dir: folder that replaces ``train.output_dir``.
-        name: name of the sweep; by default the experiment's, of several configurations their names.
+        name: name of the sweep; by default the experiment's name, or the names of several configurations.
 
     Raises:
         ConfigError: a combination is invalid, or the folder holds another sweep.

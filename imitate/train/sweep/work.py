@@ -1,4 +1,4 @@
-"""The trainings of a sweep as jobs of a crew's workers on this or other machines; lost trainings are retried.
+"""The trainings of a sweep, run by workers on this or other machines; lost trainings are retried.
 
 Each training is a subprocess that ends with the worker that started it. Trainings that run at the same time on this
 machine have GPUs of their own.
@@ -99,7 +99,7 @@ def visible_gpus(variables: Mapping[str, str] = os.environ) -> list[str]:
 
 POLL_S = 0.2
 LOOK_S = 1.0
-"""Seconds between two looks for signs of life of a training."""
+"""Seconds between two checks for signs of life of a training."""
 SENDING_SHARE = 0.05
 """Largest share of the time that is spent on sending files."""
 TRAINER_ENDS_S = 30.0
@@ -275,7 +275,7 @@ class Resources:
     """Where the trainings run, and with how many resources.
 
     Attributes:
-        on: back end of the crew: ``local``, ``ray`` or ``ray:HOST:PORT``.
+        on: back end of the workers: ``local``, ``ray`` or ``ray:HOST:PORT``.
         workers: number of runs at a time, or None for as many as fit.
         cpus: cores per run; None means one on a cluster, and all of them on this machine.
         gpus: GPUs per run, not shared with other runs; 0 lets runs share the available ones.
@@ -351,7 +351,7 @@ class SweepWork:
                 self._leave()
         return self._failures
 
-    # ---- what the crew asks --------------------------------------------------------------------
+    # ---- iterator and callbacks of the crew -----------------------------------------------------
 
     def __iter__(self) -> Iterator[TrainingItem]:
         """Return this object, an iterator: the next item may depend on earlier results."""
@@ -404,7 +404,7 @@ class SweepWork:
             ) from error
 
     def _loss(self, item: TrainingItem, loss: Lost) -> bool:
-        """Prepare a run whose worker was lost to be resumed from its latest files."""
+        """Prepare a run whose worker was lost to resume from its latest files; return false if the sweep is ending."""
         item.files = self._saved(item.name)
         return not self._stop.is_set()
 

@@ -135,7 +135,7 @@ def test_histories_of_other_lengths_and_guided_ones_keep_their_places():
         ({"history": [observation()], "planned": np.full((3, 2), np.nan)}, "finite numbers"),
         ({"history": [observation()], "planned": np.zeros((0, 2))}, "n at least 1"),
         ({"history": [observation()], "planned": "abc"}, "finite numbers"),
-        ({"history": [observation()], "guidance": 3}, "guidance is text"),
+        ({"history": [observation()], "guidance": 3}, "guidance must be text"),
     ],
 )
 def test_what_cannot_be_predicted_is_one_line_and_the_session_goes_on(message, words, server_of):

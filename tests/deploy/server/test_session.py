@@ -118,7 +118,7 @@ def test_chunks():
         ({"delay": -1}, "delay: got -1; wanted a whole number of at least 0"),
         ({"delay": 1.0}, "delay: got 1.0"),
         ({"delay": True}, "delay: got True"),
-        ({"guidance": 3}, "guidance is text"),
+        ({"guidance": 3}, "guidance must be text"),
     ],
 )
 def test_chunks_that_cannot_be_predicted(message, words):
@@ -132,7 +132,7 @@ def test_errors_are_one_line_and_the_session_goes_on(caplog):
     client = Client()
     cases = [
         ({"kind": "observe"}, "an observation must be a map of arrays"),
-        ({"kind": "begin", "lang": 3}, "an instruction is text"),
+        ({"kind": "begin", "lang": 3}, "an instruction must be text"),
         ({"kind": "begin", "lang": "push"}, "the instruction 'push' is unknown"),
         ({"kind": "x" * 30}, f"a message of kind '{'x' * 20}' is unknown"),
         ({"kind": "observe", "obs": state(1.0, 13.0)}, "the server failed to predict; its log"),
@@ -176,7 +176,10 @@ def test_openpi_s_messages_plan_anew_each_time():
     assert third["server_timing"] == {"infer_ms": 250.0, "queued_ms": 0.0, "prev_total_ms": 250.0}
     (other,) = client.all({**state(1.0), "prompt": "place"})
     assert other["actions"][0].tolist() == [100, 101]  # another instruction begins an episode
-    for bad, words in (({"prompt": 3}, "an instruction is text"), ({"state": 1.0}, "has shape ()")):
+    for bad, words in (
+        ({"prompt": 3}, "an instruction must be text"),
+        ({"state": 1.0}, "has shape ()"),
+    ):
         (line,) = client.session.answers([{**state(1.0), "prompt": "place", **bad}])
         assert words in line
     assert client.counts() == (4, 0, 2)

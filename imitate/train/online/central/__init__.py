@@ -2,7 +2,7 @@
 
 A policy worker (:mod:`imitate.train.online.central.policy_worker`) has a copy of the policy and answers all waiting
 requests with one batch. An environment worker (:mod:`imitate.train.online.central.env_worker`) steps its environments
-in groups, a ring: while one group waits for actions, the next one steps. They communicate directly, through a socket
+in a ring of groups: while one group waits for actions, the next one steps. They communicate directly, through a socket
 with a token (:mod:`imitate.train.online.central.requests`);
 :class:`imitate.train.online.central.collector.CentralCollector` sends the weights, asks for steps and replaces workers
 that are lost.

@@ -402,7 +402,10 @@ class PolicyWorkers:
             worker.start_anew()
 
     def of(self, number: int) -> PolicyWorker | None:
-        """Return the policy worker for an environment worker, the same one while it runs; None if none is ready."""
+        """Return the policy worker for environment worker ``number``, or None if none is ready.
+
+        It is the same one as long as this one is ready.
+        """
         home = self._workers[number % len(self._workers)]
         ready = [worker for worker in self._workers if self._is_ready(worker)]
         return home if home in ready else ready[number % len(ready)] if ready else None

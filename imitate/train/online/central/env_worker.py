@@ -91,7 +91,7 @@ class EnvWork:
 
     Attributes:
         groups: groups of its environments, which step in turn.
-        beat: called at each sign of life.
+        beat: called regularly, to show that this worker does not hang.
     """
 
     def __init__(self, plan: EnvPlan, reports: Reports) -> None:
@@ -222,7 +222,7 @@ class Group:
         self.steps.append(step)
 
     def step_randomly(self, num_steps: int, version: int, beat: Callable[[], None]) -> None:
-        """Take steps with random actions up to this number; the policy's state begins anew after them."""
+        """Take random actions until the collection has ``num_steps`` steps, then reset the policy's state."""
         if not self.envs.obs:
             self.envs.reset()
         while len(self.steps) < num_steps:
@@ -241,12 +241,12 @@ class Group:
         return came
 
     def begun(self) -> list[int]:
-        """Return the numbers of the episodes; a resume restarts episodes without a step."""
+        """Return each lane's number of begun episodes, to resume from; an episode without a step does not count."""
         numbers: list[int] = (self.envs.begun - (self.envs.lengths == 0)).tolist()
         return numbers
 
     def restore(self, begun: list[int]) -> None:
-        """Drop the running episodes and begin those with these numbers."""
+        """Drop the running episodes; the next ones have these numbers, see :meth:`begun`."""
         self.envs.begun[:] = np.maximum(begun, 0)
         self.envs.obs = {}
         self._restart()

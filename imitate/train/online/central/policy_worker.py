@@ -79,7 +79,8 @@ class Status:
 class PolicyWork:
     """Work of a policy worker: receives weights, while a thread answers requests.
 
-    Items are handled only between two batches, so a hanging policy shows as a missing sign of life.
+    Weights, and requests for a sign of life, are answered only between two batches, so a missing answer reveals a
+    hanging policy.
 
     Attributes:
         policy: policy that answers requests.
