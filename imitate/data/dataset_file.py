@@ -75,7 +75,7 @@ def check_dataset(
         bounded_actions: true if actions must be in [-1, 1].
 
     Raises:
-        DatasetError: one line that names the file, the demo, the key and the remedy.
+        DatasetError: the first fault, in one line with the file, the demo, the key and the remedy.
     """
     with DatasetFile(path) as file:
         _ = file.env_meta

@@ -119,15 +119,18 @@ def test_names_that_are_not_there():
     [
         (
             "datasets/lift/ph/low_dim_v15.hdf5",
-            "`imitate dataset download robomimic/lift/ph/low_dim` brings it: then give "
+            "`imitate dataset download robomimic/lift/ph/low_dim` downloads it: then give "
             "--dataset datasets/robomimic/lift/ph/low_dim_v15.hdf5",
         ),
         (
             "datasets/can/mh/image_v15.hdf5",
-            "download robomimic/can/mh/low_dim` brings its demonstr",
+            "download robomimic/can/mh/low_dim` downloads its demonstr",
         ),
         ("datasets/can/mh/low_dim_abs.hdf5", "`imitate dataset actions --to absolute"),
-        ("lift/ph/low_dim_v15.hdf5", "`imitate dataset download robomimic/lift/ph/low_dim` brings"),
+        (
+            "lift/ph/low_dim_v15.hdf5",
+            "`imitate dataset download robomimic/lift/ph/low_dim` downloads",
+        ),
         ("own.hdf5", None),
         ("ph/own.hdf5", None),
         ("/data/monday/ph/low_dim_v15.hdf5", None),

@@ -110,7 +110,7 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
 
 
 def _by_hand(by_hand: NDArray[np.bool_], policy_share: float, path: str) -> NDArray[np.float64]:
-    """Return weights such that the steps in which the policy acted have a given fraction of the total weight."""
+    """Return weights (N,) that give the policy's own steps the fraction ``policy_share`` of the total weight."""
     total, own = len(by_hand), int(by_hand.sum())
     if own == 0:
         raise DatasetError(
@@ -479,7 +479,7 @@ def check_agreement(sources: Sequence[DataSource], keys: Sequence[str], files: D
         files: open files of the sources.
 
     Raises:
-        DatasetError: one line with both files, each key that differs, both shapes, and the remedy.
+        DatasetError: arrays differ; the message names both files, each such key, both shapes and the remedy.
     """
     first = files.open(sources[0].path)
     first_demo = _first_demo(first, sources[0])
@@ -492,8 +492,9 @@ def check_agreement(sources: Sequence[DataSource], keys: Sequence[str], files: D
         if differences:
             raise DatasetError(
                 f"{source.path} (demo '{demo}') does not fit {sources[0].path} (demo '{first_demo}'): "
-                f"{'; '.join(differences)}: list under observation and train only keys that all files have alike, "
-                "write the files alike (imitate dataset rename-key; images in one size), or leave one out of train.data"
+                f"{'; '.join(differences)}: list under observation and train only keys with the same "
+                "shape and type in all files, change the files (imitate dataset rename-key; one size for "
+                "images), or leave a file out of train.data"
             )
         if rate and own_rate and rate != own_rate:
             _log.warning(
@@ -554,8 +555,9 @@ def check_apart(train: Sequence[DataSource], valid: Sequence[DataSource], files:
         file = files.open(source.path)
         if source.filter_key not in file.filter_keys():
             raise DatasetError(
-                f"{source.path}: there is no filter key '{source.filter_key}' for the validation demos: write "
-                f"train and valid with: imitate dataset split {source.path} --in-place"
+                f"{source.path}: there is no filter key '{source.filter_key}' for the validation demos: "
+                f"make the filter keys train and valid with: imitate dataset split {source.path} "
+                "--in-place"
             )
         held_out = file.demos(source.filter_key)
         for part in (part for part in train if part.path == source.path):
@@ -587,10 +589,13 @@ def tell_of_copies(
             twice.append((demo, first[digest]))
         first.setdefault(digest, demo)
     leaks = [(demo, first[digest]) for digest, demo in _digests(valid, files) if digest in first]
-    for words, pairs in (("trained on twice", twice), ("both trained and validated on", leaks)):
+    for words, pairs in (
+        ("twice in the training data", twice),
+        ("in both training and validation data", leaks),
+    ):
         if pairs:
             (copy, original), count = pairs[0], counted(len(pairs), "demo")
-            _log.warning("%s %s: %s has the actions of %s", count, words, copy, original)
+            _log.warning("%s %s: %s has the same actions as %s", count, words, copy, original)
 
 
 def _digests(sources: Sequence[DataSource], files: DataFiles) -> Iterator[tuple[bytes, str]]:

@@ -85,7 +85,7 @@ class DemoLanguage:
 
 
 def holds_language(sources: Sequence[DataSource], files: DataFiles) -> bool:
-    """Return true if the first demo of each file has its own observation ``lang_emb``."""
+    """Return true if the first demo of each file contains an observation ``lang_emb``."""
     return all(_holds(source, files) for source in sources)
 
 

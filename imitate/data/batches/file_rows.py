@@ -18,7 +18,7 @@ from imitate.errors import DatasetError
 READ_DIRECTLY = ("raw", "chunked")
 """Storage kinds that need no decoding."""
 Decoded = Mapping[tuple[int, str], tuple[Path, int]]
-"""Maps the index of a file and a key to a file with the decoded rows of this array, and to the store's first such row.
+"""Maps (file index, key) to the cache file with this array's decoded rows, and to the row of the store it begins with.
 """
 KEPT_PLACES = 65536
 """Largest number of arrays whose locations a process caches."""

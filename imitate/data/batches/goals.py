@@ -1,4 +1,4 @@
-"""Hindsight goals of offline goal-conditioned RL: states of the data that samples are given as goals.
+"""Hindsight goals of offline goal-conditioned RL: states of the data that become the goals of samples.
 
 Goals are drawn as in OGBench (Park et al., ICLR 2025, arXiv:2410.20092). For step t of a demo, with s[T] the state
 after the demo's last known transition, a goal is one of:
@@ -114,7 +114,7 @@ class GoalSampler:
 
     @staticmethod
     def _states(number: Rows, last: Rows, is_random: NDArray[np.bool_]) -> GoalStates:
-        """Return the states at rows (B,); the row after the sample's last row is the state after the demo's end."""
+        """Return the states at rows ``number`` (B,); row ``last + 1`` means the state after the demo's last step."""
         after = ~is_random & (number > last)
         return GoalStates(np.where(after, last, number), after)
 

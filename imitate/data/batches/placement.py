@@ -75,7 +75,7 @@ def check_steps(steps: int, free_bytes: int, path: Path) -> int:
     """Return the memory in bytes that the steps need in addition to their data; a small amount is returned as 0.
 
     Raises:
-        DatasetError: so much memory is not free, as for a small file with very many compressed steps.
+        DatasetError: there is not enough free memory, as for a small file with very many compressed steps.
     """
     taken = steps * _STEP_BYTES
     if taken <= ALWAYS_BYTES:
@@ -91,7 +91,7 @@ def check_steps(steps: int, free_bytes: int, path: Path) -> int:
 def place(
     fields: Mapping[str, Field], steps: int, cache_mode: str | None, free_bytes: int, path: Path
 ) -> Placement:
-    """Choose the fields that are kept in RAM by the cache mode; with 'auto', as many as fit into the free memory.
+    """Select the fields to keep in RAM for a cache mode; with 'auto', as many as fit into the free memory.
 
     Args:
         fields: fields of the store.

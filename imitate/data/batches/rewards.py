@@ -296,7 +296,7 @@ class DemoOutcomes:
     Args:
         sources: the files.
         store: the demos.
-        wanted: settings of the later state.
+        wanted: settings, with the number of steps to the later observation.
         files: open files of the sources.
     """
 
@@ -317,7 +317,7 @@ class DemoOutcomes:
                     self._corrected[rows] = file.read(name, "interventions").reshape(-1) > 0
 
     def add_to(self, batch: dict[str, Any], now: Rows, window: WindowRows, read: Gatherer) -> None:
-        """Add ``outcome`` and ``later_obs`` of the samples' steps ``now`` (B,) to a batch."""
+        """Add ``outcome`` (B, 3) and, if wanted, ``later_obs`` of the steps ``now`` (B,) to a batch; see Outcome."""
         left = window.last[:, 0] - now
         numbers = np.stack([left, self._solved[window.demo], self._corrected[now]], axis=-1)
         like = batch["actions"]

@@ -75,9 +75,8 @@ class Turn:
 
     Attributes:
         shards: numbers of the shards, ascending.
-        sampler: yields the batches of this window as indices of the samples of these shards, from the first batch to
-            use.
-        batches: number of batches.
+        sampler: yields batches of indices into the samples of these shards, starting with the first batch to use.
+        batches: number of batches to take from ``sampler``, which is endless.
     """
 
     shards: tuple[int, ...]

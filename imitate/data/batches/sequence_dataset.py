@@ -76,9 +76,9 @@ class SequenceDataset(Dataset[dict[str, Any]]):
       ...)};
     * ``actions`` (B, T, A): the concatenated action keys; and each action key by its own name;
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
-    * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
-      the state that follows these rewards, with S named rewards ``n_step_signals`` and ``signal_discounts`` (B, S), if
-      wanted ``next_actions`` (B, A), ``chunk`` (B, n, A) and ``chunk_mask`` (B, n); see
+    * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), and ``next_obs``: {key: (B, frame_stack, ...)}
+      of the state after these rewards; for S named rewards also ``n_step_signals`` and ``signal_discounts`` (B, S); if
+      wanted, ``next_actions`` (B, A), ``chunk`` (B, n, A) and ``chunk_mask`` (B, n); see
       :mod:`imitate.data.batches.windows`;
     * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
       states up to this one; beyond the demo's end, the last state is repeated;
@@ -136,7 +136,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     Attributes:
         numbers: scaled rewards and step weights, and the tables of transitions and returns.
-        instructions: table of ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
+        instructions: the instructions (:attr:`tasks`) in the order of ``task_id``, and their embeddings.
         serves_language: true if ``lang_emb`` is made from this table.
         obs_shapes: shape of one step of each observation as stored.
         image_types: type of the recorded values of each image: 'uint8', 'integer' or 'float'.
@@ -363,7 +363,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return batch
 
     def windows(self, index: NDArray[np.int64], obs_keys: Collection[str]) -> Batch:
-        """Return samples with only ``obs`` {key: (B, T, ...)} for ``keys``, ``actions`` (B, T, A) and ``pad_mask``."""
+        """Return samples with only ``obs`` {key: (B, T, ...)} of ``obs_keys``, ``actions`` (B, T, A), ``pad_mask``."""
         window = self._windows.rows(index)
         count, steps = window.rows.shape
 

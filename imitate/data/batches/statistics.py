@@ -18,7 +18,7 @@ class KeyStats:
         std: population standard deviation (with n, not n - 1).
         min: smallest value.
         max: largest value.
-        find_quantiles: function that computes :attr:`quantiles` from all values; None if these are too many.
+        find_quantiles: function that computes :attr:`quantiles` from all values; None if there are too many values.
     """
 
     mean: NDArray[np.float64]

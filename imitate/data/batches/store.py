@@ -142,7 +142,7 @@ class Store:
         goals: (number of demos, ...) per goal key.
         demo_start, demo_end: index of the first row of each demo, and index after its last row.
         placement: which fields are in RAM.
-        notes: lines that describe the treatment of compressed arrays that stay in the file.
+        notes: lines for the log: very short demos, and how compressed arrays are read.
 
     Raises:
         DatasetError: a file has a fault, or files do not fit together.
@@ -193,7 +193,7 @@ class Store:
         )
 
     def _note_short(self) -> None:
-        """Add a line to the notes if some demos are far shorter than the others, by :mod:`imitate.data.file.faults`."""
+        """Add a line to the notes if some demos are far shorter than most (see :mod:`imitate.data.file.faults`)."""
         short = [
             self.demos[at] for at in odd_lengths([demo.length for demo in self.demos])["short"]
         ]

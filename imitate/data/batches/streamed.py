@@ -37,7 +37,7 @@ WINDOW_BYTES = 4e9
 
 
 def with_shard_window(config: Config) -> Config:
-    """Return the configuration of a new run; if ``train.shard_window`` is null, it is computed from the data at a URL.
+    """Return the configuration of a new run, with ``train.shard_window`` set if it is null and shards are at a URL.
 
     Args:
         config: configuration with absolute paths of the data.
@@ -108,10 +108,10 @@ class StreamedDataset:
         files: open data files of the training.
 
     Attributes:
-        sources: the shards with selected demos; their paths are names.
+        sources: the shards with selected demos; each ``path`` is only the name of the shard's file.
         samples: number of samples of each shard.
         demo_lengths: (number of demos,) number of steps of each demo.
-        instructions: table of ``task_id`` and ``lang_emb``.
+        instructions: the instructions in the order of ``task_id``, and their embeddings.
     """
 
     sample_weights = None
@@ -203,7 +203,7 @@ class StreamedDataset:
         """Allow the removal of a window's shards from the cache."""
         self._folder.files.release([self._shards[i] for i in numbers])
 
-    # ---- answers ---------------------------------------------------------------------------------
+    # ---- about the data --------------------------------------------------------------------------
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -373,6 +373,7 @@ def _check_window(config: Config, shards: ShardFolder, window: int) -> None:
     largest = sorted(shard.bytes for shard in shards.index.shards)[-2 * window :]
     if shards.is_remote and sum(largest) > limit_bytes():
         raise ConfigError(
-            f"train.shard_window: two windows of {window} shards have {sum(largest) / 1e9:.3g} GB, but the cache is "
-            f"bounded at {limit_bytes() / 1e9:.3g} GB: lower it, or raise IMITATE_CACHE_GB"
+            f"train.shard_window: two windows of {window} shards take {sum(largest) / 1e9:.3g} GB, "
+            f"but the cache is limited to {limit_bytes() / 1e9:.3g} GB: lower train.shard_window, or "
+            "raise IMITATE_CACHE_GB"
         )

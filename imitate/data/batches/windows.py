@@ -221,7 +221,7 @@ class TransitionPicker:
         return found
 
     def chunk_rows(self, rows: Rows, num_steps: int) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return the rows (B, n) of the actions of transitions from ``rows`` (B,), and a mask of summed steps."""
+        """Return rows (B, n) of the actions of transitions from ``rows`` (B,), and a mask of the steps they span."""
         wanted = rows[:, None] + np.arange(num_steps)
         last = self.table.last[rows][:, None]
         return np.minimum(wanted, last), wanted <= last
@@ -346,7 +346,7 @@ class Gatherer:
         image_steps: int | None = None,
         keys: Sequence[str] | None = None,
     ) -> Observations:
-        """Read the observations that follow rows (B, T) of demos whose last rows are (B, 1).
+        """Read the observations after the steps ``rows`` (B, T); ``last`` (B, 1) are the last rows of their demos.
 
         See :meth:`observations`.
         """
@@ -383,7 +383,7 @@ class Gatherer:
     def transitions(
         self, now: Rows, window: WindowRows, picker: TransitionPicker, wanted: Transitions
     ) -> dict[str, Any]:
-        """Read the frames of the state after the transitions from rows (B,), and the actions that ``wanted`` names."""
+        """Read ``next_obs`` of the transitions from rows ``now`` (B,), and the actions that ``wanted`` requests."""
         before, last = picker.next_frames(now, window.demo)
         obs = self.after(last, window.last)
         if before.shape[1] > 0:

@@ -84,9 +84,9 @@ def load_catalogue(path: Path | None = None, base_url: str | None = None) -> lis
 
 
 def download_advice(path: str) -> str | None:
-    """Return the commands that download the catalogue's file with the same end of its path.
+    """Return advice for a missing file: the command that downloads it, or the commands that make it from another file.
 
-    Returns None if there is no such file.
+    Returns None if the catalogue has no file of this task and kind.
 
     Args:
         path: path such as ``datasets/lift/ph/low_dim_v15.hdf5``: the task, the kind of demonstrations, the name.
@@ -98,17 +98,17 @@ def download_advice(path: str) -> str | None:
         return None
     if same:
         return (
-            f"`imitate dataset download {same[0].name}` brings it: then give "
+            f"`imitate dataset download {same[0].name}` downloads it: then give "
             f"--dataset {PurePosixPath('datasets') / same[0].place}"
         )
     from_images = wanted.name.startswith("image")
     step = "`imitate dataset render` makes the images" if from_images else _ACTIONS
     source = next((file for file in beside if file.name.endswith("/low_dim")), beside[0])
-    return f"`imitate dataset download {source.name}` brings its demonstrations, of which {step}"
+    return f"`imitate dataset download {source.name}` downloads its demonstrations; then {step}"
 
 
 def chosen(files: Sequence[PublicFile], names: Sequence[str]) -> list[PublicFile]:
-    """Return the files of these names; ``*`` matches any characters, as in ``robomimic/*/ph/low_dim``.
+    """Return the files with these names; ``*`` matches any characters, as in ``robomimic/*/ph/low_dim``.
 
     Raises:
         UserError: a name matches no file; the message lists the nearest names.

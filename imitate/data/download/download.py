@@ -1,6 +1,6 @@
 """Download of a URL to a path: resumed, retried and verified; the file appears only when it is complete.
 
-A URL is read from any byte on: HTTP by the standard library, other protocols by fsspec.
+Reading can start at any byte of a file. The standard library reads HTTP, fsspec other protocols.
 """
 
 import errno
@@ -126,12 +126,12 @@ def _whole(text: str) -> int | None:
 
 
 class WebRedirects(HTTPRedirectHandler):
-    """Follows redirects to other addresses of the web only, and from HTTPS not to HTTP."""
+    """Follows redirects only to HTTP and HTTPS addresses, and never from HTTPS to HTTP."""
 
     def redirect_request(
         self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
-        """Return the request for the new address."""
+        """Return the request for the new address, or raise HTTPError if the address is not allowed."""
         safe = ("https://",) if req.type == "https" else ("http://", "https://")
         if not newurl.lower().startswith(safe):
             raise HTTPError(newurl, code, f"with the address '{newurl[:200]}'", headers, fp)
@@ -144,7 +144,7 @@ def _opener() -> OpenerDirector:
 
 
 def urlopen(request: Request, timeout: float) -> Any:
-    """Open a request, as that of the standard library does, with redirects as in WebRedirects."""
+    """Open a request like :func:`urllib.request.urlopen`, but follow redirects as WebRedirects does."""
     return _opener().open(request, timeout=timeout)
 
 
@@ -263,7 +263,7 @@ def sha256_of(path: Path) -> str:
 
 
 def wait(failures: int, pause_s: float | None = None) -> None:
-    """Return the pause in seconds after a number of successive failures, at most a minute."""
+    """Sleep ``pause_s`` seconds, or by default longer with each successive failure; at most a minute."""
     time.sleep(min(WAIT_S * 2 ** (failures - 1) if pause_s is None else pause_s, _MAX_WAIT_S))
 
 
@@ -342,7 +342,7 @@ class Download:
         return self._part.stat().st_size if self._part.is_file() else 0
 
     def _find_tag(self) -> None:
-        """Remove the bytes of an earlier attempt unless they are of the same file."""
+        """Read the tag of an earlier attempt at this URL; without a tag, remove the bytes of that attempt."""
         with suppress(OSError, ValueError, LookupError, TypeError):
             notes = read_json(self._notes)
             if notes["url"] == self.url:

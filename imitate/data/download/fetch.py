@@ -107,11 +107,11 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_room(keys: Collection[str], size: int) -> None:
-    """Remove the least recently used files that no process reads, until the others fit within the limit.
+    """Remove the least recently used files that no process reads, until new files fit within the limit.
 
     Args:
-        keys: keys of the files to download; bytes that already exist are part of ``size``.
-        size: total size of these files in bytes.
+        keys: keys of the files to download.
+        size: total size of these files in bytes, including bytes that were downloaded before.
 
     Raises:
         DatasetError: the files do not fit in addition to the files in use.
@@ -185,7 +185,7 @@ def fetch(
 
 
 def cached_path(url: str, key: str) -> Path:
-    """Return the path that a file with this content has in the cache."""
+    """Return the path in the cache of the file at a URL; ``key`` identifies the file's content."""
     return remote_folder() / key / urlsplit(url).path.rpartition("/")[2]
 
 

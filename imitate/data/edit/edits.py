@@ -122,7 +122,7 @@ def split(
         on_mb: called with the number of copied megabytes and the number of all megabytes.
 
     Returns:
-        the two masks.
+        the two masks: the names of their demos, by the mask's name.
 
     Raises:
         DatasetError: there are too few demos, or masks of these names with other demos exist.
@@ -203,7 +203,7 @@ def _check(file: DemoFile, chosen: Mapping[str, Sequence[str]], overwrite: bool)
         new = ", ".join(f"{name} {len(demos)}" for name, demos in chosen.items())
         raise DatasetError(
             f"{file.path}: there are filter keys of this name already ({old} demos), and this would write {new}: "
-            "train on those that are there, or replace them with --overwrite"
+            "use the existing ones, or replace them with --overwrite"
         )
 
 
@@ -347,7 +347,7 @@ def normalize_actions(
     with DatasetFile(source) as file:
         if recorded_scale(file) is not None:
             raise DatasetError(
-                f"{source}: its actions are rescaled already: get them back with --undo first"
+                f"{source}: its actions are rescaled already: restore the original actions with --undo first"
             )
     stats = summarize(source, keys=["actions"])["actions"]
     first, second = (stats.min, stats.max) if mode == "min_max" else (stats.mean, stats.std)

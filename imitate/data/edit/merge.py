@@ -28,7 +28,7 @@ from imitate.errors import DatasetError
 
 Names = dict[str, str]
 _ONES = frozenset({"interventions", "labelled"})
-# Attributes of recordings by this package, left out of the merged file if a source does not have them.
+# Array of recordings by this package, left out of the merged file if some demos do not have it.
 _TIMES = "timestamps"
 CORRECTED = _ONES | {"policy_actions", "executed_actions"}
 """Arrays of recordings with a person's corrections; for other demonstrations they are derived from the actions."""
@@ -132,7 +132,7 @@ def new_names(sources: Sequence[Path]) -> list[Names]:
 
 
 def environments_left_out(sources: Sequence[Path]) -> list[str]:
-    """Return the environments of the other files, which are not written to the merged file."""
+    """Return the environments that differ from the first file's, and so are not written to the merged file."""
     found = []
     for path in sources:
         with DatasetFile(path) as file:
@@ -150,7 +150,7 @@ def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> se
     """Return the arrays that not all demos have.
 
     Raises:
-        DatasetError: environments, arrays or shapes differ from those of the first file.
+        DatasetError: environments, arrays or shapes differ from the first file's, and the arguments do not allow it.
     """
     forms: list[dict[str, tuple[int, ...]]] = []
     whole: list[str] = []  # first demo of each file, for messages
@@ -173,7 +173,7 @@ def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> se
         )
     if any(scale != scales[0] for scale in scales):
         raise DatasetError(
-            f"{sources[0]}: the actions of the files are rescaled in different ways: get them back with "
+            f"{sources[0]}: the actions of the files are rescaled in different ways: restore the commands with "
             "`imitate dataset normalize-actions FILE --undo --out NEW` first"
         )
     if not forms:
@@ -192,6 +192,6 @@ def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> se
         key = min(needed)
         where = next(where for where, form in zip(whole, forms, strict=True) if key not in form)
         raise DatasetError(
-            f"{where} has no '{key}', others have: leave such keys out with --common-keys"
+            f"{where} has no '{key}', but other demos have it: leave such keys out with --common-keys"
         )
     return every - shared

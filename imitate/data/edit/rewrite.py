@@ -138,7 +138,7 @@ def copying(file: DemoFile, demo: str) -> Iterator[None]:
 
 
 def read_masks(file: DemoFile) -> dict[str, list[str]]:
-    """Read the masks of a file, including names of demos that are not in it."""
+    """Read the masks of a file, without names of demos that are not in it."""
     known = set(file.demos())
     return {key: [d for d in demos if d in known] for key, demos in file.filter_keys().items()}
 
@@ -291,14 +291,14 @@ def _copy_frames(
         images = images if change is None else change(images)
         if images.shape[1:] != frame or images.dtype != np.uint8:
             raise ValueError(
-                f"compressed frames {frame} cannot become {images.shape[1:]} {images.dtype}"
+                f"compressed frames of shape {frame} cannot become {images.dtype} values of shape {images.shape[1:]}"
             )
         for step, image in enumerate(images):
             new[start + step] = encode_image(image, encoding)
 
 
 def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:
-    """Return the chunk shape of the old array if it is possible for the new one, else None."""
+    """Return the new array's chunk shape: the old one if it fits, else true for HDF5's choice; None without chunks."""
     if old.chunks is None:
         return None
     fits = first.shape[1:] == old.shape[1:] and len(first) >= old.chunks[0]

@@ -32,7 +32,7 @@ class ShardPlace(Protocol):
     """Destination of shards, to which files are written atomically.
 
     Attributes:
-        name: name for errors.
+        name: path or URL of the destination, for error messages.
     """
 
     name: str
@@ -273,7 +273,8 @@ def _begin(place: ShardPlace, plan: dict[str, Any]) -> list[DescribedShard]:
         if tree["plan"] == plan:
             return [DescribedShard.model_validate(entry) for entry in tree["finished"]]
     raise DatasetError(
-        f"{place.name}: holds unfinished shards of other files or another number of demos: name another folder with "
+        f"{place.name}: contains unfinished shards of other files, or with another number of "
+        "demos per shard: name another folder with "
         "--out, or remove it"
     )
 

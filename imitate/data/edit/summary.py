@@ -187,7 +187,7 @@ def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
 
 
 def _joined(parts: list[tuple[int, KeyStats]], width: int) -> KeyStats:
-    """Combine statistics per column of long rows to statistics per column of the original rows."""
+    """Combine statistics per column of long rows into statistics per column of the original rows."""
     groups = [stats.mean.size // width for _, stats in parts]
     weights = np.repeat([n / k for (n, _), k in zip(parts, groups, strict=True)], groups)
     means, stds, lows, highs = (

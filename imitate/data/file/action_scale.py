@@ -45,7 +45,7 @@ class ActionScale:
 
 
 NO_ATTRIBUTES: dict[str, Any] = {OFFSET: None, SCALE: None, MODE: None}
-"""Return the attribute changes for a file whose actions are the robot's commands again."""
+"""Attribute changes for a file whose actions are the robot's commands again."""
 
 
 def _like(values: Array, model: Array) -> Array:
@@ -76,9 +76,9 @@ def recorded_scale(file: DemoFile) -> ActionScale | None:
         or (scale == 0).any()
     ):
         raise DatasetError(
-            f"{file.path}: attributes '{OFFSET}' and '{SCALE}' of group 'data' are not two lists "
-            "of equal length: use the file as it was rescaled, or remove both if the actions are "
-            "the robot's commands"
+            f"{file.path}: attributes '{OFFSET}' and '{SCALE}' of group 'data' are not two lists of "
+            "equal length with finite numbers and scales other than 0: restore them, or remove both "
+            "if the actions are the robot's commands"
         )
     return ActionScale(offset, scale, str(attrs.get(MODE, "unnamed")))
 
@@ -92,7 +92,8 @@ def refuse_rescaled(file: DemoFile) -> None:
     found = recorded_scale(file)
     if found is not None:
         raise DatasetError(
-            f"{file.path}: its actions are rescaled ({found.mode}), not what the robot was sent: get them back with "
+            f"{file.path}: its actions are rescaled ({found.mode}), not the commands that the robot "
+            "received: restore the commands with "
             f"`imitate dataset normalize-actions {file.path} --undo --out NEW` and let the policy rescale them: "
             "train.action_config.actions.normalization=min_max"
         )

@@ -205,7 +205,7 @@ def _check_repeats(item: Any, what: str, count: int) -> None:
     if (most := count * _largest_text(Path(_file_of(item)), size)) > MOST_TEXT:
         raise DatasetError(
             f"{_file_of(item)}: {_shown(h5i.get_name(item))} has {count} texts in {what}, which could take "
-            f"{gigabytes(most)} because a file can repeat one: the file is damaged; copy it again"
+            f"{gigabytes(most)} because many may refer to one stored text: the file is damaged; copy it again"
         )
 
 
@@ -224,7 +224,7 @@ def _largest_text(path: Path, size: int) -> int:
 
 
 def check_storage(array: h5d.DatasetID) -> None:
-    """Check that the values of an array are stored in the array's file, in pieces that are not far larger than it.
+    """Check that the values of an array are stored in its file, in chunks that are not far larger than the array.
 
     Raises:
         OutsideFileError: the values are stored in another file.
@@ -239,8 +239,8 @@ def check_storage(array: h5d.DatasetID) -> None:
         piece, whole = (math.prod(shape) * size for shape in (plist.get_chunk(), array.shape))
         if piece > max(ALWAYS_BYTES, _LARGER_PIECES * whole):
             raise DatasetError(
-                f"{_file_of(array)}: {_shown(h5i.get_name(array))} is stored in pieces of {gigabytes(piece)} and has "
-                f"{gigabytes(whole)}: the file is damaged; copy it again"
+                f"{_file_of(array)}: {_shown(h5i.get_name(array))} is stored in chunks of "
+                f"{gigabytes(piece)}, but has only {gigabytes(whole)}: the file is damaged; copy it again"
             )
         _check_packed(array, plist, piece)
     _check_lengths(array, plist)

@@ -2,11 +2,11 @@
 
 In a file they are an array ``(T,)`` of variable-length uint8 with the attributes ``encoding`` ('jpeg', 'png', 'video')
 and ``shape`` = [H, W, 3] of a decoded RGB frame. A video has further attributes, see :class:`VideoForm`: ``codec``,
-``setup`` (bytes), ``keys`` (one bit per packet), ``colours``, and ``order`` (one signed byte per packet: the number of
-its frame minus its own number), unless that is always 0.
+``setup`` (bytes), ``keys`` (one bit per packet), ``colours``, and ``order`` (one signed byte per packet: the index of
+its frame minus the index of the packet), unless all are 0.
 
 The packets of a video are copied from a video file without re-encoding, so the frames equal those of the file. Decoding
-begins at a packet that needs no other (a key frame); in LeRobot's videos every second packet is one.
+begins at a packet that needs no other (a key frame); in LeRobot's videos every second packet is a key frame.
 """
 
 import io
@@ -229,7 +229,7 @@ _MAX_PACKETS = 60_000
 
 @dataclass(frozen=True, eq=False)
 class EncodedFrames:
-    """Compressed frames that may replace an array (T, H, W, 3) of uint8 in an episode; numpy decodes them.
+    """Compressed frames that may replace an array (T, H, W, 3) of uint8 in an episode; ``np.asarray`` decodes them.
 
     Attributes:
         encoding: one of :data:`ENCODINGS`.
@@ -309,7 +309,7 @@ def video_form(array: h5py.Dataset, frame: tuple[int, ...]) -> VideoForm:
 
 
 def can_be_written(form: VideoForm) -> bool:
-    """Return true if a video is of a usual codec, begins with a key frame and its information fits into attributes."""
+    """Return true if a video has a supported codec, begins with a key frame, and its parameters fit into attributes."""
     shift = form.order - np.arange(len(form.order))
     return bool(
         form.codec in CODECS

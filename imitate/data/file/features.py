@@ -102,7 +102,7 @@ def dimension_words(dimensions: Iterable[int], names: Sequence[str] | None, most
 
 
 def dimension_names(names: Any) -> list[str]:
-    """Return the names of a feature's components as a flat list; LeRobot has a list, nested lists or an object.
+    """Return the names of a feature's components as a flat list; LeRobot stores a list, nested lists or an object.
 
     Returns [] if the feature has no names.
     """

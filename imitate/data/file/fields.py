@@ -140,7 +140,7 @@ def check_narrowing(
 
 
 def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
-    """Read rewards and ends of an episode; missing arrays are derived.
+    """Read steps ``start`` to ``stop`` of an array of :data:`SCALARS`, or derive the values if the array is missing.
 
     If only one of ``dones`` and ``terminals`` exists, it is used for both; without both, no step is terminal. Missing
     ``timeouts`` are true only at a last step that is not terminal. Missing rewards are 0. Without ``interventions``, a

@@ -142,7 +142,7 @@ class DemoFile:
         with self.reading("mask"):
             masks = self._file.get("mask", {})
             if filter_key not in masks:
-                remedy = f"write train and valid with: imitate dataset split {self.path} --in-place"
+                remedy = f"make the filter keys train and valid with: imitate dataset split {self.path} --in-place"
                 raise DatasetError(
                     f"{self.path}: there is no filter key '{filter_key}' under 'mask'; "
                     f"{nearest(filter_key, masks) if masks else remedy}"
@@ -382,7 +382,7 @@ _ENV_ARGS: dict[str, tuple[type, str]] = {
 
 
 def rate_of(said: Any, env_meta: Mapping[str, Any]) -> float | None:
-    """Return a control rate in Hz; if it is None, the rate in the environment's arguments; None if neither is valid."""
+    """Return the rate ``said`` in Hz, or if it is None the rate in the environment's arguments; None if not valid."""
     kwargs = env_meta.get("env_kwargs")
     in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
     rate = in_env if said is None else said
@@ -399,7 +399,7 @@ def wrong_env_args(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _refuse_no_numbers(dtype: np.dtype[Any]) -> None:
-    """Refuse text, records, references, complex and extended numbers."""
+    """Refuse values that are not numbers of at most 64 bits, such as text, records and complex numbers."""
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise ValueError(f"its values are {dtype}; expected numbers of at most 64 bits")
 

@@ -82,7 +82,7 @@ def open_source(
     attrs = hdf5_tree.attributes(data)
     if OFFSET in attrs:
         raise DatasetError(
-            f"{path}: its actions are rescaled, which other formats cannot record: get them back with "
+            f"{path}: its actions are rescaled, which other formats cannot record: restore them with "
             f"`imitate dataset normalize-actions {path} --undo --out NEW` first"
         )
     names = sorted((name for name in data if isinstance(data[name], h5py.Group)), key=natural_key)

@@ -103,8 +103,8 @@ def test_validation_needs_its_mask(write):
     ("train", "valid", "words"),
     [
         ((0, 1), (2,), []),
-        ((0, 1, 0, 0), (2,), ["2 demos trained on twice: demo 'demo_2' of", "actions of demo 'demo_0'"]),
-        ((0, 1), (1,), ["1 demo both trained and validated on: demo 'demo_0' of", "demo 'demo_1' of"]),
+        ((0, 1, 0, 0), (2,), ["2 demos twice in the training data: demo 'demo_2' of", "actions as demo 'demo_0'"]),
+        ((0, 1), (1,), ["1 demo in both training and validation data: demo 'demo_0' of", "demo 'demo_1' of"]),
     ],
 )  # fmt: skip
 def test_copies_are_told_of(write, train, valid, words, caplog):

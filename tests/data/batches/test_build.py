@@ -208,7 +208,7 @@ def test_a_key_that_one_file_lacks(demo_file):
     one, two = demo_file("one.hdf5", obs_dims=DIMS), demo_file("two.hdf5", obs_dims={"object": 10})
     text = refused([one, two])
     assert "'obs/robot0_eef_pos' is missing, but has shape (3,) in the other file" in text
-    assert "leave one out of train.data" in text
+    assert "or leave a file out of train.data" in text
     words = "'obs/robot0_eef_pos' has shape (3,), but is missing in the other file"
     assert words in refused([two, one])
 
@@ -292,8 +292,9 @@ def test_copies_of_demos_in_another_file_are_told(demo_file, caplog):
     with caplog.at_level(logging.WARNING):
         build([entry(one), entry(two)], validate=True)
     assert [record.getMessage() for record in caplog.records] == [
-        f"1 demo trained on twice: demo 'demo_1' of {two} has the actions of demo 'demo_1' of {one}",
-        f"1 demo both trained and validated on: demo 'demo_2' of {one} has the actions of demo 'demo_2' of {two}",
+        f"1 demo twice in the training data: demo 'demo_1' of {two} has the same actions as demo 'demo_1' of {one}",
+        f"1 demo in both training and validation data: demo 'demo_2' of {one} has the same actions "
+        f"as demo 'demo_2' of {two}",
     ]
     caplog.clear()
     with caplog.at_level(logging.WARNING):

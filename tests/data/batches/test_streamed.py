@@ -191,8 +191,8 @@ def test_two_windows_fit_into_the_cache(folder, bucket, monkeypatch):
         monkeypatch.setenv("IMITATE_CACHE_GB", repr((largest - 0.5) / 1e9))
         assert streamed(folder, window=window) is not None  # on this machine
         size = f"{largest / 1e9:.3g} GB"
-        words = f"train.shard_window: two windows of {window} shards have {size}, but the cache is"
-        with refused(f"{words} bounded at {size}: lower it", error=ConfigError):
+        words = f"train.shard_window: two windows of {window} shards take {size}, but the cache is"
+        with refused(f"{words} limited to {size}: lower train.shard_window", error=ConfigError):
             streamed(bucket, window=window)
 
 

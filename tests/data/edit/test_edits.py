@@ -272,7 +272,9 @@ def test_rescaled_actions_by_default(tmp_path):
     assert actions_of(out, "demo_0").ravel().tolist() == [-1, 0, 1]
     assert undo(out, Target(back)).offset.tolist() == [2]
     assert actions_of(back, "demo_0").ravel().tolist() == [0, 2, 4]
-    with refused(f"{out}: its actions are rescaled already: get them back with --undo first"):
+    with refused(
+        f"{out}: its actions are rescaled already: restore the original actions with --undo first"
+    ):
         normalize_actions(out, Target(tmp_path / "more.hdf5"))
     with refused(f"{back}: its actions are not rescaled: there is nothing to undo"):
         undo(back, Target(tmp_path / "more.hdf5"))

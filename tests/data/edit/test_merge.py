@@ -88,10 +88,12 @@ def test_demonstrations_become_corrections_beside_recordings(write, tmp_path):
 def test_arrays_that_not_all_have(write, tmp_path):
     sources = write("a.hdf5"), write("b.hdf5", steps=[("x", ())])
     assert check_alike(sources, common_keys=True, any_env=False) == {"x"}
-    with pytest.raises(DatasetError, match=r"a.hdf5: demo 'demo_0' has no 'x', others have"):
+    with pytest.raises(
+        DatasetError, match=r"a.hdf5: demo 'demo_0' has no 'x', but other demos have it"
+    ):
         check_alike(sources, common_keys=False, any_env=False)
     more = [sources[0], write("two.hdf5", steps=[("z", ()), ("b", ())])]
-    with pytest.raises(DatasetError, match="has no 'b', others"):  # the first by its name
+    with pytest.raises(DatasetError, match="has no 'b', but other"):  # the first by its name
         check_alike(more, common_keys=False, any_env=False)
     _, out = merged(tmp_path, *sources, common_keys=True)
     with DatasetFile(out) as file:
@@ -173,7 +175,7 @@ def test_messages_name_the_first_and_the_differing_file(write):
     check(words, wide)
     with h5py.File(c, "r+") as file:
         del file["data/demo_1/rewards"]
-    check(f"{c}: demo 'demo_1' has no 'rewards', others have: leave such keys out", c)
+    check(f"{c}: demo 'demo_1' has no 'rewards', but other demos have it: leave such keys out", c)
     with h5py.File(a, "r+") as file:
         del file["data/demo_1/rewards"]
         file["data/demo_1/rewards"] = np.zeros((3, 2))

@@ -153,12 +153,12 @@ def test_compressed_frames_keep_their_bytes_unless_they_are_changed(tmp_path, ro
         found = file.read("demo_0", key).astype(int)
     np.testing.assert_allclose(found, 255 - before.astype(int), atol=40)
     for change, words in (
-        (lambda frames: frames[:, :4], r"\(4, 8, 3\) uint8"),
-        (lambda frames: frames.astype(np.float32), r"\(8, 8, 3\) float32"),
+        (lambda frames: frames[:, :4], r"uint8 values of shape \(4, 8, 3\)"),
+        (lambda frames: frames.astype(np.float32), r"float32 values of shape \(8, 8, 3\)"),
     ):
         changes = FileChanges(rows=kept, values={key: change})
         if len(rows):
-            with pytest.raises(DatasetError, match=rf"frames \(8, 8, 3\) cannot become {words}"):
+            with pytest.raises(DatasetError, match=rf"of shape \(8, 8, 3\) cannot become {words}"):
                 copied(path, tmp_path, changes)
 
 

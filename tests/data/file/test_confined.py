@@ -252,7 +252,7 @@ def test_pieces_that_are_larger_than_their_array_are_not_unpacked(demo_file):
         del file[KEY]
         sizes = {"chunks": (2**26, 1), "maxshape": (None, 3), "compression": "gzip"}
         file.create_dataset(KEY, (5, 3), "f4", **sizes)
-    with DatasetFile(path) as file, pytest.raises(DatasetError, match="in pieces of 268 MB"):
+    with DatasetFile(path) as file, pytest.raises(DatasetError, match="in chunks of 268 MB"):
         file.read("demo_0", "obs/object")
 
 
@@ -316,8 +316,8 @@ def test_the_largest_pieces(tmp_path, piece, whole, refuses):
         with pytest.raises(DatasetError) as error:
             check_storage(array.id)
     sizes = {
-        4: "in pieces of 67.1 MB and has 0.004 kB",
-        2**23: "in pieces of 134 MB and has 8.39 MB",
+        4: "in chunks of 67.1 MB, but has only 0.004 kB",
+        2**23: "in chunks of 134 MB, but has only 8.39 MB",
     }
     assert f"a.hdf5: '/s' is stored {sizes[whole]}: the file is damaged" in str(error.value)
 
@@ -543,7 +543,7 @@ def test_texts_that_a_file_may_repeat_are_bounded(tmp_path, monkeypatch, of, kin
     with ConfinedFile(path, "r") as file:
         read(file)
     repeated(path, of, kind, size=2**17)
-    words = "a.hdf5: .* has 24 texts in (attributes|its values), which could take 3.[0-9]+ MB because a file can repeat"
+    words = "a.hdf5: .* has 24 texts in (attributes|its values), which could take 3.[0-9]+ MB because many may refer"
     with ConfinedFile(path, "r") as file, pytest.raises(DatasetError, match=words):
         read(file)
     repeated(path, of, kind, 16, size=2**17)

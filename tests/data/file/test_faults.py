@@ -303,7 +303,8 @@ def test_wrong_names_come_with_the_nearest_one(demo_file, arguments, words):
 def test_where_there_are_no_filter_keys_the_command_that_writes_them_is_named(demo_file):
     path = demo_file()
     with refused(
-        f"'train'|write train and valid with: imitate dataset split {path} --in-place", path
+        f"'train'|make the filter keys train and valid with: imitate dataset split {path} --in-place",
+        path,
     ):
         SequenceDataset(path, obs_keys=KEYS, filter_by_attribute="train")
 
