@@ -118,7 +118,8 @@ def write_scripted(name: str, env: str, path: Path) -> Path:
     Raises:
         UserError: there is no such environment, expert or function.
     """
-    from imitate.algo.slots.scripted import RANDOM, SCRIPTED, scripted_algo
+    from imitate.algo.slots.scripted import scripted_algo
+    from imitate.config.algorithms import RANDOM, SCRIPTED
     from imitate.envs import make_env
     from imitate.envs.env import first_observation
     from imitate.envs.experts import find_expert

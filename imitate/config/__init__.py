@@ -12,7 +12,7 @@ _HOMES = {
     "ActionConfig": "imitate.config.train",
     "AlgoSection": "imitate.config.algorithms",
     "BaseConfig": "imitate.config.base_config",
-    "ClusterConfig": "imitate.config.base_config",
+    "ClusterConfig": "imitate.config.experiment",
     "Config": "imitate.config.config",
     "DataNeeds": "imitate.config.data_needs",
     "DatasetConfig": "imitate.config.train",
@@ -21,7 +21,7 @@ _HOMES = {
     "GoalShares": "imitate.config.data_needs",
     "HindsightGoals": "imitate.config.data_needs",
     "LearningRateConfig": "imitate.config.optimizer",
-    "MetaConfig": "imitate.config.base_config",
+    "MetaConfig": "imitate.config.experiment",
     "ModalityGroup": "imitate.config.observation",
     "ObservationConfig": "imitate.config.observation",
     "OpenSection": "imitate.config.section",
@@ -41,7 +41,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from imitate.config.algorithms import AlgoSection
-    from imitate.config.base_config import BaseConfig, ClusterConfig, MetaConfig
+    from imitate.config.base_config import BaseConfig
     from imitate.config.config import Config
     from imitate.config.data_needs import (
         DataNeeds,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         Transitions,
     )
     from imitate.config.data_paths import located_data
-    from imitate.config.experiment import ExperimentConfig
+    from imitate.config.experiment import ClusterConfig, ExperimentConfig, MetaConfig
     from imitate.config.loading import load_config
     from imitate.config.observation import EncoderConfig, ModalityGroup, ObservationConfig
     from imitate.config.optimizer import LearningRateConfig, OptimizerConfig, RegularizationConfig

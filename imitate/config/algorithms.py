@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Annotated, Any, ClassVar
 
@@ -22,6 +23,9 @@ from imitate.system.extras import installed_points
 
 FUNCTION = r"^[^:\s]+:[A-Za-z_][\w.]*$"
 """Pattern of ``module:function``, the name of an object in a module."""
+
+SCRIPTED, RANDOM = "scripted", "random"
+"""Names of a policy that is a program: the task's scripted expert, and random actions."""
 
 OwnNetwork = Annotated[str | None, Field(pattern=FUNCTION)]
 
@@ -253,3 +257,9 @@ def _import(algo_name: str) -> str | None:
                 f"loaded: {error}: repair its module, or the entry point in its pyproject.toml"
             ) from error
     return loaded
+
+
+def is_scripted(name: str) -> bool:
+    """Return true for ``scripted``, ``random`` and ``module:function``, unless a file with that name exists."""
+    named = name in (SCRIPTED, RANDOM) or re.match(FUNCTION, name) is not None
+    return named and not Path(name).exists()

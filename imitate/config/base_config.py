@@ -1,60 +1,11 @@
-"""The tree of a configuration without its checks, and the sections ``meta`` and ``cluster``."""
+"""The tree of a configuration without its checks."""
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator
+from pydantic import Field
 
-from imitate.config.experiment import ExperimentConfig
+from imitate.config.experiment import ClusterConfig, ExperimentConfig, MetaConfig
 from imitate.config.observation import ObservationConfig, Observations
-from imitate.config.section import Free, Section
+from imitate.config.section import Section
 from imitate.config.train import TrainConfig
-from imitate.errors import UserError
-from imitate.system.processes import check_place
-
-
-class MetaConfig(Section):
-    """Filled in by a hyper-parameter sweep."""
-
-    hp_base_config_file: str | None = Field(
-        None, description="Path of the configuration from which the sweep started."
-    )
-    hp_keys: tuple[str, ...] = Field((), description="Names of the swept keys.")
-    hp_values: tuple[Free, ...] = Field(
-        (), description="Values of the swept keys in this run. Free-form."
-    )
-
-
-class ClusterConfig(Section):
-    """Placement of workers: on this machine, or on the nodes of a Ray cluster."""
-
-    on: str = Field(
-        "local",
-        description=(
-            "'local' runs workers as processes on this machine; 'ray' uses the Ray cluster at "
-            "RAY_ADDRESS or the one running on this machine, or else starts a private one; "
-            "'ray:HOST:PORT' uses the cluster at this address. The option --on sets this key."
-        ),
-    )
-    cpus_per_worker: NonNegativeFloat = Field(
-        1.0, description="CPU cores reserved for each worker, on Ray."
-    )
-    gpus_per_worker: NonNegativeFloat = Field(
-        0.0, description="GPUs reserved for each worker, on Ray; may be a fraction."
-    )
-    start_timeout_s: PositiveFloat = Field(
-        300.0,
-        description="Seconds to wait until a worker starts, on Ray; then the run ends with an error.",
-    )
-    spread: bool = Field(
-        True, description="Spread workers over the nodes, on Ray; false packs them on few nodes."
-    )
-
-    @field_validator("on")
-    @classmethod
-    def _is_a_place(cls, on: str) -> str:
-        try:
-            check_place(on)
-        except UserError as error:
-            raise ValueError(str(error).replace("--on", "on", 1)) from None
-        return on
 
 
 class BaseConfig(Section):

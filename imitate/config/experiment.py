@@ -1,4 +1,4 @@
-"""The section ``experiment``: logging, checkpoints and evaluation of a run."""
+"""The sections ``experiment`` (logging, checkpoints and evaluation of a run), ``cluster`` and ``meta``."""
 
 import warnings
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import (
     Field,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -14,7 +15,9 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from imitate.config.section import OpenSection, Section
+from imitate.config.section import Free, OpenSection, Section
+from imitate.errors import UserError
+from imitate.system.processes import check_place
 
 DEFAULT_HORIZON = 400
 """Default length of an evaluation episode, in environment steps."""
@@ -210,3 +213,50 @@ with warnings.catch_warnings():
                     "begin with '/'"
                 )
             return name
+
+
+class MetaConfig(Section):
+    """Filled in by a hyper-parameter sweep."""
+
+    hp_base_config_file: str | None = Field(
+        None, description="Path of the configuration from which the sweep started."
+    )
+    hp_keys: tuple[str, ...] = Field((), description="Names of the swept keys.")
+    hp_values: tuple[Free, ...] = Field(
+        (), description="Values of the swept keys in this run. Free-form."
+    )
+
+
+class ClusterConfig(Section):
+    """Placement of workers: on this machine, or on the nodes of a Ray cluster."""
+
+    on: str = Field(
+        "local",
+        description=(
+            "'local' runs workers as processes on this machine; 'ray' uses the Ray cluster at "
+            "RAY_ADDRESS or the one running on this machine, or else starts a private one; "
+            "'ray:HOST:PORT' uses the cluster at this address. The option --on sets this key."
+        ),
+    )
+    cpus_per_worker: NonNegativeFloat = Field(
+        1.0, description="CPU cores reserved for each worker, on Ray."
+    )
+    gpus_per_worker: NonNegativeFloat = Field(
+        0.0, description="GPUs reserved for each worker, on Ray; may be a fraction."
+    )
+    start_timeout_s: PositiveFloat = Field(
+        300.0,
+        description="Seconds to wait until a worker starts, on Ray; then the run ends with an error.",
+    )
+    spread: bool = Field(
+        True, description="Spread workers over the nodes, on Ray; false packs them on few nodes."
+    )
+
+    @field_validator("on")
+    @classmethod
+    def _is_a_place(cls, on: str) -> str:
+        try:
+            check_place(on)
+        except UserError as error:
+            raise ValueError(str(error).replace("--on", "on", 1)) from None
+        return on

@@ -292,16 +292,6 @@ def _named(config: Config) -> list[str | dict[str, Any] | None]:
     return [own, changes, experiment.env, *(experiment.additional_envs or ()), *further]
 
 
-def label(env_meta: Mapping[str, Any]) -> str:
-    """Return the name under which an environment's results are shown."""
-    return str(env_meta.get("key") or env_meta.get("env_name", "?"))
-
-
-def file_name(text: str) -> str:
-    """Replace the characters of a label that a file's name may not have."""
-    return re.sub(r"[^\w.-]+", "_", text)
-
-
 def _of_file(
     entry: DatasetConfig, config: Config, tasks: Sequence[str], files: DataFiles
 ) -> list[tuple[str, dict[str, Any]]]:

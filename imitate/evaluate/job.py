@@ -14,9 +14,9 @@ from imitate.data.download.download import sha256_of
 from imitate.envs.make import check_description, is_real, is_robot, is_team
 from imitate.envs.migration import fitted
 from imitate.errors import EnvError, EvaluationError, UserError
-from imitate.evaluate.environments import GYMNASIUM, label
+from imitate.evaluate.environments import GYMNASIUM
 from imitate.evaluate.named_rewards import RewardSpec, named_rewards
-from imitate.evaluate.result import EpisodeResult, EvalResult
+from imitate.evaluate.result import EpisodeResult, EvalResult, label
 from imitate.evaluate.settings import EpisodePlan, EvalSettings, Mode
 from imitate.evaluate.video import FrameFolder, OnFrames, write_mosaic
 from imitate.policy.checkpoint import config_of, control_freq_of, load_checkpoint

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,7 +19,6 @@ from imitate.crew import Lost
 from imitate.crew.crew import TRIES
 from imitate.envs.env import success_in
 from imitate.errors import ConfigError, EvaluationError
-from imitate.evaluate.environments import label
 from imitate.evaluate.named_rewards import RewardMeans, RewardSpec, reward_means
 from imitate.evaluate.settings import EpisodePlan, Lateness
 from imitate.system.plain_files import (
@@ -593,3 +593,13 @@ def _key(same: Mapping[str, Any]) -> str:
 
 def _names(kind: Any) -> list[str]:
     return [field.name for field in fields(kind)]
+
+
+def label(env_meta: Mapping[str, Any]) -> str:
+    """Return the name under which an environment's results are shown."""
+    return str(env_meta.get("key") or env_meta.get("env_name", "?"))
+
+
+def file_name(text: str) -> str:
+    """Replace the characters of a label that a file's name may not have."""
+    return re.sub(r"[^\w.-]+", "_", text)

@@ -18,11 +18,19 @@ from imitate.crew import CancelledError, Crew, Limits, Lost, Reports
 from imitate.crew.backend import Backend
 from imitate.crew.local import LocalBackend
 from imitate.errors import EnvError, EvaluationError, UserError
-from imitate.evaluate.environments import NO_ROLLOUTS, EnvTrial, label
+from imitate.evaluate.environments import NO_ROLLOUTS, EnvTrial
 from imitate.evaluate.episodes import EpisodeRunner
 from imitate.evaluate.job import EvalJob, OnEpisode
 from imitate.evaluate.lockstep import play_lockstep
-from imitate.evaluate.result import GUARD, EpisodeResult, LostEpisodes, hopeless, in_order, timed
+from imitate.evaluate.result import (
+    GUARD,
+    EpisodeResult,
+    LostEpisodes,
+    hopeless,
+    in_order,
+    label,
+    timed,
+)
 from imitate.evaluate.settings import EpisodePlan
 from imitate.evaluate.video import Frames
 

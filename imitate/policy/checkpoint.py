@@ -47,7 +47,6 @@ from imitate.algo.base.allocation import AllocationLimit
 from imitate.algo.base.factory import algo_factory
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
-from imitate.interop.robomimic.importing import is_robomimic, read
 from imitate.models.preprocess import Preprocess
 from imitate.system.missing import no_such
 from imitate.system.plain_files import (
@@ -60,7 +59,13 @@ from imitate.system.plain_files import (
 )
 from imitate.system.recognition import diagnosis, hdf5_words, lerobot_policy
 from imitate.system.run_folder import find_checkpoint
-from imitate.system.torch_archive import check_archive, damage, first_line, is_archive
+from imitate.system.torch_archive import (
+    check_archive,
+    damage,
+    first_line,
+    is_archive,
+    read_tensors,
+)
 from imitate.system.version import __version__
 
 FORMAT_VERSION = 2
@@ -187,7 +192,7 @@ def checkpoint_from_bytes(
         raise CheckpointError(
             f"{name}: is not a checkpoint, or is truncated ({len(data)} bytes): copy the file again"
         )
-    read_it = partial(read, io.BytesIO(data), map_location, name=name)
+    read_it = partial(read_tensors, io.BytesIO(data), map_location, name=name)
     return _checked(read_it, io.BytesIO(data), name, len(data))
 
 
@@ -219,7 +224,7 @@ def _checked(
 def _read_known(path: Path, map_location: str | torch.device) -> Any:
     """Read the file; if it cannot be read because another toolkit wrote it, the error names the toolkit."""
     try:
-        return read(path, map_location)
+        return read_tensors(path, map_location)
     except (RuntimeError, CheckpointError) as error:
         known = diagnosis(path)
         if known is None:
@@ -252,11 +257,20 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
 
 def _toolkit(ckpt: object) -> str | None:
     """Return the name of the other toolkit that wrote a checkpoint; None if it is our own or unknown."""
-    if is_robomimic(ckpt):
+    if _is_robomimic(ckpt):
         return "robomimic"
     weights = ckpt.get("model", ckpt) if isinstance(ckpt, Mapping) else {}
     named = isinstance(weights, Mapping) and {"_dynamics.0.weight", "_pi.0.weight"} <= {*weights}
     return "TD-MPC2's authors" if named else None
+
+
+def _is_robomimic(ckpt: object) -> bool:
+    """Return true if a loaded object has the entries of robomimic's checkpoints, and no entry that only ours have."""
+    return (
+        isinstance(ckpt, Mapping)
+        and not any(part in ckpt for part in ("format_version", "preprocess"))
+        and all(part in ckpt for part in ("model", "config", "algo_name", "shape_metadata"))
+    )
 
 
 def _imported(ckpt: Mapping[str, Any], toolkit: str) -> Any:

@@ -9,6 +9,8 @@ of any size, a tensor without storage, or copies, and a pickle of kilobytes can 
 list or text. So the calls in the pickle of a checkpoint or of weights are checked before torch executes them.
 """
 
+import codecs
+import pickle
 import pickletools
 import struct
 import sys
@@ -17,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
+
+import numpy as np
 
 from imitate.errors import CheckpointError
 
@@ -30,6 +34,8 @@ CALLED = frozenset(
     }
 )
 """Functions that the pickle of a checkpoint may call."""
+_NUMPY_KINDS = ("bool_", "int32", "int64", "uint8", "float32", "float64", "str_")
+"""Types of numpy's numbers and arrays that a checkpoint may contain."""
 _ALLOWED = ("torch", "builtins", "collections", "numpy", "_codecs")
 """Packages from which torch allows functions; torch itself refuses all other packages."""
 _TIMES = 16
@@ -270,6 +276,62 @@ def _wrong_pickle(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) 
         if (words := wrong_call(archive.read(entry))) is not None:
             return words
     return None
+
+
+def read_tensors(
+    source: str | Path | BinaryIO,
+    map_location: Any = "cpu",
+    *,
+    name: str | Path | None = None,
+) -> Any:
+    """Read a file of tensors, numbers, strings, lists, dicts, and numpy's numbers and arrays.
+
+    Args:
+        source: the file.
+        map_location: device of the tensors, as in `torch.load`.
+        name: name of the file for messages, or None for ``source``.
+
+    Raises:
+        CheckpointError: the file contains other objects.
+    """
+    import torch  # imported here, because files are also checked on computers without torch
+
+    called = str(source) if name is None else name
+    try:
+        return torch.load(source, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        allowed = getattr(torch.serialization, "safe_globals", None)  # since torch 2.5
+        if allowed is None:
+            raise _refusal(called, error) from error
+    if not isinstance(source, (str, Path)):
+        source.seek(0)
+    try:
+        with allowed(_harmless()):
+            return torch.load(source, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise _refusal(called, error) from error
+
+
+def _harmless() -> list[Any]:
+    """Return the types of numpy's numbers and arrays, under the names of numpy 1 and 2."""
+    scalar, rebuild = (value.__reduce__()[0] for value in (np.float64(0.0), np.zeros(0)))
+    kinds = [type(np.dtype(getattr(np, name))) for name in _NUMPY_KINDS]
+    named = [
+        (function, f"numpy.{package}.multiarray.{name}")
+        for package in ("core", "_core")
+        for function, name in ((scalar, "scalar"), (rebuild, "_reconstruct"))
+    ]
+    return [np.ndarray, np.dtype, *kinds, *named, (codecs.encode, "_codecs.encode")]
+
+
+def _refusal(path: str | Path, error: Exception) -> CheckpointError:
+    """Return the error for a file with other objects; it names the class that torch refused."""
+    _, found, rest = str(error).partition("GLOBAL ")
+    what = rest.split()[0] if found else "an object of another class"
+    return CheckpointError(
+        f"{path}: refused, because it contains Python objects that could run code when loaded ({what}); "
+        "a checkpoint holds only tensors, numbers, arrays, strings, lists and dicts"
+    )
 
 
 def damage(name: str | Path, words: str) -> CheckpointError:

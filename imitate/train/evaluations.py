@@ -24,10 +24,10 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Algo
 from imitate.data import SequenceDataset, ShuffledBatches
-from imitate.evaluate.environments import EnvTrial, file_name, label
+from imitate.evaluate.environments import EnvTrial
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.job import default_workers
-from imitate.evaluate.result import EpisodeResult, EvalResult
+from imitate.evaluate.result import EpisodeResult, EvalResult, file_name, label
 from imitate.evaluate.worker import EpisodePool, EvaluationCancelledError
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.policy.uncertainty import MOST_STEPS, Calibration

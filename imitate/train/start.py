@@ -9,8 +9,9 @@ from torch import Tensor
 from imitate.algo.base.acting import OMITTED, REMEDY
 from imitate.algo.base.algo import Algo
 from imitate.algo.slots.frozen import frozen_policy_of
-from imitate.algo.slots.scripted import is_scripted, scripted_algo
+from imitate.algo.slots.scripted import scripted_algo
 from imitate.config import Config, ExperimentConfig
+from imitate.config.algorithms import is_scripted
 from imitate.errors import CheckpointError, ConfigError, nearest
 from imitate.models.preprocess import Preprocess
 from imitate.models.pretrained import checksum

@@ -27,7 +27,7 @@ collect/replay | dataset actions, dataset migrate-env
 config/axes train/sweep/state train/sweep/sweep train/sweep/work | sweep
 config/loading | train, sweep, dagger, check-algo, config show
 config/data_paths config/ | train, sweep, dagger, check-algo
-config/base_config crew/ray_cluster system/processes | train, sweep, eval, collect, dagger, dataset render
+config/experiment crew/ray_cluster system/processes | train, sweep, eval, collect, dagger, dataset render
 data/download/ | dataset download
 data/edit/edits | dataset normalize-actions
 data/edit/merge | dataset merge

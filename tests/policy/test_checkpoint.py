@@ -377,7 +377,7 @@ def converters(monkeypatch):
         ):
             place = f"imitate.interop.{module}.{name}"
             monkeypatch.setattr(place, lambda given, name=name: convert(name, given))
-        monkeypatch.setattr(checkpoints, "is_robomimic", lambda ckpt: "theirs" in ckpt)
+        monkeypatch.setattr(checkpoints, "_is_robomimic", lambda ckpt: "theirs" in ckpt)
         monkeypatch.setattr(checkpoints, "lerobot_policy", lambda path: path / "model")
         return asked
 

@@ -10,11 +10,9 @@ exploration noise.
 Without ``task`` and ``expert``, actions are zeros.
 """
 
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
@@ -29,10 +27,9 @@ from imitate.algo.base.factory import algo_factory, register
 from imitate.algo.base.own_networks import own_object
 from imitate.algo.base.policy_state import InnerState
 from imitate.config import AlgoSection, load_config
-from imitate.config.algorithms import FUNCTION
+from imitate.config.algorithms import FUNCTION, RANDOM, SCRIPTED
 from imitate.errors import ConfigError, UserError
 
-SCRIPTED, RANDOM = "scripted", "random"
 Expert = Callable[[dict[str, NDArray[Any]]], Any]
 
 MOST_EPISODES = 4096
@@ -158,12 +155,6 @@ def _maker(config: ScriptedConfig, ac_dim: int) -> Callable[[], Expert]:
     style = Style(speed=0.65, hover_m=0.075, grasp_offset_m=still, detour_m=still[:2])
     kind = find_expert(str(config.task))
     return lambda: kind(style).act
-
-
-def is_scripted(name: str) -> bool:
-    """Return true for ``scripted``, ``random`` and ``module:function``, unless a file with that name exists."""
-    named = name in (SCRIPTED, RANDOM) or re.match(FUNCTION, name) is not None
-    return named and not Path(name).exists()
 
 
 def scripted_algo(

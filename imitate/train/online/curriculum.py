@@ -6,8 +6,8 @@ from typing import Any
 from imitate.config import Config
 from imitate.config.online import CurriculumConfig
 from imitate.errors import ConfigError
-from imitate.evaluate.environments import label, laid_over
-from imitate.evaluate.result import EvalResult
+from imitate.evaluate.environments import laid_over
+from imitate.evaluate.result import EvalResult, label
 
 SUCCESS, RETURN, STAGE = "Curriculum/Success_Rate", "Curriculum/Return", "Curriculum/Stage"
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from imitate.algo.slots.scripted import is_scripted, scripted_algo
+from imitate.algo.slots.scripted import scripted_algo
 from imitate.cli.eval import _made
 from imitate.cli.eval_jobs import short_name
 from imitate.cli.main import app
+from imitate.config.algorithms import is_scripted
 from imitate.errors import ConfigError, EnvError
 from imitate.evaluate.environments import check_named, trust_named, untrusted_in
 from imitate.policy.checkpoint import checkpoint_dict

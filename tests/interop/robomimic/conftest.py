@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.interop.robomimic.importing import read
 from imitate.policy.checkpoint import algo_from_checkpoint, converted, load_checkpoint
+from imitate.system.torch_archive import read_tensors
 
 ROOT = Path(__file__).parents[3]
 FIXTURES = ROOT / "tests" / "policy" / "fixtures" / "robomimic"
@@ -48,7 +48,7 @@ class Recorded:
 
     def raw(self):
         if self.path.is_file():
-            return read(self.path)
+            return read_tensors(self.path)
         return _record().filled(json.loads(self.path.with_suffix(".json").read_text()))
 
     def algo(self):
