@@ -16,8 +16,6 @@ from imitate.evaluate.environments import (
     check_cluster,
     check_named,
     environments,
-    file_name,
-    label,
     laid_over,
     named_env,
     named_robot,
@@ -26,6 +24,7 @@ from imitate.evaluate.environments import (
     trials,
     with_env,
 )
+from imitate.evaluate.result import file_name, label
 from tests.tiny import tiny_checkpoint, tiny_tree
 
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}

@@ -114,7 +114,7 @@ def test_any_error_of_the_unpickler_is_one_line(file, monkeypatch):
         def fail(*args, error=error):
             raise error
 
-        monkeypatch.setattr(checkpoints, "read", fail)
+        monkeypatch.setattr(checkpoints, "read_tensors", fail)
         with pytest.raises(CheckpointError, match=f"damaged .{type(error).__name__}") as caught:
             load_checkpoint(file)
         assert len(str(caught.value).splitlines()) == 1
