@@ -105,7 +105,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if close and (close[0].isascii() or not name.isascii()) and close[0].isprintable():
         return f"did you mean '{close[0]}'?"
     if close:
-        return f"did you mean {ascii(close[0])}, which has other letters than it seems to have?"
+        return f"did you mean {ascii(close[0])}, which has characters that look like others?"
     if len(names) > MOST_NAMES:
         return f"valid names are {', '.join(names[:5])} ... ({len(names)} in all)"
     return f"valid names: {', '.join(names)}" if names else "no name is valid here"

@@ -85,7 +85,7 @@ def of_configuration(
 
     \b
     environment   opens, and passes the checks of imitate check-env
-    observations  the environment gives those of the configuration
+    observations  the environment has the observations that the configuration names
     networks      can be built for them
     steps         (online RL) some episodes are collected, at random and by the policy
     actions       shape, finite; the same state and random numbers give the same action

@@ -37,7 +37,7 @@ from imitate.system.text import counted
 
 
 class Quality(str, Enum):
-    """Demonstrators that act: the expert alone, or several of different skill in turn."""
+    """Demonstrators to record: only the expert, or demonstrators of different skill in turn."""
 
     expert = "expert"
     mixed = "mixed"
@@ -112,7 +112,7 @@ def command(
         typer.Option(
             "--num",
             min=1,
-            help="Number of demonstrations to record, or with --agent of the policy's episodes.",
+            help="Number of demonstrations to record; with --agent, number of the policy's episodes.",
         ),
     ] = 100,
     workers: Workers = None,
@@ -180,7 +180,7 @@ def command(
         typer.Option(
             "--signals",
             metavar="NAME",
-            help="Name of a number in the step's info that is recorded for algo.rewards, such as joint_speed or "
+            help="Name of a number in the environment's step info to record for algo.rewards, such as joint_speed or "
             "contact_force of robosuite's tasks; repeatable.",
         ),
     ] = None,
@@ -362,7 +362,10 @@ def _env_kwargs(
 
 
 def _refuse(ctx: typer.Context, is_refused: Callable[[str], bool], otherwise: str) -> None:
-    """Raise UserError if an option was given that applies only to scripted experts."""
+    """Raise UserError if an option for scripted experts was given, whose parameter ``is_refused`` returns True.
+
+    ``otherwise`` is the second half of the advice: "leave the option out, or ...".
+    """
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
         given = source is not None and source.name == "COMMANDLINE"

@@ -39,15 +39,15 @@ def command(
 ) -> None:
     """Write a checkpoint in another toolkit's layout.
 
-    The new policy acts like this one, with one difference: robomimic and LeRobot do not clip actions to their limits.
+    The written policy acts like SOURCE, except that robomimic and LeRobot do not clip actions to their limits.
     If the other toolkit lacks a feature of the policy, the error names it. Optimizers are not written: training resumes
     there with the weights only.
 
-    lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy), and with the
-    package of plugins/lerobot_policy_imitate one that --to lerobot-plugin wrote (any policy).
+    lerobot-rollout --policy.path=FOLDER runs the folder that --to lerobot writes (act and diffusion_policy). A folder
+    of --to lerobot-plugin (any policy) also needs the package of plugins/lerobot_policy_imitate.
 
-    With --to imitate, --rename is saved in the copy, and every later command uses it; with --acting-only too, the copy
-    has no optimizers, critics and targets that acting does not need.
+    With --to imitate, --rename is saved in the copy, and every later command uses it. With --acting-only the copy lacks
+    the optimizers, and the critics and target networks that acting does not need.
     """
     from imitate.algo.base.acting import OMITTED, REMEDY
     from imitate.policy.checkpoint import acting_only as acting_checkpoint

@@ -54,8 +54,8 @@ def command(
         str | None,
         typer.Option(
             "--env",
-            help="A gymnasium name (module:Name-v0), a robosuite task, a robot (robot:NAME, "
-            "robot:sim) or a JSON file of env_args, instead of the demonstrations' own.",
+            help="Environment of the rounds: a gymnasium name (module:Name-v0), a robosuite task, a robot (robot:NAME, "
+            "robot:sim) or a JSON file of env_args. Default: the environment that the demonstrations name.",
         ),
     ] = None,
     rounds: Annotated[
@@ -253,7 +253,8 @@ def _with_keys(config: Config, dataset: Path | None) -> Config:
 def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[str, Any]:
     """Return the env_args of the environment in which the rounds are played.
 
-    They are those of the data; if ``env`` or the configuration changes them, those that the environment reports.
+    These are the env_args of the demonstrations. If ``env`` or the configuration changes them, the environment is made
+    and the env_args that it reports are returned.
 
     Raises:
         EnvError: the environment cannot be made.

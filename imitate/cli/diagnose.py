@@ -58,8 +58,8 @@ def command(
     """Find out why a policy does not succeed: measure possible causes, and rank them.
 
     The policy acts on demonstrations of its training, and on a recording of its failures if there is one. Each
-    cause has a score: the measured value in multiples of the largest one that healthy runs show. From 1 on it is
-    named, with the evidence and the next command.
+    cause has a score: the measured value divided by the largest value of healthy runs. A cause with a score of
+    at least 1 is named, with the evidence and the next command.
 
     Causes in the demonstrations: units, shift (motion before its action), sign,
     gain, limits (cut actions), few demonstrations, failed demonstrations,

@@ -187,7 +187,7 @@ def command(
         Path | None,
         typer.Option(
             "--data",
-            help="With --fqe or --uncertainty: demonstrations to evaluate on; default: those of the training.",
+            help="With --fqe or --uncertainty: demonstrations to evaluate on; default: the training's demonstrations.",
         ),
     ] = None,
     discount: Annotated[
@@ -205,7 +205,7 @@ def command(
             "--uncertainty",
             metavar="OTHER",
             help="Play no episodes, but compute the AUROC with which the policy's uncertainty distinguishes "
-            "the held-out demonstrations of the training (or --data) from those of this file.",
+            "the held-out demonstrations of the training (or --data) from the demonstrations in this file.",
         ),
     ] = None,
     updates: Annotated[
@@ -383,7 +383,7 @@ def _tell(
 
 
 def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None:
-    """Return the simulated latency of ``--latency-ms`` and ``--inference``; None if it is not given."""
+    """Return the simulated latency of ``--latency-ms`` and ``--inference``; None without ``--latency-ms``."""
     from imitate.evaluate.settings import Lateness
 
     if latency_ms is None:
@@ -397,7 +397,7 @@ def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None
 
 
 def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path], frozenset[Path]]:
-    """Return the paths of the agents' checkpoints, and those of agents that act at random.
+    """Return the checkpoint path of each agent, and the set of paths whose agents act at random.
 
     For an agent that is a program (``scripted``, ``module:function``, ``random``) a temporary checkpoint is written.
     """

@@ -42,6 +42,9 @@ def evaluated(
 ) -> tuple[list[EvalResult], list[str]]:
     """Run all evaluations whose result is not in the table file.
 
+    Returns:
+        The results in the order of ``jobs``, without failed evaluations, and a message for each failed one.
+
     Raises:
         UserError: nothing could be evaluated because of a mistake in the input.
     """
@@ -107,7 +110,7 @@ class Count:
 
 
 def write_scripted(name: str, env: str, path: Path) -> Path:
-    """Write a checkpoint that acts by a program instead of a network; return the path.
+    """Write a checkpoint whose policy is a program instead of a network; return the path.
 
     Args:
         name: ``scripted``, ``module:function``, which is trusted because the user typed it, or ``random``, whose

@@ -29,7 +29,7 @@ def rank(
     out: Path | None,
     quiet: bool,
 ) -> None:
-    """Rank checkpoints by fitted Q evaluation, in a run folder all of them, and print the table."""
+    """Rank checkpoints by fitted Q evaluation, and print the table; a run folder stands for all its checkpoints."""
     from imitate.system.text import ProgressBar
     from imitate.train.fqe import FQEPlan, evaluate_checkpoint, ranked
 
@@ -55,9 +55,10 @@ def rank(
 
 
 def checkpoints_of(agent: Path) -> list[Path]:
-    """Return the checkpoints of an agent: the file itself, or all of a run folder or of the newest run in a folder.
+    """Return the checkpoints of an agent: the file itself, or all in a run folder or in the newest run of a folder.
 
-    They are in the order of their epochs; if a run kept none by epoch, they are best.pth, last.pth and the like.
+    Only the checkpoints ``epoch_N.pth`` are returned, in the order of N; if there are none, all others (``best.pth``,
+    ``last.pth``) in the order of their names.
 
     Raises:
         CheckpointError: the folder has no checkpoint.
@@ -140,7 +141,16 @@ def measure(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Print how well each checkpoint's uncertainty separates its own demonstrations from other ones, as an AUROC."""
+    """Print the AUROC with which each checkpoint's uncertainty distinguishes its usual demonstrations from others.
+
+    Args:
+        checkpoints: checkpoint files.
+        other: file of the other demonstrations.
+        data: file of the usual demonstrations; None for the held-out demonstrations of each checkpoint's training.
+        device: device of the policies; None for the CPU.
+        as_json: true to print JSON instead of text.
+        out: JSON file to write, or None.
+    """
     from imitate.evaluate.uncertainty import separation, uncertainties
     from imitate.policy.loading import policy_from_checkpoint
 
@@ -160,8 +170,8 @@ def measure(
             rows.append({"checkpoint": str(path), **found.to_dict()})
         if data is None and key is None:
             typer.echo(
-                f"warning: {file} has no held-out demonstrations (filter key 'valid'), so the policy learned from the "
-                "usual ones: name others by --data",
+                f"warning: {file} has no held-out demonstrations (filter key 'valid'), so its training demonstrations "
+                "were used: name others by --data",
                 err=True,
             )
     save({"uncertainty": rows}, as_json=as_json, out=out)

@@ -281,7 +281,7 @@ lerobot | --teleop.type | record | --teleop lerobot:{so101_leader}
 lerobot | --wandb.enable | train | --set experiment.logging.log_wandb=true
 sb3 | --algo | train | --config sac/sac_pendulum
 sb3 | --deterministic --no-deterministic | eval | = policies act without sampling: leave it out
-sb3 | --stochastic | eval | = policies act without sampling; random actions come by --epsilon 0.1
+sb3 | --stochastic | eval | = policies act without sampling; --epsilon 0.1 adds random actions
 sb3 | --load-best | eval | = the best checkpoint of a run is taken: leave it out
 sb3 | --no-render | eval | = nothing is shown: leave it out
 sb3 | --progress | train | = progress is printed: leave it out
@@ -418,7 +418,7 @@ def in_other_tools(
 
     Args:
         flag: the option, such as ``--n_rollouts``.
-        command: the command in which it was given, such as ``eval``; rows for it come before those of others.
+        command: the command in which it was given, such as ``eval``; its rows are searched before all others.
         offered: the options of that command.
         value: the value that was given with it.
     """

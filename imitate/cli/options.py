@@ -117,8 +117,8 @@ NAMES = "NAME,..."
 def as_lists(command: Any, words: Sequence[str]) -> list[str]:
     """Join lists that were typed as several words: ``--cameras a b`` becomes ``--cameras a,b``.
 
-    A word after a list option, or after an option that may be repeated, becomes its value if the command takes fewer
-    arguments than there are words, or if the option takes KEY=VALUE and the word has this form.
+    A word after a list option, or after an option that may be repeated, becomes a further value of the option if the
+    command takes fewer arguments than there are words, or if the option takes KEY=VALUE and the word has this form.
 
     Args:
         command: click's command.
@@ -312,7 +312,7 @@ def json_object(option: str, text: str) -> dict[str, Any]:
     """Return the value of an option that is a JSON object.
 
     Raises:
-        UserError: the text is not JSON, or another value than an object.
+        UserError: the text is not JSON, or its value is not an object.
     """
     try:
         value = json.loads(text)

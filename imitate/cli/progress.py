@@ -20,7 +20,7 @@ class Progress:
         what: name of the work, which begins each line, such as ``eval``.
         quiet: true to show nothing.
         stream: stream to print to; stderr by default.
-        every_s: seconds between lines, if ``stream`` is no terminal.
+        every_s: seconds between lines, if ``stream`` is not a terminal.
     """
 
     def __init__(

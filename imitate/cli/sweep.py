@@ -42,8 +42,7 @@ def sweep(
         typer.Option(
             "--config",
             "-c",
-            help="A further CONFIG; may be repeated. The option exists because imitate train has "
-            "it.",
+            help="A further CONFIG, written as in imitate train; may be repeated.",
         ),
     ] = None,
     grid: Annotated[

@@ -76,7 +76,9 @@ def command(
     on: Annotated[
         str | None,
         typer.Option(
-            "--on", metavar="PLACE", help=f"{ON_HELP} For train.online.num_workers (cluster.on)."
+            "--on",
+            metavar="PLACE",
+            help=f"{ON_HELP} Applies to train.online.num_workers, and sets cluster.on.",
         ),
     ] = None,
     quiet: Quiet = False,

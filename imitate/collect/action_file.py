@@ -30,7 +30,7 @@ from imitate.errors import DatasetError
 from imitate.functional.rotations import CommandRange, HandPoses, quaternion_to_matrix
 
 PoseKeys = tuple[str, str]
-"""Observation keys of a gripper's pose: of the position, and of the quaternion (x, y, z, w)."""
+"""Observation keys of a gripper's position and of its orientation, a quaternion (x, y, z, w)."""
 
 
 class PoseSource(Protocol):

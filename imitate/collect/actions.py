@@ -136,7 +136,11 @@ class Forms:
         self.error = float(errors[~beyond].max()) if (~beyond).any() else 0.0
 
     def written(self, mode: Mode, rotation: Rotation) -> Blocks:
-        """Return the actions as commands or goals, with rotations in a representation."""
+        """Return the actions as commands ('delta') or goals ('absolute'), with this representation of rotations.
+
+        Raises:
+            DatasetError: relative actions are requested, but the gripper poses are unknown.
+        """
         if mode == "absolute" and self.goals is not None:
             position, matrix = self.goals
             return Blocks(position, _from_matrix(matrix, rotation), self.blocks.rest)
@@ -238,7 +242,7 @@ class ActionsReport:
         steps: number of steps of all demos.
         clipped: number of steps with an action beyond the controller's limits for at least one arm.
         error: largest error of converting back, in steps that are not clipped: in units of the actions for delta to
-            absolute; for absolute to delta the larger one of metres and radians.
+            absolute; for absolute to delta the larger of the errors in metres and in radians.
         jumps: number of steps at which an axis-angle vector in 'actions' flips to the opposite axis, as it may at half
             a turn.
         replays: result of replaying with the new actions, by demo.
@@ -273,7 +277,7 @@ def convert_actions(
     options: ActionOptions,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> ActionsReport:
-    """Write a copy with converted actions; if 'actions' are converted, the copy's env_args take the new mode.
+    """Write a copy with converted actions; if 'actions' are converted, the copy's env_args get a matching controller.
 
     Args:
         source: demonstration file to read.

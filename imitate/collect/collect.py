@@ -410,16 +410,16 @@ class CollectedFiles:
     Args:
         pieces: the files, in the order of their episodes.
         settings: all settings that the demos depend on, as JSON; files with other settings are not continued.
-        split: true to write filter keys.
+        split: function that chooses the episodes of each filter key.
         qualities: quality level of every planned episode, from which filter keys are chosen; None chooses the filter
             keys of each file from its recorded episodes.
         overwrite: true to replace existing files.
         resume: true to continue existing files.
 
     Attributes:
-        missing: episodes to record.
+        missing: numbers of the episodes to record.
         earlier: demos that were recorded before, in order.
-        lost: episodes that an interrupted collection could not record.
+        lost: numbers of the episodes that an interrupted collection could not record.
 
     Raises:
         DatasetError: a file exists and neither ``overwrite`` nor ``resume`` is set, or its settings differ.

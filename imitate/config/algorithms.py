@@ -173,7 +173,7 @@ def register(
 
     Args:
         algo_name: the value of the key ``algo_name``.
-        section: type of the section ``algo``; None: :class:`OpenAlgorithm`.
+        section: type of the section ``algo``, or None for :class:`OpenAlgorithm`.
         to_class: chooses the class from the values of the section ``algo``.
 
     Raises:
@@ -231,7 +231,7 @@ def subtree_type(algo_name: str, key: str) -> type[Section] | None:
 
 
 def available() -> list[str]:
-    """Names of all algorithms. The call imports every module that may register an algorithm."""
+    """Return the names of all algorithms; imports every module that may register an algorithm."""
     names = {point.name for point in installed_points(ENTRY_POINTS)}
     package = find_spec(PACKAGE)
     for module in iter_modules(package.submodule_search_locations if package else []):

@@ -152,7 +152,7 @@ def combinations(
 
 
 def _without_algorithm(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree without the keys that follow from its algorithm."""
+    """Return the tree without the keys that depend on its algorithm: algo_name, algo, train.hdf5_load_next_obs."""
     rest = {key: value for key, value in tree.items() if key not in ("algo", "algo_name")}
     train = rest.get("train")
     if isinstance(train, dict):

@@ -106,7 +106,7 @@ def _plain_problem(detail: ErrorDetails, keys: Keys, root: type[Section], tree: 
 
 
 DEEPEST = 2
-"""Largest number of dots in an unknown key that is also searched in other sections; deeper keys are of components."""
+"""Largest number of dots in an unknown key that is also searched in other sections; components have deeper keys."""
 
 
 def _instead(path: str, section: type[Section], tree: Any) -> str:

@@ -154,7 +154,8 @@ class DataNeeds:
     """Data that an algorithm learns from, in addition to the windows of observations and actions of every batch.
 
     Attributes:
-        transitions: next observations, rewards and terminals, loaded regardless of ``train``; None if not needed.
+        transitions: next observations, rewards and terminals, loaded whatever the section ``train`` requests; None if
+            not needed.
         returns: ``returns (B, T)`` and the index of each step in its demo, ``step (B, T)``; None if not needed.
         subgoals: later observations; None if not needed.
         goals: hindsight goals and next observations; None if not needed.

@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 
 STRAY_KEYS = {
     "experiment.mse": "not supported",
-    "algo.optim_params.*.num_train_batches": "written by robomimic's training script, means nothing",
-    "algo.optim_params.*.num_epochs": "written by robomimic's training script, means nothing",
+    "algo.optim_params.*.num_train_batches": "written by robomimic's training script, has no effect",
+    "algo.optim_params.*.num_epochs": "written by robomimic's training script, has no effect",
 }
 """Keys of robomimic's files that imitate does not use; they are dropped with a warning. ``*`` matches any one key."""
 
@@ -162,7 +162,7 @@ def load_config(source: Source, overrides: Iterable[str] = ()) -> Config:
     Args:
         source: path of a JSON file, name of a bundled configuration (``robosuite/lift/bc``), JSON text that begins with
             ``{``, or a dict; a tree as in robomimic. Missing keys have their defaults.
-        overrides: values ``"a.b=value"`` that replace those of the source, one after another.
+        overrides: texts ``"a.b=value"``, which replace values of the source one after another.
 
     Raises:
         ConfigError: the message has one line per problem: the file, the key, the value found and the value wanted.
@@ -251,7 +251,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
 
 
 def ready_for(algorithm: str | None) -> str:
-    """Return the name of a bundled configuration of an algorithm, rather not for robosuite; '' if there is none."""
+    """Return the name of a bundled configuration of an algorithm, preferably not for robosuite; '' if there is none."""
     found = [name for name in names() if algorithm in name.split("/")]
     wanted = (f"{algorithm}/{algorithm}", f"{algorithm}/{algorithm}_pendulum")
     own = [name for name in found if name.startswith(f"{algorithm}/")]

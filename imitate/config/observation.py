@@ -28,7 +28,7 @@ ObsKeys = Annotated[
 class ModalityGroup(Section):
     """Observation keys by modality. Modalities other than these four, such as ``mask``, may be added.
 
-    ``"auto"`` stands for all keys of the modality that the training data have; without data, the environment.
+    ``"auto"`` stands for all keys of the modality in the training data, or without data in the environment.
     """
 
     model_config = ConfigDict(extra="allow")

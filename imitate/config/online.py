@@ -20,15 +20,15 @@ class UntilConfig(Section):
     """Condition under which a stage ends, checked after each evaluation. All limits that are set must be reached."""
 
     success_rate: float | None = Field(
-        None, ge=0, le=1, description="Smallest success rate of the evaluation."
+        None, ge=0, le=1, description="Success rate that the evaluation must reach."
     )
     mean_return: float | None = Field(
         None,
-        description="Smallest mean return of the evaluation; with several agents, the smallest mean of the "
-        "sum of their returns.",
+        description="Mean return that the evaluation must reach; with several agents, the mean of the sum of their "
+        "returns.",
     )
     min_steps: NonNegativeInt = Field(
-        0, description="Smallest number of environment steps since the stage began."
+        0, description="Number of environment steps that the stage must last."
     )
 
     @property

@@ -11,7 +11,7 @@ THEIR_OUTPUT = re.compile(r"\.\./\w+_trained_models")
 
 
 def trainable_template(config: Config) -> tuple[Config, list[str]]:
-    """Change the values of a robomimic template with which it cannot be trained; describe each change in a line.
+    """Change values of a robomimic template that would prevent its training, and describe each change in a line.
 
     A template is recognized by its ``train.output_dir``. Other configurations are returned unchanged.
     """
@@ -89,7 +89,7 @@ def _data_problems(config: Config) -> list[str]:
         "train.num_epochs": train.num_epochs,
     }
     problems += [
-        f"{key}: is null, which follows from demonstrations, but train.online.enabled is true: write a number"
+        f"{key}: null needs demonstrations to compute the value, but train.online.enabled is true: write a number"
         for key, value in from_demos.items()
         if value is None and train.online.enabled
     ]
@@ -112,7 +112,7 @@ def _measurement_problems(config: Config) -> list[str]:
     if experiment.save.on_best_validation and not experiment.validate:
         problems.append(
             "experiment.save.on_best_validation: is true, but experiment.validate is false: "
-            "set both or none"
+            "set both to true, or both to false"
         )
     if experiment.early_stopping.enabled:
         metric = experiment.early_stopping.metric

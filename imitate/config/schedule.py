@@ -39,7 +39,7 @@ class Schedule:
     points: tuple[tuple[float, float], ...]
 
     def at(self, progress: float) -> float:
-        """Return the value at a progress; before the first point, its value, after the last point, its value."""
+        """Return the value at ``progress``; before the first and after the last point, the value of that point."""
         before = self.points[0]
         for point in self.points:
             if progress < point[0]:
@@ -153,7 +153,7 @@ def misplaced(config: BaseModel) -> list[str]:
             )
         elif not place.path.startswith(("algo.", "train.online.prioritized.")):
             problems.append(
-                f"{place.path}: a schedule changes numbers of algo and train.online.prioritized alone: give a number"
+                f"{place.path}: only numbers in algo and train.online.prioritized can have a schedule: give a number"
             )
     return problems
 

@@ -291,7 +291,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "experiment.validate",
-        "the validation loss of stochastic policies was that of acting, with noise 1e-4; here it has the learned noise",
+        "validation loss of stochastic policies with the small noise of acting, 1e-4; here with the learned noise",
         _set,
     ),
     Difference("experiment.keep_all_videos", "ignored; used here", _set),
@@ -403,7 +403,7 @@ def _meaning(path: str, known: list[Key]) -> str:
         pattern = re.escape(key.path).replace("<name>", "[^.]+")
         if re.fullmatch(rf"{pattern}(\..+)?", path):
             return key.meaning
-    return "means nothing, dropped"
+    return "has no effect, dropped"
 
 
 def _difference(path: str, value: object, config: Config) -> str:

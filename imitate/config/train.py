@@ -45,7 +45,7 @@ class DatasetConfig(Section):
         "train.hdf5_filter_key.",
     )
     demo_limit: PositiveInt | None = Field(
-        None, description="Train only on the first demos, at most this number; null for all."
+        None, description="Train only on the first demos, this many at most; null for all."
     )
     weight: NonNegativeFloat = Field(
         1.0,

@@ -1,7 +1,7 @@
-"""Workers that process items: one policy of retries, limits and order for all multi-process work.
+"""Workers that process items, with the same retries, time limits and order of results for all multi-process work.
 
-:class:`Crew` is the policy, written once. A :class:`~imitate.crew.backend.Backend` is the place where its workers run,
-by default processes on this machine (:class:`~imitate.crew.local.LocalBackend`).
+:class:`Crew` hands out the items and collects the results. A :class:`~imitate.crew.backend.Backend` is the place where
+its workers run, by default processes on this machine (:class:`~imitate.crew.local.LocalBackend`).
 """
 
 from imitate.crew.backend import CancelledError, Limits, Lost, Reports

@@ -8,7 +8,7 @@ from imitate.errors import UserError
 from imitate.system.processes import STEP_TIMEOUT_S
 
 POLL_S = 0.5
-"""Longest time between two checks of the workers, in seconds, which is the accuracy of limits."""
+"""Longest time between two checks of the workers, in seconds; time limits are kept with this accuracy."""
 
 
 class CancelledError(Exception):

@@ -74,9 +74,9 @@ class Crew(Generic[Item, Result]):
     """Up to ``workers`` workers, started when first needed and kept until the end; a context manager.
 
     A worker has one item at a time. An item whose worker dies or hangs is retried in a new worker. If the new worker is
-    also lost, the result of the item is a :class:`Lost`, and the other items continue. An exception of the work is not
-    retried, because it would be raised again. Results do not depend on the number of workers, as long as the work
-    remembers nothing from item to item.
+    also lost, the result of the item is a :class:`Lost`, and the other items continue. An item whose work raises an
+    exception is not retried, because the exception would be raised again. Results do not depend on the number of
+    workers, as long as the work remembers nothing from item to item.
 
     Args:
         prepare: called once in each worker, with :class:`Reports`; returns the function from an item to its result.

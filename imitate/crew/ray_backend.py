@@ -59,8 +59,8 @@ class Origin:
         name: name of the workers' processes.
         threads: number of threads that a worker's libraries may use.
         version: version of this package in the owner process.
-        paths: module search path of the owner process; a node uses the folders that it has too.
-        folder: working folder of the owner process; a node uses it if it has it too.
+        paths: module search path of the owner process; a node uses the folders that exist on it.
+        folder: working folder of the owner process; used on nodes on which it exists.
         environ: environment variables of the owner process that :data:`CARRIED` names.
     """
 
@@ -85,7 +85,7 @@ class PackedPrepare:
         return unpickle, (self._data,)
 
     def __call__(self, reports: Any) -> Any:
-        """Raise WorkerError; the method only gives this class the type of a factory."""
+        """Raise TypeError; the method only gives this class the type of a factory."""
         raise TypeError("the factory is packed: call unpickle on its data before it is used")
 
 

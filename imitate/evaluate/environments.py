@@ -93,8 +93,8 @@ def named_robot(text: str, own: Mapping[str, Any] | None = None) -> dict[str, An
     """Return the env_args of ``robot:NAME``.
 
     Args:
-        text: the name; ``robot:sim`` is ``own`` in real time, ``robot:sim:ENV`` another one.
-        own: env_args of the data or of the checkpoint; those of the same robot are returned.
+        text: the name; ``robot:sim`` runs ``own`` in real time, ``robot:sim:ENV`` another environment.
+        own: env_args of the data or of the checkpoint; returned if they describe the same robot.
 
     Raises:
         ConfigError: ``robot:sim`` without an environment.
@@ -134,7 +134,7 @@ def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, An
 
 
 def named_env_of(config: Config, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the env_args of ``--env``, with a configuration's changes, unless those name an environment."""
+    """Return the env_args of ``--env``, with a configuration's changes, unless these name an environment themselves."""
     update = config.experiment.env_meta_update_dict.to_dict()
     named = named_env(text, own)
     if "env_name" in update or "type" in update:
@@ -146,9 +146,9 @@ def with_env(config: Config, text: str, files: DataFiles | None = None) -> Confi
     """Return the configuration of a training that uses the environment ``--env``.
 
     Args:
-        config: with absolute data paths.
+        config: the configuration, with absolute data paths.
         text: see :func:`named_env`.
-        files: its data files; None to open them here and close them at the end.
+        files: the configuration's data files; None to open them here and close them at the end.
     """
     own: Mapping[str, Any] = {}
     rate = None
@@ -192,13 +192,14 @@ def environments(
     """Return the environments of the files with `eval`, with the configuration's changes, each once.
 
     Args:
-        config: with absolute data paths.
+        config: the configuration, with absolute data paths.
         tasks: instructions of a policy that is conditioned on language; each environment is then returned once for
             every instruction in its file that the policy knows.
-        files: its data files; None to open them here and close them at the end.
+        files: the configuration's data files; None to open them here and close them at the end.
 
     Returns:
-        the env_args. If there are several, `key` is a distinct name of each; `lang` is the instruction.
+        the env_args of each environment. If there are several, `key` is a distinct name of each. `lang` is the
+        instruction.
     """
     from imitate.data.shards.data_files import data_files
 
@@ -426,7 +427,7 @@ def trials(
 
 
 def simulated(env_metas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the env_args of the environments that can be made here."""
+    """Return only the env_args of environments whose simulator is supported."""
     return [meta for meta in env_metas if can_be_made(meta)]
 
 

@@ -506,7 +506,7 @@ def goal_of(policy: RolloutPolicy, env: Any) -> Any:
     """Return the goal of this episode, for a policy that takes one.
 
     Raises:
-        EnvError: the environment has none.
+        EnvError: the environment provides no goals.
     """
     if not policy.goal_keys:
         return None

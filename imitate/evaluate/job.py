@@ -50,6 +50,7 @@ class EvaluatedPolicy:
         control_freq: actions per second of its data, or None if unknown.
         rename: new names of observations that are saved in the checkpoint.
         obs_keys: names of its observations.
+        named: named rewards of its training (``algo.rewards``).
     """
 
     path: Path | None
@@ -66,7 +67,7 @@ class EvaluatedPolicy:
 
     @property
     def file(self) -> Path:
-        """The file of a checkpoint."""
+        """Path of the checkpoint."""
         assert self.path is not None
         return self.path
 
@@ -171,11 +172,11 @@ class EvalJob:
         )
 
     def resume(self, earlier: Sequence[EpisodeResult], keep: OnEpisode) -> None:
-        """Take over the episodes of an interrupted job, except those of the video; not in lockstep.
+        """Keep the results of an interrupted job's episodes, except episodes of the video; do nothing in lockstep.
 
         Args:
-            earlier: its episodes.
-            keep: called with each episode that a later job may take over.
+            earlier: results of the interrupted job's episodes.
+            keep: called with each episode that is played, to store it for resuming this job.
         """
         if self.mode == "processes":
             self.earlier = tuple(e for e in earlier if e.index >= self.plan.shown)

@@ -191,7 +191,8 @@ class EvalResult:
     def over_episodes(self) -> Estimate:
         """Mean return of the episodes that were played, with Student's t interval and standard deviation.
 
-        A return that is each episode's success, 0 or 1, has neither: the success rate has an interval.
+        Interval and deviation are None if each return only repeats the episode's success, 0 or 1, because the success
+        rate already has an interval; also if a return is not finite.
         """
         returns = [episode.episode_return for episode in self._played]
         if returns and all(map(math.isfinite, returns)) and not self.repeats_success:

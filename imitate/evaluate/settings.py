@@ -1,4 +1,4 @@
-"""Settings of an evaluation, and the plan of its episodes, which they become for the workers."""
+"""Settings of an evaluation, and the plan of its episodes that workers get."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

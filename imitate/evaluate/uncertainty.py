@@ -31,7 +31,7 @@ class Separation:
         usual, other: number of demos of both kinds.
         usual_steps, other_steps: number of steps of both kinds of demos.
         usual_above, other_above: fractions of the steps above the 95 % quantile of the checkpoint's calibration; None
-            without one.
+            if the checkpoint has no calibration.
     """
 
     measure: str

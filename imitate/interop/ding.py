@@ -8,16 +8,16 @@ Source: ``Policy`` and ``CommandModePolicy`` in ``ding/policy/base_policy.py`` o
     eval.forward({id: obs})          Algo.act(explore=False)
     reset(ids)                       drops the states of these ids
     collect.get_train_sample(steps)  n-step sums, windows of frames, or advantages: ``experience.py``
-    learn.state_dict                 Algo.serialize, exact to the optimizers' moments
+    learn.state_dict                 Algo.serialize, with the optimizers' moments
     command.get_setting_collect      the finished part of the training, for Algo.set_progress
 
 Departures:
 
-* A ``done`` at a time limit (``info["TimeLimit.truncated"]``) is not a terminal, so TD targets bootstrap from its
-state. * ``learn.forward`` makes one update, also for ``ppo`` and ``a2c``; the calling loop makes epochs and
-minibatches. * Actions are in the environment's units, and discrete actions are one-hot; observations are raw. The
-preprocessing of
-  the algorithm converts both.
+* A ``done`` at a time limit (``info["TimeLimit.truncated"]``) is not a terminal, so TD targets bootstrap from the
+  state that the step reaches.
+* ``learn.forward`` makes one update, also for ``ppo`` and ``a2c``; the calling loop makes epochs and minibatches.
+* Actions are in the environment's units, and discrete actions are one-hot; observations are raw. The algorithm's
+  preprocessing converts both.
 * ``import_names`` is refused, because a configuration must not choose the code that runs.
 * Rewards are used as they are given; ``train.reward`` has no effect here.
 """

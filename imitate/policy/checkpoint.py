@@ -18,7 +18,7 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
     provenance       dataset fingerprint, git commit
     versions         of imitate, torch, numpy, python
     rename           {observation name in the environment: the policy's name}; absent if nothing is renamed
-    calibration      values, ascending uncertainties of the policy in demonstrations, and held_out; None without
+    calibration      Calibration.to_dict(): the policy's uncertainties in demonstrations; None without an uncertainty
 """
 
 import io

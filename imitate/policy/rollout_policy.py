@@ -142,7 +142,7 @@ def not_trained(algo_name: str) -> str:
     remedy = (
         "train it with algo.prefix.max_delay, the longest delay in control steps"
         if algo_name in able
-        else f"{' and '.join(able)} can be trained so (algo.prefix.max_delay)"
+        else f"{' and '.join(able)} can be trained in this way (algo.prefix.max_delay)"
     )
     return f"{algo_name} is not trained with planned actions as input (prefix): {remedy}"
 
@@ -414,7 +414,7 @@ class RolloutPolicy:
     def observe(self, reward: ArrayLike) -> None:
         """Give the policy the reward of its last action, or the rewards (B,) of a batch.
 
-        The call is optional. Policies that are conditioned on returns, such as those of ``dt``, subtract the reward
+        The call is optional. Policies that are conditioned on returns, such as ``dt``, subtract the reward
         from their target return, which otherwise stays constant. All other policies ignore the reward.
         """
         if self._state is not None:

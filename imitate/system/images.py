@@ -12,7 +12,7 @@ IMAGE_MODALITIES = ("rgb", "depth")
 
 
 def given_array(value: ArrayLike) -> NDArray[Any]:
-    """Convert a value that a user gives to an array.
+    """Convert a user's value to an array.
 
     Raises:
         ValueError: the value has masked entries, which would become ordinary numbers, or lists of different lengths.

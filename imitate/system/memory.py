@@ -131,7 +131,7 @@ def return_freed_memory() -> None:
 
 
 def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read those of the named arrays that an ``.npz`` file has; nothing is unpickled.
+    """Read the named arrays from an ``.npz`` file, by name; arrays that it lacks are left out. Nothing is unpickled.
 
     Raises:
         DatasetError: an array is larger than its stored data, than compression explains, or than the free memory.

@@ -168,8 +168,8 @@ def _lerobot_dataset(folder: Path) -> Found | None:
     return Found(
         "lerobot-dataset",
         f"a dataset of LeRobot ({info['codebase_version']})",
-        f"train on it with `imitate config init {folder} --out my.json` and `imitate train --config my.json`, or make "
-        f"a file of it with `imitate dataset convert {folder} {folder.resolve().name}.hdf5`",
+        f"train on it with `imitate config init {folder} --out my.json` and `imitate train --config my.json`, or "
+        f"convert it with `imitate dataset convert {folder} {folder.resolve().name}.hdf5`",
     )
 
 
@@ -180,7 +180,7 @@ def _shards(folder: Path) -> Found | None:
         "shards",
         "a folder of shards with an index",
         f"`imitate train --dataset`, `imitate info` and `imitate dataset stats` take it; here name one of its files, "
-        f"or one file of them all by `imitate dataset merge {folder}/*.hdf5 --out NEW.hdf5`",
+        f"or merge all into one file with `imitate dataset merge {folder}/*.hdf5 --out NEW.hdf5`",
     )
 
 
@@ -217,7 +217,7 @@ def _policy_of(config: dict[str, Any]) -> Found | None:
     if kind in LEROBOT_ALGOS:
         advice = (
             "`imitate info`, `eval --agent`, `run`, `serve` and `train --init` take it as a checkpoint; "
-            "`imitate convert-checkpoint FOLDER my.pth --to imitate` makes one of it"
+            "`imitate convert-checkpoint FOLDER my.pth --to imitate` converts it to a checkpoint file"
         )
     else:
         advice = (
@@ -447,7 +447,7 @@ def _parquet(file: Path) -> Found | None:
     return Found(
         "parquet",
         "a table (parquet)",
-        "of LeRobot's datasets name the folder, the one with meta/info.json",
+        "for a LeRobot dataset, name its folder, which contains meta/info.json",
     )
 
 
@@ -462,15 +462,13 @@ def _npz(file: Path) -> Found | None:
     steps = {name: count for name, count in rows.items() if name in _OF_STEPS}
     if len(set(steps.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in steps.items())
-        reason = (
-            f"; its arrays need one row a step each, but they have other numbers of rows ({counts})"
-        )
+        reason = f"; each array needs one row per step, but their numbers of rows differ ({counts})"
     return Found(
         "npz",
         f"an archive of arrays (npz: {held}{' ...' if len(shapes) > _MOST_SHOWN else ''}) of no known layout{reason}",
-        f"read are those of D4RL ({', '.join(_OF_D4RL)}), OGBench ({', '.join(sorted(_OF_OGBENCH))}) and imitation "
-        f"({', '.join(sorted(_OF_IMITATION))}), and a folder with one file for each episode, which is named itself; "
-        "write others with imitate.data.DatasetWriter "
+        f"known layouts are D4RL ({', '.join(_OF_D4RL)}), OGBench ({', '.join(sorted(_OF_OGBENCH))}), imitation "
+        f"({', '.join(sorted(_OF_IMITATION))}), and a folder with one file per episode (name the folder); write "
+        "recordings of another layout with imitate.data.DatasetWriter "
         "(docs/own_data.md#recordings-of-another-layout)",
     )
 

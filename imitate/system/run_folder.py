@@ -15,9 +15,9 @@ from imitate.system.plain_files import check_not_linked, locked
 from imitate.system.plain_files import write_text as write_text
 from imitate.system.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
 
-# Order in which the best checkpoint of a run folder is chosen. Validation loss is a poor measure, so it is last.
 RUNS = Path("runs")
 """Default folder of all runs."""
+# Order in which the best checkpoint of a run folder is chosen. Validation loss is a poor measure, so it is last.
 BEST_FIRST = ("best.pth", "best_return.pth", "last.pth", "best_valid.pth")
 
 

@@ -78,7 +78,7 @@ class ProgressBar(tqdm):  # type: ignore[misc]
 
 
 class DownloadBar(ProgressBar):
-    """Return a progress bar in bytes, which is shown only on a terminal."""
+    """Progress bar in bytes, which is shown only on a terminal."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(desc=name, unit="B", unit_scale=True, **{"disable": None, **options})

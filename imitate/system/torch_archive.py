@@ -67,7 +67,7 @@ def wrong_call(pickled: bytes) -> str | None:
                 known = module.partition(".")[0] in _ALLOWED
                 return f"it calls {function}, which no checkpoint does" if known else None
             if not isinstance(given, tuple):
-                return f"it calls {function} with what is not a tuple"
+                return f"it calls {function} with an argument that is not a tuple"
             if name == "_reconstruct" and given[1:2] != ((0,),):
                 return "it makes an array that is not empty"
             left -= 1 + sum(map(_size, given))

@@ -121,7 +121,7 @@ def trust_file() -> Path:
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
-    """Raise EnvError if env_args contain untrusted names, or arguments that are not a dict, so not checkable."""
+    """Raise EnvError if env_args contain untrusted names, or if their arguments are not a dict."""
     kwargs = env_meta.get("env_kwargs")
     if kwargs and not isinstance(kwargs, Mapping):
         raise EnvError(f"env_args['env_kwargs'] is a {type(kwargs).__name__}; expected a dict")
@@ -313,15 +313,10 @@ def refuse(env_name: str, missing: list[Named]) -> None:
             f"{env_name}: a file names the module '{name}', and importing the module would run its "
             f"code; if you trust it, add {options}, {listed}"
         )
-    what, why = f"the {first.kind} in {first.where} be", "and making it would run its code"
+    what = f"names the {first.kind} '{name}' in {first.where}, and making it would run its code"
     if first.kind == "argument":
-        what, why = (
-            f"{first.where} be",
-            "it is a path or the name of a module, which a file may not choose",
-        )
-    raise EnvError(
-        f"{env_name}: a file lets {what} '{name}', {why}; if you trust it, add {options}, {listed}"
-    )
+        what = f"sets {first.where} to '{name}', a path or the name of a module, which no file may choose"
+    raise EnvError(f"{env_name}: a file {what}; if you trust it, add {options}, {listed}")
 
 
 def _shown(name: str) -> str:

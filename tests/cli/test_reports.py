@@ -224,7 +224,7 @@ to convert     imitate dataset convert l NEW.hdf5
         (
             {"unusual_names": "actions: act"},
             "not said",
-            "\nnames          not LeRobot's own, so taken for actions: act\n" + NEXT,
+            "\nnames          not LeRobot's usual names; read as actions: act\n" + NEXT,
         ),
         ({"pointer": "git lfs", "unusual_names": "x"}, "not said", "\nmissing        git lfs\n"),
     ],
@@ -334,7 +334,7 @@ settings that differ from the default  value
 file           m.pth (4.0 MB)
 algorithm      BC
 parameters     12,345
-networks       acting ones alone: it cannot be resumed
+networks       only those that act: training cannot be resumed
 trained        epoch 3, 1 update
 environment    CartPole-v1 (gymnasium)
 control rate   20 Hz
@@ -352,7 +352,7 @@ instruction    go
 
 observation  shape
 s            3
-q            4 x 5, critics alone see it
+q            4 x 5, seen only by critics
 
 settings that differ from the default  value
 train.num_epochs                       7

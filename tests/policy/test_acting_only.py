@@ -88,7 +88,7 @@ def test_the_command_and_what_cannot_be_done_with_the_copy(tmp_path):
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0 and "acting networks alone: it cannot be resumed" in said.output
     assert copy.stat().st_size < run.last.stat().st_size / 2
-    assert "acting ones alone" in CliRunner().invoke(app, ["info", str(copy)]).output
+    assert "only those that act" in CliRunner().invoke(app, ["info", str(copy)]).output
     with pytest.raises(CheckpointError, match="take the checkpoint from which it was made, or"):
         train(run.config, quiet=True, overrides=[f"experiment.ckpt_path={copy}"])
     copy.rename(run.last)

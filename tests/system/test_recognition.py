@@ -127,7 +127,7 @@ def test_words(world, monkeypatch):
     monkeypatch.chdir(world)
     assert diagnosis("lr") == (
         "lr: is a dataset of LeRobot (v3.0): train on it with `imitate config init lr --out my.json` and "
-        "`imitate train --config my.json`, or make a file of it with `imitate dataset convert lr lr.hdf5`"
+        "`imitate train --config my.json`, or convert it with `imitate dataset convert lr lr.hdf5`"
     )
     assert "name the folder, such as `imitate info lr`" in diagnosis("lr/meta/info.json")
     assert diagnosis("act").startswith(
@@ -185,7 +185,7 @@ info buffer.pkl | is a replay buffer of Stable-Baselines3
 info own.pkl | is a pickle of Python objects
 info void | layout of LeRobot's datasets, but its 'meta/info.json' is empty: download
 dataset doctor clone | 'meta/info.json' is a pointer of Git LFS instead of the file itself: fetch
-info arrays.npz | (npz: observations (9, 4), actions (8, 2)) of no known layout; its arrays need one row a step each
+info arrays.npz | (npz: observations (9, 4), actions (8, 2)) of no known layout; each array needs one row per step
 info lfs.pth | is a pointer of Git LFS instead of the file itself: fetch the content with `git lfs pull`
 dataset stats lfs.hdf5 | is a pointer of Git LFS
 dataset stats episodes | is a folder whose 'episode_0.hdf5' is a pointer of Git LFS instead of the file itself: fetch

@@ -112,7 +112,7 @@ def lay_out(report: Report) -> Iterator[str]:
             ("algorithm", report["variant"]),
             ("parameters", f"{report['parameters']:,}"),
             *(
-                [("networks", "acting ones alone: it cannot be resumed")]
+                [("networks", "only those that act: training cannot be resumed")]
                 if report["acting_only"]
                 else []
             ),
@@ -157,7 +157,7 @@ def lay_out(report: Report) -> Iterator[str]:
 
 def _seen_words(report: Report, key: str) -> str:
     words = shape_words(report["obs_shapes"][key])
-    return f"{words}, critics alone see it" if key in report["critic_keys"] else words
+    return f"{words}, seen only by critics" if key in report["critic_keys"] else words
 
 
 def decision_ms(algo: Algo) -> float | None:

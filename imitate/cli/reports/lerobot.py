@@ -125,7 +125,7 @@ def lay_out(report: Report) -> Iterator[str]:
         return
     if report["unusual_names"]:
         yield ""
-        yield f"names          not LeRobot's own, so taken for {report['unusual_names']}"
+        yield f"names          not LeRobot's usual names; read as {report['unusual_names']}"
     yield ""
     yield f"to train       imitate config init {report['path']} --out my.json; imitate train --config my.json"
     yield f"to convert     imitate dataset convert {report['path']} NEW.hdf5"

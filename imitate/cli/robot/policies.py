@@ -59,8 +59,7 @@ UnlikeTraining = Annotated[
     bool,
     typer.Option(
         "--unlike-training",
-        help="Move the robot although its observations or actions differ from those of the "
-        "training.",
+        help="Move the robot even if its observations or actions differ from the training data.",
     ),
 ]
 Timeout = Annotated[
@@ -480,7 +479,7 @@ def read_token(path: Path | None) -> str | None:
 class SkilledPolicy:
     """Policy that always gets the same skill, one-hot, as observation ``skill``.
 
-    All attributes that are not defined here are those of ``policy``.
+    Attributes that are not defined here are taken from ``policy``.
 
     Args:
         policy: policy with the interface of :class:`imitate.RolloutPolicy`.

@@ -40,12 +40,12 @@ class RecordingSession:
         episodes: number of episodes in the file at the end.
         steps: largest number of control steps per episode.
         rate_hz: control rate, or None for the robot's own.
-        safety: safety settings: when to hold and when to stop.
+        safety: ``key=value`` pairs of safety settings (when to hold, when to stop).
         lang: instruction that is stored with each episode.
         keys: observation keys to record, or None for all.
         append: true to add episodes to an existing file, also to one that a crash left unfinished.
         overwrite: true to replace a file.
-        raw_images: true to store raw pixels.
+        raw_images: true to store raw pixels instead of JPEG.
         pause_s: seconds between episodes.
         as_json: true to print the summary as JSON, without progress.
     """

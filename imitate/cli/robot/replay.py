@@ -81,8 +81,8 @@ def command(
     """Send the actions of a demonstration to a robot, within its limits.
 
     Arrange the scene as it was at the beginning of the demo. If the robot does
-    not repeat the recorded motion, its actions, rate or limits differ from those of the file: find the cause before
-    training on it.
+    not repeat the recorded motion, its actions, rate or limits differ from the recording's: find the cause before
+    training on the file.
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """

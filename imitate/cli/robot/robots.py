@@ -162,7 +162,7 @@ def robot_of(
 
 
 def _limited(own: ActionLimits, path: Path, any_limits: bool) -> ActionLimits:
-    """Return the robot's limits with those of a file in their place; raise UserError if they are looser."""
+    """Return the robot's limits, replaced by the limits in a file; raise UserError if one of these is looser."""
     limits = replace(own, **_limits_in(path))
     looser = [] if any_limits else limits.looser_than(own)
     if looser:

@@ -7,9 +7,10 @@ underscores in place of the feature's dots. Since 0.4 they are in separate files
 The normalization becomes an offset and a scale, ``(x - offset) / scale``, by the mode that ``normalization_mapping``
 has for the feature's type. Features of other types are not normalized.
 
-    MEAN_STD                       (x - mean) / (std + 1e-8)
-    MIN_MAX, QUANTILES, QUANTILE10 2 (x - low) / (high - low) - 1; low and high are min and max, q01 and q99, q10 and
-    q90
+    MEAN_STD    (x - mean) / (std + 1e-8)
+    MIN_MAX     2 (x - low) / (high - low) - 1, with low = min and high = max
+    QUANTILES   the same with low = q01 and high = q99
+    QUANTILE10  the same with low = q10 and high = q90
 
 A number that is constant in the data (high = low) becomes -1; up to 0.3, 1e-8 is added to every range.
 """

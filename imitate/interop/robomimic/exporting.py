@@ -84,7 +84,7 @@ def _of_algorithm(algo: Algo, release: str) -> Iterator[str]:
         return
     section = algo.algo_config
     if in_networks(section.to_dict()):
-        yield "algo.networks: it builds no networks of a user"
+        yield "algo.networks: it cannot build networks of your own"
     if algo.encoding.shapes("critic"):
         yield "observation.modalities.critic: its critics see what the actor sees"
     if section.get("actor_sees_subgoal", False):
@@ -125,7 +125,7 @@ def _of_diffusion(algo: Algo, section: Any) -> Iterator[str]:
     if section.unet.enabled and different:
         yield f"algo.unet.{different[0]} is {section.unet[different[0]]}: it always builds {UNET[different[0]]}"
     if section.horizon.temporal_ensemble is not None or section.horizon.latency:
-        yield "algo.horizon.temporal_ensemble and latency"
+        yield "algo.horizon.temporal_ensemble and latency: it has neither"
     if section.prefix.max_delay:
         yield "algo.prefix.max_delay: its chunks are not given planned actions"
     if algo.goal_shapes:
@@ -322,10 +322,10 @@ def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
 
 
 def _check_schedule(rate: dict[str, Any]) -> None:
-    """Replace, in place, learning-rate schedules that the release cannot build; it builds them even for acting.
+    """Replace, in place, a learning-rate schedule that robomimic cannot build: it builds schedules even to act.
 
-    A cosine schedule needs ``step_every_batch``, a key that only some of robomimic's algorithms have. For the others
-    the rate becomes constant.
+    A cosine schedule needs ``step_every_batch``, a key that only some of robomimic's algorithms have. For the other
+    algorithms the rate becomes constant.
     """
     if rate.get("scheduler_type") != "cosine":
         return

@@ -1,4 +1,4 @@
-"""Messages as WebSocket frames, with a deadline for every call and without own threads.
+"""Messages as WebSocket frames, with a deadline for every call and without threads of its own.
 
 A message is read and answered in the calling thread, so no other thread must be woken. Data are copied once in each
 direction: sent data go directly to the socket, received data go into a reused buffer. The frames are those of RFC 6455,
@@ -191,7 +191,7 @@ class Channel:
         return self._stream.fileno()
 
     def recv(self, timeout_s: float) -> memoryview | str:
-        """Receive the next message; its bytes are valid until the next call, and those of a large message also later.
+        """Receive the next message; the bytes of a small message are valid only until the next call.
 
         Raises:
             TimeoutError: no message came in time.

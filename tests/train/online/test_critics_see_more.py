@@ -121,7 +121,7 @@ def test_a_policy_of_a_file_neither_asks_for_it_nor_takes_it_along(name, tmp_pat
     policy.start_episode()
     wanted = policy({"place": np.ones(1)})
     assert report_of(path)["critic_keys"] == ["coin"]
-    assert "coin         1, critics alone see it" in info(path).stdout
+    assert "coin         1, seen only by critics" in info(path).stdout
     part = acting_only(ckpt)
     assert not any("critic" in key or "vf" in key for key in part["model"]["nets"])
     alone, _ = policy_from_checkpoint(ckpt_dict=part, device="cpu")
