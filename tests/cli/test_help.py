@@ -76,5 +76,7 @@ def test_summaries_of_the_top_level_fit_one_line():
 
 def test_tables_in_help_keep_their_lines():
     lines = help_of("check-algo").splitlines()
-    assert "  observations  the environment gives those of the configuration" in lines
+    assert (
+        "  observations  the environment has the observations that the configuration names" in lines
+    )
     assert "  weights       weights with a gradient change" in lines

@@ -50,7 +50,12 @@ def test_values_are_linear_between_points(points, values):
         ("sac", "algo.target_tau", by((0, 0.5), (0.5, 3.0), (1, 0.1)), "got 3.0, wanted a number"),
         ("sac", "algo.n_step", by((0, 1), (1, 3)), "n_step: is read once, .* give a plain value"),
         ("sac", "algo.actor.layer_dims", by((0, 1)), "layer_dims: is read once"),
-        ("sac", "train.online.update_ratio", by((0, 1.0)), "only numbers in algo and train.online.prioritized"),
+        (
+            "sac",
+            "train.online.update_ratio",
+            by((0, 1.0)),
+            "only numbers in algo and train.online.prioritized",
+        ),
         (
             "sac",
             "algo.optim_params.critic.learning_rate.initial",
