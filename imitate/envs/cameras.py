@@ -175,7 +175,7 @@ def check_camera(env: Any, name: str) -> None:
 
 
 def observe(env: Any, camera: Camera) -> Obs:
-    """Render a camera of a robosuite environment: its observations under the names of :attr:`Camera.keys`."""
+    """Render a camera of a robosuite environment; return its observations by the keys of :attr:`Camera.keys`."""
     check_camera(env, camera.name)
     env.sim._render_context_offscreen.gl_ctx.make_current()  # another context may be current
     view = {"height": camera.height, "width": camera.width, "camera_name": camera.name}

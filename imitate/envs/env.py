@@ -28,10 +28,10 @@ class Env(Protocol):
     action_high: Array
 
     def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode. The same seed always gives the same initial state."""
+        """Start an episode; return observation and info. The same seed always gives the same initial state."""
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action (action_dim,): observation, reward, terminated, truncated, info.
+        """Apply one action (action_dim,); return observation, reward, terminated, truncated and info.
 
         ``info["success"]`` is true if the task is solved in the new state; if the key is missing, success is unknown.
         """
@@ -187,12 +187,12 @@ class OneAgent:
     def reset(
         self, *, seed: int | None = None
     ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]]:
-        """Start an episode."""
+        """Start an episode; return a list with the observation, and info."""
         obs, info = self._env.reset(seed=seed)
         return [obs], info
 
     def step(self, actions: Array) -> list[Outcome | None]:
-        """Apply one action (1, A)."""
+        """Apply one action (1, A); return a list with the outcome."""
         return [self._env.step(actions[0])]
 
     def close(self) -> None:

@@ -196,14 +196,14 @@ class GymnasiumEnv:
     # ------------------------------------------------------------------ episodes
 
     def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode."""
+        """Start an episode; return observation and info, which contains ``success``."""
         raw, info = self._env.reset(seed=seed)
         self._info = dict(info)
         self._goal = self._info.get("goal")
         return self._seen.observe(raw, self._info), self._with_success()
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action."""
+        """Apply one action; return observation, reward, terminated, truncated and info, which contains ``success``."""
         raw, reward, terminated, truncated, info = self._env.step(self._actions.native(action))
         if not isinstance(terminated, bool | np.bool_) and math.prod(np.shape(terminated)) > 1:
             raise EnvError(

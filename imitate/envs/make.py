@@ -51,19 +51,19 @@ class Wrapper:
         return obs
 
     def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode."""
+        """Start an episode; return observation and info."""
         obs, info = self._env.reset(seed=seed)
         self._begin(seed)
         return self._seen(obs), info
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Restore a state of the inner environment and start an episode from it."""
+        """Restore a state of the inner environment, start an episode from it, and return the observation."""
         obs = self._env.reset_to(state)
         self._begin(None)
         return self._seen(obs)
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action."""
+        """Apply one action; return observation, reward, terminated, truncated and info."""
         obs, reward, terminated, truncated, info = self._env.step(action)
         return self._seen(obs), reward, terminated, truncated, info
 

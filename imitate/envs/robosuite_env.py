@@ -170,7 +170,7 @@ _CAMERA_KWARGS = frozenset(
 
 
 def import_robosuite() -> Any:
-    """Import robosuite without its start-up warnings and without the MUJOCO_GL that it sets on import.
+    """Import robosuite without its start-up warnings; the value of MUJOCO_GL that it sets on import is undone.
 
     Raises:
         EnvError: robosuite, or the library named by MUJOCO_GL, is not installed.

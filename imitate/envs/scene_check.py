@@ -36,7 +36,7 @@ def check_scene(xml: str, env_name: str, folder: Path, own: Callable[[], str]) -
         own: function that returns the environment's own scene; the folders of the files in it are allowed, too.
 
     Raises:
-        EnvError: the scene is not allowed. Files whose paths the user trusts are no reason.
+        EnvError: the scene is not allowed. Files at paths that the user trusts are always allowed.
     """
     root = _parsed(xml, env_name)
     for element in root.iter():

@@ -56,13 +56,13 @@ class AsGymnasium(gymnasium.Env[Any, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode."""
+        """Start an episode; return observation and info."""
         super().reset(seed=seed)
         self._steps = 0
         return self.env.reset(seed=seed)
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action."""
+        """Apply one action; return observation, reward, terminated, truncated and info."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
         if self._max_episode_steps is not None and self._steps >= self._max_episode_steps:

@@ -29,7 +29,7 @@ def choose_device(train: Any) -> tuple[torch.device, str]:
 
 
 def with_precision(config: Config, device: torch.device) -> Config:
-    """Replace the precision ``auto`` in a configuration by bf16 if it is possible, else by fp32."""
+    """Return the configuration with the precision ``auto`` replaced by bf16 if that is possible, else by fp32."""
     if config.train.precision != "auto":
         return config
     return config.with_overrides({"train.precision": precisions(config, device)[-1]})

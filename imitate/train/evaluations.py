@@ -89,7 +89,7 @@ class BackgroundEvaluations:
         return {r.epoch for r in (self._running, self._waiting) if r is not None}
 
     def request(self, request: EvalRequest) -> EvalRequest | None:
-        """Start an evaluation or queue it; return the queued request that it replaces, if any."""
+        """Start an evaluation or queue it; return the queued request that it replaces, or None."""
         if self._running is None:
             self._start(request)
             return None
@@ -97,7 +97,7 @@ class BackgroundEvaluations:
         return left_out
 
     def collect(self, timeout_s: float = 0.0) -> EvalOutcome | None:
-        """Return a finished evaluation, if one ends within ``timeout_s``, and start the queued one."""
+        """Return a finished evaluation and start the queued one, or return None if none ends within ``timeout_s``."""
         if self._running is None:
             return None
         try:
@@ -119,7 +119,7 @@ class BackgroundEvaluations:
 
 
 def attempt(evaluate: Evaluate, request: EvalRequest) -> EvalOutcome:
-    """Run one evaluation; a failure becomes an outcome, because training continues without it."""
+    """Run one evaluation; return a failure as an outcome with ``error``, because training continues without it."""
     start = time.perf_counter()
     results: tuple[EvalResult, ...] = ()
     error: str | None = None
@@ -198,7 +198,7 @@ class Rollouts:
 
     @property
     def shared_workers(self) -> int:
-        """Return the number of workers during training, which itself needs one core."""
+        """Number of evaluation workers during training, which itself needs one core; 0 for none in the background."""
         if not (self._settings.enabled and self._background):
             return 0
         if self._settings.num_workers is not None:
@@ -452,7 +452,7 @@ class Calibrator:
 
 
 def calibrator_of(setup: Setup) -> Calibrator | None:
-    """Return the calibrator of a run: on held-out demonstrations, else on those of the training.
+    """Return the calibrator of a run, on held-out demonstrations or, without any, on training demonstrations.
 
     None if the policy has no uncertainty, or learns without demonstrations or from a stream of them.
     """

@@ -97,7 +97,7 @@ def first_config(
         images: ``all``, ``none``, or keys of images, separated by commas.
         image_size: (height, width) to which a step ``resize`` scales all images, or None to keep their sizes.
         skip_incomplete: train on the demos that have all images, if others lack some.
-        toolkit: ``lerobot`` for keys with which LeRobot can take the policy back as its own, or None.
+        toolkit: ``lerobot`` to name the keys so that LeRobot can load the trained policy as its own, or None.
 
     Raises:
         UserError: the file cannot be used, there is no such algorithm or image, or LeRobot has no such policy.
@@ -240,7 +240,7 @@ def _action_range(file: DatasetFile, demos: Sequence[str]) -> tuple[float, float
 
 
 def _check_shapes(file: DatasetFile, demos: Sequence[str], keys: Sequence[str]) -> None:
-    """Raise DatasetError if the actions or a vector of two demos differ in the shape of a step."""
+    """Raise DatasetError if the actions, or a vector observation, of two demos have different shapes per step."""
     for name in ("actions", *(f"obs/{key}" for key in keys)):
         shapes = {file.shape(demo, name)[1:]: demo for demo in demos if file.has(demo, name)}
         if len(shapes) > 1:
@@ -279,7 +279,7 @@ def _data_words(contents: _Contents, validates: bool) -> str:
 
 
 def _vectors(contents: _Contents, with_images: bool) -> tuple[list[str], str]:
-    """Choose the vector keys: all of them, or for robosuite those that robomimic uses.
+    """Return the chosen vector keys, and a text about the choice: all keys, or for robosuite those of robomimic.
 
     With images, robosuite's object poses are left out.
     """

@@ -205,7 +205,7 @@ def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def refuse_memory(algo: Algo, path: Path) -> str | None:
-    """Refuse a policy with memory; return a warning if it executes chunks, because it is evaluated step by step.
+    """Refuse a policy with memory; return a warning if it executes chunks, else None.
 
     Raises:
         CheckpointError: the policy has memory or goals, so a single state does not determine its action.

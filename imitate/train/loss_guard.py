@@ -59,7 +59,7 @@ class LossGuard:
         self._high = 0
 
     def add(self, step: int, info: Mapping[str, Any], index: Any) -> BadLoss | None:
-        """Add the losses in a step's ``info``, with the sample numbers of its batch; return a bad loss if one is found.
+        """Add the losses in a step's ``info``, with the sample numbers of its batch; return a bad loss, or None.
 
         The bad loss may be of an earlier step, because losses on an accelerator are checked in blocks.
         """
@@ -71,7 +71,7 @@ class LossGuard:
         return self.check() if len(self._waiting) >= self._block else None
 
     def check(self) -> BadLoss | None:
-        """Check the losses that were not read yet, in one transfer; to be called before every save."""
+        """Check the losses not read yet, in one transfer; return a bad loss, or None. Call it before every save."""
         waiting, self._waiting = self._waiting, []
         numbers = self._read([x for _, losses, norms, _ in waiting for x in (*losses, *norms)])
         for step, losses, norms, index in waiting:

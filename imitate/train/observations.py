@@ -1,4 +1,4 @@
-"""Observations of demonstration files by modality, and their comparison with those of a configuration.
+"""Observations of demonstration files by modality, and comparison with those that a configuration names.
 
 They replace ``"auto"`` in ``observation.modalities``, and missing observations are refused before networks are built.
 """
@@ -107,7 +107,7 @@ def _modality(key: str, shape: Shape, dtype: np.dtype) -> str | None:  # type: i
 
 
 def with_observations(config: Config, files: DataFiles | None = None) -> Config:
-    """Replace ``"auto"`` in a configuration by the observation keys of its files; those of an environment come later.
+    """Replace ``"auto"`` in a configuration by the observation keys of its files; keys of an environment come later.
 
     Args:
         config: configuration with located data, or without data.
@@ -131,7 +131,7 @@ def with_observations(config: Config, files: DataFiles | None = None) -> Config:
 
 
 def with_auto(config: Config, found: FileObservations) -> Config:
-    """Replace ``"auto"`` in a configuration by keys of the observations found."""
+    """Return the configuration with ``"auto"`` replaced by keys of the observations found."""
     lists = dict(_key_lists(config.observation, "observation"))
     values: dict[str, Any] = {}
     for path, keys in lists.items():
@@ -214,6 +214,6 @@ def _refuse_missing(config: Config, found: FileObservations) -> None:
 
 
 def _renamed(missing: list[str], have: list[str]) -> str:
-    """Return an observation of the file and the missing observation that it may be, as arguments of ``rename-key``."""
+    """Return arguments of ``rename-key``: the file's observation that may be the missing one, and the latter's name."""
     alike = [key for key in have if ("image" in key) == ("image" in missing[0])] or have
     return f"obs/{alike[0] if alike else 'NAME'} obs/{missing[0]}"

@@ -464,7 +464,7 @@ class Run:
             raise TrainingError(f"{words}. {kept}. {self._source.advice}")
         if before.rollbacks >= MAX_ROLLBACKS:
             raise TrainingError(
-                f"{words}. Rolled back {MAX_ROLLBACKS} times already; {last} is good"
+                f"{words}. Rolled back {MAX_ROLLBACKS} times already; the weights in {last} are good"
             )
         self._restore(load_checkpoint(last))
         self._bad = None

@@ -147,7 +147,7 @@ def load_overridden(
 
     Args:
         source: configuration, see :func:`imitate.config.load_config`.
-        overrides: ``"a.b=value"``, overrides, applied in order.
+        overrides: texts ``"a.b=value"``, applied in order.
         dataset: demonstrations that will replace ``train.data``, or None.
         output_dir: folder that will replace ``train.output_dir``, or None.
         grid: dotted keys of ``source`` that a sweep has set.

@@ -80,12 +80,12 @@ class History:
 
     @property
     def evaluation_s(self) -> float:
-        """Return the wall-clock seconds of all evaluations, also of those before a resumption."""
+        """Wall-clock seconds of all evaluations, including those before a resumption."""
         return sum(float(record.get("Timing/Rollout_s") or 0) for record in self.rollouts.values())
 
     @property
     def stop_reason(self) -> str | None:
-        """Return the reason to stop training now, if there is one."""
+        """Reason to stop training now (early stopping), or None."""
         settings = self.early_stopping
         if not settings.enabled:
             return None

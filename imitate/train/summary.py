@@ -194,7 +194,7 @@ def recommended(kept: list[KeptCheckpoint]) -> KeptCheckpoint | None:
 
 
 def caution(kept: list[KeptCheckpoint]) -> str | None:
-    """Return a caution if the checkpoints were not compared in episodes of the environment."""
+    """Return a caution if no evaluation in an environment has compared the checkpoints, else None."""
     chosen = recommended(kept)
     if chosen is None or chosen.name != "last.pth":
         return None

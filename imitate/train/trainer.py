@@ -294,7 +294,7 @@ def _resolved(
     env: str | None,
     files: DataFiles,
 ) -> Config:
-    """Resolve the configuration of a new run and apply ``--env``."""
+    """Return the resolved configuration of a new run, with ``--env`` applied."""
     config = resolve(config, dataset, output_dir, files)
     # The user named this configuration. That of a resumed run is a file in the run folder, and is not trusted.
     trust_named(config, env)
@@ -302,7 +302,10 @@ def _resolved(
 
 
 def threads_of(config: Config, device: torch.device, shared_workers: int) -> int | None:
-    """Return the number of torch threads: as configured, otherwise the cores that evaluation workers leave free."""
+    """Return the number of torch threads: as configured, or the cores that evaluation workers leave free.
+
+    None keeps torch's number, on a GPU or without such workers.
+    """
     if config.train.num_threads is not None:
         return config.train.num_threads
     if device.type != "cpu" or shared_workers == 0:

@@ -68,7 +68,7 @@ class TrainingData:
 
     Attributes:
         files: parts of demonstration files.
-        observations: shape of one step of each.
+        observations: shape of one step by observation key.
         weights: number of weights of the network.
         constant: by normalized key, the dimensions that do not vary and are therefore shifted to 0, not scaled.
     """
@@ -152,7 +152,7 @@ def choice_warnings(config: Config, data: TrainingData) -> list[str]:
 
 
 def with_filter_key(entry: DatasetConfig, config: Config, files: DataFiles) -> DatasetConfig:
-    """Add the mask ``train`` to a new run's data entry if no demos are chosen and the file has the mask.
+    """Return a new run's data entry, with the mask ``train`` if no demos are chosen and the file has this mask.
 
     The run's configuration then contains the mask, so a run that was begun without it resumes unchanged.
     """

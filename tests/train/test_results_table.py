@@ -39,9 +39,7 @@ def two():
     ]
 
 
-EXPLAINED = (
-    "mean over training seeds (95 % interval: Student's t interval, at least that of the episodes)"
-)
+EXPLAINED = "mean over training seeds (95 % interval: Student's t interval, at least as wide as that of the episodes)"
 
 
 def test_markdown(two):

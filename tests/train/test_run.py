@@ -199,9 +199,7 @@ def test_a_bad_loss_is_rolled_back_three_times(make):
     ) in made.lines()
     worse = make(train={"on_bad_loss": "rollback"})
     worse.source.losses = dict.fromkeys((1, 3, 4, 6), float("nan"))
-    words = (
-        f"step 1 of epoch 1: not finite. Rolled back 3 times already; {worse.folder.last} is good"
-    )
+    words = f"step 1 of epoch 1: not finite. Rolled back 3 times already; the weights in {worse.folder.last} are good"
     with refused(words, error=TrainingError):
         worse.run.loop()
     assert worse.source.asked == [0, 1, 2, 3, 4, 5, 6]

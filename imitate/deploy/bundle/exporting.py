@@ -109,7 +109,7 @@ def export_policy(
 def _bundled(
     policy: RolloutPolicy, environment: Mapping[str, Any], dataset: str | Path | None
 ) -> tuple[Bundle, BundleSpec]:
-    """Assemble the content of the bundle."""
+    """Return the content of the bundle, and the description of its policy."""
     algo, store = policy.algo, ArrayStore()
     if algo.device.type != "cpu":
         raise BundleError(f"the policy is on {algo.device}: load it with device='cpu'")

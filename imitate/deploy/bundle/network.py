@@ -253,7 +253,7 @@ class BundleObservations:
 
     Args:
         observed: shape and modality of each key.
-        stacks: numbers of frames that a caller may stack.
+        stacks: allowed numbers of frames if an observation is given as a stack of frames.
         any_pixels: keys of images whose values are not checked.
         lang_key: key of the instruction, which is given separately and never stacked.
     """
@@ -362,7 +362,7 @@ class Network:
             observed[lang_key] = ObservedKey((self.instructions.size,))
         self._obs = BundleObservations(observed, spec.stacks, spec.any_pixels, lang_key)
         self._goal = BundleObservations(spec.schema.goals, spec.stacks, spec.any_pixels)
-        # Outputs to compute if only the memory of a prediction is used.
+        # Random numbers for predictions of which only the memory is used.
         self.any_noise = NoiseSource(spec.noise, 0).draw()
 
     def observe(

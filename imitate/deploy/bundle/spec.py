@@ -132,7 +132,7 @@ class BundleSpec:
     Attributes:
         schema: observations, goals, actions, limits, rate, instructions.
         frames: number F of observations that a prediction uses.
-        stacks: numbers of frames that a caller may stack.
+        stacks: allowed numbers of frames if an observation is given as a stack of frames.
         any_pixels: keys of images recorded with values outside 0 to 1.
         execution: settings for executing chunks; None for a policy of single actions.
         memory: recurrent state at the beginning of an episode, as references to arrays.

@@ -263,7 +263,10 @@ def _of_begin(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFind
 def _exchange(
     x: NDArray[np.float64], known: Range, std: NDArray[np.float64], odd: NDArray[np.bool_]
 ) -> list[int] | None:
-    """Return an order of dimensions with two swapped, so that an odd value and another one are near their means."""
+    """Return the order of dimensions in which an odd value and another one are swapped and then near their means.
+
+    Returns None if no swap has this effect.
+    """
     for a in np.flatnonzero(odd):
         near = (np.abs(x[a] - known.mean) <= std) & (np.abs(x - known.mean[a]) <= std[a])
         if near.any():
@@ -274,7 +277,7 @@ def _exchange(
 
 
 def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> list[int] | None:
-    """Return for each training dimension the robot's dimension, in an order that makes all values likely, or None."""
+    """Return for each dimension in training the robot's dimension that fits it, or None if not all values fit."""
     likely = (np.abs(x[None] - known.mean[:, None]) <= _NEAR * std[:, None]) & (
         (x[None] >= known.low[:, None]) & (x[None] <= known.high[:, None])
     )

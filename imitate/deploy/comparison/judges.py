@@ -12,8 +12,8 @@ from imitate.errors import UserError
 
 QUIT = "quit"
 _RUNNING = "while running: s success, f failure, 0-9 progress, r redo, . end, then judge, q quit\n"
-_VERDICT = "s success, f failure, r redo; before it, as you like: 0-9 progress, n note; q quit: "
-_STOPPED = "f failure, r redo; before it, as you like: 0-9 progress, n note; q quit: "
+_VERDICT = "s success, f failure, r redo; before it, if you like: 0-9 progress, n note; q quit: "
+_STOPPED = "f failure, r redo; before it, if you like: 0-9 progress, n note; q quit: "
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class RobotJudge:
         return True
 
     def judge(self, ended_by: str, stopped: str) -> Verdict | None:
-        """Return the robot's verdict."""
+        """Return the robot's verdict; a trial in which the control loop stopped the robot is a failure."""
         return Verdict(success=not stopped and bool(solved(self._robot)))
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class PersonJudge:
         self._terminal.close()
 
     def ready(self, start: Start) -> bool:
-        """Wait until the person has restored the scene; a key press saves the overlay again."""
+        """Wait until the person has prepared the scene and presses Enter; return False if the person quits."""
         show(f"{start.words}\n")
         if start.is_set:
             show("  the robot has prepared the scene")
@@ -165,7 +165,7 @@ class PersonJudge:
             show(f"\n  both starts: {path}")
 
     def judge(self, ended_by: str, stopped: str) -> Verdict | None:
-        """Ask the person for a verdict."""
+        """Ask the person for a verdict, unless a key during the trial gave it; return None to quit."""
         if ended_by == QUIT:
             return None
         progress = self._keys.progress
@@ -195,7 +195,7 @@ class PersonJudge:
         return None
 
     def _reason(self) -> str:
-        while not (reason := self._terminal.line("\n  redo, since: ")):
+        while not (reason := self._terminal.line("\n  reason for the redo: ")):
             show("  a redo needs a reason\n")
         return reason
 

@@ -196,7 +196,7 @@ class Exchange(Teleoperator):
         self._changed.notify_all()
 
     def _awaited(self) -> tuple[Vector, float] | None:
-        """Wait for the program's action until the control step is nearly over."""
+        """Return the program's action (A,) and its observation's time, or None if none comes before the step ends."""
         assert self._loop is not None
         until = self._loop.step_ends_s - (1.0 - _SHARE) * self._loop.period_s
         left_s = min(max(until - clock.now(), 0.0), threading.TIMEOUT_MAX)

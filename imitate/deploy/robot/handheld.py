@@ -274,7 +274,7 @@ class Handheld(Teleoperator):
         self._begin()
 
     def guide(self, observation: Observation) -> Guidance:
-        """Return the person's action, or None if the device is at rest."""
+        """Return the person's action, which is None if the device is at rest, and the events of buttons and keys."""
         now = clock.now()
         self._pushes.tick()
         reading = self._source.read()

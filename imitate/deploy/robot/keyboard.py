@@ -64,7 +64,7 @@ class Keyboard(Teleoperator):
             terminal.close()
 
     def guide(self, observation: Observation) -> Guidance:
-        """Return the action of the pressed keys, or None if no key is pressed."""
+        """Return the action of the pressed keys, which is None if no key is pressed, and the events."""
         now = clock.now()
         self._pushes.tick()
         events = set()

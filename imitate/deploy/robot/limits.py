@@ -147,7 +147,7 @@ class ActionLimits:
         self._check_jerk()
         if self.answer not in ("scale", "clip", "refuse"):
             raise UserError(
-                f"answer, to actions beyond the limits, is '{self.answer}'; wanted scale, clip or refuse"
+                f"answer (to actions beyond the limits) is '{self.answer}'; wanted scale, clip or refuse"
             )
 
     def _check_jerk(self) -> None:

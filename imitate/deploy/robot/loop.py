@@ -265,14 +265,13 @@ class _Episode:
         self._refuse_an_end_in_vain()
 
     def _refuse_an_end_in_vain(self) -> None:
-        """Raise an error if the episode's last steps had no action, though for less than ``hold_s``."""
+        """Raise an error if the episode ended after half of ``hold_s`` or more without an action."""
         since = self._unable_since
         held_s = 0.0 if since is None else clock.now() - since
         if held_s >= 0.5 * self._safety.hold_s:
             raise RobotError(
                 f"the episode ended in a fault, without an action for its last {held_s:.1f} s ({self._unable}); the "
-                "robot was "
-                f"stopped ({self._report})"
+                f"robot was stopped ({self._report})"
             )
 
     def _step(self, started: float) -> frozenset[str]:

@@ -385,7 +385,7 @@ class _Commands:
         self._ends = np.minimum(low, action), np.maximum(high, action)
 
     def moved(self, room: Vector) -> NDArray[np.bool_]:
-        """Return (A,) True where the commands have moved by ``room`` (A,)."""
+        """Return (A,) True where the commands have moved by at least ``room`` (A,)."""
         if self._ends is None:
             return np.zeros(len(room), dtype=bool)
         low, high = self._ends
@@ -393,7 +393,7 @@ class _Commands:
         return found
 
     def reached(self, room: Vector) -> NDArray[np.bool_]:
-        """Return (A,) True where relative commands were as large as ``room`` (A,)."""
+        """Return (A,) True where relative commands were at least as large as ``room`` (A,)."""
         if self._ends is None:
             return np.zeros(len(room), dtype=bool)
         low, high = self._ends
@@ -401,7 +401,7 @@ class _Commands:
         return found
 
     def crossed(self, pose: Vector, room: Vector) -> NDArray[np.bool_]:
-        """Return (A,) True where the commands were on both sides of a position by ``room`` (A,)."""
+        """Return (A,) True where the commands were on both sides of a position, at least ``room`` (A,) away from it."""
         if self._ends is None:
             return np.zeros(len(pose), dtype=bool)
         low, high = self._ends

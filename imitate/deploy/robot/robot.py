@@ -131,9 +131,9 @@ class Robot(ABC):
         return None
 
     def reset_to(self, start: int) -> Observation | None:
-        """Reset robot and scene to the initial state with the number ``start``, if possible.
+        """Reset robot and scene to the initial state with the number ``start``; the same number gives the same state.
 
-        The same number gives the same state. By default this calls :meth:`reset`, and a person restores the scene.
+        Returns the observation, or None if a person must restore the scene. By default this calls :meth:`reset`.
         """
         return self.reset()
 

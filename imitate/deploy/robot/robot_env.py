@@ -205,7 +205,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         return self._obs(), self._info(outcome)
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Execute an action; return the observation a control period later.
+        """Execute an action; return gymnasium's five values, with the observation a control period later.
 
         Raises:
             RobotError: it was not safe to continue; the robot was stopped.

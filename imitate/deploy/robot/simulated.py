@@ -356,7 +356,7 @@ class ExpertTeleoperator(Teleoperator):
         self._robot = robot
 
     def guide(self, observation: Observation) -> Guidance:
-        """Return the expert's action, or None while only the policy acts, and ``success`` or ``failure`` at the end."""
+        """Return the expert's action (None while only the policy acts), and at the end ``success`` or ``failure``."""
         if self._robot is None:
             raise UserError("the expert is not connected to a robot")
         self._steps += 1

@@ -411,7 +411,7 @@ class RemotePolicy:
     def _exchange(
         self, connection: Channel, kind: str, message: Mapping[str, Any], deadline: float
     ) -> dict[str, Any]:
-        """Send a request and wait for the reply with its number; replies to earlier requests are skipped."""
+        """Send a request and return the reply with its number; replies to earlier requests are skipped."""
         self._number += 1
         header = {"kind": kind, "id": self._number, "t": clock.now()}
         self._send(connection, {HEADER: header, **message}, deadline)

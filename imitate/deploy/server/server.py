@@ -215,7 +215,10 @@ class PolicyServer:
             self.budget.leave(channel)
 
     def _admitted(self, handshake: Handshake) -> Channel | None:
-        """Answer ``/healthz``; refuse clients without the token, or beyond the limit on sessions; admit others."""
+        """Answer ``/healthz``; refuse clients without the token, or beyond the limit on sessions; admit others.
+
+        Returns the channel of an admitted client, otherwise None.
+        """
         if handshake.request.path == "/healthz":
             handshake.answer(200, "OK\n")
             return None

@@ -68,7 +68,7 @@ class Arm:
         return self._data.xpos[self._body] + axes @ _TIP_M, axes
 
     def go(self, tip: Array, axes: Array) -> Array:
-        """Move the command (6,) one step towards a pose."""
+        """Return the command (6,), moved one step towards a pose."""
         way = tip - self.tip
         self.tip = self.tip + way * min(1.0, _STEP_M / max(float(np.linalg.norm(way)), 1e-9))
         turn = self._angles(self.tip, axes) - self.command

@@ -5,7 +5,7 @@ pauses. ``worse`` is quick but careless: it grasps beside the object, lets it sl
 end or at the time limit. ``noise`` moves at random, without a goal.
 
 Unlike an expert, these demonstrators remember their aim and their tries. So a policy that imitates them cannot observe
-everything on which their choices depend, as in demonstrations of people.
+everything on which their choices depend, as with demonstrations by people.
 
 `HumanLike` behaves like a person: timed waits, hesitation, overshooting, missed grasps, an unsteady hand. An
 expert is a function of the current observation, but a person is not: they wait before they act, look again
@@ -284,7 +284,7 @@ class HumanLike(Demonstrator):
             self._waiting = self._length(habits.pause_steps)
 
     def _arrive(self, wanted: Array) -> bool:
-        """Overshoot the target sometimes, when the motion towards it ends."""
+        """Return True if an overshoot begins, which sometimes happens when the motion towards a target ends."""
         fastest = min(1.0, self.expert.style.speed * self.expert.pace)
         sideways = wanted[self._motion[:, :2]]
         speed = float(np.linalg.norm(sideways, axis=1).max()) / fastest

@@ -144,7 +144,7 @@ class Expert(ABC):
         yaw: float = 0.0,
         posture: Array | None = None,
     ) -> Array:
-        """Move towards a point ``displacement`` (3,) metres away.
+        """Return the action that moves the gripper towards a point ``displacement`` (3,) metres away.
 
         Args:
             obs: the observation.
@@ -168,7 +168,7 @@ class Expert(ABC):
     def approach(
         self, obs: Obs, to_object: Array, *, yaw: float = 0.0, posture: Array | None = None
     ) -> Array:
-        """Descend to an object within a funnel: the larger the sideways distance, the higher the gripper stays."""
+        """Return the action that descends to an object; the gripper stays higher the farther it is to the side."""
         sideways = float(np.linalg.norm(to_object[:2]))
         height = float(np.clip(self.steepness * (sideways - self.slack_m), 0.0, self.style.hover_m))
         bend = self.style.detour_m * min(1.0, max(0.0, sideways - 0.03) / 0.05)

@@ -106,7 +106,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         return self._observe(vector), {"success": False}
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Apply one action (4,)."""
+        """Apply one action (4,); return observation, reward, terminated (always false), truncated and info."""
         vector, shaped, _, truncated, info = self.inner.step(np.clip(action, -1.0, 1.0))
         success = bool(info["success"])
         reward = float(shaped) if self._shaped else float(success)

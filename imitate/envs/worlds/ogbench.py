@@ -159,7 +159,7 @@ class OGBenchEnv(gymnasium.Env[Array, Array]):
         return obs.astype(np.float32), {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Apply one action."""
+        """Apply one action (5,); return observation, reward, terminated, truncated and info."""
         self._steps += 1
         if self._player is None:
             obs, reward, terminated, _, self._info = self.inner.step(action)
@@ -253,7 +253,7 @@ class _Player:
         }
 
     def reset(self, seed: int | None) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode."""
+        """Begin an episode; return observation and info."""
         if seed is not None:
             np.random.seed(seed % 2**32)  # noqa: NPY002 - the oracles draw from this generator
         self._obs, self._info = self.env.reset(seed=seed)

@@ -219,12 +219,12 @@ class SpeedLimit(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode."""
+        """Begin an episode; the observation is a random number."""
         super().reset(seed=seed)
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Move."""
+        """Move at a speed (1,): it is the reward, and its square the cost."""
         speed = float(np.clip(action[0], -1.0, 1.0))
         return self._observe(), speed, False, False, {"cost": speed * speed}
 

@@ -209,7 +209,8 @@ class _Work:
         more = ", ".join(config.observation.modality_of("critic"))
         if more:
             raise ConfigError(
-                f"observation.modalities.critic lists {more}, but rounds record what the policy sees: leave it empty"
+                f"observation.modalities.critic lists {more}, but rounds record only the policy's observations: "
+                "leave it empty"
             )
         self._config, self._plan, self._folder, self._init = config, plan, folder, init
         self._env_meta, self._labels_all = env_meta, labels_all

@@ -147,7 +147,7 @@ class Labels:
         _tell(self._expert, seed)
 
     def watch(self, obs: Obs, wanted: Action, rank: float | None = None) -> Word:
-        """Label the step if it is due, and act with probability ``beta``."""
+        """Return a label if one is due, which is executed with probability ``beta``; otherwise an empty decision."""
         step, self._step = self._step, self._step + 1
         if step % self._every or self._is_sure(rank):
             follow = getattr(self._expert, "follow", None)
@@ -179,7 +179,7 @@ class TakesOver:
         _tell(self._hand, seed)
 
     def watch(self, obs: Obs, wanted: Action, rank: float | None = None) -> Word:
-        """Label the step if the person acts."""
+        """Return the person's action, to execute and to learn, or an empty decision if the person does not act."""
         given = self._hand(obs, wanted)
         if given is None:
             return Word()
@@ -206,7 +206,7 @@ class Vigilant:
         _tell(self._expert, seed)
 
     def __call__(self, obs: Obs, wanted: Action) -> Action | None:
-        """Return the expert's action while it controls the robot."""
+        """Return the expert's action (A,) while the expert controls the robot, else None."""
         action = np.asarray(self._expert(obs), dtype=np.float64)
         is_wrong = float(np.abs(action - wanted).max()) > self._tolerance
         self._count = self._count + 1 if is_wrong != self._holds else 0

@@ -101,9 +101,9 @@ def batch_source(setup: Setup, folder: RunFolder, console: Console, ranks: Ranks
 class OnlineBatches:
     """Batches of collected steps. A step of the run is an environment step; an epoch ends after a whole collection.
 
-    The replay buffer is saved beside ``last.pth``, in a file that it names. With several ranks, each rank has a part of
-    the environments, of the replay buffer and of each batch, and saves it in its own file; steps, episodes and updates
-    are counted over all ranks.
+    The replay buffer is saved beside ``last.pth``, which contains the name of its file. With several ranks, each rank
+    has a part of the environments, of the replay buffer and of each batch, and saves it in its own file; steps,
+    episodes and updates are counted over all ranks.
 
     Args:
         setup: setup of the training.
@@ -328,7 +328,7 @@ class OnlineBatches:
             self._load_memory(path, saved["learner"])
 
     def _save_memory(self) -> str | None:
-        """Write the replay buffer to a file; return its name for the checkpoint."""
+        """Write the replay buffer to a file; return its name for the checkpoint, or None if no buffer is saved."""
         memory = self.learner.memory
         if memory is None or not self._setup.config.train.online.save_buffer:
             return None
@@ -368,7 +368,7 @@ class OnlineBatches:
             self.collector.load_state_dict(of_collector)
 
     def _filled(self, path: Path, state: Mapping[str, Any], learner: Mapping[str, Any]) -> bool:
-        """Fill the replay buffer; if the file's state is damaged, warn and begin with an empty one."""
+        """Fill the replay buffer; if ``state`` is damaged, warn, begin with an empty one, and return false."""
         try:
             self._fill(state)
         except UserError:  # the file is complete, but belongs to another training

@@ -133,7 +133,7 @@ class LocalCollector:
         return Collected(steps, group.lanes, episodes, self.version, messages)
 
     def begin_stage(self, make: Callable[[], Env], kwargs: Mapping[str, Any]) -> bool:
-        """Set the stage in the environments, if they have ``set_stage``; see :meth:`EnvGroup.begin_stage`."""
+        """Set the stage in the environments; return false if one has no ``set_stage``."""
         return self.group.begin_stage(make, kwargs)
 
     def updates_allowed(self) -> int | None:
@@ -191,7 +191,7 @@ class LocalCollector:
         return clipped
 
     def _random(self) -> NDArray[np.float32]:
-        """Take the actions of the warm-up, or draw uniform ones from torch's generator, which a checkpoint contains."""
+        """Return actions (N, A) of the warm-up, or uniform ones from torch's generator, which a checkpoint contains."""
         if self._warmup is not None:
             return self._warmup.actions(self.group.obs, len(self.group))
         share = torch.rand(len(self.group), len(self._low)).numpy()

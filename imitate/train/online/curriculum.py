@@ -78,7 +78,7 @@ class Curriculum:
         return {**rate, RETURN: judged.mean_return, **self.metrics()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the current stage, counted from 1."""
+        """Return the metric with the current stage, counted from 1."""
         return {STAGE: float(self.stage + 1)}
 
     def judge(self, epoch: int, step: int, numbers: Mapping[str, float]) -> bool:

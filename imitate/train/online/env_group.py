@@ -109,12 +109,12 @@ class EnvGroup:
         return len(self.lanes)
 
     def reset(self) -> Obs:
-        """Begin an episode in each environment."""
+        """Begin an episode in each environment; return :attr:`obs`."""
         self.obs = self._stacked([obs for n in range(len(self._envs)) for obs in self._begin(n)])
         return self.obs
 
     def step(self, actions: Array) -> Step:
-        """Step all environments; if an episode ends, :attr:`obs` has the first observation of the next."""
+        """Step all environments; where an episode ends, :attr:`obs` then has the first observation of the next one."""
         before, count = self.obs, len(self)
         rewards = np.zeros(count, dtype=np.float32)
         terminals, timeouts, lost = np.zeros((3, count), dtype=np.bool_)
@@ -211,7 +211,7 @@ class EnvGroup:
     # ---- episodes --------------------------------------------------------------------------------
 
     def _rows(self, number: int) -> slice:
-        """Return the lanes of a copy."""
+        """Return the slice of a copy's lanes in the (N, ...) arrays."""
         return slice(number * self._team, (number + 1) * self._team)
 
     def _next_obs(
@@ -242,7 +242,7 @@ class EnvGroup:
         return obs
 
     def _begin(self, number: int) -> list[Mapping[str, Any]]:
-        """Reset one copy; after a failure make a new copy and retry."""
+        """Reset one copy and return its agents' observations; after a failure make a new copy and retry."""
         rows = self._rows(number)
         while True:
             entropy = [self._seed, int(self.lanes[rows][0]), int(self.begun[rows][0])]
@@ -377,7 +377,7 @@ class EnvGroup:
         self.messages.append(f"{words}; its episode is discarded, and a new copy replaces it")
 
     def _name(self, number: int) -> str:
-        """Return the name of a copy for messages: the number of its lane."""
+        """Return the name of a copy for messages, with the numbers of its lanes."""
         lanes = self.lanes[self._rows(number)].tolist()
         return f"environment {lanes[0]}" if len(lanes) == 1 else f"environment of lanes {lanes}"
 

@@ -127,7 +127,7 @@ class MixedBuffer:
 
 
 def joined(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Concatenate batches."""
+    """Return the batches concatenated along the first axis, by key."""
     if len(batches) == 1:
         return dict(batches[0])
     first = batches[0]
@@ -150,7 +150,7 @@ class ReplayLearner(Learner):
         batch_size: samples per update.
         update_ratio: updates per environment step.
         warmup_steps: environment steps that are stored before the first update.
-        obs_normalizer: statistics updated with these steps, and with all later ones if it is running.
+        obs_normalizer: statistics updated with these steps, and with all later ones if its ``is_running`` is true.
         demos: demonstrations from which ``source`` also draws.
     """
 
@@ -210,7 +210,7 @@ class ReplayLearner(Learner):
             yield self._batch(self.source)
 
     def _batch(self, source: SampleSource) -> Batch:
-        """Return a prepared batch and the replay buffer's rows of its samples."""
+        """Return a prepared batch, and remember which rows of the replay buffer it contains."""
         raw = source.sample(self._batch_size)
         self.updates += 1
         # In a mixed batch, the samples of the replay buffer come first.

@@ -78,7 +78,7 @@ class RunningMoments:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`."""
+        """Restore the state from :meth:`state_dict`."""
         self.count = int(state["count"])
         self.mean, self._squares = np.array(state["mean"]), np.array(state["squares"])
 
@@ -170,7 +170,7 @@ class ObsNormalizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`; statistics from a version that did not update them remain fixed."""
+        """Restore the state from :meth:`state_dict`; statistics of versions that did not update them stay fixed."""
         if "applied" not in state:
             state, self.is_running = {"moments": state, "applied": 0}, False
         self._applied = int(state["applied"])
@@ -245,13 +245,16 @@ class RewardScaler:
         return {"moments": self._moments.state_dict(), "returns": self._returns.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`."""
+        """Restore the state from :meth:`state_dict`."""
         self._moments.load_state_dict(state["moments"])
         self._returns = np.array(state["returns"])
 
 
 def with_rewards_as_before(config: Config) -> Config:
-    """Replace the reward normalization by the scale fitted to demonstrations in ``ckpt_path``'s training, if any."""
+    """Return the configuration with the reward scale that the training of ``ckpt_path`` fitted to demonstrations.
+
+    It is unchanged without a checkpoint, a reward normalization, or a fitted scale.
+    """
     reward, path = config.train.reward, config.experiment.ckpt_path
     if reward.normalization is None or path is None:
         return config

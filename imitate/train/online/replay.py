@@ -132,11 +132,11 @@ class ReplayBuffer(StepRing):
 
         Returns:
             raw values as tensors: ``obs``, ``next_obs`` {key: (B, F, ...)} of F frames, ``actions`` (B, F, A),
-            ``rewards``, ``dones`` (B, F), ``n_step_rewards``, ``discounts`` (B,), ``index`` (B,) the rows, and with
-            ``next_actions`` these (B, A) and ``weight`` (B, F), 0 where they are unknown; with ``chunks`` the ``chunk``
-            (B, n, A) and ``chunk_mask`` (B, n); with S named rewards their n-step sums ``n_step_signals`` and the
-            discounts of their bootstrap values ``signal_discounts``, (B, S); with ``returns`` these (B, F), -inf while
-            an episode runs.
+            ``rewards``, ``dones`` (B, F), ``n_step_rewards``, ``discounts`` (B,), ``index`` (B,) the rows. Only if they
+            were requested: ``next_actions`` (B, A) with ``weight`` (B, F), 0 where they are unknown; ``chunk``
+            (B, n, A) with ``chunk_mask`` (B, n); ``returns`` (B, F), -inf while an episode runs. With S named rewards
+            also ``n_step_signals`` (B, S), their n-step sums, and ``signal_discounts`` (B, S) of their bootstrap
+            values.
         """
         wanted = self.transitions
         simple = wanted.n_step == 1 and not wanted.infinite_horizon
@@ -253,7 +253,7 @@ class ReplayBuffer(StepRing):
         return {**ring_state(self), "generator": self.draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
+        """Restore the state from :meth:`state_dict`.
 
         Raises:
             CheckpointError: the state is from a buffer with other observations, actions, environments or capacity.
@@ -312,7 +312,7 @@ class Memory(SampleSource, Protocol):
         """Return everything stored, and :attr:`draws`."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
+        """Restore the state from :meth:`state_dict`.
 
         Raises:
             CheckpointError: the state is from a buffer with other observations, actions, environments or capacity.
@@ -346,7 +346,7 @@ class SequenceReplay(ReplayBuffer):
 
     @property
     def stored(self) -> dict[str, Array]:
-        """Return the arrays of the base class and the recurrent states."""
+        """Arrays of the base class, and the recurrent states, by name."""
         return {**super().stored, **self.states}
 
     @property

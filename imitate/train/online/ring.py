@@ -111,7 +111,7 @@ class StepRing:
 
     @property
     def stored(self) -> dict[str, Array]:
-        """Return the arrays that have one value per row, by name."""
+        """Arrays that have one value per row, by name."""
         steps = ("vectors", "actions", "rewards", "terminals", "timeouts", "number")
         names = (*steps, "live", "intervened", *(("signals",) if self.signals.size else ()))
         arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
@@ -383,7 +383,7 @@ def ring_state(ring: StepRing) -> dict[str, Any]:
 
 
 def restore_ring(ring: StepRing, state: Mapping[str, Any]) -> None:
-    """Restore :func:`ring_state`.
+    """Restore the values from :func:`ring_state`.
 
     Raises:
         CheckpointError: the state is from a ring with other observations, actions, environments or capacity.

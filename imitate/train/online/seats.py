@@ -425,7 +425,7 @@ class StalenessBound:
             self._waited_s += clock.now() - begun_s
 
     def advice(self) -> str | None:
-        """Return a warning once if learning waited for much of the latest :data:`WINDOW_S`."""
+        """Return a warning, once, if learning waited for much of the latest :data:`WINDOW_S`; otherwise None."""
         passed_s = clock.now() - self._begun_s
         if self.most is None or self._has_told or passed_s < WINDOW_S:
             return None

@@ -219,7 +219,7 @@ def build_online(
 
 
 def with_own_observations(config: Config, files: DataFiles | None = None) -> Config:
-    """Replace ``"auto"``, which no demonstrations have replaced, by the environment's observations."""
+    """Return the configuration with ``"auto"`` replaced by the environment's observations if no data replaced it."""
     if AUTO not in config.all_obs_keys:
         return config
     meta = online_env_meta(config, files)

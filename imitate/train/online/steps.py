@@ -53,14 +53,14 @@ class Step:
 
     @property
     def taken_signals(self) -> NDArray[np.float32] | None:
-        """Return the signals (n, S) of the n steps that are not lost, or None without any."""
+        """(n, S) named rewards of the n steps that are not lost; None without named rewards."""
         return (
             self.signals if self.signals is None or self.lost is None else self.signals[~self.lost]
         )
 
     @property
     def taken_obs(self) -> Obs:
-        """Return the observations (n, ...) of the n steps that are not lost."""
+        """Observations (n, ...) of the n steps that are not lost, by key."""
         if self.lost is None:
             return self.obs
         return {key: seen[~self.lost] for key, seen in self.obs.items()}
@@ -188,7 +188,7 @@ class Metrics:
         return {"steps": self.steps, "episodes": self.episodes, "latest": latest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`."""
+        """Restore the state from :meth:`state_dict`."""
         self.steps, self.episodes = int(state["steps"]), int(state["episodes"])
         self._latest.clear()
         self._latest.extend(EpisodeRecord(*row) for row in state["latest"])

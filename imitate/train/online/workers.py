@@ -96,7 +96,7 @@ class ProcessCollector:
         return self._bound.seen
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
-        """Collect ``num_steps`` steps of each environment, or of only some of them if updates do not wait."""
+        """Return ``num_steps`` steps of each environment, or of only some of them if updates do not wait."""
         with self._bound.waiting(self.version):
             while not self._parts:
                 self._await_workers()
@@ -129,7 +129,7 @@ class ProcessCollector:
         return {"workers": [None if state is None else tensors(state) for state in states]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`; running episodes are dropped."""
+        """Restore the state from :meth:`state_dict`; running episodes are dropped."""
         for seat, saved in zip(self._seats, state["workers"], strict=True):
             seat.restore(None if saved is None else arrays(saved))
 

@@ -59,7 +59,7 @@ class Measure:
     Attributes:
         words: description of the measure.
         tag: name in the metrics.
-        best: true for the largest value of all evaluations, false for that of the last record.
+        best: true for the largest value of all evaluations, false for the value in the last record.
     """
 
     words: str

@@ -31,14 +31,14 @@ NAMES = {"mean": "mean", "iqm": "interquartile mean", "median": "median"}
 
 
 def caption(settings: Sequence[Setting], statistic: Statistic) -> str:
-    """Return a line that explains the numbers of the table of these settings."""
+    """Return a line that explains the numbers in a table of settings."""
     measures = _compared(settings)
     deviation = ", ± their standard deviation" if any(m.is_mean for m in measures.values()) else ""
     losses = any(m.tag.endswith("/Loss") for m in measures.values()) and have_several(settings)
     kinds = "; losses of different scales are not comparable" if losses else ""
     return (
         f"{NAMES[statistic]} over training seeds{deviation} (95 % interval: {INTERVALS[statistic]}, "
-        f"at least that of the episodes){kinds}"
+        f"at least as wide as that of the episodes){kinds}"
     )
 
 
@@ -199,7 +199,7 @@ def _keys(settings: Sequence[Setting]) -> list[str]:
 
 
 def _compared(settings: Sequence[Setting]) -> dict[str, Measure]:
-    """Return the measures to read side by side: no losses of different scales, if there is anything else."""
+    """Return the measures to compare; losses of different scales are left out unless there is nothing else."""
     found = _present(settings)
     if not have_several(settings):
         return found

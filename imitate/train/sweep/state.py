@@ -1,6 +1,6 @@
 """State of a sweep's runs, read from their folders, its table, and the order in which the runs are trained.
 
-They are trained one after the other to the end, or by asynchronous successive halving, which is ASHA (Li et al., A
+Runs are trained one after the other to the end, or by asynchronous successive halving, which is ASHA (Li et al., A
 System for Massively Parallel Hyperparameter Tuning, MLSys 2020, arXiv:1810.05934, algorithm 2): runs train up to rungs,
 whose epochs grow by a constant factor; the best 1/reduction of the runs at a rung continue to the next. A free worker
 never waits for a rung to fill: it promotes a run that is good enough now, or begins another.
@@ -298,7 +298,7 @@ class InTurn:
         self._left = deque(run.name for run in runs if not run.is_over)
 
     def next(self) -> Leg | None:
-        """Return the next waiting run, to be trained to its end."""
+        """Return the next waiting run, to be trained to its end, or None if none is left."""
         return (self._left.popleft(), None) if self._left else None
 
     def ended(self, run: SweepRun) -> None:

@@ -131,7 +131,7 @@ class TrainingItem:
         output_dir: the folder of the sweep.
         until_epoch: epoch after which the run pauses, or None to train to the end.
         variables: environment variables, such as the GPUs that it sees.
-        away: true if the worker may be on another machine, has its own folder and sends changes.
+        away: true if the worker may be on another machine; it then trains in its own folder and sends the changes.
         files: if ``away``, the run's files so far, by path below ``output_dir/name``.
         program: Python program that receives the command-line arguments.
     """

@@ -177,14 +177,14 @@ def test_the_whole_text_after_a_trial(person):
     terminal.keys, terminal.lines = list("3nr"), ["slow", "", "it fell"]
     assert judge.judge("steps", "") == Verdict(False, 3, "slow", "it fell")
     assert "".join(shown) == (
-        "  s success, f failure, r redo; before it, as you like: 0-9 progress, n note; q quit: "
+        "  s success, f failure, r redo; before it, if you like: 0-9 progress, n note; q quit: "
         "[progress 3 of 9]   a redo needs a reason\n\n"
     )
-    assert terminal.prompts == ["note:", "redo, since:", "redo, since:"]
+    assert terminal.prompts == ["note:", "reason for the redo:", "reason for the redo:"]
     shown.clear()
     terminal.keys = ["q"]
     assert judge.judge("stopped", "late") is None
     assert "".join(shown) == (
         "  the robot was stopped: late\n"
-        "  f failure, r redo; before it, as you like: 0-9 progress, n note; q quit: \n"
+        "  f failure, r redo; before it, if you like: 0-9 progress, n note; q quit: \n"
     )

@@ -203,7 +203,7 @@ class CentralCollector:
         return self._bound.seen
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
-        """Collect ``num_steps`` steps of each environment, or of only some of them if updates do not wait."""
+        """Return ``num_steps`` steps of each environment, or of only some of them if updates do not wait."""
         parts: list[Collected] = []
         lost: list[int] = []
         with self._bound.waiting(self.version):
@@ -238,7 +238,7 @@ class CentralCollector:
         return {"workers": [seat.state for seat in self._seats]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`; running episodes are dropped."""
+        """Restore the state from :meth:`state_dict`; running episodes are dropped."""
         for seat, saved in zip(self._seats, state["workers"], strict=True):
             seat.restore(saved)
 
@@ -274,7 +274,7 @@ class CentralCollector:
                 seat.send(StepsWanted(num_steps, random, unasked=unasked), policy)
 
     def _receive(self) -> tuple[list[Collected], list[int]]:
-        """Receive steps: from all started workers if learning waits for them, otherwise from at least one."""
+        """Return received steps and lost lanes: of all started workers if learning waits, otherwise of at least one."""
         parts: list[Collected] = []
         lost: list[int] = []
         waiting = [seat for seat in self._seats if seat.request is not None]
@@ -337,7 +337,13 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """Weights packed by their back end, the number of their publication, and their number of updates."""
+    """Weights to send to policy workers.
+
+    Attributes:
+        number: number of their publication.
+        version: number of updates of the weights.
+        packed: the weights, packed by the back end.
+    """
 
     number: int
     version: int
@@ -463,7 +469,7 @@ class PolicyWorker:
         self.member.give(item.packed)
 
     def receive(self) -> Lost | None:
-        """Receive the worker's status; return a loss if the worker is gone or hangs.
+        """Receive the worker's status; return a :class:`Lost` if the worker is gone or hangs, else None.
 
         Raises:
             UserError: the worker could not be prepared, or cannot load the weights.

@@ -105,7 +105,7 @@ class EnvWork:
         reports("")
 
     def __call__(self, request: StepsWanted) -> Steps | Stalled:
-        """Take the requested steps."""
+        """Take the requested steps; return them, or :class:`Stalled` if the policy worker is gone."""
         if not request.resumes or self._wanted is None:
             if request.state is not None:
                 self._restore(request.state)

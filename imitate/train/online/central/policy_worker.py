@@ -174,7 +174,7 @@ class BatchedPolicy:
 
     @torch.inference_mode()
     def __call__(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Answer requests with one prediction."""
+        """Return the answers to requests, computed by one prediction."""
         algo = self.algo
         obs = {
             key: np.concatenate([request["obs"][key] for request in requests])
