@@ -3,16 +3,16 @@
 robosuite 1.5 gave every robot a composite controller, but files of 1.0 to 1.4 describe the controller of one arm. The
 differences are:
 
-==================  ==========================================  =========================================
+==================  ==========================================  =====================================================
                     1.0 - 1.4                                   1.5
-==================  ==========================================  =========================================
+==================  ==========================================  =====================================================
 controller          ``{"type": "OSC_POSE", ...}``               ``{"type": "BASIC", "body_parts": {"right": {...}}}``
 no controller       ``JOINT_VELOCITY``                          ``OSC_POSE``
 delta or absolute   ``control_delta: true | false``             ``input_type: "delta" | "absolute"``
 frame of commands   the world                                   ``input_ref_frame``, by default the robot's base
 ``damping``         the name before 1.2; later without effect   ``damping_ratio``
-physics             every substep ``lite_physics: true`` omits some
-==================  ==========================================  =========================================
+physics             every substep                               ``lite_physics: true`` omits some
+==================  ==========================================  =====================================================
 
 Scenes (MJCF) that robosuite before 1.5 wrote are translated too. robosuite 1.5 renamed grippers (``gripper0_`` became
 ``gripper0_right_``) and mounts (``mount0_`` became ``fixed_mount0_``); its controllers look for a site

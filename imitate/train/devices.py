@@ -46,7 +46,7 @@ def precisions(config: Config, device: torch.device) -> tuple[str, ...]:
 
 @contextmanager
 def device_in_use(device: torch.device) -> Iterator[None]:
-    """Run a training with this CUDA device as the current one, and with cuDNN's autotuning.
+    """Context in which this CUDA device is the current one, and cuDNN's autotuning is on.
 
     Code that names no device, such as the thread that pins memory, would otherwise also initialize the first GPU. cuDNN
     tries its algorithms on each new shape and keeps the fastest: batches have one or two shapes, and the last digits

@@ -142,7 +142,7 @@ class Rollouts:
     Args:
         experiment: section ``experiment`` of the configuration.
         on_record: called with a request and its metrics; logs them, keeps the checkpoint if it is a best one, and
-            returns the kinds of best.
+            returns the kinds ("best", "return") in which it is the best.
         curriculum: provides the environments of an evaluation in place of ``env_metas``; None if they never change.
         device: device of the evaluated policies.
 

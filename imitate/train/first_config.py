@@ -89,7 +89,7 @@ def first_config(
     skip_incomplete: bool = False,
     toolkit: str | None = None,
 ) -> FirstConfig:
-    """Write a configuration for a demonstration file.
+    """Make a configuration for a demonstration file.
 
     Args:
         path: the file, or a dataset of another format.
@@ -446,7 +446,7 @@ def _batch_size(tree: dict[str, Any], steps: int, with_images: bool) -> int:
 
 
 def _encoder(images: dict[str, tuple[int, ...]], on_gpu: bool) -> tuple[dict[str, Any], str]:
-    """Return section ``observation.encoder``: one encoder for all cameras, or one per camera if their sizes differ."""
+    """Return section ``observation.encoder`` and a text: one encoder for all cameras, or one each if sizes differ."""
     if not images:
         return {}, ""
     name = "ResNet18Conv" if on_gpu else "ShallowConv"

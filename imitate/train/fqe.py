@@ -199,7 +199,7 @@ def _bounds(rewards: Tensor, discounts: Tensor, discount: float) -> tuple[float,
 
 
 def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and standard deviation of each column; a nearly constant column is only shifted."""
+    """Compute mean and standard deviation of each column; 1 for a nearly constant one, which is only shifted."""
     spread = values.std(0)
     return values.mean(0), torch.where(spread < 1e-4, torch.ones_like(spread), spread)
 

@@ -23,7 +23,7 @@ from imitate.train.console import Console
 
 
 class EpochMeans:
-    """Means of scalar tensors, summed on their own device; nothing is transferred before the epoch ends."""
+    """Means of scalar tensors, summed on their device; nothing is transferred before the epoch ends."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -160,7 +160,7 @@ class _Spread:
 
 
 class RunLogger:
-    """Logger of records (tags such as `Train/Loss` to floats) to every destination in the configuration."""
+    """Logger of records (floats by tag, such as `Train/Loss`) to every destination in the configuration."""
 
     def __init__(self, folder: RunFolder, config: Any, console: Console, epoch: int = 0) -> None:
         self.metrics = MetricsFile(folder.metrics)

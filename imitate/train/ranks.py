@@ -50,7 +50,7 @@ class Heartbeat:
     """Sends this rank's heartbeats and watches those of the others.
 
     Args:
-        store: store shared by all ranks; its calls time out after seconds.
+        store: store shared by all ranks, whose calls time out after some seconds.
         rank: rank of this process.
         world: number of ranks.
         silence_s: see :data:`SILENCE_S`.
@@ -158,7 +158,7 @@ STORE_PATIENCE = timedelta(seconds=15)
 
 @contextmanager
 def joined_ranks(uses_cuda: bool, silence_s: float = SILENCE_S) -> Iterator[Ranks]:
-    """Join the processes that ``torchrun`` started; a process alone is rank 0 of 1.
+    """Context in which this process trains with the others that ``torchrun`` started; alone it is rank 0 of 1.
 
     Args:
         uses_cuda: true if gradients are on GPUs and are exchanged by nccl.
@@ -206,7 +206,7 @@ class GradientAverage:
 
     @contextmanager
     def __call__(self, weights: Sequence[nn.Parameter]) -> Iterator[None]:
-        """Replace ``grad`` of each of these weights by its mean over the ranks after the backward pass in the body.
+        """Context that replaces each weight's ``grad`` by its mean over the ranks, after the backward pass in its body.
 
         A weight keeps None if no rank has a gradient for it; if only some ranks have one, the others count as 0.
         """

@@ -107,7 +107,7 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def restored(path: Path) -> Iterator[None]:
-    """Convert any error while a checkpoint's state is restored (its values may have any type) to CheckpointError."""
+    """Context that converts errors of restoring a checkpoint, whose values may have any type, to CheckpointError."""
     try:
         yield
     except UserError:

@@ -251,7 +251,7 @@ class Run:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the duration of the body as training time."""
+        """Context that counts the duration of its body as training time."""
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             yield

@@ -62,6 +62,8 @@ class RunResult:
     """Result of a run.
 
     Attributes:
+        run_dir: folder of the run.
+        status: "finished", "stopped early: ...", "paused at epoch ..." or "interrupted".
         checkpoint: path of the best checkpoint, or of the last one if there is no best.
         exit_code: 0 if finished, 1 if an evaluation failed, 130 or 143 if interrupted.
         results: the content of results.json; empty on a rank that writes nothing.
@@ -106,7 +108,7 @@ def train(
         stream: output stream for the progress; stderr by default.
 
     Raises:
-        UserError: the input is invalid; the message names the part.
+        UserError: the input is invalid; the message names the invalid part.
         TrainingError: training failed.
     """
     if resume and env is not None:
@@ -315,7 +317,7 @@ def threads_of(config: Config, device: torch.device, shared_workers: int) -> int
 
 @contextmanager
 def _full_disk_reported(folder: RunFolder) -> Iterator[None]:
-    """Convert an OSError about a full disk to a TrainingError with a remedy."""
+    """Context that converts an OSError about a full disk to a TrainingError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -329,7 +331,7 @@ def _full_disk_reported(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def _failure_is_written(run: Run) -> Iterator[None]:
-    """If training fails, write results.json and the plot; ignore errors of a full disk."""
+    """Context that writes results.json and the plot if training fails, except onto a full disk."""
     try:
         yield
     except (TrainingError, UserError) as error:

@@ -47,7 +47,7 @@ class Exported:
         size_mb: size of the file.
         spec: description of the policy.
         steps: number of control steps compared with the policy.
-        difference: largest difference between an action of the bundle and of the policy, relative for actions beyond 1.
+        difference: largest difference between actions of bundle and policy (relative for actions larger than 1).
     """
 
     path: Path

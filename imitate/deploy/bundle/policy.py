@@ -129,7 +129,7 @@ class BundlePolicy:
             goal: observations of the goal, if the policy has one.
 
         Raises:
-            UserError: a key is missing or mis-shaped, or an image has floats beyond 0 and 1.
+            UserError: a key is missing or mis-shaped, or an image has floats outside [0, 1].
             NotFiniteError: an observation or the action has NaN or infinity. After any error the policy's memory is as
                 before the call.
         """

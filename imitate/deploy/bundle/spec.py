@@ -138,8 +138,8 @@ class BundleSpec:
         memory: recurrent state at the beginning of an episode, as references to arrays.
         cut: names of memories that are reset when the plan is discarded.
         noise: how many random numbers a prediction uses.
-        languages: ``vectors`` (a reference) of the schema's instructions, ``are_texts``; None for a policy without
-            instructions.
+        languages: ``vectors`` (a reference to an array) and ``are_texts`` of the schema's instructions; None for a
+            policy without instructions.
         statistics: offset and scale of observations and actions, for information only: the networks contain them.
         environment: env_args of the demonstrations, for ``--robot sim``.
     """

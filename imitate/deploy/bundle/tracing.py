@@ -299,7 +299,7 @@ def without_copies(model: bytes) -> bytes:
 
 @contextlib.contextmanager
 def plain_export() -> Iterator[None]:
-    """Use attention operators that ONNX has, and suppress warnings about constant shapes (the batch size is fixed)."""
+    """Context with attention operators that ONNX has, without warnings about constant shapes (of the fixed batch)."""
     fast = torch.backends.mha.get_fastpath_enabled()
     # If ONNX lacks an operator, torch would print the whole graph to the terminal.
     log = torch._C._jit_onnx_log

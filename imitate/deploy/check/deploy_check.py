@@ -48,7 +48,7 @@ def latency_of(calls_ms: NDArray[np.float64]) -> dict[str, float]:
 def latency_findings(
     calls_ms: NDArray[np.float64], rate_hz: float, safety: Safety | None = None
 ) -> list[DeployFinding]:
-    """Compare calls with the control period.
+    """Return a finding if calls take longer than the control period.
 
     Args:
         calls_ms: (N,) durations in order.

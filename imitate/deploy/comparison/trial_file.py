@@ -6,7 +6,7 @@
     {"kind": "revealed", "pairs": 12}
 
 A trial does not name its policy, which follows from ``order`` by :func:`first_of_pair`. So reading the file does not
-    reveal it.
+reveal it.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ class CameraWatch:
     """Checks each picture of an episode.
 
     Args:
-        frozen: number of steps without a new picture after which it is an error, also if a few pictures repeat in turn;
-            0 disables the check.
-        least_s: seconds without a new picture that must have passed, too, before it is an error.
+        frozen: number of steps without a new picture after which a camera counts as frozen, even if a few pictures
+            repeat in turn; 0 disables the check.
+        least_s: shortest time in seconds without a new picture after which a camera counts as frozen.
     """
 
     def __init__(self, frozen: int, least_s: float) -> None:
@@ -104,7 +104,7 @@ def _changed(now: dict[str, Grid], before: dict[str, Grid]) -> str:
 
 
 def _fits(undone: float, now: Grid, before: Grid) -> bool:
-    """Return True if undoing a change reduces the difference of two pictures to ``undone``, below a third of it."""
+    """Return True if ``undone``, the difference of two pictures without a change, is below a third of that with it."""
     return 3 * undone < _difference(now, before)
 
 

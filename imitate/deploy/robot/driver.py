@@ -61,7 +61,7 @@ LONG_S = 10.0
 
 
 def report_unless(returned: threading.Event, seconds: float, words: str) -> None:
-    """Print ``words`` on stderr from another thread if the event does not come in time."""
+    """Print ``words`` on stderr from another thread if the event is not set within ``seconds``."""
 
     def report() -> None:
         if not clock.wait(returned, seconds):

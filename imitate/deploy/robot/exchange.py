@@ -60,7 +60,7 @@ class Exchange(Teleoperator):
 
     While the program computes, the robot holds its pose, even for a person at the device: the program thus sees every
     control step that moves the robot. After ``Safety.hold_s`` the loop's run ends, which stops the robot;
-    :meth:`decide` then returns that a new run must be begun.
+    :meth:`decide` then returns true, because a new run must be begun.
 
     Args:
         robot: connected robot.

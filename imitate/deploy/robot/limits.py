@@ -251,7 +251,8 @@ class LimitCounts:
 class LimitFilter:
     """Applies :class:`ActionLimits` to a stream of actions at a fixed rate.
 
-    The order is: finite, box, distance from the measured pose, step and speed, acceleration and braking, box again.
+    The order of the limits: finite values, box, distance from the measured pose, step and speed, acceleration and
+    braking, box again.
     Step, speed and acceleration are relative to the last *commanded* action, so that the filter does not follow a robot
     that lags.
 

@@ -199,7 +199,7 @@ class MeasuredPoses:
         return ""
 
     def _words(self, fault: str, dims: NDArray[np.bool_], word: str, pose: Vector) -> str:
-        """Describe a fault of some numbers with their first readings; the text is constant for the same numbers."""
+        """Describe a fault of some numbers with their first readings; the text is the same in all later steps."""
         places = tuple(np.flatnonzero(dims).tolist())
         if (fault, places) not in self._declared:
             names = [

@@ -191,7 +191,7 @@ class Teleoperator(ABC):
 
 
 def make_robot(name: str, **options: Any) -> Robot:
-    """Create the robot with a name, without connecting it.
+    """Create the robot of this name, without connecting it.
 
     Args:
         name: name of an entry point in the group ``imitate.robots``, ``module:Class``, ``path/to/file.py:Class``, or
@@ -210,7 +210,7 @@ def make_robot(name: str, **options: Any) -> Robot:
 
 
 def make_teleoperator(name: str, **options: Any) -> Teleoperator:
-    """Create the teleoperation device with a name, without connecting it.
+    """Create the teleoperation device of this name, without connecting it.
 
     See :func:`make_robot`; ``expert:TASK`` is a scripted expert.
     """

@@ -348,7 +348,7 @@ class RemotePolicy:
     # ---- messages --------------------------------------------------------------------------------
 
     def _begin(self, connection: Channel, deadline: float) -> None:
-        """Send the beginning of an episode, once per connection and per :meth:`start_episode`."""
+        """Send the message that begins an episode, once per connection and per :meth:`start_episode`."""
         if self._began or self.schema is None:
             return
         self._exchange(connection, "begin", {"lang": self._lang}, deadline)

@@ -12,7 +12,7 @@ Obs = dict[str, NDArray[np.float32]]
 
 
 class Carry(ParallelEnv[str, Obs, int]):  # type: ignore[misc]
-    """Two agents lift the ends of a table to the eighth floor; it falls if one end is two floors higher.
+    """Two agents lift the ends of a table to the eighth floor; it falls if one end is two floors above the other.
 
     Each agent waits (0) or lifts its end by a floor (1), which fails in 35 % of the tries. Its observations are the
     heights of its own end (``own``) and of the other end (``other``), as fractions of eight floors. An agent leaves

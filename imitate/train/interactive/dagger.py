@@ -108,9 +108,9 @@ def dagger(
             last weights.
         plan: rounds, episodes, seeds; ``rounds`` may be raised on resuming.
         supervise: returns the supervisor of a round.
-        env_meta: the environment.
+        env_meta: env_args of the environment.
         folder: output folder; an existing one is resumed.
-        dataset: demonstrations.
+        dataset: initial demonstrations, or None to begin with ``init`` alone.
         init: a checkpoint or run folder to begin with, or None.
         labels_all: true if the supervisor labels steps; otherwise the steps in which it acted are learned.
         on_round: called after each round.
@@ -256,7 +256,7 @@ class _Work:
     def players(
         self, supervise: SuperviseRound, workers: int | None, on: str, step_timeout_s: float
     ) -> Iterator[None]:
-        """Play episodes within the ``with`` block in workers if requested, otherwise in this process.
+        """Context in which episodes are played by workers if requested, otherwise by this process.
 
         Raises:
             ConfigError: the supervisor cannot be copied to workers.
@@ -421,7 +421,7 @@ class RoundFiles:
     Args:
         folder: folder of the rounds.
         config: configuration of the policy.
-        env_meta: the environment.
+        env_meta: env_args of the environment.
         settings: settings that may not change between the rounds.
         labels_all: true if every step has a label in files of earlier versions.
     """

@@ -416,7 +416,7 @@ class Scene:
     """Settings that all episodes share.
 
     Attributes:
-        env_meta: the environment.
+        env_meta: env_args of the environment.
         obs_keys: keys of the policy's observations.
         seed: seed of the episodes.
         horizon: steps per episode.

@@ -377,7 +377,7 @@ class SequenceReplay(ReplayBuffer):
 
         Returns:
             raw values as tensors, with U = ``burn_in`` and n = ``n_step``: ``obs`` {key: (B, U + L + n, ...)}, of which
-            the first U are those before the sequence, from the left and padded; ``actions`` (B, L, A),
+            the first U begin with the steps before the sequence and are then padded; ``actions`` (B, L, A),
             ``n_step_rewards``, ``discounts`` (B, L); ``ahead`` (B, L) number of steps to the
             observation whose value bootstraps the step's return; ``mask`` (B, L) false beyond the end; ``burn_in`` (B,)
             number of steps before the sequence; ``memory/<name>`` (B, layers, H) state before the first of these;
@@ -447,7 +447,7 @@ class SumTree:
             self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
 
     def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Find for each s in [0, total) the index i with sum before i <= s < sum up to i."""
+        """Find for each s in [0, total) the index i for which s is in [sum before i, sum up to and including i)."""
         nodes = np.ones(len(sums), dtype=np.int64)
         rest = sums.copy()
         while nodes[0] < self._leaves:
@@ -554,7 +554,7 @@ class PrioritizedReplay(ReplayBuffer):
 
 
 class PrioritizedSequences(PrioritizedReplay, SequenceReplay):
-    """Replay buffer that samples sequences by the priority of their first step; arguments of both bases."""
+    """Replay buffer that samples sequences by the priority of their first step; takes both base classes' arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

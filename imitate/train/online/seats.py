@@ -418,7 +418,7 @@ class StalenessBound:
 
     @contextmanager
     def waiting(self, version: int) -> Iterator[None]:
-        """Count the body's duration as waiting time of learning if no update is allowed."""
+        """Context that counts the duration of its body as waiting time of learning, if no update is allowed."""
         begun_s = clock.now()
         yield
         if self.most is not None and 0 < version >= self._asked_at + self._allowed:

@@ -49,7 +49,7 @@ MAX_REPLACEMENTS = 10
 
 
 class ProcessCollector:
-    """Collects in one worker per blueprint.
+    """Collects steps with one worker per blueprint.
 
     Args:
         blueprints: blueprints of the workers.

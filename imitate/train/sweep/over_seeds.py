@@ -218,7 +218,7 @@ def band(
     over: str,
     statistic: Statistic = "mean",
 ) -> Band:
-    """Compute a tag of the metrics over seeds, epoch by epoch.
+    """Compute the statistic of a metric over seeds, epoch by epoch.
 
     A seed that was not evaluated at an epoch is linearly interpolated between its neighbouring evaluations. Epochs that
     some seed has not reached are left out, so every point includes all seeds.

@@ -129,7 +129,7 @@ class Sweep:
             workers: number of runs at a time.
             on_change: called with each run when it starts or ends.
             statistic: statistic over the seeds.
-            resources: place and size of the trainings, in place of ``workers``.
+            resources: machines, cores and GPUs of the trainings; replaces ``workers``.
             halving: settings to train only promising runs to the end, or None to train all.
 
         Raises:
@@ -179,7 +179,7 @@ class Sweep:
         """Refuse a statistic that needs more seeds than the sweep has.
 
         Raises:
-            ConfigError: the message names the number of seeds needed.
+            ConfigError: the sweep has too few seeds; the message names the number needed.
         """
         seeds = len({run.values.get(SEED) for run in self._runs.values()})
         if seeds < FEWEST_SEEDS[statistic]:
@@ -207,7 +207,7 @@ class Sweep:
         """Refuse a folder that holds another sweep.
 
         Raises:
-            ConfigError: there is one.
+            ConfigError: the folder holds another sweep.
         """
         path = self.folder / "sweep.json"
         if path.is_file() and read_json(path) != json.loads(to_json(self._description)):

@@ -217,7 +217,7 @@ def address_towards(host: str) -> str:
 
 
 def noise_seeds(seed: int, clock: Tensor) -> Tensor:
-    """Return seeds (n,) of the exploration noise at ``clock`` (n, 3): all int64 (environment, episode, step)."""
+    """Return int64 seeds (n,) of the exploration noise for ``clock`` (n, 3): environment, episode, step."""
     seeds = torch.full((len(clock),), seed, dtype=torch.int64)
     for number in clock.unbind(1):
         seeds = split_mix(seeds) + number
