@@ -81,7 +81,7 @@ class GroupEncoder(nn.Module):
 
 
 class PolicyNetwork(nn.Module, ABC):
-    """Base class of policy networks: which steps of a window are learned, memory in rollouts, actions.
+    """Base class of policy networks, which select steps of a window to learn, keep memory in rollouts, and act.
 
     In training, :meth:`select` selects observations and targets of a window. In a rollout, :meth:`observe` processes an
     observation at every step, and :meth:`decide` predicts actions from its result.
@@ -125,7 +125,7 @@ class PolicyNetwork(nn.Module, ABC):
     def decide(
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return the head's actions, (B, D) or (B, T, D): with the learned noise to explore, else as in evaluation."""
+        """Return actions (B, D) or (B, T, D): with the learned noise if ``explore``, else as in evaluation."""
 
     def forget_plan(self, memory: Memory) -> Memory:
         """Return the memory without an observation that :meth:`observe` would reuse at later steps."""
@@ -352,15 +352,15 @@ class PolicyAndValue(nn.Module):
     Args:
         encoder: encoder of observations.
         ac_dim: A.
-        num_choices: number of choices of a discrete action; 0: continuous.
-        memory: recurrent network after the encoder; None: no recurrent network.
-        layer_dims: widths of the hidden layers of policy and value, each.
+        num_choices: number of choices of a discrete action; 0 for continuous actions.
+        memory: recurrent network after the encoder, or None.
+        layer_dims: widths of the hidden layers, which policy and value have separately.
         activation: activation after each hidden layer.
         init_std: initial standard deviation, the same for all states.
         orthogonal_init: initialize weights orthogonally.
-        num_values: V; if V > 0, there are V values of each state.
+        num_values: V, number of values of each state; 0 for a single value without the axis V.
         popart: rate of the values' normalization (:class:`~imitate.models.moments.PopArt`), or None.
-        more: encoder of further observations that only the value sees; None: policy and value see the same
+        more: encoder of further observations that only the value sees; None if policy and value see the same
             observations.
     """
 

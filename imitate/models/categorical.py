@@ -153,7 +153,7 @@ class MixedHead(ActionHead):
         input_dim: number of features.
         num_choices: C, number of choices.
         num_continuous: N, number of continuous numbers.
-        gaussian: further arguments of :class:`GaussianHead`, with ``use_tanh``.
+        gaussian: further arguments of :class:`GaussianHead`, of which ``use_tanh`` must be true.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class ActionMask:
     """Mask of the choices that the environment currently allows, read from an observation.
 
     Args:
-        key: key of the observation that contains the mask; None: all choices are allowed.
+        key: key of the observation that contains the mask; None if all choices are always allowed.
     """
 
     def __init__(self, key: str | None) -> None:
@@ -241,5 +241,5 @@ class ActionMask:
 
 
 def restricted(policy: PolicyT, mask: Tensor | None) -> PolicyT:
-    """Restrict a distribution to the choices of the mask (*B, C); None: all choices."""
+    """Restrict a distribution to the choices of the mask (*B, C); None allows all choices."""
     return policy if mask is None else policy.restricted(mask)

@@ -21,9 +21,9 @@ class Sequential(nn.Module):
         )
 
     A step is a module or another function of one argument, or a pair of paths and such a function. The result ``input``
-    is the whole input; other results have the name of their step, or its number from "0" on. After a dot follows the
-    key of a dict or the name of an attribute. (As ``Sequential`` of ALF, but without states: memory is in
-    ``algo.rnn``.)
+    is the whole input; other results have the name of their step, or its number from "0" on. A dot is followed by the
+    key of a dict or the name of an attribute. (Like ``Sequential`` of the library ALF, but without states; ``algo.rnn``
+    configures recurrent memory.)
 
     Args:
         *steps: the first steps, numbered from "0" on.

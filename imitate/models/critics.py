@@ -170,7 +170,7 @@ class CriticEnsemble(nn.Module):
         return self._bounded(values if self.num_choices or self.num_values else values.squeeze(-1))
 
     def _rows(self, x: Tensor) -> Tensor:
-        """Map ``(E, N, D)`` to ``(E, N, K)``, on a CPU some rows at a time."""
+        """Map features ``(E, N, D)`` of all or some rows to outputs ``(E, N, K)``."""
         for number, layer in enumerate(self.layers):
             x = self._activation(layer(x))
             if self.norms:

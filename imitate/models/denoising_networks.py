@@ -3,8 +3,8 @@
 A residual MLP to which the condition is added is far cheaper than a U-Net, and sufficient for short chunks in
 low-dimensional tasks.
 
-The transformer is that of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137). The noisy actions are the tokens of a
-causal decoder; the decoder's memory contains a token for the diffusion step and a token for each observation step.
+The transformer is the one of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137). The noisy actions are the tokens of
+a causal decoder; the decoder's memory contains a token for the diffusion step and a token for each observation step.
 Names of weights, initialization and mask are those of the original code.
 """
 
@@ -56,7 +56,7 @@ def step_encoder(dim: int, output_dim: int) -> nn.Sequential:
 
 
 def steps_like(step: Tensor | float, sample: Tensor) -> Tensor:
-    """Return the step of each row of ``sample`` (B, ...) as a float tensor (B,); ``timestep`` is a number or (B,)."""
+    """Return the step of each row of ``sample`` (B, ...) as a float tensor (B,); ``step`` is a number or (B,)."""
     steps = torch.as_tensor(step, dtype=torch.float32, device=sample.device)
     return steps.expand(sample.shape[0])
 
@@ -158,8 +158,8 @@ class DiffusionTransformer(nn.Module):
         n_emb: number of features of a token.
         p_drop_emb: dropout of embedded tokens.
         p_drop_attn: dropout inside the layers.
-        causal_attn: an action token attends to itself, to earlier actions, and to observations up to its own step;
-            false: to everything.
+        causal_attn: let an action token attend only to itself, to earlier actions, and to observations up to the same
+            step; false: to everything.
         n_cond_layers: number of layers over the memory's tokens; with 0, an MLP on each token separately.
         output_dim: number of values of a predicted action; A by default.
     """

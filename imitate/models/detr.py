@@ -1,7 +1,7 @@
 """Encoder and decoder of DETR (Carion et al. 2020, arXiv:2005.12872), as in ACT (Zhao et al. 2023, arXiv:2304.13705).
 
-Unlike GPT's blocks, positions are added to queries and keys in every layer and never to values, and by
-default LayerNorm follows each sum. Names of the weights are those of the original code.
+Unlike in GPT's blocks, positions are added to queries and keys in every layer, never to values, and by
+default LayerNorm follows each residual sum. Names of the weights are those of the original code.
 """
 
 import math
@@ -109,9 +109,10 @@ class DecoderLayer(_Layer):
     def forward(
         self, x: Tensor, queries: Tensor, memory: Tensor, places: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Update the queries ``(B, K or 1, E)`` to ``(B, K, E)``.
+        """Update the values ``x`` of the queries, ``(B, K or 1, E)``, to ``(B, K, E)``.
 
-        ``places`` is the memory plus the memory's positions. A single query may stand for K equal queries.
+        ``queries`` (K, E) are their positions; ``places`` is the memory plus the memory's positions. If all K values
+        are equal, ``x`` may contain only one of them.
         """
         own = queries[: x.shape[1]]
         if self.pre_norm:
@@ -278,9 +279,9 @@ class ObservationTokens(nn.Module):
         encoder: encoder of the observation.
         embed_dim: E, features of a token.
         frames: F, number of observations that the policy sees.
-        separate_vectors: each vector without a network forms its own token.
+        separate_vectors: make a token of each vector without a network; false: one common token.
         shared_maps: keys that share a network also share the linear map from its features to tokens.
-        learned_camera_positions: false: keys with a network have no learned position.
+        learned_camera_positions: learn positions of keys with a network too; false: only of vectors.
     """
 
     def __init__(

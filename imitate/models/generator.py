@@ -107,7 +107,7 @@ class Generator(nn.Module):
 
 
 def inverse_products(generator: Generator, noise: Tensor, vectors: Tensor) -> Tensor:
-    """Return J^-T v (n, m, D) for m vectors v (n, m, D) per draw; J is the Jacobian of a particle by its noise."""
+    """Return J^-T v (n, m, D) for m vectors v (n, m, D) per draw; J is the Jacobian of a particle by the noise."""
     seen, link = generator.noise_dim, generator.link
     slopes = generator.jacobian(noise)
     own, rest = slopes[:, :seen], slopes[:, seen:]
@@ -127,11 +127,11 @@ def gpvi(generator: Generator, noise: Tensor, gradients: Tensor, weight: float) 
     Args:
         generator: generator with ``link`` above 0, or with as many noise values as outputs.
         noise: (n, D).
-        gradients: (n, D) gradients of the loss by the particles.
+        gradients: (n, D) gradients of the loss with respect to the particles.
         weight: strength of the repulsion.
     """
     near, width = similarity(noise)
-    # gradients of the kernel by its first argument: vectors[j, i] = dk(z_j, z_i) / dz_j
+    # gradients of the kernel with respect to its first argument: vectors[j, i] = dk(z_j, z_i) / dz_j
     vectors = (-2.0 / width) * near.unsqueeze(-1) * (noise.unsqueeze(1) - noise)
     pushed = inverse_products(generator, noise, vectors).sum(0)
     return _of_others((near @ gradients - weight * pushed) / len(noise), gradients)

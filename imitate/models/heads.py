@@ -69,7 +69,7 @@ class Deterministic(ActionDistribution):
         return self._mean
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return 0 where actions equal the point, else -inf, so that this cannot be used as a loss."""
+        """Return 0 where actions equal the point, else -inf; this has no useful gradient for a loss."""
         equal = actions == self._mean if weight is None else (actions == self._mean) | (weight == 0)
         equal = equal.all(-1)
         return torch.where(equal, 0.0, -math.inf)
@@ -148,13 +148,13 @@ class GaussianMixture(ActionDistribution):
         return torch.logsumexp(per_mode + self.logits, dim=-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Sample a mode and normal numbers of all modes, and select those of the mode, as torch's MixtureSameFamily."""
+        """Sample a mode and an action of every mode; return the action of the sampled mode (as MixtureSameFamily)."""
         mode = draw_class(self.logits, generator)
         return pick_class(draw_normal(self.means, self.stds, generator), mode)
 
 
 class TanhDistribution(ActionDistribution):
-    """Gaussian or mixture, the ``base``, whose values are transformed by tanh.
+    """Distribution of tanh(x), where x is distributed as ``base``, a Gaussian or a mixture.
 
     The inverse of tanh clamps 1 +- a at 1e-6, and the correction of the density is log(1 - a^2 + 1e-6), so that a = +-1
     has a finite density.
@@ -323,7 +323,7 @@ class GaussianHead(ActionHead):
         state_independent_std: learn one std for all states, by its logarithm.
         std_activation: function from the linear map's output to the std.
         low_noise_eval: act with the mean instead of a sample in evaluation.
-        use_tanh: apply tanh to values (and correct the density for it) instead of to the mean.
+        use_tanh: apply tanh to samples (and correct the density for it) instead of to the mean.
         init_last_fc_weight: initialize weights and biases uniformly between minus and plus this number; None: as torch.
     """
 
@@ -401,7 +401,7 @@ class GMMHead(ActionHead):
         min_std: added to each standard deviation.
         std_activation: function from the linear map's output to the std.
         low_noise_eval: in evaluation sample the chosen mode with the std :data:`LOW_NOISE_STD`.
-        use_tanh: apply tanh to values (and correct the density for it) instead of to the means.
+        use_tanh: apply tanh to samples (and correct the density for it) instead of to the means.
     """
 
     def __init__(

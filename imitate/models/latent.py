@@ -59,7 +59,7 @@ class NormedLayer(nn.Module):
 def normed_mlp(
     inputs: int, hidden: Sequence[int], outputs: int, last: nn.Module | None = None
 ) -> nn.Sequential:
-    """Return normalized hidden layers and an output layer, normalized with the activation ``last``, or linear."""
+    """Return an MLP with normalized layers; the output layer has the activation ``last``, or is linear for None."""
     widths = [inputs, *hidden]
     layers: list[nn.Module] = [NormedLayer(n, m) for n, m in zip(widths[:-1], hidden, strict=True)]
     layers.append(
@@ -121,8 +121,8 @@ class Atoms(nn.Module):
     """Numbers as distributions over atoms that are evenly spaced in symlog units.
 
     Args:
-        low: lowest atom, symlog units.
-        high: highest atom.
+        low: lowest atom, in symlog units.
+        high: highest atom, in symlog units.
         number: K, number of atoms.
     """
 
@@ -137,6 +137,6 @@ class Atoms(nn.Module):
         return symexp(expected_value(logits, self.values))
 
     def two_hot(self, numbers: Tensor) -> Tensor:
-        """Distribute each number (*B) over its two neighbouring atoms (*B, K); beyond the limits, to the last atom."""
+        """Distribute each number (*B) over its two neighbouring atoms (*B, K); beyond the limits, to the end atom."""
         one = torch.ones_like(numbers).unsqueeze(-1)
         return project_categorical(one, symlog(numbers).unsqueeze(-1), self.values)

@@ -57,7 +57,7 @@ _Convert = Callable[[Tensor], Tensor]
 
 
 class _Robot(NamedTuple):
-    """Forms of a rotation as three numbers, as which a robot takes it: axis-angle or Euler angles."""
+    """Conversions between rotation-6d and a robot's form of a rotation, three numbers: axis-angle or Euler angles."""
 
     from_6d: _Convert
     to_6d: _Convert
@@ -152,7 +152,7 @@ class ActionLayout:
     def sent_limits(
         self, low: Sequence[float], high: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Compute the limits of actions sent to the robot from those of stored actions; rotations have limits +- pi."""
+        """Convert limits of stored actions to limits of actions sent to the robot; rotations have limits +- pi."""
         lows: list[float] = []
         highs: list[float] = []
         start = 0

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Return GELU in its tanh approximation, which is JAX's."""
+    """Return GELU in its tanh approximation, the default of JAX."""
     return nn.functional.gelu(x, approximate="tanh")
 
 
 class MLP(nn.Module):
-    """MLP in which every layer, also the last, is a linear map and an activation; linear heads may follow.
+    """MLP in which every layer, including the last, is a linear map and an activation; linear heads may follow.
 
     With ``layer_dims=()`` the network is the identity.
 

@@ -56,7 +56,7 @@ def arguments(kind: Any) -> list[str]:
 
 
 def supplied(kind: Any, **values: Any) -> dict[str, Any]:
-    """Return the values of ``supplies`` for which the constructor of ``kind`` has parameters."""
+    """Return the keyword arguments ``values`` for which the constructor of ``kind`` has parameters."""
     wanted = inspect.signature(kind).parameters
     return {name: value for name, value in values.items() if name in wanted}
 

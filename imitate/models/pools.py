@@ -59,7 +59,7 @@ class SpatialSoftmax(nn.Module):
     def keypoints(self, x: Tensor) -> Tensor:
         """Return keypoints ``(B, K, 2)`` of ``(B, C, H, W)`` without noise.
 
-        x and y are in [-1, 1], the centres of the outer pixels.
+        x and y are in [-1, 1], where -1 and 1 are the centres of the outermost pixels.
         """
         return self._expected(self._attention(x))
 

@@ -399,7 +399,7 @@ class Preprocess(nn.Module):
     def sent_limits(
         self, low: Sequence[float], high: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Compute the limits of actions sent to the robot from those of stored actions; rotations have no limits."""
+        """Convert limits of stored actions to limits of actions sent to the robot; rotations have limits +- pi or 1."""
         lows, highs = self.actions.sent_limits(low, high)
         for number, step in enumerate(self.steps):
             for place in step.rotation_dims if not self.actions.converts else ():
@@ -598,7 +598,7 @@ def check_raw(
 def _packed(
     steps: Sequence[PreprocessStep], keys: Sequence[str]
 ) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
-    """Return the keys of the vectors that every step can prepare as one concatenated tensor, and its functions."""
+    """Return the keys of the vectors that can be prepared as one concatenated tensor, and the functions for it."""
     together: list[Callable[[Tensor], Tensor]] = []
     # the first step, the layout, is left out: concatenation already makes a float32 vector
     for step in steps[1:]:

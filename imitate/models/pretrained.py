@@ -177,7 +177,7 @@ def read_safetensors(path: Path) -> Weights:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if not path.is_file():  # reading a pipe would wait for ever
+    if not path.is_file():  # reading a pipe could wait forever
         raise ValueError("is not a regular file")
     try:
         return dict(load_file(path))

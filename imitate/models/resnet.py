@@ -182,7 +182,7 @@ class FiLM(nn.Module):
         nn.init.zeros_(self.lang_proj.bias)
 
     def forward(self, x: Tensor, vector: Tensor) -> Tensor:
-        """Scale and shift ``(B, C, H, W)`` by vectors ``(B, D)``; beta is the first output of the linear map."""
+        """Scale and shift ``(B, C, H, W)`` by vectors ``(B, D)``; beta is the first half of the linear map's output."""
         beta, gamma = self.lang_proj(vector)[:, :, None, None].chunk(2, dim=1)
         return torch.relu_(torch.addcmul(beta, x, 1 + gamma))
 

@@ -75,7 +75,7 @@ class SubgoalVAE(nn.Module):
         )
 
     def forward(self, subgoals: Obs, obs: Obs, goal: Obs | None = None) -> SubgoalVAEOutput:
-        """Encode, sample, decode."""
+        """Encode subgoals {key: (B, ...)} by the posterior, sample latents, and decode them."""
         condition = self.encoder(obs, goal)
         posterior = self.vae.encode(self.subgoal(subgoals), condition)
         z = self.vae.latent.sample_posterior(posterior, None)

@@ -39,7 +39,7 @@ class GEGLU(nn.Module):
 
 
 class CausalSelfAttention(nn.Module):
-    """Self-attention of one sequence."""
+    """Self-attention among the steps of each sequence, without the normalization before it."""
 
     def __init__(
         self, embed_dim: int, num_heads: int, attn_dropout: float, output_dropout: float
@@ -349,7 +349,7 @@ class CausalTransformer(nn.Module):
 
     @property
     def backbone(self) -> GPTBackbone:
-        """Return the transformer blocks, from the first to the last."""
+        """The transformer that follows the embedding."""
         return cast(GPTBackbone, self.nets["transformer"])
 
     def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:

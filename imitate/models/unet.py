@@ -129,8 +129,8 @@ class ConditionalUnet1D(nn.Module):
         diffusion_step_embed_dim: number of features of the step's embedding.
         down_dims: channels of each level; each level but the last halves the time axis.
         kernel_size: size of the kernels, odd.
-        n_groups: number of groups of each GroupNorm, a divisor of each of ``down_dims``. The last block always has 8,
-            as in the original code.
+        n_groups: number of groups of each GroupNorm, a divisor of each of ``down_dims``. The last block always has 8
+            groups, as in the original code.
         cond_predict_scale: the condition scales and shifts channels; false: the condition only shifts channels.
         output_dim: number of values of a predicted action; A by default.
     """

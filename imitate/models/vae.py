@@ -63,7 +63,7 @@ class PriorParams(nn.Module):
             self.constants[name] = nn.Parameter(torch.randn(1, *shape) / math.sqrt(sizes[name]))
 
     def forward(self, condition: Tensor) -> Params:
-        """Map conditions ``(*B, D)`` to ``(*B, *shape)`` for each parameter; D is ignored if it is not needed."""
+        """Map conditions ``(*B, D)`` to ``(*B, *shape)`` for each parameter; constants ignore the conditions."""
         batch = condition.shape[:-1]
         if self.net is not None:
             flat = self.net(condition)

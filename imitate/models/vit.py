@@ -93,7 +93,7 @@ def fill_vit(trunk: nn.Module, source: str, sha256: str | None = None) -> None:
     if missing or unknown:
         words = [
             f"{verb} {_some(names)}"
-            for verb, names in (("lacks", missing), ("has besides", unknown))
+            for verb, names in (("lacks", missing), ("also has", unknown))
             if names
         ]
         raise ConfigError(

@@ -37,8 +37,8 @@ class ResidualVQ(nn.Module):
         num_codes: C, number of codes of each layer.
         num_layers: L, number of layers.
         decay: decay of the moving averages that define the codes.
-        revive_below: a code to which fewer vectors per batch are assigned on average is replaced by a random input,
-            preferably an input far from its code.
+        revive_below: a code is replaced by a random input, preferably one far from its code, if fewer vectors per batch
+            than this are assigned to it on average.
         kmeans_steps: number of k-means steps of the initialization on the first batch; 0: use random inputs.
     """
 
@@ -181,7 +181,7 @@ class ChunkAutoencoder(nn.Module):
         self.decoder = nn.Sequential(decoder, nn.Linear(decoder.output_dim, size))
 
     def forward(self, actions: Tensor, learn: bool = False) -> tuple[Tensor, Quantized]:
-        """Encode, quantize, decode.
+        """Encode chunks, quantize their latents, and decode them.
 
         Args:
             actions: (B, K, A).

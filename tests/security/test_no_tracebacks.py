@@ -438,7 +438,7 @@ def test_an_environment_of_another_format_has_arguments_that_are_checked(place):
                 command
             )
     done = CliRunner().invoke(app, command.split())
-    assert (done.exit_code, "fps: 20: the dataset says nothing" in done.output) == (0, True)
+    assert (done.exit_code, "fps: 20: the dataset does not record" in done.output) == (0, True)
 
 
 def test_a_demo_that_is_no_group_is_named_as_that(place):

@@ -19,7 +19,7 @@ from imitate.system.plain_files import edited, fresh, give_name, lock, open_plai
 
 LOG = logging.getLogger(__name__)
 _RECORD = struct.Struct("<QQI")  # offset, length and checksum of the original bytes
-# Markers in place of an offset: the original size of the file, or the file to which the journal belongs.
+# Markers in place of an offset, for the records of the original size and of the identity of the journal's file.
 _SIZE, _OWNER = 2**64 - 1, 2**64 - 2
 _IDENTITY = struct.Struct("<QQ32s")  # device, inode, digest of the file's content
 _PIECE = 2**20
@@ -32,7 +32,7 @@ def journal_of(path: Path) -> Path:
 
 
 def partial_of(path: Path) -> Path:
-    """Return the path of the data of an unfinished file."""
+    """Return the path at which the data of an unfinished file are stored."""
     return path.with_name(path.name + ".partial")
 
 
@@ -42,7 +42,7 @@ def unfinished_words(path: Path) -> str:
     if not partial.is_file():
         return ""
     if is_being_written(partial):
-        return f"it is being recorded, and is stored in {partial.name} until then"
+        return f"it is being recorded; until that is finished, its data are in {partial.name}"
     return (
         f"an interrupted recording left {partial.name}: make the file of it with "
         f"{shlex.join(['imitate', 'dataset', 'finish', str(path)])}"
@@ -145,7 +145,7 @@ class JournaledFile:
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
 
-    # ---- commit and back -------------------------------------------------------------------------
+    # ---- commit and roll back --------------------------------------------------------------------
 
     def commit(self) -> None:
         """Make the current content the state that a roll-back restores.
@@ -397,7 +397,7 @@ def _records(journal: Any) -> Iterator[_Record]:
 
 
 def _names_owner(records: Sequence[_Record]) -> bool:
-    """Return true if the journal begins like those of this package, or is empty."""
+    """Return true if the journal begins with the identity and size of a file, or is empty."""
     begins = [(_OWNER, _IDENTITY.size), (_SIZE, 8)]
     return all(
         (record.offset, record.length) == wanted

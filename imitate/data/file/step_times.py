@@ -11,8 +11,8 @@ from imitate.system.text import counted
 
 CLOCK = re.compile(r"(^|/)(times?|time_?stamps?|clock)(_(s|sec|ms|us|ns))?$")
 """Pattern of the names of time arrays."""
-_SPREAD = 0.5  # as a fraction of the usual interval
-_RATE = 0.1  # as a fraction of the rate
+_SPREAD = 0.5  # largest deviation of an interval, as a fraction of the usual one
+_RATE = 0.1  # largest deviation of a rate, as a fraction of it
 _UNITS_S = (1.0, 1e-3, 1e-6, 1e-9)
 
 
@@ -21,7 +21,7 @@ class Ticks:
     """Intervals between the steps of an episode.
 
     Attributes:
-        interval: the usual interval.
+        interval: the usual interval, in the unit of the times.
         back: steps that are not later than the step before.
         uneven: steps after an interval that differs from the usual one by more than half of it.
     """
@@ -44,14 +44,14 @@ def ticks_of(times: NDArray[Any]) -> Ticks:
 
 
 def is_coarse(times: NDArray[Any], rate_hz: float) -> bool:
-    """Return true if the type is too coarse for the times of two steps, as float32 is for seconds since 1970."""
+    """Return true if the type of the times cannot distinguish successive steps, as float32 for seconds since 1970."""
     if times.dtype.kind != "f" or not np.isfinite(times).all():
         return False
     return bool(np.spacing(np.abs(times).max()) * rate_hz > _SPREAD)
 
 
 def contradicted_hz(interval: float, rate_hz: float) -> float | None:
-    """Return the rate in Hz of an interval if it contradicts the given rate in every unit of time, else None."""
+    """Return the rate in Hz of an interval if it contradicts ``rate_hz`` in each unit from s to ns, else None."""
     if not interval > 0 or any(abs(interval * unit * rate_hz - 1) <= _RATE for unit in _UNITS_S):
         return None
     return 1 / interval
@@ -90,7 +90,10 @@ class TimeArray:
         return faults
 
     def doubt(self) -> str | None:
-        """Describe the contradiction between times and rate; None if there is none. A phase from 0 to 1 has no rate."""
+        """Describe irregular times, or times that contradict the rate; None if all is well.
+
+        Times that never exceed 1 are taken for a phase, which has no rate.
+        """
         if self._episodes:
             return (
                 f"time does not run evenly in {counted(self._episodes, 'episode')} ({self._first}): steps "

@@ -51,14 +51,14 @@ class DatasetWriter:
         env_meta: the environment, as an argument of :func:`imitate.envs.make_env`; written as JSON.
         overwrite: true to replace an existing partial file now, and an existing file when closing.
         append: true to continue an existing file, or the partial file of an interrupted writer; ``env_meta`` is then
-            read from the file. During writing the file has its partial name.
+            read from the file. Until :meth:`close`, the file is renamed to its partial name.
         control_freq: control rate in Hz, or None if unknown; with ``append`` it must be the rate of the file.
         image_storage: storage of observations with two or more dimensions per step. 'raw': uncompressed, fastest to
             read; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
             loss, a tenth of the size or less, and other observations with gzip.
         jpeg_quality: 1 to 100.
-        keep_partial: true to keep finished episodes when the context is left with an exception; if false, only those
-            of a file that is continued are kept.
+        keep_partial: true to keep finished episodes when the context is left with an exception; if false, they are kept
+            only if an existing file is continued.
         attrs: further attributes of the file's group ``data``; with ``append`` the file's attributes are kept.
         strict: true to refuse observations that readers would misinterpret: names with '/', images that are not uint8
             (H, W, C), such as floats or channels first (images named 'depth' or 'segmentation' may have any form), and
@@ -236,7 +236,7 @@ class DatasetWriter:
                 )
 
     def add_filter_key(self, name: str, demos: Iterable[str]) -> None:
-        """Write the mask selected by ``filter_key=name``. A mask of that name is replaced."""
+        """Write the mask ``name``, which readers select by ``filter_key``; a mask of that name is replaced."""
         chosen = list(demos)
         for demo in chosen:
             if demo not in self._names:
@@ -362,7 +362,7 @@ class DatasetWriter:
         _check_spelling(more, self.path)
         if success is not None and success not in (True, False):
             raise DatasetError(
-                f"{self.path}: success is {success!r}: expected True, False, or None where it is unknown"
+                f"{self.path}: success is {success!r}: expected True, False, or None if it is unknown"
             )
         running, self._running = self._running, None
         if not running:
@@ -405,7 +405,7 @@ class DatasetWriter:
             return
         left = len((self._running or {}).get("actions", ()))
         running = f"the running episode of {counted(left, 'step')}"
-        lost = f"{running} was neither finished nor discarded: call finish_episode() before"
+        lost = f"{running} was neither finished nor discarded: call finish_episode() before close()"
         if not self._names:
             self._abandon()
             reason = lost if left else "there is nothing to save"
@@ -477,7 +477,7 @@ def _check_spelling(attrs: Iterable[str], path: Path) -> None:
         if close and name not in _MEANT:
             raise DatasetError(
                 f"{path}: finish_episode({name}=...): did you mean '{close[0]}'? "
-                f"for an attribute of that name say attrs={{'{name}': ...}}"
+                f"for an attribute of that name pass attrs={{'{name}': ...}}"
             )
 
 

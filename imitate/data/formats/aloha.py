@@ -112,7 +112,7 @@ def _episode(
     for key in set(file) - {"action", "observations", "base_action"}:
         report.dropped[key] = "the lengths of JPEG frames" if key == "compress_len" else "not known"
     report.synthesised["rewards"] = "0: the file has none"
-    report.synthesised["timeouts"] = "at the last step: the file says nothing of ends"
+    report.synthesised["timeouts"] = "at the last step: the file does not record ends of episodes"
     last = np.arange(length) == length - 1
     return Episode(
         obs=obs,

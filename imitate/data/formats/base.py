@@ -122,7 +122,7 @@ class OpenedDataset:
 
 @dataclass(frozen=True)
 class Options:
-    """Facts about the data from the user, which a file does not contain, and options of writing. None if not given.
+    """Options of a conversion: facts that a file does not contain, and options of writing; None if not given.
 
     Attributes:
         env: registered id of the gymnasium environment of the data.
@@ -165,7 +165,7 @@ Writer = Callable[
 ]
 
 Replay = Callable[[OpenedDataset, Options, ConversionReport], Iterator[NamedDemo]]
-"""Function from a source of simulator states to its demos with observations."""
+"""Function that replays the simulator states of a dataset and yields its demos with observations."""
 
 
 @dataclass(frozen=True)

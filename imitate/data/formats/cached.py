@@ -77,7 +77,7 @@ def _format_of(path: Path) -> Format:
             raise DatasetError(known) from error
         kind = "a folder" if path.is_dir() else "not an HDF5 file"
         raise DatasetError(
-            f"{path}: is {kind} and none of the formats {', '.join(registry.names())}: "
+            f"{path}: is {kind} in none of the known formats ({', '.join(registry.names())}): "
             "name a demonstration file (.hdf5) or a dataset of one of these formats"
         ) from error
 

@@ -134,7 +134,7 @@ def _episode(
     report.keep("actions", "rewards")
     report.renamed["terminated"] = "terminals, at the last step"
     report.synthesised["next_obs"] = (
-        "the following observation; at a terminal its own, which nothing bootstraps from"
+        "the following observation; at a terminal the same observation, from which nothing is bootstrapped"
     )
     if not terminated:
         report.dropped["last row of each episode that timed out"] = (

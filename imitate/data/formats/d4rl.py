@@ -232,7 +232,8 @@ def _ends(flat: _Flat, clock: int | None, report: ConversionReport) -> NDArray[n
 def _cut_by_clock(ends: NDArray[np.bool_], clock: int | None, report: ConversionReport) -> None:
     if clock is None:
         report.note(
-            "the file has no 'timeouts': episodes end at terminals only; give --horizon or --env if a clock ended some"
+            "the file has no 'timeouts': episodes end at terminals only; give --horizon or --env if "
+            "a time limit ended some"
         )
         return
     since, cut = 0, 0
@@ -371,7 +372,7 @@ def _describe(flat: _Flat, plan: _Plan, extra: list[str], report: ConversionRepo
         if name != _FINAL and len(values) == len(plan.bounds) - 1:
             report.renamed[name] = f"attribute {name.removeprefix('metadata/')}"
     if "next_observations" not in flat.rows:
-        last = _FINAL if plan.final is not None else "its own at a terminal"
+        last = _FINAL if plan.final is not None else "at a terminal, the row's own observation"
         report.synthesised["next_obs"] = f"the following row; at an episode's end: {last}"
 
 

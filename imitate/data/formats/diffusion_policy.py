@@ -98,9 +98,9 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
 
 
 def _check_sizes(arrays: dict[str, Any], rows: int, path: Path, stored: int) -> None:
-    """Refuse arrays whose size, or whose chunk size, according to the metadata exceeds what the dataset can contain.
+    """Refuse arrays of which ``rows`` rows, or a chunk, would be larger by the metadata than the dataset can contain.
 
-    Chunks may be missing.
+    Missing chunks are no fault.
     """
     for name, array in arrays.items():
         values = max(rows * math.prod(array.shape[1:]), math.prod(array.chunks))
@@ -372,7 +372,7 @@ def _headed(form: str, at: int) -> Callable[[IO[bytes], int], int]:
 
 
 def _zstd(file: IO[bytes], limit: int) -> int:
-    """Return the size in the header of a frame of zstd (RFC 8878), without which a chunk counts as too large."""
+    """Return the unpacked size in the header of a zstd frame (RFC 8878), or more than ``limit`` if it has none."""
     head = file.read(14)
     flags = head[4]
     single, form = bool(flags & 0x20), ("<B", "<H", "<I", "<Q")[flags >> 6]

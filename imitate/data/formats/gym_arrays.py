@@ -18,7 +18,7 @@ def named_obs(values: NDArray[Any], old: str, report: ConversionReport) -> tuple
     Args:
         values: (T, ...); frames with channels first are transposed.
         old: name in the file.
-        report: receives both changes.
+        report: receives the new name and the change of the layout.
     """
     layout = image_layout(values.shape[1:], values.dtype)
     if layout is not None:

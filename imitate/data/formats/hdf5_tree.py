@@ -196,5 +196,5 @@ def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
 
 
 def texts(attrs: Mapping[str, Any], *keys: str) -> str | None:
-    """Return the value of the first attribute among ``names`` that is a string."""
+    """Return the value of the first attribute among ``keys`` that is a string."""
     return next((attrs[key] for key in keys if isinstance(attrs.get(key), str)), None)

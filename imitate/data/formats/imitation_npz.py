@@ -96,7 +96,7 @@ def _timeouts(
     options: Options,
     report: ConversionReport,
 ) -> NDArray[np.bool_]:
-    """Return a mask of the trajectories that timed out, by the horizon, because ``terminal`` is true for these too."""
+    """Return a mask of the trajectories that timed out, by their length, because ``terminal`` is true for them too."""
     lengths = np.diff(bounds)
     clock = clock_of(options, options.env)
     source = "from --horizon" if options.horizon is not None else f"of {options.env}"
@@ -104,7 +104,10 @@ def _timeouts(
         longest = int(lengths.max())
         if (lengths == longest).sum() >= 2:
             clock = longest
-            source = "a guess: several trajectories are exactly so long and none longer; give --horizon or --env"
+            source = (
+                "a guess: several trajectories have exactly this length and none is longer; give "
+                "--horizon or --env"
+            )
     unfinished = ~arrays["terminal"].astype(bool).ravel()
     by_clock = unfinished | (lengths >= clock if clock is not None else False)
     if clock is None:

@@ -139,7 +139,8 @@ def _info(path: Path) -> dict[str, Any]:
         )
     if info.get("storage_format", "parquet") != "parquet":
         raise DatasetError(
-            f"{file}: storage_format is {info['storage_format']!r}; parquet is read: export it with LeRobot first"
+            f"{file}: storage_format is {info['storage_format']!r}; only 'parquet' is read: export it "
+            "with LeRobot first"
         )
     return info
 
@@ -293,7 +294,7 @@ def _ends(
     elif "next.done" in flags:
         terminals, source = flags["next.done"] & ~flags.get("next.truncated", none), "next.done"
     else:
-        terminals, source = none, "none: the dataset says nothing of ends"
+        terminals, source = none, "none: the dataset does not record ends of episodes"
     report.synthesised["terminals"] = source
     timeouts = none.copy()
     timeouts[-1] = not terminals[-1]

@@ -36,7 +36,7 @@ Layout = Mapping[str, Any]
 
 
 def layout_of(arrays: Mapping[str, NDArray[Any]], known: Entries) -> dict[str, Any]:
-    """Return the feature of each array, for arrays that have one.
+    """Return the layout (:data:`Layout`) of all arrays that become features or parts of features.
 
     Args:
         arrays: arrays of the first demo.
@@ -188,7 +188,7 @@ _NO_OBSERVATION = re.compile(
 
 
 def obs_name(feature: str) -> str:
-    """Return our name of an observation: ``observation.images.top`` becomes ``top_image``."""
+    """Return an observation's name in a demonstration file: ``observation.images.top`` becomes ``top_image``."""
     name = feature.removeprefix(_PREFIX)
     return f"{name[7:]}_image" if name.startswith("images.") else name
 
@@ -216,11 +216,11 @@ def action_of(features: Mapping[str, Any], chosen: str | None, where: str) -> st
 
 
 def keys_of(features: Mapping[str, Any], action: str | None = None) -> dict[str, str]:
-    """Return the name of the array in a demonstration file that each feature becomes, by feature.
+    """Return, for each feature, the name of the array that it becomes in a demonstration file.
 
     Args:
         features: entries of the features by name.
-        action: feature that contains the actions; None: ``action`` or else ``actions``.
+        action: feature that contains the actions; None for ``action``, or else ``actions``.
     """
     given = next((name for name in (action, *_ACTIONS) if name in features), None)
     has_usual = any(name.startswith(_PREFIX) for name in features)
@@ -248,7 +248,7 @@ def unusual_names(keys: Iterable[tuple[str, str]]) -> str:
     """Describe the arrays that features with unusual names became; "" if all features have LeRobot's usual names.
 
     Args:
-        keys: name of the array by feature.
+        keys: pairs of a feature and the array that it became.
     """
     found = [
         f"{name} -> {key}"

@@ -185,7 +185,7 @@ class Tables:
         """Return the path that results from a pattern in ``meta/info.json``.
 
         Raises:
-            DatasetError: the pattern contains other fields than known names with widths of numbers.
+            DatasetError: the pattern has fields of another form than ``{name}`` or ``{name:06d}``.
             FileError: the path is outside of the dataset's folder.
         """
         text = str(self.info[pattern])
@@ -305,7 +305,8 @@ class Tables:
             missing = [other for other in self.numbers if expected <= other < number]
             raise DatasetError(f"{file}: {_few(missing, 'has', 'have')} no rows: {self._advice()}")
         raise DatasetError(
-            f"{file}: rows of episode {number} come after others: the dataset is damaged; download it again"
+            f"{file}: rows of episode {number} come after rows of later episodes: the dataset is "
+            "damaged; download it again"
         )
 
     def decoded(
@@ -362,7 +363,7 @@ def _has_text(kind: Any, *, inside: bool = False) -> bool:
 
 
 def _expanded(array: Any) -> int:
-    """Return the size in bytes of a pyarrow array if each row had its own copy of a string."""
+    """Return the size in bytes that a pyarrow array would have if each row had its own copy of each string."""
     types, compute = (extra(f"pyarrow.{name}", "lerobot") for name in ("types", "compute"))
     if types.is_dictionary(array.type):
         sizes = compute.binary_length(array.dictionary)
@@ -379,7 +380,8 @@ def _check_repeats(file: Path, held: int) -> None:
     size = file.stat().st_size
     if held > max(_FREE_BYTES, _TIMES * size):
         raise DatasetError(
-            f"{file}: repeats its {gigabytes(size)} to more than {gigabytes(held)}: it is damaged; download it again"
+            f"{file}: has {gigabytes(size)}, but unpacks to more than {gigabytes(held)}: it is "
+            "damaged; download it again"
         )
 
 

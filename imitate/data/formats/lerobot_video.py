@@ -238,8 +238,9 @@ class VideoCameras:
                 self._report.keep(f"video packets of {key}")
                 return packets
             self._report.note(
-                f"{key}: an episode does not begin with a key frame, its packets are not one for each row, or they "
-                "alone give other colours: its frames are compressed anew"
+                f"{key}: the packets of an episode cannot be copied, because the first is no key frame, "
+                "there is not one for each row, or they decode to other colours: its frames are "
+                "compressed again"
             )
         self._report.changed[key] = "video -> (T, H, W, 3) uint8"
         frames, repeated = self._readers[key].read(path, places, f"episode {episode}")
@@ -256,7 +257,7 @@ class VideoCameras:
         )
 
     def _place(self, key: str, episode: int) -> tuple[Path, float, float | None]:
-        """Return the video file of an episode, and the begin and end of the episode in seconds (None if unknown)."""
+        """Return an episode's video file, and the times in seconds at which it begins and ends (None if unknown)."""
         path = self._file(key, episode)
         if not self._tables.is_v3:
             return path, 0.0, None

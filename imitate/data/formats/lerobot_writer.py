@@ -111,7 +111,7 @@ class RunningStats:
         self._dims = self._rows = 0
 
     def add(self, values: NDArray[Any]) -> Stats:
-        """Add the next episode, (T, D) numbers or (T, H, W, C) frames; return its own statistics."""
+        """Add the next episode, (T, D) numbers or (T, H, W, C) frames; return this episode's statistics."""
         self._rows += len(values)
         if values.ndim == 4:
             counts = histogram(values)
@@ -266,7 +266,7 @@ class _Writer:
         return self._stats.setdefault(key, RunningStats()).add(flat)
 
     def _encode(self, rows: dict[str, NDArray[Any]]) -> dict[str, int | float]:
-        """Remove frames that become videos from the rows, and return the location of the videos."""
+        """Encode frames as videos, remove them from ``rows``, and return their location in the videos."""
         places: dict[str, int | float] = {}
         if self._video is None:
             return places
@@ -428,7 +428,7 @@ def _fps_of(source: OpenedDataset, report: ConversionReport) -> int:
     """Return the number of frames per second as an integer."""
     known = rate_of(source.control_freq, source.env_meta)
     if known is None:
-        report.synthesised["fps"] = f"{_DEFAULT_FPS}: the dataset says nothing of its rate"
+        report.synthesised["fps"] = f"{_DEFAULT_FPS}: the dataset does not record its rate"
         return _DEFAULT_FPS
     fps = max(1, round(known))
     if fps != known:

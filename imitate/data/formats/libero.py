@@ -140,7 +140,7 @@ class _Task:
             "recorded one step late: row t becomes next_obs[t] and obs[t + 1]"
         )
         self._report.dropped["first step of each demo"] = (
-            "what was seen before it is not in the file"
+            "the observation before it is not in the file"
         )
         return _shifted(episode, seen, attrs)
 
@@ -149,7 +149,7 @@ class _Task:
         if values.ndim < 3 or not self.flip or values.ndim == 3 and not key.endswith("depth"):
             return values
         self._report.changed[f"obs/{_NAMES.get(key, key)}"] = (
-            "turned upside down (--keep-images: not)"
+            "turned upside down (not with --keep-images)"
         )
         return values[:, ::-1]
 

@@ -82,7 +82,7 @@ def _check_apart(found: Mapping[str, Any], others: Mapping[str, Any]) -> None:
     both = sorted(found.keys() & others.keys())
     if both:
         raise DatasetError(
-            f"two of its observations are called '{both[0]}' once they are not nested: rename one"
+            f"two of its observations would be named '{both[0]}' after flattening: rename one"
         )
 
 
@@ -222,8 +222,8 @@ def _demos(
         for key, values in seen.items():
             if len(values) != len(actions) + 1:
                 raise DatasetError(
-                    f"{where}: {len(values)} observations '{key}' and {len(actions)} actions: there must be one more; "
-                    "the dataset is damaged"
+                    f"{where}: {len(values)} observations '{key}' and {len(actions)} actions: there must be "
+                    "one observation more; the dataset is damaged"
                 )
         report.keep("actions", "rewards")
         report.renamed.update({"terminations": "terminals", "truncations": "timeouts"})

@@ -132,5 +132,5 @@ def target_format(path: Path) -> Format:
             return candidate
     writable = [candidate.name for candidate in _all() if candidate.write is not None]
     raise DatasetError(
-        f"{path}: the format to write does not follow from its ending: name one with --to: {', '.join(writable)}"
+        f"{path}: its ending does not determine the format to write: name one with --to: {', '.join(writable)}"
     )

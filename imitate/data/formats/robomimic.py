@@ -1,4 +1,4 @@
-"""robomimic's HDF5 layout, versions 0.1 to 0.5, and ours, which has a few more arrays.
+"""robomimic's HDF5 layout, versions 0.1 to 0.5, and this package's layout, which has a few more arrays.
 
 Every array of a demo with one row per step keeps its name (``action_dict/*``, ``actions_abs``, ``camera_info`` ...),
 and so does every attribute (``model_file``, ``ep_meta``). Arrays of other lengths become attributes.
@@ -102,7 +102,7 @@ def open_source(
 
 
 def env_meta_of(text: Any, path: Path, report: ConversionReport) -> dict[str, Any]:
-    """Return the environment's description in the form that our readers need, or {} if it is missing.
+    """Return the environment's description in the form that readers need; if it is missing, that of an unknown robot.
 
     Raises:
         DatasetError: the description is not valid JSON.

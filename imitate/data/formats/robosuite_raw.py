@@ -4,8 +4,8 @@
       /demo_<n>     attrs  model_file (XML), ep_meta (JSON, since 1.5)
         states (T, S), actions (T, A)
 
-``states[t]`` is from before ``actions[t]``. Observations, rewards and terminals are made by the simulator, with a
-function that replays the states and is an argument of :func:`imitate.data.formats.convert.convert`.
+``states[t]`` is from before ``actions[t]``. Observations, rewards and terminals come from the simulator: a function
+given to :func:`imitate.data.formats.convert.convert` replays the states in it.
 """
 
 from collections.abc import Iterator

@@ -101,7 +101,15 @@ def arrays_to_write(demo: NamedDemo, where: Path) -> dict[str, NDArray[Any]]:
 
 
 class Sidecar:
-    """An opened sidecar."""
+    """An opened sidecar.
+
+    Args:
+        file: the open file.
+        count: number of demos of the dataset.
+
+    Raises:
+        DatasetError: the sidecar has another number of demos.
+    """
 
     def __init__(self, file: h5py.File, count: int) -> None:
         self._data = file["data"]
@@ -165,7 +173,9 @@ def plain_episode(
     """Return an episode of a dataset that has no rewards and terminals."""
     length = len(actions)
     report.synthesised["rewards"] = "0: the dataset has none"
-    report.synthesised["timeouts"] = "at the last step: the dataset says nothing of ends"
+    report.synthesised["timeouts"] = (
+        "at the last step: the dataset does not record ends of episodes"
+    )
     return Episode(
         obs=dict(obs),
         actions=actions,

@@ -309,7 +309,8 @@ class ShardIndex(_Record):
             )
         if tree.get("version") != VERSION:
             raise DatasetError(
-                f"{place}: is an index of version {tree.get('version')!r}, wanted {VERSION}: update imitate, or write "
+                f"{place}: is an index of version {tree.get('version')!r}, but version {VERSION} is read: "
+                "update imitate, or write "
                 "the shards again with `imitate dataset shard`"
             )
         try:
@@ -362,7 +363,7 @@ class ShardIndex(_Record):
             )
 
     def statistics(self, filter_key: str | None = None) -> Mapping[str, Moments]:
-        """Compute the statistics of each of :attr:`arrays` over the demos of a mask; over all demos for None."""
+        """Compute the statistics of each measured array over the demos of a mask, or over all demos for None."""
         found: dict[str, list[Moments]] = {}
         for shard in self.shards:
             for key, stats in shard.statistics.get(filter_key or ALL, {}).items():
@@ -371,7 +372,7 @@ class ShardIndex(_Record):
         return {key: Moments.merged(parts) for key, parts in found.items()}
 
     def lengths(self, filter_key: str | None = None) -> Iterator[int]:
-        """Yield the number of steps of each demo of a mask, in order; of all demos for None."""
+        """Yield the number of steps of each demo of a mask, or of all demos for None, in order."""
         for shard in self.shards:
             yield from shard.steps_of(shard.chosen(filter_key)).tolist()
 
@@ -465,7 +466,7 @@ def write_index(folder: Path, files: Sequence[Path] | None = None) -> ShardIndex
 
 
 def _common_forms(extents: Extents, demos: Sequence[str]) -> dict[str, ArrayForm]:
-    """Return the shape and type of each array that has the same in all demos."""
+    """Return the shape and type of each array that all demos have in compatible forms."""
     common: dict[str, ArrayForm] | None = None
     for demo in demos:
         forms = {

@@ -3,8 +3,8 @@
 Policies that predict chunks learn a controller's goal poses better as differences from the robot's pose at the start of
 the chunk (Chi et al., UMI, RSS 2024, arXiv:2402.10329). The whole chunk has one reference.
 
-The steps convert actions relative to observations, between references, and combined within a chunk, and rotations to
-six numbers, absolute or relative to a pose.
+Functions of this module also convert relative actions from one reference to another, and chunks to differences between
+successive actions.
 """
 
 import math
@@ -125,7 +125,7 @@ class DeltaActions(RelativeActions):
     chains = True
 
     def measured_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """Return the differences within a chunk, because statistics are computed of these."""
+        """Return the differences within a chunk, because statistics are computed from these."""
         return self.to_targets(self.forward_actions(actions, reference))
 
     def to_targets(self, actions: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def rebased_actions(
 def through_chain(
     steps: Steps, actions: Tensor, convert: Callable[[PreprocessStep, Tensor], Tensor]
 ) -> Tensor:
-    """Apply ``convert`` with the step that combines the actions of a chunk; later steps are undone and redone."""
+    """Apply ``convert`` with the step that combines a chunk's actions; undo later steps before, and redo them after."""
     place = next((number for number, step in enumerate(steps) if step.chains), None)
     if place is None:
         return actions

@@ -1,6 +1,6 @@
 """Preprocessing steps that ``train.preprocess`` names: their table, and the form of the pipeline in checkpoints.
 
-The steps of single values are in this module: two-valued or padded vectors, images, and instructions as tokens.
+The module also contains some of the steps: two-valued actions, padding, resizing of images, and tokens of instructions.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class BinaryActions(PreprocessStep):
     Args:
         dims: indices of the numbers in the whole action.
         values: the lower and the higher value; None: the smallest and the largest value of the data, which must have no
-            others.
+            other values.
 
     Attributes:
         low, high: (len(dims),) the two values of each number.

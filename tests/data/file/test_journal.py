@@ -384,7 +384,7 @@ def test_the_words_for_what_is_left_of_a_missing_file(tmp_path):
     assert unfinished_words(path) == ""
     file = JournaledFile(partial_of(path))
     assert unfinished_words(path) == (
-        "it is being recorded, and is stored in a b.partial until then"
+        "it is being recorded; until that is finished, its data are in a b.partial"
     )
     file.close()
     assert unfinished_words(path) == (

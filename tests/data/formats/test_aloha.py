@@ -37,7 +37,7 @@ def test_everything_of_an_episode(converted, tmp_path):
     assert report.synthesised == {
         "control_freq": "50 Hz, ALOHA's; give --fps if yours differs",
         "rewards": "0: the file has none",
-        "timeouts": "at the last step: the file says nothing of ends",
+        "timeouts": "at the last step: the file does not record ends of episodes",
     }
 
 

@@ -213,7 +213,7 @@ def test_formats_by_endings(installed):
     installed(point("own", OWN), point("other", READ_ONLY))
     assert registry.target_format(Path("a.OWN")) is OWN
     assert registry.target_format(Path("a.hdf5")).name == "robomimic"
-    words = "a.read: the format to write does not follow from its ending: name one with --to: "
+    words = "a.read: its ending does not determine the format to write: name one with --to: "
     with refused(words) as caught:
         registry.target_format(Path("a.read"))
     writable = str(caught.value).rpartition(": ")[2].split(", ")

@@ -226,10 +226,10 @@ def test_what_holds_states_alone_is_refused(tmp_path):
 
 def test_a_folder_of_nothing_known(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DatasetError, match="is a folder and none of the formats"):
+    with pytest.raises(DatasetError, match="is a folder in none of the known formats"):
         DatasetFile(tmp_path / "empty")
     Path(tmp_path / "note.txt").write_text("hello")
-    with pytest.raises(DatasetError, match="is not an HDF5 file and none of the formats"):
+    with pytest.raises(DatasetError, match="is not an HDF5 file in none of the known formats"):
         DatasetFile(tmp_path / "note.txt")
 
 

@@ -192,7 +192,7 @@ def test_texts_and_numbers_of_the_file_are_kept_and_arrays_of_other_lengths_name
     assert "infos" in report.kept
     assert (
         report.synthesised["next_obs"]
-        == "the following row; at an episode's end: its own at a terminal"
+        == "the following row; at an episode's end: at a terminal, the row's own observation"
     )
 
 
@@ -428,7 +428,7 @@ def test_a_report_of_both_ends(converted, tmp_path):
         "terminated": "terminals, at the last step",
     }
     assert report.kept == ["actions", "rewards"]
-    words = "the following observation; at a terminal its own, which nothing bootstraps from"
+    words = "the following observation; at a terminal the same observation, from which nothing is bootstrapped"
     assert report.synthesised == {"next_obs": words}
     assert report.dropped == {
         "last row of each episode that timed out": "its next observation is not in the file"

@@ -64,7 +64,7 @@ def test_trajectories(converted, tmp_path):
             (1, 0, 0),
             "1 of 3 trajectories time out, after 4 s",
         ),
-        ((2, 3, 3), (1, 1, 1), {}, (0, 1, 1), "after 3 steps (a guess: several trajectories are"),
+        ((2, 3, 3), (1, 1, 1), {}, (0, 1, 1), "after 3 steps (a guess: several trajectories have"),
         ((2, 3, 4), (1, 0, 1), {}, (0, 1, 0), None),
         ((2, 3), (1, 1), {"env": "Pendulum-v1"}, (0, 0), "after 200 steps (of Pendulum-v1)"),
     ],

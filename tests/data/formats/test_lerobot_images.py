@@ -221,7 +221,7 @@ def test_a_forked_process_frees_open_videos(copied):
 def test_an_episode_without_a_key_frame_at_its_begin_is_compressed_anew(tmp_path):
     root = make(tmp_path / "l", "frames between others", together=True)
     report = convert(root, tmp_path / "a.hdf5")
-    assert any("does not begin with a key frame" in note for note in report.notes)
+    assert any("the first is no key frame" in note for note in report.notes)
     wanted = of_file(root / f"videos/{TOP}/0-0.mp4")[LENGTHS[0] :]
     with DatasetFile(tmp_path / "a.hdf5") as file:
         assert file.storage("demo_1", "obs/top_image") == "jpeg"

@@ -135,7 +135,7 @@ def test_places_are_files_in_natural_order_if_no_row_names_them(tmp_path):
     [
         ([0, 2], [0, 1, 2], "file-000.parquet: episode 1 has no rows"),
         ([0, 3], [0, 1, 2, 3], "episodes 1, 2 have no rows"),
-        ([0, 1, 0], [0, 1], "rows of episode 0 come after others"),
+        ([0, 1, 0], [0, 1], "rows of episode 0 come after rows of later episodes"),
         ([0, 1, 2], [0, 1], "has rows of episode 2, which 'meta/episodes' does not list"),
         ([0, 1], [0, 1, 2], "episode 2 has no rows: if episodes were deleted by hand"),
         ([0], [0, 1, 2], "episodes 1, 2 have no rows: if"),
@@ -246,7 +246,7 @@ def test_texts_that_are_repeated(tmp_path, monkeypatch, allowed, fits):
     if fits:
         assert len(list(tables.episodes())) == 1
         return
-    with refused("repeats its |to more than 10 kB"):
+    with refused("has |but unpacks to more than 10 kB"):
         list(tables.episodes())
 
 

@@ -84,7 +84,7 @@ def demo(length=3, end="timeout", rows=0.0, **attrs):
 @pytest.mark.parametrize(
     ("rate", "fps", "changed", "synthesised"),
     [
-        (None, 20, {}, {"fps": "20: the dataset says nothing of its rate"}),
+        (None, 20, {}, {"fps": "20: the dataset does not record its rate"}),
         (30.0, 30, {}, {}),
         (29.6, 30, {"fps": "29.6 -> 30: LeRobot needs a whole number"}, {}),
         (0.4, 1, {"fps": "0.4 -> 1: LeRobot needs a whole number"}, {}),

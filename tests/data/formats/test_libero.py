@@ -143,7 +143,9 @@ def test_late_observations_belong_to_the_next_step(tmp_path):
     assert first.obs["robot0_joint_pos"][:, 0].tolist() == [1, 2, 3, 4]
     assert first.next_obs["robot0_joint_pos"][:, 0].tolist() == [2, 3, 4, 5]
     assert report.changed["obs"].startswith("recorded one step late: row t becomes next_obs[t]")
-    assert report.dropped["first step of each demo"] == "what was seen before it is not in the file"
+    assert (
+        report.dropped["first step of each demo"] == "the observation before it is not in the file"
+    )
 
 
 TIME = np.arange(5.0)[:, None]

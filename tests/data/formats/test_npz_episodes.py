@@ -152,7 +152,7 @@ def test_the_environment_and_the_rate(tmp_path):
     assert report.synthesised == {
         "env_args": "a real robot: the files name no environment",
         "rewards": "0: the dataset has none",
-        "timeouts": "at the last step: the dataset says nothing of ends",
+        "timeouts": "at the last step: the dataset does not record ends of episodes",
     }
     assert report.renamed == {"observations": "obs/flat"} and report.kept == []
     assert "language" not in first.attrs and "success" not in first.attrs and first.next_obs is None

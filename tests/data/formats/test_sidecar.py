@@ -143,5 +143,5 @@ def test_arrays_and_a_plain_episode(tmp_path):
     assert (plain.rewards.dtype, plain.attrs) == (np.float32, {"k": 1})
     assert report.synthesised == {
         "rewards": "0: the dataset has none",
-        "timeouts": "at the last step: the dataset says nothing of ends",
+        "timeouts": "at the last step: the dataset does not record ends of episodes",
     }

@@ -132,7 +132,7 @@ def other(change):
     ("change", "words"),
     [
         (other(lambda tree, _: tree.update(format="x")), "is not an index of shards"),
-        (other(lambda tree, _: tree.update(version=2)), "version 2, wanted 1"),
+        (other(lambda tree, _: tree.update(version=2)), "version 2, but version 1 is read"),
         (other(lambda tree, _: tree["env_args"].update(type=[])), "'type' is '[]'"),
         (other(lambda _, shard: shard.update(file="../../etc/x.hdf5")), "shards.0.file"),
         (other(lambda _, shard: shard.update(lengths=[5])), "lengths has another number"),

@@ -225,7 +225,7 @@ class Ranges:
         )
 
     def constants(self) -> dict[str, str]:
-        """Return "0" or "the same" for each array whose values never change, depending on the value."""
+        """Return, for each array whose values never change, "0" if all of them are 0, else "the same"."""
         return {
             key: "the same" if low.any() else "0"
             for key, low in self._low.items()
@@ -286,7 +286,7 @@ def with_one_sign(values: Array) -> Array:
 
 
 def with_signs(values: Array, first: int) -> Array:
-    """Return vectors (n, D) without sign flips in the quaternion that begins at a column."""
+    """Return vectors (n, D) without sign flips in the quaternion that begins at column ``first``."""
     changed = values.copy()
     changed[:, first : first + 4] = with_one_sign(values[:, first : first + 4])
     return changed
@@ -345,7 +345,7 @@ class Representations:
             self._note(self._wraps[key, unit], piece, key, turns.any(axis=1), first)
 
     def _within_a_turn(self, key: str, unit: float) -> Array:
-        """Return the columns all of whose values so far could be angles from -pi to pi, or from 0 to 2 pi.
+        """Return a mask (D,) of the columns whose values so far could be angles from -pi to pi, or from 0 to 2 pi.
 
         In radians all columns must fulfil this, because other quantities have values and jumps of this size too.
         """
@@ -374,7 +374,7 @@ class Representations:
                 yield _wrapped(key, places, dims, self._names.get(key), unit)
 
     def _turns(self, key: str, at: int) -> bool:
-        """Return true for a quaternion that is a whole vector, or of whose four components more than one change."""
+        """Return true if the quaternion is a whole vector, or if more than one of its components changes."""
         span = (self._high[key] - self._low[key])[at : at + 4]
         return self._widths[key] == 4 or int((span > _UNIT).sum()) > 1
 
@@ -442,7 +442,7 @@ def _step(name: str, key: str, dims: list[int] | None) -> str:
     if key == "actions":
         return 'train with {"step": "rotation_6d", "dims": [...], "form": "quaternion"} in train.preprocess'
     words = f'"observation": "{key[4:]}"' + (f', "dims": {dims}' if dims else "")
-    return f'train with {{"step": "{name}", {words}}} in train.preprocess, which has no jump whatever the robot sends'
+    return f'train with {{"step": "{name}", {words}}} in train.preprocess, which removes the jumps'
 
 
 _MIN_STEPS = 100
@@ -464,7 +464,7 @@ class ObservedOrder:
         self._motions, self._names = motions, names
 
     def see(self, piece: DemoSteps) -> None:
-        """Do nothing, because the motions receive the piece."""
+        """Do nothing, because :class:`Motions` stores what this check needs."""
 
     def findings(self) -> Iterator[Finding]:
         """Return a finding for each vector whose components have another order than the actions, or opposite signs."""
@@ -504,5 +504,5 @@ class ObservedOrder:
             f"{key}[{seen}] {verb} actions[{sent}]: the driver reads joints {fault}",
             [Place(key=key)],
             None,
-            "correct the driver, since a robot is moved by a wrong pose, and record again",
+            "correct the driver, because a robot would move to wrong poses, and record again",
         )

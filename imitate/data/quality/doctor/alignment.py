@@ -24,7 +24,7 @@ from imitate.system.text import counted
 DELAYS = range(-4, 11)
 _BEFORE, _AFTER = DELAYS[-1] + 1, -DELAYS[0] + 1
 _MAX_COLUMNS = 64
-_ENOUGH = 2_000  # in steps; larger delays are detected reliably
+_ENOUGH = 2_000  # number of steps from which delays are detected reliably; no more are stored
 _PIECE = 1_000
 # largest squared distance of a target from its position, as a fraction of the position's variance
 _OWN = 0.25
@@ -78,7 +78,7 @@ class Motions:
 
 
 def shifted(pairs: list[tuple[Array, Array]], ahead: int) -> list[tuple[Array, Array]]:
-    """Align pairs of actions and positions whose positions are recorded ``ahead`` steps too late."""
+    """Align actions with positions that were recorded ``ahead`` steps too late; leave out pairs that become short."""
     size = abs(ahead)
     if ahead > 0:
         moved = [(u[size:], q[: len(q) - size]) for u, q in pairs]
@@ -100,7 +100,7 @@ def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
 
 
 def target_errors(pairs: list[tuple[Array, Array]]) -> Array:
-    """Return the distances as fractions of the position's variance; infinite for a position that does not vary."""
+    """Return :func:`target_distances` divided by the variance of each position; infinite if it does not vary."""
     spread = np.concatenate([q for _, q in pairs]).var(axis=0)
     distances = target_distances(pairs)
     return np.divide(distances, spread, out=np.full_like(distances, np.inf), where=spread > _TINY)
@@ -120,7 +120,10 @@ def target_distances(pairs: list[tuple[Array, Array]]) -> Array:
 
 
 def fits(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> list[Fit]:
-    """Return for each action the better fit of both models, to the position of its index or the best match."""
+    """Fit both models of the module to each action and the position that matches it best; return the better fits.
+
+    For a position target, only the model of targets is fitted, to its own position.
+    """
     own = own_positions(pairs)
     slowest = _SLOWEST_STEPS if rate_hz is None else max(2.0, _SLOWEST_S * rate_hz)
     decays = np.concatenate([[0.0], np.exp(-1 / np.geomspace(0.25, slowest, 16))])
@@ -218,7 +221,7 @@ _SHIFTS = (0, 1, -1, 2, -2)
 _MAX_DEMOS = 50
 _CLOSE = 1e-6
 _SAID = 0.1  # fraction of steps whose next_obs differs from the next step's obs; a smaller one is normal in cut demos
-_BAD = 0.5  # such a fraction above this one is an error
+_BAD = 0.5  # above this fraction, the finding is an error
 
 
 def shifted_rows(length: int, ahead: int) -> Rows:
@@ -250,7 +253,7 @@ class States:
         self._demos = 0
 
     def see(self, piece: DemoSteps) -> None:
-        """Compare the columns of one demo."""
+        """Compare the observations of one demo with its states."""
         states = piece.small.get("states")
         if states is None or len(states) < 8 or self._demos >= _MAX_DEMOS:
             return
@@ -282,7 +285,7 @@ class States:
 
 
 def _equal_columns(seen: Array, states: Array, shift: int) -> int:
-    """Return the columns of ``seen`` that vary and equal a column of ``states`` this number of steps later."""
+    """Count the columns of ``seen`` that vary and equal a column of ``states`` that is ``shift`` steps later."""
     length = len(seen) - abs(shift)
     seen, states = seen[max(0, -shift) :][:length], states[max(0, shift) :][:length]
     moving = seen.std(axis=0) > 10 * _CLOSE
@@ -343,7 +346,7 @@ _ROUNDING = 1e-6
 
 
 class Lag:
-    """Comparison of each action with the motion of its own dimension, at several delays.
+    """Comparison of each action with the motion that it causes, at several delays.
 
     Args:
         layout: layout of the file.
@@ -354,7 +357,7 @@ class Lag:
         self._layout, self._motions = layout, motions
 
     def see(self, piece: DemoSteps) -> None:
-        """Do nothing, because the motions receive the piece."""
+        """Do nothing, because :class:`Motions` stores what this check needs."""
 
     def findings(self) -> Iterator[Finding]:
         """Return a finding for a delay that no controller explains, if most actions that move something agree on it."""
@@ -373,7 +376,7 @@ class Lag:
             "lag",
             Level.warning,
             f"motion comes {'at least ' if at_end else ''}{counted(abs(delay), 'step')} {words} the actions that cause "
-            f"it (they explain {100 * explained:.0f} % of it then): "
+            f"it (at this delay, they explain {100 * explained:.0f} % of the motion): "
             f"observations are at least {counted(abs(ahead), 'step')} {'ahead' if ahead > 0 else 'late'}",
             [Place(key="actions")],
             None if shift is None else shift_remedy(self._layout, shift),

@@ -39,7 +39,7 @@ def is_motion(key: str) -> bool:
 
 
 def is_switch(actions: Array) -> Array:
-    """Return true (A,) for each dimension that only has its smallest and its largest value."""
+    """Return a mask (A,), true for each dimension that has at most two different values."""
     columns = np.ascontiguousarray(actions.T)  # reductions along long rows are fast
     low, high = columns.min(axis=1, keepdims=True), columns.max(axis=1, keepdims=True)
     switch: Array = ((columns == low) | (columns == high)).all(axis=1)

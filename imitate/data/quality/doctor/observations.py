@@ -152,9 +152,7 @@ class ImageChecks:
         if dtype == np.uint8 and high > 1:
             return
         if dtype != np.uint8 and (low < 0 or high > 255):
-            what = (
-                f"images of '{key}' are {dtype} from {low:.4g} to {high:.4g}: normalized, no pixels"
-            )
+            what = f"images of '{key}' are {dtype} from {low:.4g} to {high:.4g}: normalized values, not pixels"
             yield Finding(
                 "image_range",
                 Level.error,
@@ -237,7 +235,7 @@ class ActionCopies:
         for key, shift in sorted(self.copies().items()):
             what = f"'{key}' is {_SHIFTS[shift]}"
             if _is_harmless(key, shift):
-                words = f"{what}, as where actions are the next state"
+                words = f"{what}, as in data whose actions are the next state"
                 yield Finding("action_copy", Level.info, words, [Place(key=key)])
                 continue
             yield Finding(

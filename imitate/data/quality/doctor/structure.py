@@ -78,7 +78,7 @@ def check_action_scale(layout: FileLayout) -> Iterator[Finding]:
         yield Finding(
             "rescaled_actions",
             Level.warning,
-            f"'actions' are rescaled ({scale.mode}), not the commands sent to the robot: no policy is trained on them",
+            f"'actions' are rescaled ({scale.mode}), not the commands sent to the robot: training on them is refused",
             [Place(key="actions")],
             Remedy(values={"actions": scale.to_commands}, attrs=NO_ATTRIBUTES),
         )
@@ -103,7 +103,7 @@ def check_counts(layout: FileLayout) -> Iterator[Finding]:
         )
     total, said = sum(demo.length for demo in layout.demos), layout.file.file_attrs.get("total")
     if said is not None and said != total and not layout.broken:
-        what = f"attribute 'total' is {said}, but the demos' lengths make {total}"
+        what = f"attribute 'total' is {said}, but the demos' lengths add up to {total}"
         yield Finding("total", Level.info, what, remedy=Remedy())
 
 
@@ -291,7 +291,10 @@ def check_masks(layout: FileLayout) -> Iterator[Finding]:
         masks = layout.file.filter_keys()
     except DatasetError as error:
         yield Finding(
-            "masks", Level.error, reason(error, layout), advice="write the masks again with split"
+            "masks",
+            Level.error,
+            reason(error, layout),
+            advice="write the masks again with imitate dataset split",
         )
         return
     known = {demo.name for demo in layout.demos} | set(layout.broken)
@@ -361,7 +364,7 @@ class Duplicates:
             if original != demo:
                 again[demo] = original
         if again:
-            pairs = ", ".join(f"'{demo}' is '{of}'" for demo, of in list(again.items())[:3])
+            pairs = ", ".join(f"'{demo}' equals '{of}'" for demo, of in list(again.items())[:3])
             yield Finding(
                 "duplicate",
                 Level.warning,

@@ -71,7 +71,7 @@ class DemoLayout:
         return actions.shape[0] if actions else 0
 
     def per_step(self) -> dict[str, FileArray]:
-        """Arrays with a row per step, including arrays of times anywhere in the demo."""
+        """Return the arrays with a row per step, including arrays of times anywhere in the demo."""
         return {
             key: form
             for key, form in self.arrays.items()
@@ -100,7 +100,7 @@ class FileLayout:
 
 
 def layout_of(extents: Extents) -> FileLayout:
-    """Open every demo and array of a file."""
+    """Open every demo and array of a file, and return the file's layout."""
     file = extents.file
     demos, broken = [], {}
     for name in file.demos():

@@ -285,7 +285,7 @@ _CONSTANT = 1e-4  # normalization shifts a smaller range but does not scale it
 
 
 def observations(subject: ReportInput) -> ReportSection | None:
-    """Return one row per array, and a folded table with one row per dimension."""
+    """Return the statistics: a row per array, and folded tables with a row per dimension."""
     keys = [key for key in subject.layout.steps if _is_shown(key)]
     found = {key: _statistics(subject, key) for key in keys[:_MOST_KEYS]}
     rows = [_row(subject, key, stats) for key, stats in found.items()]
@@ -306,7 +306,7 @@ def observations(subject: ReportInput) -> ReportSection | None:
         "largest",
         "std",
     )
-    note = "Over all steps that were read; the smallest to the largest standard deviation of its dimensions."
+    note = "Over all steps that were read; std is the smallest … largest of the array's dimensions."
     if len(keys) > _MOST_KEYS:
         note += f" The first {_MOST_KEYS} of {len(keys)} arrays."
     shown = Table(header, rows, left=4)

@@ -130,7 +130,7 @@ _SIGNS = {Level.error: "✖", Level.warning: "▲", Level.info: "ℹ"}
 
 
 def _tiles(subject: ReportInput) -> Iterator[tuple[str, str, str]]:
-    """Yield the main numbers: name, value, and CSS class, which marks a number that is an alarm."""
+    """Yield the main numbers: name, value, and CSS class, 'error' or 'warning' for a count of findings, else ''."""
     steps = sum(demo.length for demo in subject.demos)
     number, unit = counted(len(subject.demos), "demo").split()
     yield unit, number, ""
@@ -247,7 +247,7 @@ def storage(subject: ReportInput) -> ReportSection | None:
             )
         )
     words = "all demos" if subject.is_whole else f"the {counted(len(subject.sample), 'demo')} read"
-    note = f"{size(whole)} in arrays and attributes of {words}; compression is raw size by stored size."
+    note = f"{size(whole)} in arrays and attributes of {words}; compression is raw size divided by stored size."
     header = ("key", "one step", "", "share", "stored", "compression")
     return ReportSection("storage", "Size by key", note, table=Table(header, rows, left=3))
 
@@ -310,7 +310,7 @@ def write_report(
         on_demo: called with the number of processed demos and the number of all demos.
 
     Returns:
-        the subject of the page; its file is closed.
+        the input of the page; its file is closed.
 
     Raises:
         DatasetError: the file cannot be read, there is no such filter key, or the page cannot be written.

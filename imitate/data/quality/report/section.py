@@ -20,7 +20,7 @@ class Figure(NamedTuple):
 class Table(NamedTuple):
     """A table that a click on a header sorts; the first ``left`` columns are text, the others numbers.
 
-    A cell that is a sequence of texts shows codes.
+    A cell that is a sequence of strings is displayed as codes.
     """
 
     header: Sequence[str]
@@ -36,7 +36,7 @@ class Frame(NamedTuple):
 
 
 class CameraFilms(NamedTuple):
-    """Frames of some demos, each with a label."""
+    """Frames of one camera: ``films`` has a label and the frames of each shown demo."""
 
     key: str
     name: str

@@ -237,7 +237,7 @@ def test_a_lag_that_no_controller_has(delay, words, late, shift, kind):
         return
     assert (found[0].code, found[0].level) == ("lag", Level.warning)
     assert words in found[0].what and f"observations are {late}" in found[0].what
-    assert "(they explain 100 % of it then)" in found[0].what
+    assert "(at this delay, they explain 100 % of the motion)" in found[0].what
     if shift is None:
         assert found[0].remedy is None
         return
@@ -293,7 +293,7 @@ def test_most_of_the_clear_curves_have_a_delay(monkeypatch, curves, delay, perce
         assert (
             f"motion comes {abs(delay)} step" in found[0].what and f" {words} the" in found[0].what
         )
-        assert f"they explain {percent} % of it" in found[0].what
+        assert f"they explain {percent} % of the motion" in found[0].what
         assert found[0].remedy is None  # since a shift changes nothing here
 
 

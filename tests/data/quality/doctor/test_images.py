@@ -55,8 +55,8 @@ def test_frames_of_one_colour():
         ("f4", 0, 1, "info", "are float32 from 0 to 1: expected"),
         ("f4", 0, 1.5, "warning", "are float32 from 0 to 1.5: expected"),
         ("f4", 0, 255, "warning", "are float32 from 0 to 255: expected"),
-        ("f4", 0, 256, "error", "are float32 from 0 to 256: normalized, no pixels"),
-        ("f4", -1, 1, "error", "are float32 from -1 to 1: normalized, no pixels"),
+        ("f4", 0, 256, "error", "are float32 from 0 to 256: normalized values, not pixels"),
+        ("f4", -1, 1, "error", "are float32 from -1 to 1: normalized values, not pixels"),
         ("i4", 0, 1, "warning", "are int32 from 0 to 1: expected"),
     ],
 )

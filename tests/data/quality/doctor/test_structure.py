@@ -117,7 +117,7 @@ def test_a_good_layout_has_no_finding():
             layout(A, attrs={"total": 5}),
             "total",
             "info",
-            "attribute 'total' is 5, but the demos' lengths make 4",
+            "attribute 'total' is 5, but the demos' lengths add up to 4",
             [],
             ([], []),
         ),
@@ -328,10 +328,10 @@ def test_demos_that_are_there_twice():
     check.see(DemoSteps("a", 0, {}, ("obs/i", np.zeros(3))))
     (found,) = check.findings()
     assert (found.code, found.level) == ("duplicate", Level.warning)
-    assert found.what == "4 demos repeat others: 'b' is 'a', 'c' is 'a', 'g' is 'a' ..."
+    assert found.what == "4 demos repeat others: 'b' equals 'a', 'c' equals 'a', 'g' equals 'a' ..."
     assert found.remedy.drop_demos == ["b", "c", "g", "h"]
     check = Duplicates()
     for name in "ab":
         check.see(piece(name))
-    assert next(check.findings()).what == "1 demo repeats others: 'b' is 'a'"
+    assert next(check.findings()).what == "1 demo repeats others: 'b' equals 'a'"
     assert list(Duplicates().findings()) == []

@@ -68,7 +68,12 @@ def test_steps_of_several_pieces_count_together():
     ("key", "values", "level", "words"),
     [
         ("obs/s", actions(20), "warning", "is the action of the same step: a policy can copy it"),
-        ("obs/s", before(actions(20)), "info", "of the step before, as where actions are the next"),
+        (
+            "obs/s",
+            before(actions(20)),
+            "info",
+            "of the step before, as in data whose actions are the next",
+        ),
         ("obs/Target", before(actions(20)), "warning", "of the step before: a policy can copy it"),
     ],
 )

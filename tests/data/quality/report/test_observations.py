@@ -164,7 +164,7 @@ def test_rows_of_arrays(known):
     )
     section = module.observations(subject)
     assert (section.id, section.title) == ("observations", "Observations and actions")
-    assert section.note.endswith("smallest to the largest standard deviation of its dimensions.")
+    assert section.note.endswith("smallest … largest of the array's dimensions.")
     unknown = (("unreadable",), *["–"] * 4)
     assert section.table.rows == [
         ("actions", "3", "float32", "1 (y)", "0", "1.167", "2", "0 … 0.5"),
