@@ -228,7 +228,7 @@ class GymnasiumEnv:
         return {**self._info, "success": self._succeeded()}
 
     def is_success(self) -> dict[str, bool | None]:
-        """Return the success that the latest ``info`` reports, or None."""
+        """Return ``{"task": success}`` as the latest ``info`` reports it; None if it is unknown."""
         return {"task": self._succeeded()}
 
     def _succeeded(self) -> bool | None:

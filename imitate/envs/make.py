@@ -220,7 +220,7 @@ class Goals(Wrapper):
         return seen, own, terminated, truncated, {**info, "reward": reward, "success": own == 0.0}
 
     def is_success(self) -> Mapping[str, bool | None]:
-        """Return true if the goal is reached now."""
+        """Return ``{"task": true}`` if the goal is reached now, else ``{"task": false}``."""
         return {"task": self._reached}
 
 
@@ -233,7 +233,7 @@ _WRAPPERS: dict[str, type[Wrapper]] = {
 
 
 def count_in(settings: Mapping[str, Any], key: str) -> int:
-    """Return a whole number from a wrapper's settings."""
+    """Return the whole number ``key`` in a wrapper's settings; raise EnvError if it is missing or out of range."""
     value = settings.get(key)
     if type(value) is not int or not 1 <= value <= _MOST:
         raise EnvError(
@@ -243,7 +243,7 @@ def count_in(settings: Mapping[str, Any], key: str) -> int:
 
 
 def _numbers_in(settings: Mapping[str, Any], key: str, dims: int) -> Array:
-    """Return an array of finite numbers from a wrapper's settings."""
+    """Return the array ``key`` with ``dims`` axes in a wrapper's settings; raise EnvError if it has other values."""
     try:
         values = np.asarray(settings.get(key), dtype=np.float64)
     except (TypeError, ValueError):

@@ -320,7 +320,7 @@ class DatasetBatches:
         """Write nothing: all ranks have the same dataset."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the number of steps determines the next batch."""
+        """Return an empty dictionary: the number of steps determines the next batch."""
         return {}
 
     def load_state_dict(self, train_state: Mapping[str, Any]) -> None:

@@ -107,7 +107,7 @@ class Checkpoints:
             (self._folder.checkpoints / f"epoch_{number}.pth").unlink(missing_ok=True)
 
     def candidate(self, epoch: int) -> Path:
-        """Return the name of the copy that an evaluation of this epoch reads."""
+        """Return the path of the copy that an evaluation of this epoch reads."""
         return self._folder.checkpoints / f"rollout_epoch_{epoch}.pth"
 
     def candidates(self) -> list[int]:

@@ -445,7 +445,7 @@ def _braking(distance: Vector, gain: Vector) -> Vector:
     Let g be ``gain``, the largest difference of two successive changes. A change c and the k changes that slow it down
     to rest, c - g, ... c - k g, add up to (k + 1) c - g k (k + 1) / 2, with the largest k for which c > k g.
     """
-    distance = np.minimum(distance, 1e12 * gain)  # infinite for a box without limits
+    distance = np.minimum(distance, 1e12 * gain)  # the distance is infinite without limits
     k = np.floor((np.sqrt(1.0 + 8.0 * distance / gain) - 1.0) / 2.0)
     result: Vector = (distance + 0.5 * gain * k * (k + 1.0)) / (k + 1.0)
     return result

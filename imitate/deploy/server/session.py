@@ -344,7 +344,7 @@ class Session:
         return self._state
 
     def _observe(self, header: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer the next step of the episode."""
+        """Return the reply to an observation: the action for the next step of the episode."""
         answer = self._step(message.get("obs"), message.get("goal"))
         reply = _reply(header, "action", **_timing(answer))
         return {**reply, "action": answer.reply.action, "chunk": answer.reply.chunk}

@@ -24,7 +24,7 @@ _AWAY_M = 0.15  # distance to which a gripper withdraws from the meeting point
 _NEAR_M = 0.012
 _STEP_M = 0.012  # largest translation of a gripper per control step
 _STEP_RAD = 0.06  # largest rotation of a joint per control step
-_TURN_RAD = 0.04  # pitch of the right gripper
+_TURN_RAD = 0.04  # change of the right gripper's pitch per control step
 _HELD = 0.65  # largest opening (1: open) of the right gripper while it holds the cube of 4 cm
 _TAKEN = 0.8  # largest opening (1: open) of the left gripper while it holds the cube
 _OPENED = 0.9
@@ -102,7 +102,7 @@ class TransferExpert:
     def __init__(self) -> None:
         self._left, self._right = Arm("left"), Arm("right")
         self._part = self._above
-        self._pitch = np.pi / 2  # pitch of the right gripper: down
+        self._pitch = np.pi / 2  # pitch of the right gripper: it points down; 0 is level
 
     def act(self, obs: Obs) -> Array:
         """Return the commanded angles and openings, (14,)."""

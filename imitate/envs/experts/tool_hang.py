@@ -61,7 +61,7 @@ class _Wrench(NamedTuple):
     quat: Array
     eye: Array
     place: Array  # displacement (3,) of the eye until the prong is in it, at the current tilt
-    tilt: float  # direction of the handle, downwards
+    tilt: float  # angle of the handle below the horizontal
     inward: Array  # unit vector of the hook's arm, from the prong to the corner
     threaded: bool  # true if the prong is in the eye, or about to be
     settled: float  # 1 if the eye is in place, 0 at the largest threaded distance

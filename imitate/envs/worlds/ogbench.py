@@ -100,7 +100,7 @@ class Dataset:
 
     @property
     def random_actions(self) -> float:
-        """Probability of a random action."""
+        """Probability of a random action while the dataset is recorded."""
         return _RANDOM_ACTIONS.get(self.world.split("-")[0], 0.1) if self.kind == "noisy" else 0.0
 
 

@@ -131,7 +131,7 @@ class Recall(gymnasium.Env[Observation, Any]):
 
 
 def only(env_id: str, seen: tuple[int, ...], **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Return an environment whose observation keeps only some of the numbers."""
+    """Return an environment whose observation has only the numbers at the indices ``seen``."""
     env = gymnasium.make(env_id, **kwargs)
     space = env.observation_space
     assert isinstance(space, spaces.Box)

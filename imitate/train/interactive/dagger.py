@@ -194,7 +194,7 @@ def _rounds(
 
 
 class _Work:
-    """The steps of a round, each of which resumes where it was interrupted."""
+    """The parts of a round (recording episodes, training), each of which resumes where it was interrupted."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class _Work:
     def _episodes(
         self, number: int, first: int, supervise: SuperviseRound, checkpoint: str, states: bool
     ) -> Iterator[Episode]:
-        """Yield the episodes of a round from a given one on."""
+        """Yield the episodes of a round, beginning with number ``first``."""
         last = self._plan.episodes
         if self._players is not None:
             yield from self._players.episodes(number, first, last, checkpoint, states=states)
@@ -353,7 +353,7 @@ class _Work:
 
 
 def reports_uncertainty(config: Config) -> bool:
-    """Return true if a policy of this configuration has an uncertainty."""
+    """Return true if a policy of this configuration can report its uncertainty."""
     algo_class, _ = algo_class_of(config)
     return algo_class.gives_uncertainty or bool(config.algo.get("uncertainty_samples", 0))
 

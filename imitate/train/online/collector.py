@@ -78,7 +78,7 @@ class WarmUp:
         return actions
 
     def end(self, ends: NDArray[np.bool_]) -> None:
-        """Begin a new episode in the rows of ``ends`` (N,)."""
+        """Begin a new episode in the rows in which ``ends`` (N,) is true."""
         if self._state is not None and ends.any():
             self._state = self._algo.reset_state(self._state, torch.from_numpy(ends))
 

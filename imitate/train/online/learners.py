@@ -272,7 +272,7 @@ class RolloutLearner(Learner):
         self._leaves = False
 
     def take(self, collected: Collected, counted: int | None = None) -> None:
-        """Gather steps."""
+        """Add steps to the rollout that is being gathered."""
         self._waiting.append(collected)
         self._show_signals(collected)
 

@@ -112,7 +112,7 @@ def _point(record: Record, tag: str) -> Point | None:
 
 
 def _estimate(tag: str, points: Sequence[Point], statistic: Statistic) -> Estimate:
-    """Compute a statistic of a tag of the metrics from one point per seed."""
+    """Compute a statistic of a metric from one point per seed."""
     values, episodes, stds = zip(*points, strict=True)
     counts = [round(number) for number in episodes]
     if tag == SUCCESS:

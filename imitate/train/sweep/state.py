@@ -89,7 +89,7 @@ class SweepResult:
 
 
 def newest_run(place: Path) -> RunFolder | None:
-    """Return the newest run below the folder of a name; None if no run has begun."""
+    """Return the newest run in ``place``, the folder of all runs of one name; None if no run has begun."""
     runs = runs_in(place)
     return RunFolder(runs[-1]) if runs else None
 
