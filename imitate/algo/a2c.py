@@ -68,9 +68,9 @@ class A2CConfig(OnPolicyConfig):
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Return a message for each combination of settings that cannot be trained."""
         found = {
-            "algo.rnn.enabled is true, whose states are those of the old policy": self.rnn.enabled,
-            f"algo.popart is {self.popart}, whose scale follows each rollout once": self.popart,
-            "algo.rewards have returns of their own": self.rewards,
+            "algo.rnn.enabled is true, and stored states come from the old policy": self.rnn.enabled,
+            f"algo.popart is {self.popart}, which updates its scale once per rollout": self.popart,
+            "algo.rewards have one return each": self.rewards,
         }
         problems = [
             f"algo.vtrace is true, but {words}: set it to false"

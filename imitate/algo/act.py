@@ -306,7 +306,7 @@ class ACT(ChunkPolicy[ACTConfig]):
     def _predict_various(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Predict chunks from samples of the prior; the first chunks, which are executed, from its mean."""
+        """Predict several chunks: the first, which is executed, from the prior's mean, the others from its samples."""
 
         def style(zeros: Tensor) -> Tensor:
             drawn = zeros.normal_(generator=generator)

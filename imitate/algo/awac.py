@@ -8,8 +8,8 @@ Nair, Gupta, Dalal, Levine, "AWAC: Accelerating Online Reinforcement Learning wi
     L_pi = -E[ exp(A(s, a) / lambda) log pi(a | s) ]                                  -> AWAC._actor_loss
 
 V is estimated by ``num_action_samples`` actions of the actor. Departure: weights are clipped at ``max_weight`` (as in
-CORL), not normalized over the batch. The order is critics, actor, targets. robomimic has no AWAC; keys are as in
-``iql`` if they mean the same.
+CORL), not normalized over the batch. The order is critics, actor, targets. robomimic has no AWAC; keys with the same
+meaning as in ``iql`` have the same names.
 """
 
 import torch

@@ -127,13 +127,13 @@ class BCConfig(CloningSection):
             )
         if self.num_choices and (self.chunk.enabled or self.gmm.enabled or self.vae.enabled):
             problems.append(
-                f"algo.num_choices is {self.num_choices}, but chunk, gmm and vae predict numbers alone: set their "
-                "enabled to false"
+                f"algo.num_choices is {self.num_choices}, but chunk, gmm and vae predict only continuous actions: set "
+                "their enabled to false"
             )
         if self.num_choices and self.transformer.enabled and self.transformer.pred_future_acs:
             problems.append(
-                f"algo.num_choices is {self.num_choices}, but algo.transformer.pred_future_acs predicts numbers: set "
-                "it to false"
+                f"algo.num_choices is {self.num_choices}, but algo.transformer.pred_future_acs predicts only "
+                "continuous actions: set it to false"
             )
         if self.chunk.enabled:
             problems += self._chunk_problems(train.seq_length)
@@ -306,7 +306,7 @@ class BC(Algo[BCConfig]):
             counts = {k: None if x is None else x.unfold(1, size, 1) for k, x in counts.items()}
         obs, steps = self.policy.select(batch["obs"], actions.shape[1])
         if self._chunk is None and isinstance(steps, int):
-            counts["pad_mask"] = None  # the sample's own step is never padding
+            counts["pad_mask"] = None  # the current step is never padding
         counts = {key: None if x is None else x[:, steps] for key, x in counts.items()}
         return {
             "obs": obs,

@@ -9,7 +9,7 @@ n, a = the demonstrated action, s = the observation, x = copies of observations 
     update    g = direction(particles, d loss / d particles), then d weights = g . d particles / d weights
                                                                                           -> BCEnsemble._loss
     acting    the mean of the members' actions, or the most likely choice of their mean   -> BCEnsemble._act
-    uncertainty  numbers: root of the members' variance, mean over the action's numbers;
+    uncertainty  continuous actions: root of the members' variance, averaged over the dimensions;
                  choices: entropy of the mean minus mean of the entropies                 -> disagreement
 
 With ``hypernetwork.enabled`` the members' weights are made from noise (:mod:`imitate.models.generator`): each update
@@ -54,8 +54,8 @@ class ParticlesConfig(Section):
 
     rule: Literal["svgd", "gfsf", "minmax", "gpvi", "none"] = Field(
         "gfsf",
-        description="rule that computes the repulsion of the members. none: they are independent; gpvi: for weights "
-        "made by a hypernetwork, with a kernel of its noise",
+        description="rule that computes the repulsion of the members. none: they are independent; gpvi: only for "
+        "weights made by a hypernetwork, with a kernel between their noise values",
     )
     of: Literal["outputs", "weights"] = Field(
         "outputs",
@@ -104,7 +104,7 @@ class HypernetworkConfig(Section):
         0.0,
         ge=0,
         description="standard deviation of noise that is added to each weight, as a fraction of its usual initial "
-        "size; gpvi needs some, such as 0.1",
+        "size; gpvi needs a value above 0, such as 0.1",
     )
 
 
@@ -250,7 +250,10 @@ class Repulsion(nn.Module):
 
 
 def disagreement(outputs: Tensor, mean: Tensor, *, of_choices: bool) -> Tensor:
-    """Return the uncertainty (*B,) of members' actions, or probabilities of choices, (E, *B, A), with their mean."""
+    """Return the uncertainty (*B,).
+
+    ``outputs`` (E, *B, A) are the members' actions, or probabilities of choices; ``mean`` (*B, A) is their mean.
+    """
     if not of_choices:
         # this takes a fifth of the time of torch.var over the first axis
         spread: Tensor = (outputs - mean).square().mean((0, -1))
@@ -285,7 +288,7 @@ class BCEnsemble(Algo[BCEnsembleConfig]):
             )
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the stacked frames and the action of the sample's step."""
+        """Select the stacked frames and the action of the current step."""
         obs, step = self.policy.select(batch["obs"], batch["actions"].shape[1])
         weight = batch.get("weight")
         return {

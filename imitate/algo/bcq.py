@@ -1,4 +1,4 @@
-"""Batch-constrained Q-learning: choose the best, by the critics, of actions that are likely in the data.
+"""Batch-constrained Q-learning: among actions that are likely in the data, choose the one that critics value most.
 
 Fujimoto, Meger & Precup, "Off-Policy Deep Reinforcement Learning without Exploration", ICML 2019 (arXiv:1812.02900);
 with a distribution of returns: Bellemare, Dabney & Munos, ICML 2017 (arXiv:1707.06887). With G a generative model of

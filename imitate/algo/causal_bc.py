@@ -9,8 +9,8 @@ it, so any error a - pi(s) that such a state predicts is the policy's own. A dis
 and the policy learns to make no predictable errors:
 
     min over pi, max over f:  E[ 2 (a_t - pi(s_t)) f(s_{t-k}) - f(s_{t-k})^2 ]
-    f:  -(2 (a - pi(s)) f - f^2) + norm_weight |f|, pi held                              -> CausalBC._discriminator_loss
-    pi: 2 (a - pi(s)) f + bc_weight (a - pi(s))^2, f held                                -> CausalBC._loss
+    f:  -(2 (a - pi(s)) f - f^2) + norm_weight |f|, pi fixed                             -> CausalBC._discriminator_loss
+    pi: 2 (a - pi(s)) f + bc_weight (a - pi(s))^2, f fixed                               -> CausalBC._loss
 
 The best f is E[ a - pi(s) | s_{t-k} ]. The value of the game is then the mean square of f, which is 0 only if no error
 is predictable. k is ``instrument_lag``: noise shared by two successive actions needs 1, as in the paper; noise shared
@@ -18,8 +18,8 @@ by k + 1 actions needs k.
 
 Departures from the published code: f is updated before the policy and with a larger learning rate, by Adam, instead of
 an optimistic Adam without momentum and a common learning rate; |f| is the root mean square instead of the norm over the
-batch, which grows with the batch size (0.001 at 128 samples of one action is 0.011 here); actions are bounded by a
-tanh.
+batch, which grows with the batch size (their weight 0.001 at 128 samples of one number is a ``norm_weight`` of 0.011);
+actions are bounded by a tanh.
 """
 
 from typing import cast

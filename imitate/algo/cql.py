@@ -221,8 +221,7 @@ class CalQLConfig(CQLConfig):
         problems = super().conflicts(config)
         if self.infinite_horizon:
             problems.append(
-                "algo.infinite_horizon is true, but the returns of cal_ql are of the rewards as they are: set it to "
-                "false"
+                "algo.infinite_horizon is true, but cal_ql computes returns of the unchanged rewards: set it to false"
             )
         return problems
 

@@ -11,7 +11,7 @@ f_e(s, a, g) = phi_e(s, a)^T psi_e(g) / sqrt(K), e = 1, 2, and goals g_j a geome
            h learned as f, without actions, one member                                   -> CRL._extraction_loss
 
 f tends to log p(g in the future of s, a) - log p(g). These are Monte-Carlo values of the policy that collected the
-data, so parts of different demos are not combined. pi is a Gaussian of unit variance. All losses of an update see the
+data, so parts of different demos are not combined. pi is a Gaussian of unit variance. All losses of an update use the
 networks from before the update. Departure: each network has its own image encoders. robomimic has no CRL.
 """
 
@@ -96,7 +96,7 @@ class CRL(GoalConditioned[CRLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the actor and the critics; each loss sees the networks from before the update."""
+        """Update the actor and the critics; each loss uses the networks from before the update."""
         update.step("actor", self._extraction_loss(batch))
         for name in ("critic", "vf"):
             if name in self.nets:

@@ -30,7 +30,7 @@ from imitate.config.optimizer import Networks, networks
 
 
 class DACRewards(AdversarialRewards):
-    """Reward source of DAC, whose rewards may be positive or negative."""
+    """Reward source of DAC; its rewards, the discriminator's logits, may be positive or negative."""
 
     def reward_of(self, logits: Tensor) -> Tensor:
         """Return log D - log(1 - D)."""

@@ -87,7 +87,7 @@ class DDPG(ActorCritic[DDPGConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Return the TD target for the critic, as the batch's rewards (B,) or (B, V), without gradient."""
+        """Return the TD target for the critic, in the shape of the batch's rewards (B,) or (B, V), without gradient."""
         from_data = self.config.target == "data"
         actions = batch["next_actions"] if from_data else self._target_actions(batch)
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])

@@ -11,8 +11,8 @@ With ``prediction_type`` the network predicts the chunk (``sample``) or the velo
 noise. The policy acts with averaged weights. Actions must be in [-1, 1], because the predicted chunk is clipped
 (``clip_sample``): normalize other actions with ``min_max``.
 
-Departures from robomimic: ``prediction_type`` changes the training target too, not only the sampling; ``algo.unet.*``
-is used; padded steps are left out of the loss; batches of observations give batches of actions.
+Departures from robomimic: ``prediction_type`` changes the training target too, not only the sampling; the options
+``algo.unet.*`` take effect; padded steps are left out of the loss; the policy can act on a batch of observations.
 """
 
 from functools import cached_property, partial
@@ -61,7 +61,7 @@ class SamplerConfig(Section):
     )
     clip_sample: bool = Field(True, description="clip the predicted chunk at each step")
     clip_sample_range: float = Field(
-        1.0, gt=0, description="largest magnitude of a clipped number of the chunk"
+        1.0, gt=0, description="largest magnitude to which numbers of the chunk are clipped"
     )
     prediction_type: Prediction = Field(
         "epsilon", description="quantity that the network predicts: noise, chunk or velocity"
@@ -83,7 +83,7 @@ class DDIMConfig(SamplerConfig):
 
 
 class DiffusionPolicyConfig(DenoisingConfig):
-    """Options of algorithm ``diffusion_policy``, under ``algo``; one network and one sampler are enabled."""
+    """Options of algorithm ``diffusion_policy``, under ``algo``; enable exactly one network and one sampler."""
 
     optim_params: Networks = networks(
         policy=adamw(1e-4, 1e-6, step_every_batch=True, scheduler_type="cosine", warmup_steps=500)
@@ -140,7 +140,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     @cached_property
     def sampler(self) -> Sampler:
-        """Denoising steps of the sampler with which the policy acts."""
+        """The sampler with which the policy acts."""
         return self._make_sampler(self.config.sampler)
 
     @cached_property

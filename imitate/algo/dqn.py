@@ -15,7 +15,8 @@ With named rewards, Q is the weighted sum of one value per reward.
 If choices are masked, best and random choices are taken only from the allowed choices.
 
 Rollouts take a random action with probability epsilon, which has a schedule. Every ``target_update_freq`` updates, the
-target network is copied from the online network if ``target_tau`` is 1, or moves by the fraction ``target_tau``.
+target network is copied from the online network if ``target_tau`` is 1, else it moves by the fraction ``target_tau``
+towards it.
 """
 
 import math
@@ -98,14 +99,14 @@ class DQNConfig(ActorCriticConfig):
         problems = super().conflicts(config)
         if self.num_choices == 0:
             problems.append(
-                "dqn chooses among discrete actions, but these are numbers (algo.num_choices is 0): take sac or td3, "
-                "as in --config sac/sac_pendulum"
+                "dqn chooses among discrete actions, but the actions are continuous (algo.num_choices is 0): take sac "
+                "or td3, as in --config sac/sac_pendulum"
             )
         return problems
 
 
 class ChoiceValues(nn.Module):
-    """Network of the value of each choice, from quantiles of its return; with named rewards, V values per choice."""
+    """Network that predicts quantiles of each choice's return; with named rewards, of each of V returns."""
 
     def __init__(
         self, encoder: GroupEncoder, config: DQNCriticConfig, num_choices: int, num_values: int = 0
@@ -117,7 +118,7 @@ class ChoiceValues(nn.Module):
         self.head = FullPrecisionLinear(self.mlp.output_dim, math.prod(self._shape))
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Return values (B, A) or (B, A, V)."""
+        """Return values (B, A) or (B, A, V), the means of the quantiles."""
         return self.quantiles(obs, goal).mean(2)
 
     def quantiles(self, obs: Obs, goal: Obs | None = None) -> Tensor:

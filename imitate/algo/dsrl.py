@@ -1,4 +1,4 @@
-"""DSRL, diffusion steering by RL: a frozen flow or diffusion policy is improved by the choice of its noise.
+"""DSRL, diffusion steering by RL: a learned choice of its initial noise improves a frozen flow or diffusion policy.
 
 Wagenmaker, Nakamoto, Zhang, Park, Yagoub, Nagabandi, Gupta, Levine, "Steering Your Diffusion Policy with Latent Space
 Reinforcement Learning", CoRL 2025 (arXiv:2506.15799), in the variant with noise aliasing, which its authors prefer.
@@ -67,7 +67,7 @@ class NoiseConfig(Section):
 
 
 class DSRLActorConfig(SoftActorConfig):
-    """Policy of the noise, which draws noise in evaluation too: its mean may be bad if several noises are good."""
+    """Policy of the noise. It samples in evaluation too, because the mean of several good noise vectors may be bad."""
 
     net: ActorNetConfig = Field(
         ActorNetConfig.model_validate(

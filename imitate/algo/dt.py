@@ -101,8 +101,8 @@ class DTConfig(AlgoSection):
             )
         if train.seq_length != 1:
             problems.append(
-                f"train.seq_length is {train.seq_length}, but algorithm dt learns at the frames of the window: set it "
-                "to 1"
+                f"train.seq_length is {train.seq_length}, but algorithm dt learns the actions of the stacked frames: "
+                "set it to 1"
             )
         size, heads = self.transformer.embed_dim, self.transformer.num_heads
         if size % heads:
@@ -114,7 +114,7 @@ class DTConfig(AlgoSection):
 
 
 class DecisionTransformer(nn.Module):
-    """Network from sequences of returns, observations and actions to features of the next action.
+    """Network that maps sequences of returns, observations and actions to features from which actions are predicted.
 
     Args:
         encoder: encoder of observation and goal.
@@ -151,7 +151,7 @@ class DecisionTransformer(nn.Module):
         step: Tensor,
         real: Tensor,
     ) -> Tensor:
-        """Return features at the observations of a window; each depends on the earlier steps and not on its own action.
+        """Return the features of each step of a window; they depend on earlier steps but not on the step's own action.
 
         Args:
             obs: (B, K, ...).
@@ -218,7 +218,7 @@ class DT(Algo[DTConfig]):
         }
 
     def _features(self, batch: Batch) -> Tensor:
-        """Return the transformer's features (B, K, E) at the observations, which are the inputs of the action head."""
+        """Return the transformer's features (B, K, E), one per step: the inputs of the action head."""
         features: Tensor = self.policy(
             batch["obs"],
             batch["goal_obs"],
@@ -241,7 +241,7 @@ class DT(Algo[DTConfig]):
         return loss, {"Loss": loss}
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute error of the actions that are predicted for the demonstrations' own returns."""
+        """Mean absolute error of the actions predicted with the demonstrations' own returns, in normalized units."""
         error = self._error(batch).abs().mean(-1)
         return {"Action_Error": masked_mean(error, batch["pad_mask"])}
 

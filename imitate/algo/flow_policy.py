@@ -123,7 +123,7 @@ def flow_step(
     num_steps: int,
     method: Integrator = "euler",
 ) -> Tensor:
-    """Return the points to which step k of :func:`integrate`, counted from 0, moves points ``x`` (B, ...)."""
+    """Make step k, counted from 0, of :func:`integrate`: return the points to which it moves points ``x`` (B, ...)."""
     length = 1.0 / num_steps
     slope = velocity(x, k * length)
     if method == "heun":
@@ -133,7 +133,7 @@ def flow_step(
 
 
 TIME_SCALE = 100.0
-"""Factor from times in [0, 1] to the network's time input, which is scaled like a diffusion of 100 steps."""
+"""Factor that converts times in [0, 1] to the network's time input, which has the range of 100 diffusion steps."""
 
 
 class FlowConfig(Section):
@@ -151,7 +151,7 @@ class FlowConfig(Section):
 
 
 class FlowPolicyConfig(DenoisingConfig):
-    """Options of algorithm ``flow_policy``, under ``algo``; one network is enabled."""
+    """Options of algorithm ``flow_policy``, under ``algo``; enable exactly one network."""
 
     flow: FlowConfig = Field(FlowConfig())
     mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig(enabled=True))
@@ -245,7 +245,7 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
     def _velocity(
         self, condition: Tensor, given: Given | None = None
     ) -> Callable[[Tensor, float], Tensor]:
-        """Return the velocity field, a function of noisy chunks and a time, with conditions computed for all steps."""
+        """Return the velocity field, a function of noisy chunks and a time; conditions of steps are computed once."""
         number = self.config.flow.num_inference_steps
         times = [TIME_SCALE * (k * (1.0 / number)) for k in range(number + 1)]
         network = self.policy.for_steps(times, condition, given)

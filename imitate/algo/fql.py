@@ -12,9 +12,9 @@ Park, Li, Levine, "Flow Q-Learning", ICML 2025 (arXiv:2502.02538). With noise z 
 Squares are averaged over the dimensions of actions. Values never pass through the steps of the flow, and acting takes
 one step: the policy is mu(s, z) with new noise z, also in evaluation. Hidden layers of both networks have GELU.
 Given the same weights, noise and batch, losses and gradients equal those of the authors' code.
-Departures: the losses are minimized in turn, so that the policy sees the critics after their update; losses of critics
-are summed instead of averaged; layers have torch's default initialization. The mean of two critics is
-``critic.ensemble.weight`` 0.5. robomimic has no FQL.
+Departures: the losses are minimized in turn, so that the policy's loss uses the updated critics; losses of critics are
+summed instead of averaged; layers have torch's default initialization. ``critic.ensemble.weight`` 0.5 makes the value
+the mean of two critics. robomimic has no FQL.
 """
 
 from functools import partial
@@ -47,8 +47,8 @@ class FQLActorConfig(ActorConfig):
     distill_weight: float = Field(
         10.0,
         ge=0,
-        description="alpha: penalty on the distance to the flow's actions; must be tuned to the scale of values (3 to "
-        "1000)",
+        description="alpha: weight of the penalty on the distance to the flow's actions; tune it to the scale of "
+        "values (3 to 1000)",
     )
     normalize_q: bool = Field(
         False, description="divide values in the actor's loss by their mean magnitude"

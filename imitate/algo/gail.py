@@ -1,4 +1,4 @@
-"""Generative adversarial imitation (GAIL): PPO with a reward for steps that resemble the expert's, by a discriminator.
+"""Generative adversarial imitation (GAIL): PPO; a discriminator rewards steps that resemble the expert's.
 
 Ho & Ermon, "Generative Adversarial Imitation Learning", NeurIPS 2016 (arXiv:1606.03476). The environment's rewards are
 not used. With D(s, a) the probability that a transition is the expert's, and l its logit:
@@ -21,7 +21,7 @@ from imitate.algo.slots.reward_source import RewardSource
 
 
 class GAILRewards(AdversarialRewards):
-    """Reward source of GAIL, whose rewards are never negative."""
+    """Reward source of GAIL; its rewards are never negative."""
 
     def reward_of(self, logits: Tensor) -> Tensor:
         """Return -log(1 - D)."""

@@ -1,4 +1,4 @@
-"""Goal-conditioned behavior cloning (GCBC): the actions of a demo, given a later state of the same demo as the goal.
+"""Goal-conditioned behavior cloning (GCBC): imitate a demo's actions, given a later state of the same demo as the goal.
 
 Lynch et al., "Learning Latent Plans from Play", CoRL 2019 (arXiv:1903.01973); Ghosh et al., "Learning to Reach Goals
 via Iterated Supervised Learning", ICLR 2021 (arXiv:1912.06088). Networks, goals and settings are those of OGBench

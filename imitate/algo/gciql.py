@@ -1,4 +1,4 @@
-"""Goal-conditioned implicit Q-learning (GCIQL): IQL whose values and actor have hindsight goals.
+"""Goal-conditioned implicit Q-learning (GCIQL): IQL with hindsight goals for values and actor.
 
 Kostrikov, Nair, Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022 (arXiv:2110.06169), with
 goals as in OGBench (Park et al., ICLR 2025, arXiv:2410.20092). With the reward r = -1, or 0 in the goal, the discount
@@ -11,7 +11,7 @@ d, which is 0 in the goal, two critics Q_i and their targets Q'_i:
          = -E[ min(exp(alpha (min_i Q_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ] (``awr``)
                                                                                             -> GCIQL._extraction_loss
 
-pi is a Gaussian of unit variance. All losses of an update see the networks from before the update. Departures: images
+pi is a Gaussian of unit variance. All losses of an update use the networks from before the update. Departures: images
 of state and goal have separate encoders; target networks follow the critics after their step, in OGBench before it.
 robomimic has no GCIQL.
 """
@@ -85,7 +85,7 @@ class GCIQL(GoalConditioned[GCIQLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the actor, Q, V and the targets; each loss sees the networks from before the update."""
+        """Update the actor, Q, V and the targets; each loss uses the networks from before the update."""
         update.step("actor", self._extraction_loss(batch))
         update.step("critic", self._critic_loss(batch))
         update.step("vf", self._value_loss(batch))

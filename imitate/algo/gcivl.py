@@ -10,8 +10,8 @@ values V_i and their targets V'_i:
     L_pi = -E[ min(exp(alpha A), 100) log pi(a | s, g) ], A = mean_i V_i(s', g) - mean_i V_i(s, g),
            pi a Gaussian of unit variance                                                      -> GCIVL._actor_loss
 
-The target networks' advantage gives the weight, and the online value is regressed, as in double DQN. Without Q, luck
-in the dynamics counts as skill: values are optimistic where transitions are random.
+The advantage of the target networks determines the weight of the online values' regression, as in double DQN. Without
+Q, luck in the dynamics counts as skill: values are optimistic where transitions are random.
 Departures: images of state and goal have separate encoders; target networks follow the values after their step, in
 OGBench before it. robomimic has no GCIVL.
 """
@@ -99,7 +99,7 @@ class GCIVL(GoalConditioned[GCIVLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the actor, the values and their target networks; the actor's advantages are from before the update."""
+        """Update the actor, then the values, whose earlier weights give the actor's advantages, then the targets."""
         update.step("actor", self._actor_loss(batch))
         update.step("value", self._value_loss(batch))
         if update.learns("value"):

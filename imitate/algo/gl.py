@@ -79,7 +79,7 @@ class GL(Algo[GLConfig]):
         return {**batch, "subgoals": {key: window[key][:, first : first + horizon] for key in keys}}
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the observation at the sample's step, and its subgoal."""
+        """Select the observation at the current step, and its subgoal."""
         frames, now = self.frame_stack, self.frame_stack - 1
         steps = slice(0, frames) if frames > 1 else 0
         weight = batch.get("weight")

@@ -3,7 +3,7 @@
 Park, Ghosh, Eysenbach, Levine, "HIQL: Offline Goal-Conditioned RL with Latent States as Actions", NeurIPS 2023
 (arXiv:2307.11949), with goals and settings of OGBench (Park et al., ICLR 2025, arXiv:2410.20092). With the reward
 r = -1, or 0 in the goal, the discount d, which is 0 in the goal, a representation R(s, g) of length sqrt(K), values
-V_i(s, g) = V_i(s, R(s, g)), targets V'_i, which see the same R, V = mean_i V_i, and w the state n steps after s:
+V_i(s, g) = V_i(s, R(s, g)), targets V'_i, which use the same R, V = mean_i V_i, and w the state n steps after s:
 
     A' = r + d min_i V'_i(s', g) - mean_i V'_i(s, g)
     L_V = sum_i E[ |tau - 1(A' < 0)| (r + d V'_i(s', g) - V_i(s, g))^2 ]                        -> HIQL._value_loss
@@ -12,7 +12,7 @@ V_i(s, g) = V_i(s, R(s, g)), targets V'_i, which see the same R, V = mean_i V_i,
 
 w is not later than g (:mod:`imitate.data.batches.goals`). Policies are Gaussians of unit variance. The representation
 learns from L_V alone. Acting: the high level's mean, scaled to length sqrt(K), is the goal of the low level in each
-step. All losses of an update see the networks from before the update. Departures: each network has its own image
+step. All losses of an update use the networks from before the update. Departures: each network has its own image
 encoders; the representation gets no gradient from the low level, not even for images; target networks follow the values
 after their step, in OGBench before it. robomimic has no HIQL.
 """
@@ -72,12 +72,12 @@ class HIQLConfig(GoalConditionedConfig):
         problems, observation = super().conflicts(config), config.observation
         if config.use_goals and observation.modality_of("goal") != observation.modality_of("obs"):
             problems.append(
-                "observation.modalities: goal and obs differ, but hiql values subgoals as states: list the same "
+                "observation.modalities: goal and obs differ, but hiql evaluates subgoals as states: list the same "
                 "observations in both"
             )
         if config.train.frame_stack > 1:
             problems.append(
-                f"train.frame_stack is {config.train.frame_stack}, but hiql values subgoals, which are single "
+                f"train.frame_stack is {config.train.frame_stack}, but hiql evaluates subgoals, which are single "
                 "observations, as states: set it to 1"
             )
         return problems
@@ -157,7 +157,7 @@ class HIQL(GoalConditioned[HIQLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the two actors, the values and their targets; each loss sees the networks from before the update."""
+        """Update the two actors, the values and their targets; each loss uses the networks from before the update."""
         update.step("actor", self._low_loss(batch))
         update.step("high_actor", self._high_loss(batch))
         update.step("value", self._value_loss(batch))

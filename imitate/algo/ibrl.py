@@ -6,8 +6,8 @@ imitation policy b, the learned policy pi, targets Q' and pi':
     acting: b(s) or pi(s) + noise, the one with the larger minimal Q'                     -> IBRL._act
     target = r + g max over a' in {b(s'), clip(pi'(s') + clipped noise)}
                    of min over Z random critics of Q'_e(s', a')                              -> IBRL._target
-    soft (``beta``): both instead draw one of the two, with probability in proportion to exp(beta min Q')
-                                                           -> IBRL._imitates
+    soft (``beta``): acting and target draw one of the two actions, with probability in proportion to
+            exp(beta min Q'), instead of taking the better one                               -> IBRL._imitates
     critics: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                      -> IBRL._critic_loss
     actor:   -mean over e of Q_e(s, pi(s)), with dropout in the actor                        -> IBRL._actor_loss
 

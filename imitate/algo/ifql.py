@@ -1,4 +1,4 @@
-"""Implicit flow Q-learning (IFQL): values of the data's own actions, and the best of actions that a flow clones.
+"""Implicit flow Q-learning (IFQL): act with the most valuable of several actions of a flow that clones the data.
 
 Park, Li, Levine, "Flow Q-Learning", ICML 2025 (arXiv:2502.02538), where it is a baseline: implicit diffusion Q-learning
 (Hansen-Estruch et al., arXiv:2304.10573) with a flow. Values are those of IQL (Kostrikov et al., arXiv:2110.06169).
@@ -9,10 +9,10 @@ With noise x_0 from N(0, 1), a time t from [0, 1], x_t = (1 - t) x_0 + t a and t
     L_v = E[ |v(s, x_t, t) - (a - x_0)|^2 ]                                                      -> IFQL._flow_loss
     policy(s): of N actions of the flow, clipped, the one with the largest min_i Q_i             -> IFQL.best_actions
 
-Critics learn only from actions of the data, and no weight of the policy's loss must be tuned to the scale of values.
-Losses are minimized in an order in which no loss sees the step of another loss, as in the authors' single step. Given
-the same weights, noise and batch, losses and gradients equal those of the authors' code. Departure: layers have torch's
-default initialization.
+Critics learn only from actions of the data, and the policy's loss has no weight to tune to the scale of values. Losses
+are minimized in an order in which none depends on a network that was just updated, as in the authors' single step.
+Given the same weights, noise and batch, losses and gradients equal those of the authors' code. Departure: layers have
+torch's default initialization.
 """
 
 from typing import ClassVar, cast

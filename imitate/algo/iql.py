@@ -10,7 +10,7 @@ targets Q' of the critics Q, minima over the ensemble, and the discount g:
 Only actions in the data are ever evaluated. The order is as in the authors' code: V, actor, Q, targets; the actor and
 L_Q use the new V.
 
-The keys are robomimic's. Departure from robomimic, where all losses use V from before the step. As in robomimic,
+The keys are robomimic's. Departure: in robomimic, all losses use V from before the step. As in robomimic,
 ``adv.beta`` is a temperature, the inverse of the paper's beta: 1/3 for locomotion, 0.1 for antmaze, 2 for kitchen and
 adroit. The authors' recipes, which scale rewards, do not normalize observations and learn one standard deviation for
 all states, are ready configurations: ``iql_locomotion``, ``iql_antmaze``, ``iql_adroit``.

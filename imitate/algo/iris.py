@@ -11,8 +11,8 @@ Manipulation Data", ICRA 2020 (arXiv:1911.05321). With g = the observation ``sub
 
 Demonstrations may be suboptimal: they show which states can be reached, and rewards define their value.
 
-Departures from robomimic: the actor sees the subgoal (robomimic builds it without goals); the mode ``cascade`` works
-(in robomimic it fails), in which the actor learns with the subgoals of the highest value; random subgoals are as in
+Departures from robomimic: the actor sees the subgoal (robomimic builds it without goals); the mode ``cascade``, in
+which the actor learns with the subgoals of the highest value, works (in robomimic it fails); random subgoals are as in
 hbc.
 """
 
@@ -104,7 +104,7 @@ class IRISConfig(HierarchyConfig):
             )
         if self.latent_subgoal.enabled:
             problems.append(
-                "algo.latent_subgoal.enabled: values are of states, not of latents: set it to false"
+                "algo.latent_subgoal.enabled: the value network evaluates states, not latents: set it to false"
             )
         if not self.value_planner.planner.vae.enabled:
             problems.append(
@@ -114,7 +114,7 @@ class IRISConfig(HierarchyConfig):
         for key in config.observation["value_planner"]["value"].modality_of("obs"):
             if key not in known:
                 problems.append(
-                    f"observation.value_planner.value.modalities.obs: '{key}' is not among the subgoal's, so that the "
+                    f"observation.value_planner.value.modalities.obs: '{key}' is not part of the subgoal, so that the "
                     "value of a subgoal cannot be computed: take it out, or let the planner predict it"
                 )
         return problems

@@ -5,14 +5,13 @@ Models" (PETS), NeurIPS 2018 (arXiv:1805.12114). With the model in the slot ``dy
 (:mod:`imitate.algo.slots.ensemble`), the search in the slot ``planner``
 (:mod:`imitate.algo.slots.planner`), and the discount g:
 
-    model   predicts s' and r from (s, a), learned from replayed or recorded transitions                    ->
-    MBRL._loss
+    model   predicts s' and r from (s, a), learned from replayed or recorded transitions           -> MBRL._loss
     score   E[ sum_t g^t r(s_t, a_t) ] over H steps of a plan, nothing after an end            -> Dynamics.returns
     act     first action of the planner's plan, whose search starts from the last plan             -> MBRL._act
 
-Departures: the reward is learned unless ``reward`` names it; the model learns ``train.online.update_ratio`` batches per
-environment step instead of from scratch after each episode; returns are discounted. There is no policy and no value
-function after the end of the plan, so the plan must be long enough to include its consequences.
+Departures: the reward is learned unless ``reward`` names its function; the model learns ``train.online.update_ratio``
+batches per environment step instead of from scratch after each episode; returns are discounted. There is no policy and
+no value function after the end of the plan, so the plan must be long enough to include its consequences.
 """
 
 from functools import cached_property, partial
@@ -92,13 +91,13 @@ class MBRL(Algo[MBRLConfig]):
 
     @cached_property
     def outcomes(self) -> Outcomes | None:
-        """Optional correction of the learned model's rewards and ends."""
+        """Correction of the learned model's rewards and episode ends, or None if the section requests none."""
         return outcomes_of(self.config, self.dynamics, lambda: self.preprocess)
 
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the transition at the sample's step of each window."""
+        """Select the transition at the current step of each window."""
         batch = with_transitions(batch, self, 0)
         weight = batch.get("weight")
         return {

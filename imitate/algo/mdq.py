@@ -11,9 +11,9 @@ of an action is one of K bins of [-1, 1], with values q_i(s, a_<i, .) of the bin
     actor       (Q(s, a) - min_e Q'_e(s, a))^2, a ~ pi with a little noise                   -> MDQ.distillation
     alpha       rises while the entropy is below its target                                  -> MDQ._update
 
-The alpha term is the divergence from uniform bins. So critics of any form learn the values, and the structured network,
-from which actions can be drawn exactly, learns from the critics. The target entropy is SAC's, converted to bins of
-width 2 / K.
+The alpha term is the divergence from uniform bins. The critics, which are networks of any form, learn the values. The
+structured network, from which actions can be drawn exactly, learns from the critics. The target entropy is SAC's,
+converted to bins of width 2 / K.
 
 Departures: there is one structured network instead of one per critic (ALF's policy uses only the first); each number
 has its own layers.
@@ -51,8 +51,8 @@ class BinsActorConfig(ActorConfig):
     noise_std: float = Field(
         0.01,
         ge=0,
-        description="standard deviation of the noise added to the policy's actions, at which the structured values "
-        "are learned",
+        description="standard deviation of the noise added to the policy's actions, from which the structured network "
+        "learns",
     )
 
 
@@ -70,7 +70,9 @@ class MDQConfig(ActorCriticConfig):
         """Return a message for each combination of settings that cannot be trained."""
         problems = super().conflicts(config)
         if self.networks.get("actor", None) is not None:
-            problems.append("algo.networks.actor has no values of bins: name an encoder instead")
+            problems.append(
+                "algo.networks.actor cannot predict the values of bins: name an encoder instead"
+            )
         return problems
 
 

@@ -5,8 +5,8 @@ observation, the predictor's recurrent output h and reading m, and memory rows M
 
     p = prior(h, m), q = p + posterior(e, h, m, p), z = mean of q            -> PredictiveMemory.latent
     a = softmax(strength cos(key, M)), reading a M                           -> read
-    row of the least usage = [z, 0], trail = rate trail + (1 - rate) write   -> write
-    other rows += trail [0, z], usage += a
+    least used row = [z, 0], other rows += trail [0, z], usage += a          -> write
+    trail = rate trail + (1 - rate) for that row, rate trail for the others
     L = predictor_weight (E_q[ |o - decoder(z)|^2 ] + kl_weight KL(q || p))  -> Merlin.predictor_loss
         + L_policy + value_weight E[ (V - R)^2 ] - entropy_weight E[ H ]     -> Merlin._loss
 
@@ -16,8 +16,8 @@ gradient.
 Departures: the clipped surrogate of PPO takes the place of a single actor-critic update. The recurrent networks, the
 memory, policy and value see the mean of q, and only the decoder sees a sample, so that the policy in an update equals
 the policy in the rollout. The previous action is an observation, if the wrapper ``previous_action`` is set; the prior
-does not see it. No values of actions are predicted. A write does not change the other rows; nothing is scaled by 1 - 1
-/ size.
+does not see it. No values of actions are predicted. A write only adds to the other rows; it does not scale them by
+1 - 1 / size.
 """
 
 from typing import Any, cast
@@ -302,7 +302,12 @@ class Merlin(OnPolicy[MerlinConfig]):
         }
 
     def predictor_loss(self, features: Tensor, obs: Obs) -> tuple[Tensor, Info]:
-        """Return the error of observations decoded from a sample of q and the divergence KL(q || p), from outputs."""
+        """Return the predictor's loss () and its parts: the error of decoded observations, and KL(q || p).
+
+        Args:
+            features: (B, ...) outputs of :meth:`PredictiveMemory.step`.
+            obs: prepared observations (B, ...).
+        """
         size = self.config.slots.latent_dim
         mean, log_var, prior_mean, prior_log_var = features[:, : 4 * size].chunk(4, -1)
         sample = mean + (0.5 * log_var).exp() * torch.randn_like(mean)

@@ -2,7 +2,7 @@
 
 Schrittwieser et al., "Mastering Atari, Go, Chess and Shogi by Planning with a Learned Model", Nature 2020
 (arXiv:1911.08265), whose targets are searched anew for each batch (MuZero Reanalyze, Schrittwieser et al. 2021,
-arXiv:2104.06294); numbers as actions: Hubert et al., "Learning and Planning in Complex Action Spaces", ICML 2021
+arXiv:2104.06294); continuous actions: Hubert et al., "Learning and Planning in Complex Action Spaces", ICML 2021
 (arXiv:2104.06303); consistency: Ye et al., "Mastering Atari Games with Limited Data", NeurIPS 2021 (arXiv:2111.00210);
 policy targets: Grill et al. 2020 (arXiv:2007.12509). With windows o_0, a_0, r_0 ... of real steps, encoder h,
 z_0 = h(o_0), z_{k+1} = d(z_k, a_k) for K steps, and h', v' of a copy that follows the networks slowly:
@@ -13,12 +13,12 @@ z_0 = h(o_0), z_{k+1} = d(z_k, a_k) for K steps, and h', v' of a copy that follo
     consistency  -cos(P(z_k), h(o_k) projected, without gradient)                       -> MuZero._loss
 
 The loss of step 0 has the weight 1, the loss of each later step 1 / K; the gradient into d is halved at each step.
-States after an end are absorbing: y and r are 0, and there is no policy to learn. Numbers, as actions, are C candidates
-per state: a quarter are drawn uniformly, the rest from p; the search has equal priors.
+States after an end are absorbing: y and r are 0, and there is no policy to learn. For continuous actions, C candidate
+actions are drawn in each state, a quarter uniformly and the rest from p; their priors in the search are equal.
 
 Departures: all policy targets are searched anew, and none is stored; latent states are products of simplices, not
 scaled to [0, 1]; rewards and values are distributions over atoms in symlog units; a search ends where an end is
-predicted; the values of other steps in a target are the network's, not a search's.
+predicted; value targets bootstrap from the network's values, not from a search's.
 """
 
 from typing import Any, cast
@@ -138,7 +138,7 @@ class MuZeroConfig(AlgoSection):
     target_tau: float = Field(0.01, gt=0, le=1, description="Polyak rate of the target networks")
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Request images only up to the sample's step, and from a replay buffer also transitions."""
+        """Request images only up to the current step, and from a replay buffer also transitions."""
         transitions = Transitions() if config.train.online.enabled else None
         return DataNeeds(transitions=transitions, observed_steps=config.train.frame_stack)
 
@@ -154,8 +154,8 @@ class MuZeroConfig(AlgoSection):
             f"algo.latent_dim is {self.latent_dim}, but algo.simplex_dim is {self.simplex_dim}: set it to a multiple": (
                 self.latent_dim % self.simplex_dim > 0
             ),
-            f"train.gradient_accumulation is {train.gradient_accumulation}, but targets follow every batch: set it to "
-            "1 and enlarge train.batch_size": train.gradient_accumulation > 1,
+            f"train.gradient_accumulation is {train.gradient_accumulation}, but target networks move after every "
+            "batch: set it to 1 and enlarge train.batch_size": train.gradient_accumulation > 1,
             "train.precision is 'bf16', too coarse for values: set it to 'fp32'": (
                 train.precision == "bf16"
             ),
@@ -187,7 +187,7 @@ def n_step_values(
         discount: factor per step.
 
     Returns:
-        (B, L - n + 1); 0 of states after an end.
+        (B, L - n + 1); 0 for states after an end.
     """
     count = rewards.shape[1] - n + 1
     real = torch.maximum(mask, ends)

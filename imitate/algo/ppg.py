@@ -165,7 +165,10 @@ class PPG(OnPolicy[PPGConfig]):
         return numbers_of(self.action_mask.policy(self.net.actor(prepared), prepared))
 
     def leaves_rollout(self, info: Info) -> bool:
-        """Return true if the policy's divergence from the policy that collected the rollout exceeds ``target_kl``."""
+        """Return true if the KL divergence from the policy that collected the rollout exceeds 1.5 ``target_kl``.
+
+        The result is always false in an auxiliary phase.
+        """
         return "KL" in info and super().leaves_rollout(info)
 
 

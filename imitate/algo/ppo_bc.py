@@ -13,9 +13,9 @@ R = A + V_old, the frozen imitation policy b and the number n of rollouts before
         + w_kl d^n E[ H(b(. | s), pi(. | s)) ]                         -> PPOBC.cross_entropy, Imitation_KL
 
 In rollouts, the imitation policy computes actions in the policy's states, and keeps its own memory. Unlike a likelihood
-of continuous actions, the distance does not affect the exploration noise. The cross-entropy of Kickstarting does: it is
-the divergence KL(b | pi) plus the entropy of b, which no weight changes, and for numbers it depends only on the mean
-and the variance of b, also if b is a mixture. Its b sees the observations of a step alone, without a memory.
+of continuous actions, the distance does not affect the exploration noise. The cross-entropy of Kickstarting does. It is
+the divergence KL(b | pi) plus the entropy of b, which is constant. For continuous actions it depends only on the mean
+and the variance of b, even if b is a mixture. In this term, b sees only the observations of a step, without a memory.
 """
 
 import math

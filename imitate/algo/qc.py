@@ -1,4 +1,4 @@
-"""Q-chunking (QC): critics value chunks of actions, and the policy takes the best of several cloned chunks.
+"""Q-chunking (QC): critics evaluate chunks of actions, and the policy takes the best of several cloned chunks.
 
 Li, Zhou, Levine, "Reinforcement Learning with Action Chunking", NeurIPS 2025 (arXiv:2507.07969). With chunks a of K
 actions, noise x_0 from N(0, 1), a time t from [0, 1], x_t = (1 - t) x_0 + t a and the velocity field v of a flow:
@@ -16,9 +16,9 @@ with one step instead of a choice:
 Squares are averaged over the numbers of a chunk. All K actions are executed, in training and at test time. Offline and
 online training are the same; online, demonstrations are part of each batch (``train.online.demo_ratio``).
 Departures: a chunk that a terminal cuts short is learned from, while the authors leave it out (so that only the single
-chunk that ends at the terminal sees a success); means are over the steps and chunks that count instead of the whole
-batch, which scales a loss; losses are minimized in turn, and losses of critics are summed instead of averaged; layers
-have torch's default initialization. Apart from these factors, losses and gradients equal those of the authors' code.
+chunk that ends at the terminal sees a success); means are over valid steps and chunks instead of the whole batch, which
+scales the losses; losses are minimized in turn, and losses of critics are summed instead of averaged; layers have
+torch's default initialization. Apart from these factors, losses and gradients equal those of the authors' code.
 """
 
 from typing import cast
@@ -55,7 +55,7 @@ class QCActorConfig(ActorConfig):
     distill_weight: float = Field(
         100.0,
         ge=0,
-        description="alpha: penalty on the distance to the flow's chunks; must be tuned to the scale of values",
+        description="alpha: weight of the penalty on the distance to the flow's chunks; tune it to the scale of values",
     )
 
 
@@ -106,7 +106,7 @@ class QC(ActorCritic[QCConfig]):
 
     @property
     def one_step(self) -> NoiseNetwork:
-        """The one-step policy; None unless ``algo.actor.enabled`` is true."""
+        """The one-step policy, which exists only if ``algo.actor.enabled`` is true."""
         return cast(NoiseNetwork, self.active_nets["actor"])
 
     def _chunks(self, flat: Tensor) -> Tensor:

@@ -35,7 +35,9 @@ class ReBRACActorConfig(DelayedActorConfig):
 
     layer_dims: LayerDims = Field((256, 256, 256), description="widths of the hidden layers")
     bc_weight: float = Field(
-        1.0, ge=0, description="beta_1: penalty on the distance to the data's actions"
+        1.0,
+        ge=0,
+        description="beta_1: weight of the penalty on the squared distance to the data's actions",
     )
     normalize_q: bool = Field(
         True, description="divide values in the actor's loss by their mean magnitude"
@@ -43,14 +45,14 @@ class ReBRACActorConfig(DelayedActorConfig):
 
 
 class ReBRACCriticConfig(CriticConfig):
-    """Critics, and the penalty in their targets on the distance to the data's next actions."""
+    """Critics; their targets have a penalty on the distance to the data's next actions."""
 
     layer_dims: LayerDims = Field((256, 256, 256), description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     bc_weight: float = Field(
         1.0,
         ge=0,
-        description="beta_2: penalty on the distance to the data's next actions, subtracted from target values",
+        description="beta_2: weight of the squared distance to the data's next actions, subtracted from target values",
     )
 
 

@@ -96,7 +96,7 @@ class ReinFlowConfig(PPOConfig):
             )
         if self.num_choices:
             problems.append(
-                f"algo.num_choices is {self.num_choices}, but a flow or diffusion policy has numbers as actions: take "
+                f"algo.num_choices is {self.num_choices}, but a flow or diffusion policy has continuous actions: take "
                 "ppo for choices"
             )
         usual = OnPolicyNetConfig()
@@ -114,7 +114,7 @@ class StepNoise(nn.Module):
     Args:
         encoder: encoder of observations.
         layer_dims: widths of the hidden layers.
-        ac_dim: A.
+        ac_dim: A, action dimensions.
         min_std: smallest standard deviation.
         max_std: largest standard deviation; initial ones are near the geometric mean of both limits.
     """

@@ -5,20 +5,18 @@ Robot Control", ICRA 2019 (arXiv:1812.03201); for frozen imitation policies Anki
 frozen policy b, the correction f in [-1, 1] and its scale k:
 
     pi(s) = clip(b(s) + k f(s, b(s)), -1, 1), f = 0 at the start                             -> Residual._corrected
-    in rollouts noise is added to f, within [-1, 1]                                        -> Residual._act
-    critics as in TD3 with this pi; target actions use f's target network                          ->
-    Residual._target_actions
+    rollouts: noise is added to f, clipped to [-1, 1]                                        -> Residual._act
+    critics: as in TD3 with this pi; target actions use f's target network               -> Residual._target_actions
     actor:   -mean over e of Q_e(s, pi(s)) + p mean |Q| f(s, b(s))^2                         -> Residual._actor_loss
 
 The frozen policy may be of any kind; only its actions are used. Critics evaluate the executed action, so that
 demonstrations and replayed steps are used alike (``train.online.demo_ratio``).
 
-The penalty is specific to this toolkit. It is similar to the penalty of Andrychowicz et al., "Hindsight Experience
-Replay", NIPS 2017
-(arXiv:1707.01495), on the input of the actor's tanh, and scaled by the values as in TD3+BC (arXiv:2106.06860). With
-rewards only at success, one action changes a value by less than the critics' errors, and an optimizer that divides by
-the gradient's size would follow these errors to the largest correction everywhere. With the penalty, the correction
-differs from 0 only if this increases the value.
+The penalty with weight p is specific to this toolkit. It is similar to the penalty of Andrychowicz et al., "Hindsight
+Experience Replay", NIPS 2017 (arXiv:1707.01495), on the input of the actor's tanh, and scaled by the values as in
+TD3+BC (arXiv:2106.06860). With rewards only at success, one action changes a value by less than the critics' errors,
+and an optimizer that divides by the gradient's size would follow these errors to the largest correction everywhere.
+With the penalty, the correction differs from 0 only if this increases the value.
 
 Departures: the clip has the gradient 1, so that a correction beyond the limits can shrink again. In updates, a policy
 with a memory acts as at the start of an episode, from at most ``train.frame_stack`` observations.

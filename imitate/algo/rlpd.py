@@ -6,7 +6,7 @@ Q', the discount g and a tanh-Gaussian policy pi:
 
     batches: half from ``train.data``, half from the replay buffer   -> ``train.online.demo_ratio``
     target = r + g (min over Z random critics of Q'_e(s', a') - alpha log pi(a' | s')), a' ~ pi(s')   -> RLPD._target
-    critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2; 10, layer normalization   -> RLPD._critic_loss
+    critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2, by default 10 critics     -> RLPD._critic_loss
     actor:  alpha log pi(a | s) - mean over all e of Q_e(s, a), a ~ pi(s)   -> RLPD._actor_loss
     alpha:  rises while the entropy is below its target, falls while it is above   -> EntropyWeight.loss
     20 updates of the critics per step, and one update of the actor and alpha   -> RLPD._update
@@ -89,8 +89,8 @@ class RLPDConfig(SoftActorCriticConfig):
             )
         if critic.ensemble.weight != 1.0:
             problems.append(
-                f"algo.critic.ensemble.weight is {critic.ensemble.weight:g}, but targets of rlpd are the least of a "
-                "random subset: set it to 1"
+                f"algo.critic.ensemble.weight is {critic.ensemble.weight:g}, but targets of rlpd use the smallest "
+                "value of a random subset: set it to 1"
             )
         return problems
 

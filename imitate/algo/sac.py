@@ -10,7 +10,7 @@ choice combined with continuous numbers, pi(c | s) pi(u | s, c). With targets Q'
          = sum_c pi(c | s) (min_e Q'_e(s, u_c)[c] - alpha_u log pi(u_c | s, c) - alpha_c log pi(c | s)) -> SAC._of_both
     target = r + g V(s'), r alone after a terminal                                     -> SAC._target
     critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                 -> SAC._critic_loss
-    actor:  -V(s), with Q for Q'                                                       -> SAC._actor_loss
+    actor:  -V(s), with Q instead of Q'                                                -> SAC._actor_loss
     alpha:  rises while the entropy is below its target, falls while it is above       -> SAC._temperature_loss
 
 The target entropy of continuous numbers is -(their count), as in the paper. For choices it is half of log(choices)
@@ -94,8 +94,8 @@ class SAC(ActorCritic[SACConfig]):
         if not self._num_choices or self._num_choices + self._num_numbers == self.ac_dim:
             return
         raise ConfigError(
-            f"algo.num_choices is {self._num_choices}, but actions have {self.ac_dim} numbers: set it to that, or "
-            "algo.num_continuous to the numbers beside the choice"
+            f"algo.num_choices is {self._num_choices}, but actions have {self.ac_dim} numbers: set it to "
+            f"{self.ac_dim}, or algo.num_continuous to the number of continuous values beside the choice"
             if not self._num_numbers
             else f"algo.num_choices {self._num_choices} and algo.num_continuous {self._num_numbers} do not sum to the "
             f"{self.ac_dim} action dimensions: set them so that they do"
@@ -192,7 +192,7 @@ class SAC(ActorCritic[SACConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Return the TD target for the critics, as the batch's rewards (B,) or (B, V), without gradient."""
+        """Return the TD target for the critics, in the shape of the rewards (B,) or (B, V), without gradient."""
         if self.config.target == "data":
             each = self._values_of("critic_target", batch, "next_obs", "next_actions")
             after = self._ensemble_value(each)
@@ -259,7 +259,7 @@ class SAC(ActorCritic[SACConfig]):
             self._follow()
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Return the fraction of states whose most likely choice is not the data's, if actions are only a choice."""
+        """Return the action error: for discrete actions, the fraction of states whose likeliest choice is wrong."""
         if not self._num_choices or self._num_numbers:
             return super()._validation_info(batch)
         policy = cast(Categorical, self._policy(batch["obs"], batch["goal_obs"]))

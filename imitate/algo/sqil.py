@@ -2,8 +2,7 @@
 
 Reddy, Dragan, Levine, "SQIL: Imitation Learning via Reinforcement Learning with Sparse Rewards", ICLR 2020
 (arXiv:1905.11108). Half of each batch consists of demonstrations (``train.online.demo_ratio``). Critics, actor and
-temperature
-learn as in ``sac``; the environment's rewards are not used:
+temperature learn as in ``sac``; the environment's rewards are not used:
 
     r = 1 for demonstrations, 0 for steps from the replay buffer                         -> SQILRewards.rewards
 

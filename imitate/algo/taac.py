@@ -6,8 +6,8 @@ p is an action a, with ``linear`` also its change v, with ``quadratic`` also the
     continued   u stays, v <- clip(v + 2 u), a <- clip(a + 2 v)                                -> continued
     new         a ~ pi(. | s, p), v = (a - a_p) / 2, u = v / 2                                 -> renewed
     choice      P(new) = softmax([min_e Q_e(s, continued), min_e Q_e(s, new)] / alpha_b)       -> TAAC.choice
-    target      y_t = r_t + g V(s_{t+1}) if a plan is new at t + 1, in the data or now, else r_t + g y_{t+1}
-                                                                                               -> compared_returns
+    target      y_t = r_t + g V(s_{t+1}) if a plan is new at t + 1, in the data or by the current policy,
+                else r_t + g y_{t+1}                                                           -> compared_returns
                 V(s) = sum over the choices of their probability times min_e Q'_e              -> TAAC.td_targets
     critic      mean over steps, sum over e, of (Q_e(s_t, p_t) - y_t)^2                        -> TAAC.critic_loss
     actor       -P(new) min_e Q_e(s, new) + alpha_a log pi(a | s, p), no gradient of P(new)    -> TAAC.actor_loss
@@ -90,8 +90,8 @@ class TAACConfig(SoftActorCriticConfig):
             f"algo.n_step is {self.n_step}, but the policy decides how long targets are: set it to 1": (
                 self.n_step > 1
             ),
-            "algo.infinite_horizon is true, which windows do not have: set it to false": self.infinite_horizon,
-            "algo.rewards: windows have one reward: leave it out": bool(self.rewards),
+            "algo.infinite_horizon is true, which taac does not support: set it to false": self.infinite_horizon,
+            "algo.rewards: taac learns from a single reward: leave it out": bool(self.rewards),
             "algo.auxiliary learns from single steps, taac from windows: leave it out": bool(
                 self.auxiliary
             ),
@@ -163,7 +163,7 @@ class PlanEncoder(GroupEncoder):
         self.output_dim += size
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Encode (B, ...): (B, D)."""
+        """Encode observations (B, ...), among them the plan, to (B, D)."""
         return torch.cat([super().forward(obs, goal), obs[PLAN]], dim=-1)
 
 

@@ -22,8 +22,8 @@ action dimensions A, as in the authors' code.
 
 Departures: windows that are cut short by an episode's end are drawn and masked, instead of never drawn; all plans of
 one problem use the same two critics; image features pass through an MLP before SimNorm; Adam's epsilon is 1e-8 for the
-policy too; all tasks have one discount and all action dimensions; an instruction's embedding passes through a learned
-linear map.
+policy too; all tasks share one discount and use all action dimensions; an instruction's embedding passes through a
+learned linear map.
 """
 
 import math
@@ -101,7 +101,10 @@ class NearConfig(Section):
     """Search that begins near the policy's own plans."""
 
     share: float = Field(
-        0.0, ge=0, le=1, description="share of the policy's plans in a search's first Gaussian"
+        0.0,
+        ge=0,
+        le=1,
+        description="weight of the policy's plans in the Gaussian from which a search starts",
     )
     until: float | None = Field(
         0.5,
@@ -143,8 +146,12 @@ class TDMPC2Config(AlgoSection):
     )
     latent_dim: int = Field(512, ge=1, description="size D of a latent state")
     simplex_dim: int = Field(8, ge=2, description="size of each simplex in a latent state")
-    encoder_layer_dims: LayerDims = Field((256,), description="hidden layers of the encoder")
-    layer_dims: LayerDims = Field((512, 512), description="hidden layers of each other network")
+    encoder_layer_dims: LayerDims = Field(
+        (256,), description="widths of the hidden layers of the encoder"
+    )
+    layer_dims: LayerDims = Field(
+        (512, 512), description="widths of the hidden layers of all networks except the encoder"
+    )
     critic: CriticsConfig = Field(CriticsConfig())
     ends: bool = Field(False, description="predict episode ends; false: plan as if none ended")
     rho: float = Field(
@@ -168,7 +175,7 @@ class TDMPC2Config(AlgoSection):
         return self
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Request images only up to the sample's step, and from a replay buffer also transitions."""
+        """Request images only up to the current step, and from a replay buffer also transitions."""
         transitions = Transitions() if config.train.online.enabled else None
         return DataNeeds(transitions=transitions, observed_steps=config.train.frame_stack)
 
@@ -187,8 +194,8 @@ class TDMPC2Config(AlgoSection):
         no_demos = online.enabled and not online.demo_ratio and not online.pretrain_updates
         population = self.planner.get("population", None)
         found = {
-            f"train.gradient_accumulation is {train.gradient_accumulation}, but targets follow every batch: set it to "
-            "1 and enlarge train.batch_size": train.gradient_accumulation > 1,
+            f"train.gradient_accumulation is {train.gradient_accumulation}, but target networks move after every "
+            "batch: set it to 1 and enlarge train.batch_size": train.gradient_accumulation > 1,
             "train.precision is 'bf16', too coarse for values: set it to 'fp32'": (
                 train.precision == "bf16"
             ),
@@ -198,7 +205,7 @@ class TDMPC2Config(AlgoSection):
             "train.online.wrappers repeated: the steps of a window have equal durations: leave it out": (
                 online.repeats
             ),
-            f"algo.policy_plans is {self.policy_plans}, but the planner has {population} candidates: set it to less": (
+            f"algo.policy_plans is {self.policy_plans}, but the planner has {population} candidates: lower it": (
                 population is not None and self.policy_plans >= population
             ),
             **{

@@ -4,9 +4,9 @@ Lee, Wang, Etukuru, Kim, Shafiullah & Pinto, "Behavior Generation with Latent Ac
 With a = the demonstrated chunk, phi and psi = encoder and decoder of the autoencoder, c_1 .. c_L = the codes of phi(a),
 layer by layer, e(c) = the sum of their vectors, o = the last observations:
 
-    stage 1, the first ``vq.pretrain_epochs`` epochs, of the autoencoder     -> VQBeT._autoencoder_loss
+    stage 1, the first ``vq.pretrain_epochs`` epochs, trains the autoencoder -> VQBeT._autoencoder_loss
         | a - psi(e(c)) | + commitment_weight | phi(a) - sg[e(c)] |^2; codes are moving averages (ResidualVQ)
-    stage 2, the other epochs, of the policy; the autoencoder is frozen          -> VQBeT._loss
+    stage 2, the other epochs, trains the policy; the autoencoder is frozen  -> VQBeT._loss
         focal(c_1 | o) + secondary_code_weight sum_l focal(c_l | o, c_<l)
         + offset_weight | a - psi(e(c)) - offset(o, c) |
     acting: draw c_1, then c_2 given c_1, ...; psi(e(c)) + offset(o, c)      -> VQBeT._predict

@@ -47,7 +47,7 @@ class NoiseSchedule:
         return NoiseSchedule(self.betas.to(device), self.alphas_cumprod.to(device))
 
     def alpha_sigma(self, step: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of data and of noise at the steps (B,), in a shape that multiplies ``like`` (B, ...)."""
+        """Return the factors of data and noise at the steps (B,), shaped to broadcast against ``like`` (B, ...)."""
         left = self.alphas_cumprod[step].to(like.dtype).view(-1, *[1] * (like.dim() - 1))
         return left.sqrt(), (1.0 - left).sqrt()
 
@@ -80,8 +80,8 @@ def noise_schedule(
     """Build a noise schedule by its name.
 
     Args:
-        name: ``linear`` in beta, ``scaled_linear`` in sqrt(beta), or ``squaredcos_cap_v2``, in which the fraction of
-            the data falls as a squared cosine.
+        name: ``linear`` (beta grows linearly), ``scaled_linear`` (sqrt(beta) grows linearly), or ``squaredcos_cap_v2``
+            (``alphas_cumprod`` falls as a squared cosine).
         num_steps: number of steps from data to noise.
         beta_start: first beta of the linear schedules.
         beta_end: last beta of the linear schedules.
@@ -151,10 +151,10 @@ def output_of_data(
 
 @dataclass(frozen=True)
 class ReverseStep:
-    """One step towards the data. All coefficients are plain numbers, so that no step waits for a device.
+    """One step towards the data. All coefficients are Python numbers, so that no step waits for a copy from the GPU.
 
-    The result is ``data_factor * data + noisy_factor * noisy + noise_factor * noise + std * fresh noise`` with the
-    predicted data (possibly clipped) and the predicted noise.
+    The result is ``data_factor * data + noisy_factor * noisy + noise_factor * noise + std * fresh noise``. ``data`` is
+    the predicted data, clipped if the sampler clips, and ``noise`` the predicted noise.
     """
 
     timestep: int
@@ -233,7 +233,7 @@ def make_sampler(
     """Build the reverse process: ``ddpm`` (with the posterior's variance) or ``ddim`` (eta 0, no fresh noise).
 
     Args:
-        name: kind of steps.
+        name: ``ddpm`` or ``ddim``.
         schedule: noise schedule of the training.
         num_steps: number of denoising steps at inference, at evenly spaced timesteps from ``steps_offset`` upwards.
         prediction: meaning of the network's output.
@@ -270,7 +270,10 @@ def make_sampler(
 
 
 def _ddpm_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
-    """Return the step with the posterior's mean and variance (equations 6 and 7 of the DDPM paper)."""
+    """Return the step with the posterior's mean and variance (equations 6 and 7 of the DDPM paper).
+
+    ``left`` and ``previous`` are the values of ``alphas_cumprod`` before and after the step.
+    """
     alpha_now = left / previous
     beta_now = 1.0 - alpha_now
     variance = ((1.0 - previous) / (1.0 - left) * beta_now).clamp(min=1e-20)
@@ -286,7 +289,7 @@ def _ddpm_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
 
 
 def _ddim_step(timestep: int, left: Tensor, previous: Tensor) -> ReverseStep:
-    """Return the deterministic step (equation 12 of the DDIM paper with sigma 0)."""
+    """Return the deterministic step (equation 12 of the DDIM paper with sigma 0). Arguments as in ``_ddpm_step``."""
     return ReverseStep(
         timestep=timestep,
         alpha=left.sqrt().item(),

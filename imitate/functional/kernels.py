@@ -1,6 +1,6 @@
 """Faster implementations of single operations on the CPU, and the reason for each implementation.
 
-Results equal torch's up to the order of sums, and have gradients of every order. torch's own operations are used
+Results differ from torch's only by rounding, and have gradients of every order. torch's own operations are used
 instead when torch compiles, exports or transforms code, on other devices, and for other types than float32.
 ``IMITATE_KERNELS=0`` disables all of them, for comparisons or debugging. An operation is included only if it
 saves at least a tenth of an update.
@@ -8,37 +8,38 @@ saves at least a tenth of an update.
 ========================  =====================================================  =======================================
 what                      reason                                                 gain (``docs/results/speed.md``)
 ========================  =====================================================  =======================================
-linear layers             MKL multiplies float32 matrices at half the speed of   an update of BC 2x1024 takes 0.6 of the
-                          an AMD processor with AVX-512; oneDNN, which torch     time
-                          has too, at almost full speed
+linear layers             on AMD processors with AVX-512, MKL multiplies         an update of BC 2x1024 takes 0.6 of the
+                          float32 matrices at half of the possible speed;        time
+                          oneDNN, which torch has too, at almost full speed
 short convolutions        oneDNN reorders a large kernel at each call, which     a pass of the default U-Net takes 0.75
                           takes longer than a convolution over few steps         (AVX-512) or 0.45 (AVX2) of the time
-``pack_linears``          linear layers that use the products in training, and   a layer of 1024 x 1024 weights acts in
-                          weights packed in blocks for the few rows of acting    0.4 of the time in int8
+``pack_linears``          an acting policy multiplies only a few rows, which is  a layer of 1024 x 1024 weights acts in
+                          faster with a copy of the weights packed in blocks     0.4 of the time in int8
 ``mish``, softmax         torch's Mish and softmax of few numbers do not         a plan of TD-MPC2 takes 0.85 of the
                           vectorize                                              time
 ========================  =====================================================  =======================================
 
 torch multiplies float32 matrices with MKL, which reaches only half of the possible speed on processors that are not
 made by Intel: on an AMD EPYC with AVX-512, MKL reaches 98 billion operations per second and oneDNN, which torch
-contains too, 210. On such processors this module computes large products and their gradients with oneDNN. Results are
-the same up to the order of sums.
+contains too, 210. On such processors this module computes large products and their gradients with oneDNN. Results
+differ only by rounding, because sums are computed in another order.
 
-Linear layers are fast in training, and for the few rows that a policy acts on. For the few rows of a window, oneDNN
-multiplies by a matrix stored in blocks up to twice as fast as torch's default does; the results are equal up to the
-order of sums. A single row takes as long as reading the matrix, in any layout. In bfloat16 half as much is read, and
+A layer changed by ``pack_linears`` trains as before, but acts faster. For a few rows, such as the steps of a window,
+oneDNN multiplies by a matrix stored in blocks up to twice as fast as torch's default does; results differ only by
+rounding. A single row takes as long as reading the matrix, in any layout. In bfloat16 half as much is read, and
 weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each row of weights is rounded to 255
 levels with its own scale, and the inputs of each call to 256 levels between their smallest and their largest value
 (dynamic quantization), or to 128 levels if the processor has no instruction for sums of such products.
 
-Convolutions over short sequences and small images are matrix products if those are faster. oneDNN reorders kernels and
-their gradients between its own layout and that of the weights. If a kernel is large and the sequence or image is small,
-as at the bottom of a U-Net over action chunks or of a ResNet, this takes longer than the multiplications. Matrix
-products in the layout of the weights avoid this reordering. The results are those of ``conv2d`` up to rounding.
+Convolutions over short sequences and small images are computed as matrix products if these are faster. oneDNN reorders
+kernels and their gradients between its own layout and the layout of the weights. If a kernel is large and the sequence
+or image is small, as at the bottom of a U-Net over action chunks or of a ResNet, this takes longer than the
+multiplications. Matrix products in the layout of the weights avoid this reordering. The results are those of ``conv2d``
+up to rounding.
 
-Which way is faster depends on the processor, so the limits below were measured on two kinds of processors. With AVX-512
-only the gradient of the kernel is computed as a product. With only AVX2, oneDNN is slower: products are faster for more
-of the kernels' gradients, and for large kernels also for the result and the gradient of the input.
+Which of the two is faster depends on the processor, so the limits below were measured on two kinds of processors. With
+AVX-512 only the gradient of the kernel is computed as a product. With only AVX2, oneDNN is slower: products are faster
+for more of the kernels' gradients, and for large kernels also for the result and the gradient of the input.
 """
 
 import os
@@ -72,15 +73,17 @@ def kernels_apply() -> bool:
 
 
 LEAST_WORK = 2**22
-"""Smallest number of multiplications for which calling oneDNN, some 20 microseconds, pays off."""
+"""Smallest number of multiplications for which oneDNN is faster although each call costs some 20 microseconds."""
 LEAST_WORK_OF_EACH = 2**23
-"""Like :data:`LEAST_WORK` for each of several maps; larger, because results and gradients are copied together."""
+"""Like :data:`LEAST_WORK`, for each map of :func:`linears`; larger, because the results of all maps are copied into
+one tensor, as are their gradients.
+"""
 NARROW = 8
-"""Largest number of columns for which MKL is several times faster with all factors transposed."""
+"""Largest number of output columns for which MKL is several times faster with all factors transposed."""
 ROWS_IF_NARROW = 64
-"""Smallest number of rows for which MKL is faster with all factors transposed."""
+"""Smallest number of rows for which MKL is faster with all factors of such a narrow product transposed."""
 LEAST_ROWS = 4
-"""Smallest number of rows for oneDNN. Fewer rows take as long as reading the matrix, and their gradient longer."""
+"""Smallest number of rows for oneDNN. With fewer, reading the matrix takes most time, and gradients are slower."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -321,8 +324,8 @@ LARGEST = 20.0
 def mish(x: Tensor) -> Tensor:
     """Mish activation ``x tanh(log(1 + e^x))`` (Misra 2020, arXiv:1908.08681).
 
-    With w = e^x and n = w (w + 2) it is ``x n / (n + 2)``: one exponential instead of torch's three functions, without
-    gradients.
+    Without gradients it is computed as ``x n / (n + 2)`` with w = e^x and n = w (w + 2): one exponential instead of
+    torch's three functions.
     """
     if x.device.type != "cpu" or torch.is_grad_enabled() or not kernels_apply():
         return F.mish(x)
@@ -352,14 +355,15 @@ FEW_PIXELS = 1024
 """Largest number of output pixels of a whole batch that counts as few."""
 
 FEW_RESULTS = 16
-"""With only AVX2: largest number of results of a batch per output channel for which the kernel's gradient is a product.
+"""With only AVX2: largest ratio of output positions in a batch to output channels for which the kernel's gradient is
+computed as a product.
 """
 WHOLE_KERNEL = 512 * 512
 """With only AVX2: smallest product of input and output channels for which everything is computed by products."""
 WHOLE_RESULTS = 4
-"""With only AVX2: largest number of results of a batch per output channel for which products compute everything."""
+"""With only AVX2: largest ratio of output positions in a batch to output channels for which this is done."""
 LEAST_RESULTS = 16
-"""With only AVX2: smallest number of results of a batch for which products compute everything; acting has fewer."""
+"""With only AVX2: smallest number of output positions in a batch for which this is done; an acting policy has fewer."""
 
 Pair = tuple[int, int]
 
@@ -413,7 +417,7 @@ def _convolution(
     Args:
         x, kernel, bias, stride, padding: arguments of ``conv2d``.
         results: number of output positions in a batch, B H' W'.
-        is_short: true if the kernel's gradient is faster as a product with AVX-512.
+        is_short: true if a product computes the kernel's gradient faster on a processor with AVX-512.
         learning: true if the gradient of the kernel may be needed.
     """
     # checked first, because torch.compile cannot put the following code into one graph
@@ -506,7 +510,7 @@ def _input_gradient(grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, paddi
 def _onednn_input_gradient(
     grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, padding: Pair
 ) -> Tensor:
-    # only the input's gradient: with that of the bias, torch would also compute the kernel's
+    # only the input's gradient: if the bias's gradient were requested too, torch would also compute the kernel's
     mask = [True, False, False]
     grad_x: Tensor
     grad_x, _, _ = torch.ops.aten.convolution_backward(

@@ -221,7 +221,7 @@ def lowest_atoms(atoms: Tensor, num_dropped: int) -> Tensor:
 
 
 def step_weight(batch: Mapping[str, Any]) -> Tensor | None:
-    """Return the loss weight of each action of a selected batch, which is 0 for padding; None means equal weights.
+    """Return the loss weight of each action in a batch, which is 0 for padding; None means equal weights.
 
     Args:
         batch: has ``pad_mask``, false for padding, and ``weight``, both (B, [T,] ...) or absent.
@@ -230,9 +230,9 @@ def step_weight(batch: Mapping[str, Any]) -> Tensor | None:
 
 
 def sample_weight(batch: Mapping[str, Any]) -> Tensor | None:
-    """Return the weight (B,) of each sample of a selected batch: the mean weight of its real steps.
+    """Return the weight (B,) of each sample in a batch: the mean weight of its steps without padding.
 
-    The result is None for equal weights.
+    The result is None for equal weights. The batch has the keys that :func:`step_weight` describes.
     """
     weight, mask = batch.get("weight"), batch.get("pad_mask")
     if weight is None or weight.dim() == 1:

@@ -1,8 +1,8 @@
 """Offset and scale of a normalization: ``normalized = (raw - offset) / scale``.
 
-Computed in float64. A dimension that is constant in the data is shifted but never scaled, because its spread is only
-rounding noise, and division by it would make the first different value huge. The limit for rounding noise is relative
-to the magnitude of the values, so that it does not depend on their unit.
+Computed in float64. A dimension that is constant in the data is never divided by its spread, which is only rounding
+noise: that would make the first different value huge. The limit for rounding noise is relative to the magnitude of the
+values, so that it does not depend on their unit.
 """
 
 import torch
@@ -21,7 +21,10 @@ ACTION_LIMIT = 0.999999
 
 
 def mean_std_with_floor(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Return offset and scale to mean 0 and standard deviation 1, or less where the data's is below the floor."""
+    """Return offset and scale to mean 0 and standard deviation 1, or less if the data's deviation is below the floor.
+
+    The scale of constant dimensions is the floor.
+    """
     mean, std = mean.double(), std.double()
     largest = std.max() if std.numel() else torch.zeros((), dtype=torch.float64)
     floor = torch.clamp(FLOOR_RATIO * largest, max=OBS_STD_FLOOR)
@@ -47,7 +50,7 @@ def min_max(low: Tensor, high: Tensor, limit: float = 1.0) -> tuple[Tensor, Tens
 def quantiles(
     lower: Tensor, upper: Tensor, low: Tensor, high: Tensor, reach: float = QUANTILE_REACH
 ) -> tuple[Tensor, Tensor]:
-    """Return offset and scale that map two quantiles to -1 and 1, but no value beyond ``reach``.
+    """Return offset and scale that map two quantiles to -1 and 1, unless a value would then exceed ``reach``.
 
     A number that changes only in rare events, such as a gripper that closes once, has quantiles that hardly differ;
     scaled by them, the rare values would become targets in the thousands.

@@ -1,4 +1,4 @@
-"""Directions in which n particles descend a loss together without falling onto one point.
+"""Directions in which n particles descend a loss together without collapsing to one point.
 
 A particle is a point, such as the weights of a member of an ensemble, or its outputs on a batch. theta_i are n
 particles, G_i = dL/dtheta_i their gradients. The kernel is k_ij = exp(-|theta_i - theta_j|^2 / h), h = median

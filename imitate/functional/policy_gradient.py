@@ -1,8 +1,8 @@
 """Advantages and losses of policy gradients from rollouts: pure, unreduced over the batch.
 
 Rollouts may contain several episodes and are (T, N): T steps of N environments. ``values`` are the values of the states
-before the steps and ``next_values`` of the states after them; at a timeout, of the state in which the episode was
-truncated.
+before the steps, and ``next_values`` the values of the states after them. At a timeout, the state after the step is the
+one in which the episode was truncated, not the first state of the next episode.
 """
 
 import numpy as np
@@ -107,8 +107,8 @@ def generalized_advantages(
         terminals: (T, N), true where the task ended.
         timeouts: (T, N), true where the episode was truncated by its time limit.
         discount: in [0, 1].
-        trace: the paper's lambda in [0, 1], one number or one per step (T, N). Where lambda is 1, the value of the next
-            state cancels, as within a chunk of actions that were decided together.
+        trace: the paper's lambda in [0, 1], one number or one per step (T, N). It is 1 within a chunk of actions that
+            were decided together: there the value of the next state cancels out.
 
     Returns:
         (T, N) advantages. Advantages plus ``values`` are the regression targets of TD(lambda).
@@ -140,8 +140,8 @@ def vtrace(
         v[t] = V(s[t]) + d[t] + discount trace c[t] (v[t+1] - V(s[t+1]))
         A[t] = c[t] (r[t] + discount (V(s[t+1]) + trace (v[t+1] - V(s[t+1]))) - V(s[t]))
 
-    Espeholt et al., "IMPALA", ICML 2018, arXiv:1802.01561, with both thresholds 1, whose ``trace`` is 1. With ratios 1,
-    advantages are those of :func:`generalized_advantages`, and v those plus the values.
+    Espeholt et al., "IMPALA", ICML 2018, arXiv:1802.01561, with both thresholds 1; the paper has no ``trace``, which
+    means 1. If all ratios are 1, the advantages equal :func:`generalized_advantages`, and v is advantages plus values.
 
     Args:
         rewards: (T, N).

@@ -1,4 +1,4 @@
-"""Real-time chunking, at inference and in training: a new chunk continues the actions that are executed meanwhile.
+"""Real-time chunking, at inference and in training: a new chunk continues the actions executed while it is predicted.
 
 Black, Galliker, Levine, "Real-Time Execution of Action Chunking Flow Policies", 2025 (arXiv:2506.07339). The policy
 needs d control steps for a prediction, during which d actions of the old chunk are executed. The new chunk (H actions)
@@ -145,11 +145,11 @@ def guided_data(
     strength: float = 1.0,
     jacobian: Jacobian = "identity",
 ) -> Callable[[Tensor, int], Tensor]:
-    """Return the guided estimate of a diffusion model's clean chunk, moved towards ``prefix``.
+    """Return a function like ``denoised`` whose estimates of the clean chunk are moved towards ``prefix``.
 
     A diffusion sampler works with the estimate x0(x, k) of the clean chunk at timestep k. Guidance replaces it by
-    x0 + strength * J^T [W (prefix - x0)], J = d x0 / d x, or the identity: with identity and strength 1 the guided part
-    is W prefix + (1 - W) x0, a soft form of the usual inpainting.
+    x0 + strength * J^T [W (prefix - x0)] with J = d x0 / d x, or the identity as J. With the identity and strength 1
+    the estimate is W prefix + (1 - W) x0, a soft form of the usual inpainting.
 
     Args:
         denoised: function of a noisy chunk (B, H, A) and its timestep that returns the estimate x0 (B, H, A).

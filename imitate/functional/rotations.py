@@ -1,4 +1,4 @@
-"""Rotations in several representations, relative poses, and commands to the pose of a hand.
+"""Rotations in several representations, relative poses, and pose commands of an end effector.
 
 All functions take and return tensors with any leading dimensions ``*B``, in the dtype of their input; use float64 if
 errors of 1e-7 matter. Conventions:
@@ -11,7 +11,7 @@ errors of 1e-7 matter. Conventions:
 * Euler angles (*B, 3): ``R = Rx(a) Ry(b) Rz(c)``, intrinsic x, y', z'', which is robomimic's ``rot_euler`` ("XYZ");
   results have a and c in [-pi, pi] and b in [-pi/2, pi/2]. At b = +-pi/2 only a +- c is determined.
 
-A pose with position p and rotation R is relative to a pose with q and S as follows:
+The pose with position p and rotation R, relative to the pose with position q and rotation S, is p' and R':
 
     in its frame (Chi et al., UMI, RSS 2024, arXiv:2402.10329)    p' = S^T (p - q)    R' = S^T R
     along the world's axes                                        p' = p - q          R' = R S^T
@@ -216,7 +216,7 @@ class CommandRange:
 
     Attributes:
         low, high: (6,) limits to which commands are clipped.
-        motion_low, motion_high: (6,) motion at these limits: 3 metres, 3 radians.
+        motion_low, motion_high: (6,) motion at these limits: 3 numbers in metres, then 3 in radians.
     """
 
     low: Tensor

@@ -1,4 +1,4 @@
-"""Random numbers in the same order and with the same values as torch's, at a fraction of the overhead."""
+"""Sampling functions: torch's random numbers with less overhead, one random stream per row, bootstrap counts."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def smoothed_actions(actions: Tensor, noise_std: float, noise_clip: float) -> Te
 
 
 def bootstrap_counts(index: Tensor, members: int) -> Tensor:
-    """Count how often each sample is in the bootstrap of each ensemble member: Poisson(1), always the same counts.
+    """Count how often each sample is in each ensemble member's bootstrap: Poisson(1), the same counts in every call.
 
     Oza and Russell, "Online Bagging and Boosting" (AISTATS 2001), with a hash of the sample's number in place of a
     generator, so that the samples of a member never change.
@@ -162,8 +162,8 @@ def pick_class(values: Tensor, index: Tensor) -> Tensor:
 def draw_dirichlet(like: Tensor, alpha: float, generator: torch.Generator | None = None) -> Tensor:
     """Draw a vector from the symmetric Dirichlet distribution for each row of a tensor (B, C).
 
-    Gamma numbers of Marsaglia and Tsang (2000), of shape alpha + 1, times u^(1 / alpha). Each number is the first of
-    four candidates that is accepted; with a probability below 1e-5, no candidate is.
+    Gamma numbers of Marsaglia and Tsang (2000), of shape alpha + 1, times u^(1 / alpha). Each number is the first
+    accepted one of four candidates; if none is accepted (probability below 1e-5), it is the first candidate.
 
     Returns:
         (B, C), rows that sum to 1.

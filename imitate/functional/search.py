@@ -5,16 +5,16 @@ model expand that edge, and adds the return of the path to the means Q of its ed
 n(s, a) visits of an edge and N = 1 + sum_a n(s, a) of a state:
 
     score   Q'(s, a) + p(a) (c_1 + log((N + 1 + c_2) / c_2)) sqrt(N) / (1 + n(s, a))          -> search
-    Q'      Q, which is v(s) before the first visit, over the range of all Q of the tree      -> search
+    Q'      Q, or v(s) before the first visit, scaled to [0, 1] by the range of Q in the tree -> search
     backup  G_k = r_k + g_k G_{k+1}, from G = v(leaf); Q <- Q + (G - Q) / n                   -> search
     policy  l p(a) / (b - Q'(s, a)), l = (c_1 + log(...)) sqrt(N) / (A + N), b so that it sums to 1
                                                                                               -> regularized_policy
 
 Schrittwieser et al., "Mastering Atari, Go, Chess and Shogi by Planning with a Learned Model", Nature 2020
 (arXiv:1911.08265); policy: Grill et al., "Monte-Carlo Tree Search as Regularized Policy Optimization", ICML 2020
-(arXiv:2007.12509). The discount g of a step is 0 at an end. It is negative in a game of two players who move in turn,
-where values are those of the player to move. Departure: the value of an edge without a visit is the value of its state,
-not 0.
+(arXiv:2007.12509). The discount g of a step is 0 if the step ends the episode. It is negative in a game of two players
+who move in turn, where values are those of the player to move. Departure: the value of an edge without a visit is the
+value of its state, not 0.
 """
 
 from collections.abc import Callable
@@ -122,7 +122,7 @@ def search(root: Leaf, expand: Expand, simulations: int, rule: Rule = Rule()) ->
             prior = priors[rows]
             score = prior * weights[counts[rows]]
             score /= by_node[0][rows] + 1.0
-            # without subtracting the smallest Q, which is the same for all choices
+            # the smallest Q is not subtracted, because that would shift the scores of all choices alike
             score += by_node[1][rows] * scale
             score[prior <= 0] = -np.inf
             edges = rows * choices + score.argmax(1)

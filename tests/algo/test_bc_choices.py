@@ -71,8 +71,8 @@ def test_it_clones_an_expert_whose_choice_and_number_depend_on_the_state(numbers
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("algo.chunk.enabled=true", "predict numbers alone"),
-        ("algo.gmm.enabled=true", "predict numbers alone"),
+        ("algo.chunk.enabled=true", "predict only continuous actions"),
+        ("algo.gmm.enabled=true", "predict only continuous actions"),
     ],
 )
 def test_what_it_does_not_combine_with_is_refused(change, words):

@@ -153,7 +153,7 @@ def test_a_policy_that_cannot_be_steered_is_refused(name, steered, words):
 @pytest.mark.parametrize(
     ("around", "words"),
     [
-        (units(key="t"), "the policy of bc sees s: list that in observation.modalities"),
+        (units(key="t"), "the policy of bc sees s: list these in observation.modalities"),
         (units(action_dim=2), "gives actions of 1 numbers, here they have 2"),
     ],
 )

@@ -118,5 +118,5 @@ def test_numbers_that_have_to_fit_each_other_are_learned():
 
 
 def test_a_network_without_bins_is_refused():
-    with pytest.raises(ConfigError, match="has no values of bins"):
+    with pytest.raises(ConfigError, match="cannot predict the values of bins"):
         tiny_config("mdq", "algo.networks.actor=mine:Net", obs={"s": 1})

@@ -151,7 +151,7 @@ def test_it_learns_the_better_action_and_keeps_it_through_the_phases():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("algo.popart=0.1", "value network of another form"),
+        ("algo.popart=0.1", "does not support it"),
         ("algo.rnn.enabled=true", "no recurrent form"),
         ("train.frame_stack=2", "keeps single observations"),
     ],

@@ -137,7 +137,7 @@ def test_random_numbers_of_the_processor_are_not_frozen(monkeypatch):
         "Drawn": torch.tensor(random.random()),
     }
     recorded(monkeypatch, algo)
-    with pytest.warns(UserWarning, match="random numbers are drawn on the processor"):
+    with pytest.warns(UserWarning, match="random numbers are drawn on the CPU"):
         trained(algo)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # once

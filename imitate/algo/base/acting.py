@@ -17,7 +17,7 @@ from imitate.models.actor import PolicyAndValue
 OMITTED = "omitted"
 """Key in a checkpoint's model: the number of weights that were left out because acting does not need them."""
 
-REMEDY = "has acting networks alone: take the checkpoint from which it was made"
+REMEDY = "contains only the networks that act: take the checkpoint from which it was made"
 
 
 def acting_names(algo: Algo) -> tuple[str, ...]:
@@ -26,7 +26,10 @@ def acting_names(algo: Algo) -> tuple[str, ...]:
 
 
 def acting_model(algo: Algo) -> dict[str, Any]:
-    """Return the model of an algorithm without networks that acting does not need, with averaged weights if any."""
+    """Return the model of an algorithm with only the networks that acting needs, with EMA weights if there are any.
+
+    The algorithm is changed: its EMA weights replace its weights, and parts that acting does not need are removed.
+    """
     nets = _of(algo)
     for learner in algo.learners:
         if learner.ema is not None:
@@ -40,7 +43,7 @@ def acting_model(algo: Algo) -> dict[str, Any]:
 
 
 def load_model(algo: Algo, model: Mapping[str, Any], load_optimizers: bool = False) -> None:
-    """Load the model of a checkpoint. If it has acting networks alone, remove the algorithm's other networks.
+    """Load the model of a checkpoint. If it contains only acting networks, remove the algorithm's other networks.
 
     Raises:
         CheckpointError: ``load_optimizers`` is true, but a model of acting networks has no optimizers.
@@ -76,7 +79,7 @@ def acting_state(net: nn.Module) -> dict[str, Tensor]:
 
 
 def keep_only(algo: Algo, stored: Collection[str]) -> None:
-    """Remove networks of which ``stored``, the names of stored weights, contains none, unless acting needs them."""
+    """Remove networks that acting does not need and that have no weights among ``stored``, the names of weights."""
     acting = {name.partition(".")[0] for name in _of(algo)}
     present = {name.partition(".")[0] for name in stored}
     for name in [name for name in algo.nets if name not in acting | present]:

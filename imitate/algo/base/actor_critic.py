@@ -137,7 +137,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     @property
     def chunk_steps(self) -> int:
-        """K, number of actions that the critics value together; 1 unless they value chunks."""
+        """K, number of actions in the chunks that the critics evaluate; 1 if they evaluate single actions."""
         return int(self.config.n_step) if self.config.values_chunks else 1
 
     @property
@@ -353,7 +353,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     @cached_property
     def outcomes(self) -> Outcomes | None:
-        """Optional correction of the learned model's rewards and ends."""
+        """Correction of the learned model's rewards and episode ends, or None if the section requests none."""
         model = cast(Dynamics, self.nets["dynamics"])
         return outcomes_of(self.config, model, lambda: self.preprocess)
 
@@ -376,7 +376,7 @@ class ActorCritic(Algo[RLConfigT]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the transition at the sample's step of each window; with ``algo.rnn``, select sequences."""
+        """Select the transition at the current step of each window; with ``algo.rnn``, select sequences."""
         if self.memory is not None:
             return self.memory.select(batch, self.recurrent("critic"))
         frames, now = self.frame_stack, self.frame_stack - 1
@@ -412,7 +412,7 @@ class ActorCritic(Algo[RLConfigT]):
         return with_chunk(selected) if self.config.values_chunks else selected
 
     def _discounts(self, batch: Batch) -> Tensor:
-        """Return the discounts (B,), 0 after an end; if actions last several steps, for each transition's duration."""
+        """Return the discounts (B,), 0 after terminals; an action that lasted several steps is discounted for all."""
         discounts: Tensor = batch["discounts"]
         if not self.global_config.train.online.repeats:
             return discounts
@@ -480,11 +480,11 @@ class ActorCritic(Algo[RLConfigT]):
         return values + more if self.value_weights is None else added(values, more)
 
     def _total(self, values: Tensor) -> Tensor:
-        """Return values (*B,) from (*B,), or from (*B, V) by the weights of the named rewards."""
+        """Return values (*B,) unchanged, or combine values (*B, V) of the named rewards by their weights to (*B,)."""
         return values if self.value_weights is None else self.value_weights.total(values)
 
     def _distance(self, distances: Tensor) -> Tensor:
-        """Return distances (B,) from (B,), or from (B, V) by the weights of the named rewards."""
+        """Return TD errors (B,) unchanged, or sum (B, V) to (B,) by the absolute weights of the named rewards."""
         weights = self.value_weights
         return distances if weights is None else weights.total_distance(distances)
 

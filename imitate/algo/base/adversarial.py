@@ -6,7 +6,7 @@ D that a transition is the expert's, the logit L of the absorbing state after a 
 
     discriminator: mean of softplus(-l) over the expert's steps and of softplus(l) over the policy's, each terminal
                    counting as one more step, in the absorbing state                      -> discriminator_loss
-                   + weight of (|gradient| - 1)^2, at inputs between both -> gradient_penalty
+                   + weight * mean of (|gradient| - 1)^2, at random inputs between both   -> gradient_penalty
     reward:        r(l) at each step, and after a terminal g / (1 - g) r(L) more          -> with_absorbing_state
 
 So the length of an episode alone is neither rewarded nor punished. A subclass defines r.
@@ -60,7 +60,7 @@ def discriminator_loss(
 def with_absorbing_state(
     rewards: Tensor, absorbing: Tensor, terminals: Tensor, discount: float
 ) -> Tensor:
-    """Add the return of the absorbing state to the reward of each terminal: discount / (1 - discount) times its reward.
+    """Add the absorbing state's return, discount / (1 - discount) times ``absorbing``, to the rewards of terminals.
 
     Args:
         rewards: (B,) rewards of the transitions.
@@ -82,7 +82,7 @@ class Discriminator(nn.Module):
 
     Args:
         encoder: encoder of observations.
-        ac_dim: A; 0: the logit depends only on the state.
+        ac_dim: A, or 0 if the logit depends only on the state.
         layer_dims: widths of the hidden layers.
     """
 

@@ -3,12 +3,12 @@
 Life of an algorithm:
 
     algo = algo_factory("bc", config, obs_key_shapes, ac_dim, device)
-    algo.preprocess = Preprocess.from_statistics(...)          # optional; layout only by default
+    algo.preprocess = Preprocess.from_statistics(...)          # optional; by default nothing is normalized
     batch = algo.process_batch_for_training(batch)             # raw batch -> prepared tensors on the device
     info = algo.train_on_batch(batch, epoch)                   # one update
     log = algo.log_info(info)                                  # floats for the logger
     step = algo.act(obs, state)                                # batched, stateless
-    action = algo.get_action(obs); algo.reset()                # the same on the algorithm's own state
+    action = algo.get_action(obs); algo.reset()                # the same; the algorithm keeps the state
 
 Each algorithm is one file, named after its ``algo_name``. It has a typed section, networks, losses, and a function
 decorated with ``@register_algo_factory_func(algo_name, section=...)`` (``factory.py``) that returns the class.
@@ -116,7 +116,7 @@ class Algo(ABC, Generic[ConfigT]):
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""
     recordable = False
-    """True if an update can be a CUDA graph, because it makes the same operations for all batches of one shape.
+    """True if an update can be recorded as a CUDA graph: its operations are the same for all batches of one shape.
 
     Such an update must not read Python numbers that change between updates, nor draw random numbers on the CPU. A
     subclass that overrides methods has to set this attribute again.
@@ -270,7 +270,7 @@ class Algo(ABC, Generic[ConfigT]):
         raise NotImplementedError
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Return the loss of network ``policy`` and scalars to log. Changes nothing."""
+        """Return the loss of network ``policy`` and scalars to log, without changing the algorithm."""
         raise NotImplementedError
 
     def _validation_info(self, batch: Batch) -> Info:
@@ -312,8 +312,8 @@ class Algo(ABC, Generic[ConfigT]):
         """Put the current values of schedules into :attr:`config`. A method that overrides this one must call it.
 
         Args:
-            progress: finished fraction of the training, in [0, 1]. It is set before each update on files, and before
-                each collection in an environment.
+            progress: finished fraction of the training, in [0, 1]. It is set before each update if the training reads
+                files, and before each collection if it collects from an environment.
         """
         self.schedules.set(progress)
 
@@ -395,7 +395,7 @@ class Algo(ABC, Generic[ConfigT]):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> PolicyStep:
-        """Return the next actions of B policies; changes nothing on self.
+        """Return the next actions of B policies, without changing the algorithm.
 
         Args:
             obs: prepared observations (B, ...).

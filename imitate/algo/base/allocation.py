@@ -61,8 +61,8 @@ class _Sizes(TorchFunctionMode):
 class AllocationLimit(_Sizes):
     """Limit on tensors that are made from sizes, relative to the stored weights.
 
-    The configuration in a file defines the size of its networks, so a few bytes could request all memory. The error is
-    raised before memory is allocated.
+    The configuration in a checkpoint defines the sizes of the networks, so that a few changed bytes could request all
+    memory. The error is raised before memory is allocated.
 
     Args:
         stored: number of elements in the checkpoint's tensors.

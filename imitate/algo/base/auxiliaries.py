@@ -29,7 +29,7 @@ def learn_auxiliaries(algo: Any, batch: Mapping[str, Any], learn: bool = True) -
 
     Args:
         algo: an :class:`~imitate.algo.base.algo.Algo`.
-        batch: selected batch of the algorithm.
+        batch: the batch from which the algorithm learns (``Algo.selected``).
         learn: false: only compute the losses.
 
     Returns:

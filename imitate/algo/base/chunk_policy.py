@@ -186,7 +186,7 @@ class ChunkPolicy(Algo[ConfigT]):
     ) -> Tensor:
         """Predict ``prediction_horizon`` actions, guided towards a prefix or with given actions."""
         raise UserError(
-            f"{self.global_config.algo_name} cannot be guided towards planned actions, as real-time chunking does; "
+            f"{self.global_config.algo_name} cannot be guided towards planned actions, as real-time chunking requires; "
             "flow_policy and diffusion_policy can"
         )
 
@@ -196,7 +196,7 @@ class ChunkPolicy(Algo[ConfigT]):
         return self.frame_stack - 1 if self.aligned_with_oldest_frame else 0
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the stacked frames of the sample's step, and the actions that are predicted from them."""
+        """Select the stacked frames of the current step, and the actions that are predicted from them."""
         start = self.frame_stack - 1 - self._first_action
         steps = slice(start, start + self.prediction_horizon)
         frames = slice(0, self.frame_stack) if self.frame_stack > 1 else 0

@@ -167,7 +167,7 @@ class DenoisingConfig(CloningSection):
         if self.prefix.max_delay > free:
             problems.append(
                 f"algo.prefix.max_delay is {self.prefix.max_delay}, but a chunk has {free + 1} actions from the "
-                f"present one on, of which one at least is to be predicted: set it to {free} or less"
+                f"present one on, of which at least one must be predicted: set it to {free} or less"
             )
         enabled = [f"algo.{name}.enabled" for name in NETWORKS if self[name].enabled]
         if len(enabled) != 1:
@@ -252,7 +252,7 @@ class Loop:
     """Denoising steps of a policy that was traced for export.
 
     Attributes:
-        step: one step, from a chunk and the step's own coefficients to the next chunk.
+        step: one step: maps a chunk and the step's coefficients, noise and condition to the next chunk.
         inputs: example inputs of one step.
         num_steps: number of steps.
     """

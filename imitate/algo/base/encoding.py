@@ -168,7 +168,7 @@ def prepared_batch(
         encoding: defines the observations that are used; other observations are dropped.
         device: device of the networks.
         execution: execution of chunks. If actions are relative to an observation, all actions of a chunk are relative
-            to the observation at the sample's step, where the chunk begins; None: each action is relative to the
+            to the observation at the current step, where the chunk begins; None: each action is relative to the
             observation of its own step.
     """
     prepared: dict[str, Any] = {
@@ -214,7 +214,7 @@ def _following(
 
 
 def weight_of_window(batch: Mapping[str, Any], frames: int, algo_name: str) -> dict[str, Any]:
-    """Select the weight (B, 1) of each sample and its goal, for algorithms that learn from the steps ``following``.
+    """Select each sample's weight (B, 1) and goal, for algorithms that learn from the batch's steps ``following``.
 
     Raises:
         DatasetError: the batch has no ``following`` with rewards and ends.

@@ -72,7 +72,7 @@ class TemperatureConfig(Section):
         0.5,
         gt=0,
         lt=1,
-        description="target entropy of choices, as a fraction of log(choices)",
+        description="target entropy of discrete choices, as a fraction of log(number of choices)",
     )
 
 
@@ -80,8 +80,8 @@ def prior_field() -> Any:
     """Return the field ``prior`` of a section whose algorithm supports one."""
     return Field(
         None,
-        description="prior policy, the divergence from which is penalized in place of a reward for entropy; null: "
-        "reward the entropy",
+        description="prior policy: divergence from it is penalized, and entropy is not rewarded; null: reward the "
+        "entropy",
     )
 
 
@@ -108,7 +108,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
         return problems if prior is None else problems + prior.problems(config)
 
     def target_entropy(self, size: int) -> float:
-        """Return the target entropy of ``size`` continuous numbers, relative to the prior if there is one."""
+        """Return the target entropy of an action of ``size`` numbers, relative to the prior if there is one."""
         prior: PriorConfig | None = self.get("prior", None)
         if prior is not None:
             return prior.target(size)
@@ -117,7 +117,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
 
 
 class SACConfig(SoftActorCriticConfig, OutcomesConfig):
-    """Options of algorithm ``sac``, under ``algo``, and base class of those of ``sqil`` and ``dac``."""
+    """Options of algorithm ``sac``, under ``algo``; base class of the options of ``sqil`` and ``dac``."""
 
     value_per_reward = True
     num_choices: int | None = Field(
@@ -162,7 +162,7 @@ class SACConfig(SoftActorCriticConfig, OutcomesConfig):
                 )
         if self.optimism is not None and (self.rnn.enabled or self.num_choices):
             problems.append(
-                "algo.optimism shifts the mean of a policy of numbers, without a memory: set it to null"
+                "algo.optimism needs continuous actions and a policy without memory: set it to null"
             )
         return problems
 

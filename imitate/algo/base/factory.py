@@ -63,11 +63,11 @@ def register(
 def register_learner(
     algo_name: str, *, learner: str
 ) -> Callable[[type[SectionClass]], type[SectionClass]]:
-    """Register a section for the class of another algorithm; the section fills the slots of that class.
+    """Register an algorithm that is only a section: it trains another algorithm's class and fills its optional slots.
 
     Args:
         algo_name: name of the algorithm in configurations; registering a name twice raises ConfigError.
-        learner: name of the algorithm that is trained.
+        learner: name of the algorithm whose class is trained.
     """
 
     def decorator(section: type[SectionClass]) -> type[SectionClass]:
@@ -109,8 +109,8 @@ def algo_factory(
         config = load_config(dict(config))
     if config.algo_name != algo_name:
         raise ConfigError(
-            f"algo_name '{algo_name}' was requested, but the configuration is for '{config.algo_name}': request that, "
-            "or load another one"
+            f"algo_name '{algo_name}' was requested, but the configuration is for '{config.algo_name}': request "
+            f"'{config.algo_name}', or load another configuration"
         )
     algo_class, kwargs = algo_class_of(config)
     try:

@@ -2,7 +2,7 @@
 
 Goals are states of the data, drawn for each batch (:mod:`imitate.data.batches.goals`); actor and values have separate
 goal distributions. The reward is -1 at each step, and 0 in the goal state, which ends the return. As in OGBench
-(arXiv:2410.20092), the losses of an update see the networks from before it, and the target networks follow at its end.
+(arXiv:2410.20092), an update computes all losses with the networks from before it, and then moves the target networks.
 """
 
 from abc import abstractmethod
@@ -50,8 +50,8 @@ class ActorGoalsConfig(Section):
     )
     geometric: bool = Field(
         False,
-        description="draw goals that are later states with probabilities that decay with the distance as the discount "
-        "does; false: uniformly",
+        description="draw later states of the same demo with probabilities proportional to discount^distance; false: "
+        "uniformly",
     )
 
     @property
@@ -74,8 +74,8 @@ class ValueGoalsConfig(ActorGoalsConfig):
     )
     geometric: bool = Field(
         True,
-        description="draw goals that are later states with probabilities that decay with the distance as the discount "
-        "does; false: uniformly",
+        description="draw later states of the same demo with probabilities proportional to discount^distance; false: "
+        "uniformly",
     )
 
 
@@ -145,7 +145,7 @@ class GoalConditionedConfig(AlgoSection):
 
 
 class ExtractionConfig(GoalConditionedConfig):
-    """Options of an actor that is trained between critics and data (:meth:`GoalConditioned._extraction_loss`)."""
+    """Options of an actor that learns from critics and from the data (:meth:`GoalConditioned._extraction_loss`)."""
 
     actor_loss: Literal["ddpgbc", "awr"] = Field(
         "ddpgbc",
@@ -204,7 +204,7 @@ class GoalConditioned(Algo[GoalConfigT]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the sample's step and its goals, and compute the reward with respect to the goal of the values."""
+        """Select the current step and its goals, and compute the reward with respect to the goal of the values."""
         frames, now = self.frame_stack, self.frame_stack - 1
         weight, at_goal = batch.get("weight"), batch["at_goal"].float()
         goals = ("goal_obs", "value_goals", "low_goals", "high_targets")
@@ -276,7 +276,7 @@ class GoalConditioned(Algo[GoalConfigT]):
     def _extraction_loss(self, batch: Batch) -> tuple[Tensor, Info]:
         """Return the actor's loss, which combines the critics' values with imitation of the data (``algo.actor_loss``).
 
-        With m = clip(mean of pi) and the members Q_i of ``critic``, the value V of ``vf``::
+        With m = clip(mean of pi), the members Q_i of the ensemble ``critic`` and the value V of the network ``vf``::
 
             ddpgbc: -E[min_i Q_i(s, m, g)] / E|min_i Q_i(s, m, g)| - alpha E[ log pi(a | s, g) ]
             awr:    -E[ min(exp(alpha (min_i Q_i(s, a, g) - V(s, g))), 100) log pi(a | s, g) ]

@@ -71,7 +71,8 @@ class HierarchyConfig(AlgoSection):
     )
     actor_use_random_subgoals: bool = Field(
         False,
-        description="train the actor with subgoals 1 to planner.subgoal_horizon steps ahead, not only with the last",
+        description="in training, draw the actor's subgoals at random 1 to planner.subgoal_horizon steps ahead; "
+        "false: always at that horizon",
     )
     actor_sees_subgoal: bool = Field(
         True,
@@ -94,7 +95,7 @@ class HierarchyConfig(AlgoSection):
         return {"algo.planner": self.goal_planner, "algo.actor": self.actor}
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Request the planner's subgoal, or all observations up to the subgoal.
+        """Request the planner's subgoals; for random subgoals of the actor, also all observations up to the subgoal.
 
         Images are read for the actor's steps, which include those that the planner sees.
         """
@@ -318,7 +319,7 @@ class Hierarchy(Algo[HierarchyT]):
         return self._goals_in_data(planned, self._subgoals_of_actor(batch))
 
     def _subgoals_of_actor(self, batch: Batch) -> Batch:
-        """Return the data's subgoals for the actor: those of the planner, or at random steps before these."""
+        """Return the data's subgoals for the actor: the planner's, or observations at random steps up to them."""
         if not self.config.actor_use_random_subgoals:
             return cast(Batch, batch["planner"]["subgoals"])
         every = batch["actor"]["subgoals"]

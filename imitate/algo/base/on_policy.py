@@ -6,7 +6,8 @@ A subclass defines the loss of one minibatch (:meth:`Algo._loss`). Prepared batc
     actions         (B, A) as the policy gave them, normalized, not yet clipped to the environment's limits
     log_prob        log-density of these actions when they were taken
     advantages      generalized advantages, computed once per rollout
-    returns         advantages + values, the targets of the value; with named rewards (B, S + 1), one of each
+    returns         advantages + values, the targets of the value; with S named rewards (B, S + 1), the last of
+                    auxiliaries
     values          values of the network before the rollout's first update; with named rewards (B, S + 1)
 
 With a reward source or auxiliaries, batches also have
@@ -177,7 +178,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         }
 
     def _for_source(self, transitions: Batch) -> Batch:
-        """Rename the keys of transitions for :class:`~imitate.algo.slots.reward_source.RewardSource`."""
+        """Add ``policy_log_prob`` (B,) to transitions if the reward source needs it."""
         if self.reward_source is None or not self.reward_source.needs_log_prob:
             return transitions
         with torch.no_grad():
@@ -262,7 +263,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     @property
     def prepares_each_pass(self) -> bool:
-        """True if each pass over a rollout first computes advantages and returns anew, by the current networks."""
+        """True if each pass over a rollout first recomputes advantages and returns with the current networks."""
         return False
 
     def _advantages_of(
@@ -357,7 +358,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     # ---- batches of a dataset ------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Select the sample's step of each window, with stacked frames; with ``algo.rnn``, all steps as sequences.
+        """Select the current step of each window, with stacked frames; with ``algo.rnn``, all steps as sequences.
 
         Demonstrations for a reward source, which have no ``log_prob``, become transitions. A minibatch from a dataset
         also contains its own steps under ``expert``.
@@ -390,7 +391,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Update policy and value once, then the networks of the slots."""
+        """Update policy and value once, then the networks of the slots; with ``validate`` only compute the losses."""
         region = None if validate else self._trust_region(batch)
         info = super().train_on_batch(batch, epoch, validate)
         if region is not None:
@@ -476,7 +477,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             return loss, policy.entropy().mean()
 
     def leaves_rollout(self, info: Info) -> bool:
-        """Return true if the policy's divergence from the policy that collected the rollout exceeds ``target_kl``."""
+        """Return true if the KL divergence from the policy that collected the rollout exceeds 1.5 ``target_kl``."""
         target = self.config.get("target_kl")
         if target is None:
             return False

@@ -1,4 +1,4 @@
-"""Sections of the configuration that algorithms which learn from whole rollouts share."""
+"""Sections of the configuration for algorithms that learn from whole rollouts."""
 
 from typing import ClassVar, Literal
 
@@ -107,8 +107,8 @@ class OnPolicyConfig(AlgoSection):
             )
         if not self.supports_rules and (self.trust_region or self.entropy.rule != "fixed"):
             problems.append(
-                f"algo.trust_region and algo.entropy.rule: {config.algo_name} has a policy of another form: set them "
-                "to null and 'fixed'"
+                f"algo.trust_region and algo.entropy.rule: {config.algo_name} does not support them: set them to null "
+                "and 'fixed'"
             )
         if self.entropy.rule != "fixed" and self.entropy_weight:
             problems.append(
@@ -127,8 +127,7 @@ class OnPolicyConfig(AlgoSection):
             )
         if self.popart is not None and not self.supports_popart:
             problems.append(
-                f"algo.popart is {self.popart:g}, but {config.algo_name} has a value network of another form: set it "
-                "to null"
+                f"algo.popart is {self.popart:g}, but {config.algo_name} does not support it: set it to null"
             )
         if self.rnn.enabled and config.train.seq_length > online.collect_steps:
             problems.append(
@@ -146,8 +145,8 @@ class OnPolicyConfig(AlgoSection):
         problems = super().auxiliary_conflicts(config)
         if self.rnn.enabled and self.auxiliary:
             problems.append(
-                "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "
-                "one of them off"
+                "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: "
+                "disable one of them"
             )
         wanted = self.auxiliary.following
         if wanted is not None and wanted.number > 1:
@@ -179,5 +178,6 @@ class PPOConfig(OnPolicyConfig):
     target_kl: float | None = Field(
         None,
         gt=0,
-        description="KL divergence from the collecting policy at which updates on a rollout stop; null: never",
+        description="updates on a rollout stop when the KL divergence from the collecting policy exceeds 1.5 times "
+        "this; null: never",
     )

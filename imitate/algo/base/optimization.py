@@ -94,7 +94,7 @@ class Optimization:
         self._recorded: list[str] | None = None
 
     def add(self, name: str, other: str, loss: Tensor) -> None:
-        """Add a loss to the next loss of network ``name``, whose step then is also a step of network ``other``.
+        """Add a loss of network ``other`` to the next loss of network ``name``, whose step then updates both networks.
 
         The gradients of both networks are computed in one backward pass, and clipped together.
         """

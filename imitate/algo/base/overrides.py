@@ -122,7 +122,7 @@ def check_networks(algo: Any) -> None:
 
 
 def _check_critics(algo: Any) -> None:
-    """Raise ConfigError unless some network sees the observations of group ``critic``, and no network that acts."""
+    """Raise ConfigError unless the observations of group ``critic`` are seen, and only by networks that do not act."""
     wanted = set(algo.encoding.shapes("critic"))
     acting = {name.partition(".")[0] for name in (algo.main_net, *algo.acting_nets)}
     seen = set()
@@ -133,7 +133,7 @@ def _check_critics(algo: Any) -> None:
         acts = name in acting and part.partition(".")[0] not in unused
         seen |= set() if acts else keys
         if acts and keys:
-            raise ConfigError(_critics_words(algo, wanted, "its critics act"))
+            raise ConfigError(_critics_words(algo, wanted, "its critics are needed to act"))
     if seen != wanted:
         raise ConfigError(_critics_words(algo, wanted - seen, "it has no critics that see them"))
 

@@ -1,7 +1,7 @@
 """Networks of the user in place of an encoder, an actor's layers or critics: ``algo.networks``.
 
-A name ``module:function`` is called with the shapes of the observations and the size A of an action; it returns a new
-module at each call:
+Each name ``module:function`` is a function of the shapes of the observations and the size A of an action. It returns a
+new module at each call:
 
     encoder   {key: (N, ...)} -> features (N, D), in each network that sees observations
     actor     {key: (N, ...)} -> features (N, D), in place of encoder and hidden layers; the algorithm adds its head
@@ -31,7 +31,7 @@ class OwnNetworks:
 
     Args:
         names: section ``networks``, or None.
-        ac_dim: A.
+        ac_dim: A, action dimensions.
 
     Raises:
         EnvError: a name is not trusted.

@@ -21,7 +21,7 @@ from imitate.algo.base.optimization import Optimization
 from imitate.algo.base.overrides import checked_loss
 
 WARM_UP = 3
-"""Number of updates per batch shape before recording, in which tensors and kernels are created that exist later."""
+"""Number of updates per batch shape before recording; they create tensors and kernels that must exist before it."""
 MOST_GRAPHS = 4
 """Largest number of recorded graphs; updates on batches of further shapes are computed without a graph."""
 
@@ -134,7 +134,7 @@ class RecordedUpdate:
         self.failure = reason
         warnings.warn(
             f"updates are computed step by step, because they cannot be recorded as a CUDA graph: {reason}. Set "
-            "train.cuda_graph=false to omit the attempt.",
+            "train.cuda_graph=false to skip the attempt.",
             stacklevel=2,
         )
 
@@ -149,7 +149,7 @@ class RecordedUpdate:
             self._give_up(str(error).partition("\n")[0])
             return None
         if _processor_draws() != drawn:
-            self._give_up("random numbers are drawn on the processor")
+            self._give_up("random numbers are drawn on the CPU")
             return None
         return graph
 

@@ -21,7 +21,7 @@ from imitate.models.preprocess import Preprocess
 
 
 class Executing(Protocol):
-    """Parts of an algorithm that these functions need: its encoding, preprocessing and execution of chunks."""
+    """Parts of an algorithm that this module's functions need: encoding, preprocessing and execution of chunks."""
 
     encoding: Encoding
     preprocess: Preprocess
@@ -59,7 +59,7 @@ def no_reference(algo: Executing, batch_size: int) -> Observed:
 def rebased(
     algo: Executing, obs: Mapping[str, Tensor], state: PolicyState
 ) -> tuple[PolicyState, Observed]:
-    """Rebase the state's chunk to observations (B, ...); return it with the memory of :func:`no_reference` for them."""
+    """Return the state with its chunk rebased to observations (B, ...), and the memory with these as the reference."""
     execution = algo.execution
     if execution is None or "reference" not in state:
         return state, {}

@@ -1,4 +1,4 @@
-"""Sections of the configuration that algorithms with critics share; keys are robomimic's, where it has them."""
+"""Sections of the configuration that algorithms with critics share; keys that robomimic has too are named as there."""
 
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -187,7 +187,7 @@ class ActorCriticConfig(AlgoSection):
     reward_weights: RewardWeightsConfig = Field(RewardWeightsConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Request transitions, and images only up to the sample's step, because transitions contain later images.
+        """Request transitions, and images only up to the current step, because transitions contain later images.
 
         With a recurrent encoder (section ``rnn``), request sequences of transitions.
         """
@@ -248,7 +248,7 @@ class ActorCriticConfig(AlgoSection):
             "algo.rnn.enabled is true, and actor and critics share that memory: set it to false, or choose ppo": (
                 rnn is not None and rnn.enabled
             ),
-            "algo.dynamics predicts the observations of obs alone: set it to null": (
+            "algo.dynamics predicts only the observations of obs: set it to null": (
                 self.get("dynamics", None) is not None
             ),
         }
@@ -266,7 +266,7 @@ class ActorCriticConfig(AlgoSection):
             f"algo.n_step is {self.n_step}: set it to 1": self.n_step > 1,
             "algo.dynamics predicts single steps: set it to null": self.get("dynamics", None)
             is not None,
-            "algo.rnn.enabled: sequences have one discount: set it to false": (
+            "algo.rnn.enabled: all steps of a sequence have the same discount: set it to false": (
                 (memory := self._memory()) is not None and memory.enabled
             ),
             f"observation.modalities lacks {DURATION}: list it in obs.low_dim": DURATION
@@ -287,7 +287,7 @@ class ActorCriticConfig(AlgoSection):
         problems = super().auxiliary_conflicts(config)
         if self.n_step > 1 and any(entry.reward > 0 for entry in self.auxiliary.values()):
             problems.append(
-                f"algo.n_step is {self.n_step}, but rewards of algo.auxiliary are of one step: set it to 1"
+                f"algo.n_step is {self.n_step}, but algo.auxiliary gives rewards of single steps: set it to 1"
             )
         if self.following(config) is not None and config.train.online.hindsight.enabled:
             problems.append(
@@ -297,8 +297,8 @@ class ActorCriticConfig(AlgoSection):
         rnn = self._memory()
         if self.auxiliary and rnn is not None and rnn.enabled:
             problems.append(
-                "algo.auxiliary sees observations, but with algo.rnn.enabled batches hold recurrent features: set one "
-                "of them off"
+                "algo.auxiliary sees observations, but with algo.rnn.enabled batches hold recurrent features: disable "
+                "one of them"
             )
         return problems
 
@@ -324,16 +324,16 @@ def extrinsic_problems(section: Any) -> list[str]:
 
 
 def needs_demonstrations(config: BaseConfig) -> list[str]:
-    """Return messages for settings that do not suit rewards which tell demonstrations from the policy's steps."""
+    """Return messages for settings that do not suit a reward source which compares demonstrations with policy steps."""
     online, section, problems = config.train.online, config.algo, []
     if not online.enabled or not 0 < online.demo_ratio < 1:
         problems.append(
             f"train.online.demo_ratio: {config.algo_name} needs demonstrations beside replayed steps: enable "
-            "train.online, with a share between 0 and 1, such as 0.5"
+            "train.online, and set demo_ratio between 0 and 1, such as 0.5"
         )
     if section["n_step"] != 1:
         problems.append(
-            f"algo.n_step is {section['n_step']}, but {config.algo_name}'s rewards are of one step: set it to 1"
+            f"algo.n_step is {section['n_step']}, but {config.algo_name} computes rewards of single steps: set it to 1"
         )
     if section["rnn"]["enabled"]:
         problems.append(
@@ -430,13 +430,13 @@ class BCQConfig(ActorCriticConfig):
             )
         if critic.value_bounds is not None and critic.value_bounds[0] >= critic.value_bounds[1]:
             problems.append(
-                f"algo.critic.value_bounds is {list(critic.value_bounds)}: the first is to be below the second"
+                f"algo.critic.value_bounds is {list(critic.value_bounds)}: the first must be below the second"
             )
         return problems
 
 
 class ChunkCriticsConfig(ActorCriticConfig):
-    """Base class of the sections of algorithms whose critics value chunks."""
+    """Base class of the sections of algorithms whose critics evaluate action chunks."""
 
     values_chunks = True
     n_step: int = Field(
@@ -460,14 +460,14 @@ FLOW_WIDTHS = (512, 512, 512, 512)
 
 
 class FlowFieldConfig(Section):
-    """Flow that clones the data."""
+    """Flow policy that clones the data."""
 
     layer_dims: LayerDims = Field(FLOW_WIDTHS, description="widths of the hidden layers")
     num_steps: int = Field(10, ge=1, description="number of Euler steps from noise to an action")
 
 
 class FlowChoiceConfig(FlowFieldConfig):
-    """Flow that clones the data; acting takes the most valuable of several samples."""
+    """Flow policy that clones the data; it acts with the sample of the largest value among several."""
 
     num_candidates: int = Field(
         32,

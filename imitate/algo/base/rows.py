@@ -1,13 +1,13 @@
 """Rows and transitions of batches, which are nested dicts of tensors (B, ...), and stacked frames of whole rollouts.
 
-A transition may have a chunk of K actions that are executed one after another. Its value needs no correction for
-another policy, because the K rewards in the data are those of its own K actions (Li, Zhou, Levine, "Reinforcement
-Learning with Action Chunking", NeurIPS 2025, arXiv:2507.07969):
+A transition may have a chunk of K actions that are executed one after another. The TD target of a chunk needs no
+off-policy correction, because the K rewards in the data are those of its own K actions (Li, Zhou, Levine,
+"Reinforcement Learning with Action Chunking", NeurIPS 2025, arXiv:2507.07969):
 
     target(s_t, a_t ... a_t+K-1) = r_t + g r_t+1 + ... + g^(K-1) r_t+K-1 + g^K V(s_t+K)
 
 Chunks begin at any step of an episode. A chunk that is cut short by a timeout, or by the newest step of an environment,
-has the weight 0. A chunk that is cut short by a terminal is learned from; its last action is repeated up to K actions.
+has the weight 0. A chunk that is cut short by a terminal keeps its weight; its last action is repeated to fill it.
 """
 
 from collections.abc import Callable, Mapping
@@ -113,7 +113,7 @@ def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
     Args:
         batch: windows (B, T, ...).
         algo: algorithm whose section defines the transitions that it needs.
-        now: index of the sample's step in the window.
+        now: index of the current step in the window.
 
     Raises:
         DatasetError: the batch has no rewards or terminals, or transitions of several steps are needed.

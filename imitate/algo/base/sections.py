@@ -337,7 +337,7 @@ class GLConfig(AlgoSection):
     vae: VAEConfig = Field(VAEConfig(enabled=True, latent_dim=16))
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Request the observation ``subgoal_horizon`` steps ahead, and images only up to the sample's step."""
+        """Request the observation ``subgoal_horizon`` steps ahead, and images only up to the current step."""
         keys = tuple(config.observation.modality_of("subgoal"))
         return DataNeeds(
             subgoals=Subgoals(keys, self.subgoal_horizon), observed_steps=config.train.frame_stack

@@ -2,9 +2,9 @@
 
     "algo": {"advantage": {"enabled": true, "positive": 0.3}}
 
-Physical Intelligence, "pi*0.6: a VLA That Learns From Experience", 2025 (arXiv:2511.14759), there called RECAP. From
-demonstrations, a policy's own episodes, successful or not, and corrections, with T the last step of an episode, M =
-``max_steps`` and N = ``lookahead``:
+Physical Intelligence, "pi*0.6: a VLA That Learns From Experience", 2025 (arXiv:2511.14759), there called RECAP. The
+data are demonstrations, a policy's own episodes, successful or not, and corrections. With T the last step of an
+episode, M = ``max_steps`` and N = ``lookahead``:
 
     value target  G_t = -(T - t) / M in [-1, 0], or -1 in an episode that fails             -> outcome_value
     value         p(. | s), a distribution over bins of [-1, 0], V its mean; loss: the cross-entropy of the target,
@@ -20,8 +20,8 @@ condition:
     guidance      v = v(x | none) + w (v(x | good) - v(x | none)), w = ``guidance``         -> guided
 
 Departures: values are learned at the same time as the policy, by a separate small network, so thresholds are moving
-means over batches; the policy learns without condition during the first ``warmup_updates``; the paper uses one bin of
-the distribution of values per target.
+means over batches; the policy learns without condition during the first ``warmup_updates``; the paper assigns each
+value target to a single bin.
 """
 
 from dataclasses import replace
@@ -112,7 +112,7 @@ class ConditioningConfig(Section):
             return []
         memory, window = section.get("rnn", None), section.get("transformer", {})
         found = {
-            f"algo.advantage.enabled: {config.algo_name} has it in no part: set it to false": config.algo
+            f"algo.advantage.enabled: no part of {config.algo_name} supports it: set it to false": config.algo
             is not section,
             f"algo.advantage.guidance is {self.guidance:g}, but only flow_policy is guided: set it to 1": (
                 self.guidance != 1.0 and config.algo_name != "flow_policy"
@@ -151,7 +151,7 @@ def outcome_value(outcome: Tensor, max_steps: int) -> Tensor:
     Args:
         outcome: (B, 3): number of steps until the episode's last step; 1 if the episode succeeds, else 0; 1 if the
             action is a correction, else 0.
-        max_steps: M.
+        max_steps: M, number of steps over which the value falls from 0 to -1.
     """
     left, solved = outcome[:, 0], outcome[:, 1] > 0
     return torch.where(solved, -left / max_steps, -torch.ones_like(left)).clamp(-1.0, 0.0)
@@ -262,7 +262,10 @@ def advantage_of(config: Any, encoding: Encoding) -> dict[str, nn.Module]:
 
 
 def with_outcome(chosen: dict[str, Any], batch: dict[str, Any], frames: int) -> dict[str, Any]:
-    """Add the batch of the slot, ``advantage``, to the selected batch if the prepared ``batch`` has outcomes."""
+    """Add the slot's batch under ``advantage`` to the batch ``chosen`` if the prepared ``batch`` has outcomes.
+
+    ``chosen`` is the part of ``batch`` that the algorithm learns from.
+    """
     if "outcome" not in batch:
         return chosen
     outcome, later = batch["outcome"], batch.get("later_obs")
@@ -281,11 +284,11 @@ def with_outcome(chosen: dict[str, Any], batch: dict[str, Any], frames: int) -> 
 def conditioned(
     algo: Any, batch: dict[str, Any], learn: bool = True
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Learn the values of a selected batch, and add the condition to the observations of the policy.
+    """Update the slot's network with a batch, and add the condition to the batch's observations.
 
     Args:
         algo: an :class:`~imitate.algo.base.algo.Algo`.
-        batch: batch that the algorithm selected.
+        batch: the batch from which the algorithm learns (``Algo.selected``).
         learn: false: only compute losses and conditions.
 
     Returns:

@@ -11,7 +11,7 @@ An auxiliary with its own encoder makes its own gradient step. If an auxiliary s
 its weighted loss is added to the next loss of that network: one backward pass gives the gradients of both
 (:meth:`~imitate.algo.base.optimization.Optimization.add`). Batches of auxiliaries, with K the largest ``num_steps``:
 
-    obs, next_obs   {key: (B, [F,] ...)} before and after the sample's step
+    obs, next_obs   {key: (B, [F,] ...)} before and after the current step
     goal_obs        {key: (B, ...)}, or None
     actions         (B, A) normalized
     rewards         (B,), if the algorithm has transitions, or if ``needs_rewards`` is set
@@ -274,18 +274,22 @@ def built(
 
 
 def with_experience(chosen: dict[str, Any], batch: Batch, frames: int) -> dict[str, Any]:
-    """Add the batch of auxiliaries, ``experience``, to the selected batch if the prepared ``batch`` has windows."""
+    """Add the batch of auxiliaries under ``experience`` to the batch ``chosen`` if ``batch`` has ``following`` steps.
+
+    ``chosen`` is the part of the prepared ``batch`` that the algorithm learns from.
+    """
     if "following" not in batch:
         return chosen
     return {**chosen, "experience": experience_of(batch, frames)}
 
 
 def experience_of(batch: Batch, frames: int) -> dict[str, Any]:
-    """Return the batch of auxiliaries from a prepared batch of windows with ``following``.
+    """Return the batch of auxiliaries, made from a prepared batch of windows.
 
     Args:
-        batch: ``obs`` {key: (B, T, ...)}, whose first ``frames`` steps end with the sample's step, and ``following``.
-        frames: F.
+        batch: ``obs`` {key: (B, T, ...)}, whose first ``frames`` steps end with the current step, and ``following``,
+            the steps after it.
+        frames: F, number of stacked frames.
     """
     following = batch["following"]
     obs = {}

@@ -5,7 +5,7 @@ in Model-Free Reinforcement Learning from Images", AAAI 2021 (arXiv:1910.01741).
 
     loss    mean over keys k, and over the numbers of an observation, of (d_k(phi(o)) - o_k)^2 -> DecoderAuxiliary.loss
 
-Departures: the latent is not penalized and images have all their bits; the weight decay of the decoder is the
+Departures: the latent is not penalized, and images are not reduced to 5 bits; the weight decay of the decoder is the
 optimizer's ``regularization.L2``.
 """
 
@@ -34,7 +34,9 @@ class DecoderConfig(SharingAuxiliaryConfig):
         None,
         description="observations that are reconstructed; null: all images, or all observations if none is an image",
     )
-    layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers")
+    layer_dims: tuple[PositiveInt, ...] = Field(
+        (256,), description="widths of the hidden layers of the decoder"
+    )
 
 
 @register("decoder", DecoderConfig)

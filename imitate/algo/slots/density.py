@@ -27,7 +27,7 @@ from imitate.models.preprocess import Preprocess
 def without_density(algo: Algo, around: Preprocess) -> str | None:
     """Return the reason why a policy has no density of single actions in units of ``around``, or None if it has one."""
     name, net = algo.global_config.algo_name, algo.nets[algo.main_net]
-    take = "take one of bc with algo.gaussian.enabled or algo.gmm.enabled"
+    take = "take a policy of bc with algo.gaussian.enabled or algo.gmm.enabled"
     head = getattr(net, "head", None)
     if isinstance(head, DeterministicHead):
         return f"the policy of {name} is deterministic, so its actions have no density: {take}"

@@ -1,8 +1,8 @@
 """Diversity is all you need (DIAYN): skills that a discriminator recognizes by the states that they reach.
 
 Eysenbach, Gupta, Ibarz, Levine, "Diversity is All You Need: Learning Skills without a Reward Function", ICLR 2019
-(arXiv:1802.06070). A skill z of K is an observation, drawn for each episode (the wrapper ``skills``). With a
-discriminator q that sees the next observation s' without the skill:
+(arXiv:1802.06070). The skill z, one of K, is an observation that is drawn for each episode (the wrapper ``skills``).
+With a discriminator q that sees the next observation s' without the skill:
 
     loss    E[ -log q(z | s') ]                                                              -> DIAYN.loss
     reward  log q(z | s') - log p(z) = log q(z | s') + log K                                 -> DIAYN.reward

@@ -47,8 +47,8 @@ class DynamicsConfig(Section):
         others = [key for key, kind in observation.modality_of("obs").items() if kind != "low_dim"]
         if others:
             problems.append(
-                f"observation.modalities.obs: algo.dynamics predicts vectors, but {', '.join(others)} are none: leave "
-                "them out"
+                f"observation.modalities.obs: algo.dynamics predicts vectors, but {', '.join(others)} are not vectors: "
+                "leave them out"
             )
         if observation.modality_of("goal"):
             problems.append(
@@ -127,7 +127,7 @@ class Dynamics(nn.Module, ABC):
         """
 
     def follow(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
-        """Update the running statistics of a batch; called before the loss of that batch."""
+        """Update running statistics with a batch; called before the loss of that batch."""
 
     def state_of(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Return the state (B, D) of observations {key: (B, ...)}."""

@@ -11,8 +11,8 @@ w_m(i) the number of times that transition i is in the bootstrap of member m:
 
 summed over the members, which share no weights. Departures: w_m(i) ~ Poisson(1) is a fixed function of the
 transition's storage number, so that members keep different bootstraps while data are added (Oza and Russell, "Online
-Bagging and Boosting", 2001); the reward is predicted as one more dimension instead of known (Janner et al. 2019,
-arXiv:1906.08253); targets are standardized.
+Bagging and Boosting", 2001); the reward is not a known function, but predicted as one more dimension (Janner et al.
+2019, arXiv:1906.08253); targets are standardized.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,17 @@
 """Slot ``entropy`` of algorithms with rollouts: a rule that adapts the weight of the policy's entropy.
 
 The rules of ALF's ``entropy_target_algorithm`` (github.com/HorizonRobotics/alf), with the weight alpha, the mean
-entropy H of the last two minibatches, the target H* and the signs below, above (H against H*), falling, rising (H
-against the previous H):
+entropy H of the last two minibatches, the target H*, and the indicators (0 or 1) below and above, which compare H with
+H*, falling and rising, which compare H with the previous H:
 
     sgd       log alpha <- log alpha - rate (H - H*), with H of the minibatch, as in SAC (arXiv:1812.05905)
     stages    1. until H < min(0.8 H_0, H_0 / 0.8): log alpha <- log alpha + 0.001 (0.5 if falling, else -1)
               2. until H < H*: alpha stays
               3. log alpha <- log alpha + r ((below + 0.5 above) falling - (above + 0.5 below) rising)
 
-r begins with log 2; it is multiplied by 0.9 whenever H crosses H*, but at least 0.01, and is log 2 again where the
-minibatch has less than half of H*, twice H* if that is negative. So alpha also falls while H rises from below, before
-it is too large. H_0 is measured on the first two minibatches.
+r begins with log 2 and is multiplied by 0.9 whenever H crosses H*, down to 0.01. It is reset to log 2 when the entropy
+of a minibatch is below H* / 2, or below 2 H* if H* is negative. So alpha also falls while H still rises from below,
+before H is too large. H_0 is measured on the first two minibatches.
 
 Departures: alpha changes after an update instead of before it. All ranks use the mean entropy over the ranks.
 """
@@ -61,7 +61,7 @@ class EntropyRule(nn.Module):
 
     Args:
         config: section ``algo.entropy``.
-        target: H*.
+        target: H*, the target entropy in nats.
     """
 
     log_weight: Tensor

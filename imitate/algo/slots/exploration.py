@@ -50,12 +50,13 @@ class OptimismConfig(Section):
     )
     beta: float = Field(
         4.66,
-        description="the upper bound of a value is the mean of the critics plus beta times half of their difference",
+        description="the upper bound of a value is the mean of the critics plus beta times half the difference between "
+        "the largest and the smallest",
     )
 
 
 def optimistic(policy: Gaussian, upper: Callable[[Tensor], Tensor], shift: float) -> Gaussian:
-    """Return the policy with its means shifted towards a higher upper bound of the value, in each state separately.
+    """Return the policy with its means shifted towards actions of a higher upper bound, in each state separately.
 
     Args:
         policy: (B,) distribution before the tanh.

@@ -1,7 +1,7 @@
-"""Frozen policy as a slot of an algorithm, whose weights do not change unless the algorithm trains them.
+"""Frozen policy as a slot of an algorithm; its weights do not change unless the algorithm trains them.
 
-The frozen policy is one of the algorithm's networks and contains its weights and a description of its networks. So a
-checkpoint of the algorithm is complete without the file of the policy, and processes that act receive the policy
+The frozen policy is one of the algorithm's networks and contains its own weights and a description of its networks. So
+a checkpoint of the algorithm is complete without the file of the policy, and processes that act receive the policy
 together with the other weights.
 """
 
@@ -41,7 +41,7 @@ class FrozenPolicyConfig(Section):
 
 
 class FrozenPolicy(nn.Module):
-    """Policy of any algorithm, loaded from a checkpoint. Before loading, it returns zero actions, or its noise.
+    """Policy of any algorithm, loaded from a checkpoint. Before loading, it returns zeros, or given noise, as actions.
 
     Args:
         ac_dim: action dimensions of the outer algorithm.
@@ -208,7 +208,7 @@ class FrozenPolicy(nn.Module):
     ) -> Tensor:
         """Return the chunks (B, ``steered``, A) that the policy predicts from noise (B, S, A).
 
-        Each of the S noise vectors is for an equal part of the prediction. Other arguments are as for
+        Each of the S noise vectors is repeated over an equal part of the prediction. Other arguments are as for
         :meth:`denoising_steps`.
         """
         along = _along(noise, self.prediction_horizon)
@@ -233,7 +233,7 @@ class FrozenPolicy(nn.Module):
         Args:
             obs: (B, ...), or (B, F, ...) with F = ``frames`` > 1, oldest first.
             around: preprocessing of the outer algorithm.
-            frames: F.
+            frames: F, number of stacked frames.
         """
         steps = [
             {key: value[:, step] if frames > 1 else value for key, value in obs.items()}
@@ -315,7 +315,7 @@ def _problem(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> str | N
         return f"a policy of {name} cannot be used, because it needs goals or does not act"
     missing = [key for key in shapes if key not in around.obs_shapes]
     if missing:
-        return f"the policy of {name} sees {', '.join(missing)}: list that in observation.modalities too"
+        return f"the policy of {name} sees {', '.join(missing)}: list these in observation.modalities too"
     other = [key for key in shapes if tuple(shapes[key]) != tuple(around.obs_shapes[key])]
     if other:
         return (
@@ -347,7 +347,7 @@ def _not_steerable(algo: Algo, steered: int) -> str | None:
     """Return the reason why a policy cannot predict chunks of ``steered`` actions from given noise, or None."""
     name = algo.global_config.algo_name
     if not isinstance(algo, ChunkPolicy) or not algo.num_denoising_steps:
-        return f"a policy of {name} makes no actions from noise: take one of flow_policy or diffusion_policy"
+        return f"a policy of {name} makes no actions from noise: take a flow_policy or diffusion_policy"
     size = algo.execution.size
     if steered > size:
         return (

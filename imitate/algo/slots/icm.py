@@ -11,7 +11,7 @@ Pathak, Agrawal, Efros, Darrell, "Curiosity-driven Exploration by Self-supervise
 Features learn from the inverse model alone, so they contain what actions change. Without features
 (``num_features`` null), f predicts the whitened observation and there is no inverse model. The bonus of a replayed
 batch is computed before the update with it. Departures: the bonus is divided by a moving mean (rate 0.01), so that it
-keeps its size while the model learns; the loss of the policy has no factor.
+keeps its size while the model learns; the policy's loss has no weight (the paper's lambda).
 """
 
 from typing import Any, cast

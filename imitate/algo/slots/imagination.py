@@ -54,8 +54,8 @@ class ImaginationConfig(Section):
             )
         if section.rnn.enabled:
             problems.append(
-                "algo.dynamics sees observations, but with algo.rnn.enabled batches hold recurrent features: set one "
-                "of them off"
+                "algo.dynamics sees observations, but with algo.rnn.enabled batches hold recurrent features: disable "
+                "one of them"
             )
         if getattr(section, "reward_source", None) is not None:
             problems.append(

@@ -31,7 +31,7 @@ class InverseConfig(SharingAuxiliaryConfig):
 
     model_config = {**Section.model_config}
 
-    layer_dims: tuple[PositiveInt, ...] = Field((256,), description="hidden layers")
+    layer_dims: tuple[PositiveInt, ...] = Field((256,), description="widths of the hidden layers")
     steps: int = Field(1, ge=1, description="k: number of steps between the two observations")
 
     @property

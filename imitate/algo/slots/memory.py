@@ -15,7 +15,7 @@ since two losses on one memory interfere with each other (Ni et al., ICML 2022, 
 instead). The target critics have their own recurrent network, which follows the online network and starts from the same
 stored state. Both states are first updated over ``algo.rnn.burn_in`` steps, without gradient.
 
-Prepared batches, of B sequences of up to L steps that are learned from, within one episode each:
+Prepared batches of B sequences, each within one episode, with up to L steps that the losses use:
 
     before      {key: (B, U, ...)} observations before the sequence, of which the first ``burn_in`` (B,) count
     memory {name: (B, layers, H)} recurrent state before the first of these steps

@@ -1,9 +1,10 @@
 """MONet: an auxiliary loss that makes each slot of an image encoder represent one object.
 
 Burgess et al., "MONet: Unsupervised Scene Decomposition and Representation", 2019 (arXiv:1901.11390); equations in
-:mod:`imitate.models.monet`. The encoder's images have the core ``SlotCore``; here are its decoder and loss:
+:mod:`imitate.models.monet`. The encoder of the images must have the core ``SlotCore``; this module adds the decoder
+and the loss:
 
-    loss    (-log likelihood + beta KL + gamma KL of masks) / numbers of an image       -> MONetAuxiliary.loss
+    loss    (-log likelihood + beta KL + gamma KL of masks) / number of values in an image   -> MONetAuxiliary.loss
 """
 
 import torch

@@ -4,12 +4,12 @@ Hjelm et al., "Learning Deep Representations by Mutual Information Estimation an
 2019 (arXiv:1808.06670), between steps in time as in Anand et al., "Unsupervised State Representation Learning in Atari"
 (ST-DIM), NeurIPS 2019 (arXiv:1906.08226). With features phi and K ``steps``:
 
-    loss    -I(phi(o_t), a_t; phi(o_t+K))              -> MutualInformation.loss, models.mutual_information
+    loss    -I(phi(o_t), a_t; phi(o_t+K))              -> MutualInformation.loss, InformationEstimator
             -I(a_t; phi(o_t+K) | phi(o_t)) with ``given_observation``: information of the action alone
 
 Departures: features are of whole observations, without a second loss on patches, and the action is an input of the
 critic T. With the estimator ``ml``, and for the samples of the conditional form, the loss has no gradient through the
-later features: the features could otherwise shrink together, which makes their Gaussian density as large as they like.
+later features: otherwise the features could shrink together, which makes their Gaussian density arbitrarily large.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class InformationEstimator(nn.Module):
     """Mutual information of x (B, X) and y (B, Y), optionally given c (B, C).
 
     Args:
-        x_dim: X.
-        y_dim: Y.
-        condition_dim: C; 0: no condition.
+        x_dim: X, size of x.
+        y_dim: Y, size of y.
+        condition_dim: C, size of c, or 0 if there is no condition.
         estimator: bound of the mutual information: 'dv', 'kld', 'jsd' or 'ml'.
         layer_dims: widths of the hidden layers of all networks.
         average_rate: rate of the moving average of ``dv``.
@@ -125,7 +125,7 @@ class InformationEstimator(nn.Module):
         return fit + loss, value.detach()
 
     def _bound(self, joint: Tensor, product: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return loss and estimate for values (B,) of the critic at samples of P and of Q."""
+        """Return loss and estimate for critic values (B,) of joint samples and of independent (product) samples."""
         mean = masked_mean(joint, mask)
         if self.estimator == "jsd":
             bound = masked_mean(-softplus(-joint), mask) - masked_mean(softplus(product), mask)
@@ -175,14 +175,18 @@ class MutualInformationConfig(SharingAuxiliaryConfig):
     model_config = {**Section.model_config}
 
     estimator: Estimator = Field(
-        "jsd", description="estimator: a lower bound of the mutual information"
+        "jsd",
+        description="estimate of the mutual information that is maximized: dv (Donsker-Varadhan), kld (f-divergence "
+        "form of KL), jsd (Jensen-Shannon) or ml (likelihood of a Gaussian)",
     )
     given_observation: bool = Field(
         False,
         description="maximize only the information that the action adds to the observation",
     )
     steps: int = Field(1, ge=1, description="K: number of steps between the two observations")
-    layer_dims: tuple[PositiveInt, ...] = Field((256, 256), description="hidden layers")
+    layer_dims: tuple[PositiveInt, ...] = Field(
+        (256, 256), description="widths of the hidden layers of all networks"
+    )
     average_rate: float = Field(
         0.01,
         gt=0,

@@ -58,7 +58,7 @@ class OutcomesConfig(AlgoSection):
     )
 
     def problems_of_outcomes(self, model: Any, config: BaseConfig) -> list[str]:
-        """Return messages for settings that need a model or suit no model, or whose rewards are scaled."""
+        """Return messages for settings that need a model, do not suit ``model``, or conflict with ``train.reward``."""
         unsure, scaling = self.uncertainty, config.train.reward
         found = {
             f"train.reward.scale is {scaling.scale:g} and shift {scaling.shift:g}, but algo.reward is in the units of "
@@ -68,8 +68,8 @@ class OutcomesConfig(AlgoSection):
             "algo.dynamics is null, but algo.reward, ends or uncertainty need a model: set it": (
                 model is None and bool(self.reward or self.ends or unsure.weight)
             ),
-            "algo.uncertainty.kind is 'std', but the members predict none: set algo.dynamics.distribution to "
-            "'gaussian'": bool(
+            "algo.uncertainty.kind is 'std', but the members predict no standard deviation: set "
+            "algo.dynamics.distribution to 'gaussian'": bool(
                 model is not None
                 and unsure.weight
                 and unsure.kind == "std"

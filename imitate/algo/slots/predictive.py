@@ -1,8 +1,9 @@
 """Predictive representation: an auxiliary loss for predicting later rewards and observations from features.
 
 The latent target is that of Schwarzer, Anand, Goel, Hjelm, Courville, Bachman, "Data-Efficient Reinforcement Learning
-with Self-Predictive Representations" (SPR), ICLR 2021 (arXiv:2007.05929). With features phi, a recurrent network
-(GRU) whose state begins with h_0 = tanh(W phi(o_t)) and reads the actions, and its states h_1 ... h_K:
+with Self-Predictive Representations" (SPR), ICLR 2021 (arXiv:2007.05929). With features phi, a recurrent network (GRU)
+that starts from h_0 = tanh(W phi(o_t)), reads the actions and has the states h_1 ... h_K, decoders d, a projection g,
+a predictor q, a linear map U, and target networks phi' and g':
 
     reward    mean over k = 1..K of smooth L1(d(h_k), r_t+k-1)                      -> Predictive.reward_loss
     KEY       mean over k = 0..K of smooth L1(d(h_k), o_t+k), of an observation     -> Predictive.observation_losses
@@ -60,7 +61,7 @@ class PredictiveConfig(SharingAuxiliaryConfig):
         0.01,
         gt=0,
         le=1,
-        description="Polyak rate of the target encoder: share of the online weights that they take over per update",
+        description="Polyak rate of the target encoder: share of the online weights that it takes over per update",
     )
 
     @property

@@ -11,10 +11,10 @@ There are three types of priors:
 
     checkpoint    a frozen policy with a density, such as a clone of demonstrations, with two limits:
                   standard deviations of at least ``min_std``, because the divergence from a narrow policy explodes, and
-                  log-densities of at least ``floor`` A, because that of a mixture has no lower limit;
+                  log-densities of at least ``floor`` A, because those of a mixture have no lower limit;
                   until its weights are loaded it is uniform
     uniform       1 / 2^A, or 1 / C for C choices
-    same_action   0.1 TruncN(0, 2) + 0.9 TruncN(previous action, 0.2) for each number, within [-1, 1]; only the first at
+    same_action   0.1 TruncN(0, 2) + 0.9 TruncN(previous action, 0.2) for each number, within [-1, 1]; TruncN(0, 2) at
                   an episode's start (actor_prior_algorithm.SameActionPriorActor of ALF)
 
 Departure: below the floor, the density keeps its gradient, so that a policy far from the prior still moves towards it.
@@ -45,8 +45,8 @@ class PriorConfig(FrozenPolicyConfig):
     type: Literal["checkpoint", "uniform", "same_action"] = Field(
         "checkpoint",
         description="the prior. checkpoint: a frozen policy with a density (bc with gaussian or gmm, sac, ppo); "
-        "uniform: all actions are equally likely; same_action: the previous action is likely, which must be the "
-        f"observation {PREVIOUS_ACTION}",
+        "uniform: all actions are equally likely; same_action: the previous action, which must be the observation "
+        f"{PREVIOUS_ACTION}, is likely",
     )
     target_kld_per_dim: float = Field(
         3.0,
@@ -89,11 +89,11 @@ class PriorConfig(FrozenPolicyConfig):
         if self.type != "uniform" and rnn is not None and rnn.enabled:
             problems.append(
                 f"algo.prior.type is '{self.type}', which sees observations, but with algo.rnn.enabled batches hold "
-                "recurrent features: set one of them off"
+                "recurrent features: disable one of them"
             )
         if config.algo.get("num_choices", 0) and config.algo.get("num_continuous", 0):
             problems.append(
-                "algo.prior is for numbers or for a choice, but actions have both: set it to null"
+                "algo.prior is for continuous actions or for a discrete choice, but actions have both: set it to null"
             )
         if config.algo.get("num_choices", 0) and self.type == "same_action":
             problems.append(

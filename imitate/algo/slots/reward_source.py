@@ -3,7 +3,7 @@
 An algorithm's section names its source in ``reward_source``. So an algorithm that imitates without rewards consists of
 a section, a source and an algorithm that learns from rewards: ``sqil`` and ``dac`` use ``sac``, ``gail`` and ``airl``
 use ``ppo``. Algorithms with critics compute rewards when they sample a batch, algorithms that learn from rollouts once
-per rollout. Computed rewards are not stored longer, so they are never outdated.
+per rollout. Computed rewards are used once and not stored, so they are never outdated.
 
 Batches that a source sees are prepared transitions:
 

@@ -7,19 +7,19 @@ With named rewards s_k, their fixed weights w_k, and a multiplier m_c >= 0 per c
 
     reward      r = (sum_k w_k s_k - sum_c sign_c m_c s_c) / (1 + sum_c m_c)            -> RewardWeights.combined
                 sign_c is 1 for "at most" and -1 for "at least"
-    multiplier  rises while the mean of s_c per step breaks its bound, falls while it keeps it:
+    multiplier  rises while the mean of s_c per step violates its bound, else falls:
                 it follows the gradient of -m_c sign_c (mean(s_c) - bound_c)             -> RewardWeights.loss
 
 The means are moving means over collected steps, including steps of earlier policies. ``ppo``, ``a2c``, ``sac``,
-``tqc``, ``td3``, ``ddpg``, ``dqn`` and ``rlpd`` learn a value of each named reward, and of what is added to them
-(entropy, bonuses), which remain correct when a multiplier changes:
+``tqc``, ``td3``, ``ddpg``, ``dqn`` and ``rlpd`` learn one value per named reward, and one of all additions (entropy,
+bonuses); these values remain correct when a multiplier changes:
 
     value       Q = sum_k v_k Q_k + Q_added, v_k the weight of s_k in r                 -> RewardWeights.total
     pessimism   of several critics, the least Q_k where v_k > 0, the greatest where not -> RewardWeights.pessimistic
 
 Other algorithms learn one value of r, computed with the current multipliers. Departures: the divisor, which keeps the
-values' scale while multipliers grow; a multiplier is the softplus of what is learned, so that it is positive without a
-projection; it follows the mean per step in place of the expected return.
+values' scale while multipliers grow; a multiplier is the softplus of a learned parameter, so that it is positive
+without a projection; it follows the mean per step in place of the expected return.
 """
 
 from __future__ import annotations
@@ -169,11 +169,11 @@ class RewardWeights(nn.Module):
         return signals @ self.weights()
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the weighted sum (*B,) of values (*B, S + 1): of the named rewards, and of additions, weight 1."""
+        """Return the weighted sum (*B,) of values (*B, S + 1): of named rewards, and last of additions (weight 1)."""
         return values[..., :-1] @ self.weights() + values[..., -1]
 
     def total_distance(self, distances: Tensor) -> Tensor:
-        """Return the weighted sum (*B,) of distances (*B, S + 1), which are not negative."""
+        """Return the sum (*B,) of nonnegative distances (*B, S + 1), with the absolute weights of the rewards."""
         return distances[..., :-1] @ self.weights().abs() + distances[..., -1]
 
     def signs(self) -> Tensor:
@@ -211,7 +211,7 @@ class RewardWeights(nn.Module):
         self.mean.lerp_(now, 1.0 - kept)
 
     def breaks(self) -> Tensor:
-        """Return (C,): by how much each mean exceeds its bound; negative where the bound is kept."""
+        """Return (C,): by how much each mean violates its bound; negative where the bound is kept."""
         return self._signs * (self.mean[self._rows] - self._bounds)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
@@ -290,7 +290,7 @@ def refusals(config: Any, whole: BaseConfig) -> list[str]:
         and config.get("dynamics", None) is not None,
         "algo.critic.value_bounds bounds one value: set it to null": has_values
         and bounds is not None,
-        f"{whole.algo_name} learns one value, so a named reward has no discount of its own": not has_values
+        f"{whole.algo_name} learns one value of all rewards: leave out discounts of single rewards": not has_values
         and own_discount,
         "sequences have no named rewards: set algo.rnn.enabled to false": replays
         and rnn is not None

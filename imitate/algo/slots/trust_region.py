@@ -4,8 +4,8 @@ Trust-region actor-critic of ALF (github.com/HorizonRobotics/alf, ``trac_algorit
 weights w_0 to w, with the policies pi_0 and pi in the N states of the minibatch and the number D of choices, or of
 action dimensions:
 
-    choices    d^2 = sum over states and choices of (log pi - log pi_0)^2, / N             -> distance
-    numbers    d^2 = sum over states of KL(pi_0 || pi) + KL(pi || pi_0), / N               -> distance
+    discrete   d^2 = sum over states and choices of (log pi - log pi_0)^2, / N             -> distance
+    continuous d^2 = sum over states of KL(pi_0 || pi) + KL(pi || pi_0), / N               -> distance
     while d > c = sqrt(trust_region D):  w <- w_0 + 0.9 c / d (w - w_0)                    -> TrustRegion.shrink
 
 For choices, a KL divergence would be small where one choice has nearly all the probability, even if the logits of other
@@ -50,9 +50,9 @@ class TrustRegion:
 
     Args:
         net: the network that is updated.
-        policy: returns the policy of the minibatch by the current weights.
+        policy: function that returns the policy in the minibatch's states, computed with the current weights.
         size: D, number of choices, or of action dimensions.
-        limit: squared distance per choice or number, ``algo.trust_region``.
+        limit: largest squared distance per choice or action dimension, ``algo.trust_region``.
         ranks: the processes that train together.
     """
 

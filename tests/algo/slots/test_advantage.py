@@ -129,7 +129,7 @@ def test_a_flow_follows_the_guided_velocity():
     [
         ("bc", ["algo.rnn.enabled=true"], "set algo.rnn.enabled and"),
         ("act", ["algo.advantage.guidance=2.0"], "only flow_policy is guided"),
-        ("hbc", ["algo.actor.advantage.enabled=true"], "has it in no part"),
+        ("hbc", ["algo.actor.advantage.enabled=true"], "no part of hbc supports it"),
     ],
 )
 def test_refusals(name, changes, words):

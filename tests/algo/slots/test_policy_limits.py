@@ -154,8 +154,8 @@ def test_usual_targets_are_those_of_sac():
     ("name", "changes", "words"),
     [
         ("ppo", ("algo.entropy.rule=sgd", "algo.entropy_weight=0.1"), "sets the weight"),
-        ("ppo_bc", ("algo.trust_region=0.01",), "policy of another form"),
-        ("reinflow", ("algo.entropy.rule=stages",), "policy of another form"),
+        ("ppo_bc", ("algo.trust_region=0.01",), "does not support them"),
+        ("reinflow", ("algo.entropy.rule=stages",), "does not support them"),
     ],
 )
 def test_what_they_do_not_combine_with_is_refused(name, changes, words):

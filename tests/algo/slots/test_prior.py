@@ -178,7 +178,7 @@ def test_choices_have_a_divergence_too():
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({}, "bc is deterministic, so its actions have no density: take one of bc with"),
+        ({}, "bc is deterministic, so its actions have no density: take a policy of bc with"),
         ({"vae": {"enabled": True}}, "no density of single steps"),
         (
             {"gmm": {"enabled": True}, "chunk": {"enabled": True, "size": 2, "execute": 1}},

@@ -152,7 +152,7 @@ def test_auto_lists_what_the_actor_does_not_see(tmp_path):
 
 @pytest.mark.parametrize(("name", "overrides", "words"), [
     ("bc", [], "critic lists coin|bc|it has no critics that see them|list them in obs"),
-    ("ibrl", [], "critic lists coin|ibrl|its critics act"),
+    ("ibrl", [], "critic lists coin|ibrl|its critics are needed to act"),
     ("sac", ["algo.rnn.enabled=true", "train.seq_length=4"], "critic lists coin|algo.rnn.enabled|set it to false"),
     ("sac", ['algo.dynamics={"type": "ensemble"}'], "critic lists coin|algo.dynamics|set it to null"),
     ("sac", ['observation.modalities.obs.low_dim=["coin"]'], "'coin' is listed in 'obs' and in 'critic'"),

@@ -129,7 +129,11 @@ def test_names_pass_the_one_door():
     ("algo_name", "section", "words"),
     [
         ("sac", {"reward": "a:b"}, "algo.dynamics is null"),
-        ("mbrl", {"uncertainty": {"weight": 1, "kind": "std"}}, "the members predict none"),
+        (
+            "mbrl",
+            {"uncertainty": {"weight": 1, "kind": "std"}},
+            "the members predict no standard deviation",
+        ),
         ("mbrl", {"uncertainty": {"weight": 1}, "dynamics": {"members": 1}}, "members is 1"),
     ],
 )
