@@ -99,7 +99,7 @@ class GCIVL(GoalConditioned[GCIVLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Update the actor, then the values, whose earlier weights give the actor's advantages, then the targets."""
+        """Update the actor, the values and the targets; advantages are computed before the values are updated."""
         update.step("actor", self._actor_loss(batch))
         update.step("value", self._value_loss(batch))
         if update.learns("value"):

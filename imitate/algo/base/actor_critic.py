@@ -142,7 +142,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     @property
     def execution(self) -> ChunkExecution | None:
-        """Execution of whole chunks, if critics value chunks; None for single actions."""
+        """Execution of whole chunks, if critics evaluate chunks; None for single actions."""
         steps = self.chunk_steps
         return ChunkExecution(steps, steps) if self.config.values_chunks else None
 
@@ -543,7 +543,7 @@ class ActorCritic(Algo[RLConfigT]):
     def _decide(
         self, obs: Batch, goal: Batch | None, explore: bool, generator: torch.Generator | None
     ) -> Tensor:
-        """Return the actions (B, A) before exploration noise, or chunks (B, K, A) if the critics value chunks."""
+        """Return the actions (B, A) before exploration noise, or chunks (B, K, A) if the critics evaluate chunks."""
         features, _ = self.actor(obs, goal)
         return self.actor.head.act(features, explore, generator)
 

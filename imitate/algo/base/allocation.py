@@ -84,7 +84,7 @@ class AllocationLimit(_Sizes):
 
 
 class MemoryLimit(_Sizes):
-    """Limit on tensors that are made from sizes, by the free memory."""
+    """Limit on tensors that are made from sizes: each must fit into the free memory."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -108,7 +108,7 @@ class DenoisingTransformerConfig(Section):
     """Transformer over the actions of a chunk, with attention to the observations."""
 
     enabled: bool = Field(False, description="denoise with a transformer")
-    embed_dim: int = Field(256, ge=1, description="width")
+    embed_dim: int = Field(256, ge=1, description="number of features of a token")
     num_layers: int = Field(8, ge=1, description="number of layers of the decoder")
     num_heads: int = Field(4, ge=1, description="number of attention heads")
     emb_dropout: float = Field(
@@ -122,7 +122,7 @@ class DenoisingMLPConfig(Section):
     """MLP over the flattened chunk."""
 
     enabled: bool = Field(False, description="denoise with an MLP over the flattened chunk")
-    hidden_dim: int = Field(512, ge=1, description="width")
+    hidden_dim: int = Field(512, ge=1, description="width of the hidden layers")
     num_blocks: int = Field(3, ge=1, description="number of residual blocks of two layers")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout inside the blocks")
 

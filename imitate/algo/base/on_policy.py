@@ -194,9 +194,9 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
         Args:
             rollout: raw values of T steps of N environments as numpy arrays (T, N, ...): ``obs`` by key, ``rewards``
-                as :meth:`rollout_rewards` returns them, ``terminals``, ``timeouts``, ``mask`` (false: no experience),
-                ``extras`` of the policy's steps, and ``end_obs`` (M, ...) by key: the observations after the
-                ``end_rows`` (M,), the rows t N + n of timeouts and last steps.
+                as :meth:`rollout_rewards` returns them, ``terminals``, ``timeouts``, ``mask`` (false at steps that
+                are not learned from), ``extras`` of the policy's steps, and ``end_obs`` (M, ...) by key: the
+                observations after the ``end_rows`` (M,), the rows t N + n of timeouts and last steps.
 
         Returns:
             tensors (B, ...) of the B steps where ``mask`` is true.

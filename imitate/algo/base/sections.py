@@ -257,7 +257,7 @@ class TransformerConfig(Section):
     context_length: int = Field(
         10, ge=1, description="number of steps of observations that the policy sees"
     )
-    embed_dim: int = Field(512, ge=1, description="width")
+    embed_dim: int = Field(512, ge=1, description="number of features of a token")
     num_layers: int = Field(6, ge=1, description="number of blocks")
     num_heads: int = Field(8, ge=1, description="number of attention heads")
     emb_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the embedded inputs")
