@@ -105,7 +105,8 @@ class ObservationEncoder(nn.Module):
             key: math.prod(self.encoded_shapes.get(key, shape)) for key, shape in shapes.items()
         }
         self.output_dim = sum(self.feature_dims.values())
-        self._vectors_only = not self.nets and all(len(s) == 1 for s in self.obs_shapes.values())
+        is_plain = CONDITION_KEY not in self.obs_shapes and not self.nets
+        self._vectors_only = is_plain and all(len(s) == 1 for s in self.obs_shapes.values())
 
     def shared_keys(self) -> list[list[str]]:
         """Return the groups of keys that share a network."""
@@ -121,11 +122,11 @@ class ObservationEncoder(nn.Module):
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Encode observations ``(*B, ...)`` by key as ``(*B, output_dim)``."""
-        if self._vectors_only:
-            obs = self._conditioned(obs)
-            parts = [obs[key] for key in self.obs_shapes]
-        else:
-            parts = list(self.features(obs).values())
+        parts = (
+            [obs[key] for key in self.obs_shapes]
+            if self._vectors_only
+            else [*self.features(obs).values()]
+        )
         return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0].contiguous()
 
     def features(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -525,7 +525,7 @@ class ObsPlan(NamedTuple):
             values.append(value)
         joined = np.concatenate(values)
         # If the sum of squares is below LARGEST, each value is finite in float32; with NaN, the comparison is false.
-        if joined.dtype.kind != "f" or not np.vdot(joined, joined) < LARGEST:
+        if joined.dtype.kind != "f" or not float(joined.dot(joined)) < LARGEST:
             return None
         x = torch.from_numpy(joined.astype(np.float32, copy=False)[None])
         return self._split(x if self.device.type == "cpu" else to_device(x, self.device))
