@@ -254,7 +254,7 @@ class TransformerActor(PolicyNetwork):
         transformer: transformer over the steps.
         head: head on the transformer's output at each step.
         frames: F; step F of the window is the newest observation.
-        all_steps: learn at every step of the context; false: only at the newest.
+        all_steps: learn at every step of the context; if false, only at the newest.
         future: targets are the next ``context_length`` actions.
     """
 

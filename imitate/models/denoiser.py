@@ -24,8 +24,8 @@ class Denoiser(nn.Module):
         encoder: encoder of observations and goal; its features are the condition.
         network: maps a noisy chunk (B, T, A), or (B, T, A + 1) with ``marks``, its step (B,) or a number, and the
             condition to (B, T, A).
-        frames: F: the condition consists of the features of the last F observations, (B, F, D), oldest first; None: the
-            condition is one vector (B, D).
+        frames: F: the condition consists of the features of the last F observations, (B, F, D), oldest first; None if
+            the condition is one vector (B, D).
         marks: true if the network has one more input per action, which is 1 for given actions and 0 for noisy actions;
             see :mod:`imitate.functional.realtime`.
     """

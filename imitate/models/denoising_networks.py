@@ -159,7 +159,7 @@ class DiffusionTransformer(nn.Module):
         p_drop_emb: dropout of embedded tokens.
         p_drop_attn: dropout inside the layers.
         causal_attn: let an action token attend only to itself, to earlier actions, and to observations up to the same
-            step; false: to everything.
+            step; if false, to everything.
         n_cond_layers: number of layers over the memory's tokens; with 0, an MLP on each token separately.
         output_dim: number of values of a predicted action; A by default.
     """

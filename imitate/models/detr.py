@@ -76,7 +76,7 @@ class EncoderLayer(_Layer):
     def forward(
         self, x: Tensor, positions: Tensor, mask: Tensor | None, count: int | None = None
     ) -> Tensor:
-        """Return the first ``count`` tokens ``(B, count, E)``, computed from all tokens ``(B, T, E)``; None: all."""
+        """Return the first ``count`` tokens ``(B, count, E)``, computed from all tokens ``(B, T, E)``; None for all."""
         if self.pre_norm:
             y = self.norm1(x)
             place = y + positions
@@ -136,7 +136,7 @@ class DETREncoder(nn.Module):
         num_heads: number of attention heads, a divisor of E.
         feedforward_dim: width of the MLPs.
         dropout: dropout of attention weights, of each sublayer and inside the MLPs.
-        pre_norm: LayerNorm before each sublayer and at the end; false: after each residual sum.
+        pre_norm: LayerNorm before each sublayer and at the end; if false, after each residual sum.
         activation: activation of the MLPs.
     """
 
@@ -171,7 +171,7 @@ class DETREncoder(nn.Module):
             x: (B, T, E).
             positions: (1 or B, T, E) positions, which are added to queries and keys.
             pad_mask: (B, T) bool, false for padding, which is ignored. Each row needs at least one true value.
-            count: number of tokens to return, from the first; the last layer computes only these. None: all.
+            count: number of tokens to return, from the first; the last layer computes only these. None for all.
 
         Returns:
             (B, count, E).
@@ -191,7 +191,7 @@ class Decoder(nn.Module):
         num_heads: number of attention heads, a divisor of E.
         feedforward_dim: width of the MLPs.
         dropout: dropout of attention weights, of each sublayer and inside the MLPs.
-        pre_norm: LayerNorm before each sublayer; false: after each residual sum.
+        pre_norm: LayerNorm before each sublayer; if false, after each residual sum.
         first_layer_only: return the result of the first layer and skip the other layers, as the published code of ACT
             does by mistake.
         activation: activation of the MLPs.
@@ -279,9 +279,9 @@ class ObservationTokens(nn.Module):
         encoder: encoder of the observation.
         embed_dim: E, features of a token.
         frames: F, number of observations that the policy sees.
-        separate_vectors: make a token of each vector without a network; false: one common token.
+        separate_vectors: make a token of each vector without a network; if false, of all of them together.
         shared_maps: keys that share a network also share the linear map from its features to tokens.
-        learned_camera_positions: learn positions of keys with a network too; false: only of vectors.
+        learned_camera_positions: learn positions of keys with a network too; if false, only of vectors.
     """
 
     def __init__(

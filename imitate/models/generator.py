@@ -59,11 +59,11 @@ class Generator(nn.Module):
 
     Args:
         output_dim: D, length of a particle.
-        noise_dim: K, number of noise values that the network sees, at most D with ``link``; None: the smaller of 32 and
-            D.
+        noise_dim: K, number of noise values that the network sees, at most D with ``link``; None for the smaller of 32
+            and D.
         layer_dims: widths of the hidden layers.
-        link: factor of the noise (n, D) that is added to the particles; 0: no noise is added, and noise is (n, K). With
-            the default, particles begin as the noise, so that the Jacobians of ``gpvi`` are regular.
+        link: factor of the noise (n, D) that is added to the particles; if it is 0, no noise is added, and noise is (n,
+            K). With the default, particles begin as the noise, so that the Jacobians of ``gpvi`` are regular.
     """
 
     def __init__(

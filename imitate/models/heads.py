@@ -224,7 +224,7 @@ class ActionHead(nn.Module, ABC):
             features: (*B, D).
             actions: (*B, A), or chunks (*B, K, A), whose K A values the head predicts together.
             mask: (*B) or (*B, K), false for padding, or None if there is no padding.
-            weight: (*B) or (*B, K) weight of each step; None: equal weights.
+            weight: (*B) or (*B, K) weight of each step; None for equal weights.
 
         Returns:
             The loss, and further scalars to log.
@@ -324,7 +324,8 @@ class GaussianHead(ActionHead):
         std_activation: function from the linear map's output to the std.
         low_noise_eval: act with the mean instead of a sample in evaluation.
         use_tanh: apply tanh to samples (and correct the density for it) instead of to the mean.
-        init_last_fc_weight: initialize weights and biases uniformly between minus and plus this number; None: as torch.
+        init_last_fc_weight: initialize weights and biases uniformly between minus and plus this number; None to
+            initialize as torch does.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class KeyEncoder(nn.Module):
 
     Attributes:
         frozen_shape: shape (C, H, W) of a frozen trunk's features, which may be given instead of images if there are no
-            randomizers; None: only images are accepted.
+            randomizers; None if only images are accepted.
     """
 
     def __init__(

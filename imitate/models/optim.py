@@ -47,7 +47,7 @@ def lr_factor(
             (linear).
         epoch_schedule: epochs of the decay (multistep, linear); if empty, the factor is constant.
         steps_per_epoch: updates per epoch.
-        every_batch: linear and cosine change at every update; false: only between epochs. Multistep always changes
+        every_batch: linear and cosine change at every update; if false, only between epochs. Multistep always changes
             between epochs, and the warm-up always at every update.
     """
     if scheduler_type not in SCHEDULERS:
@@ -373,7 +373,7 @@ def backward(
         loss: scalar loss.
         parameters: the weights that get gradients, which are measured and clipped. Other networks in the loss, such as
             the critic in an actor's loss, get no gradients.
-        max_grad_norm: L2 norm over all weights to which gradients are clipped; None: no clipping.
+        max_grad_norm: L2 norm over all weights to which gradients are clipped; None for no clipping.
         share: see :data:`ShareGradients`; None if only one process trains.
         part: index of this part of the batch, from 0, and the number of parts; the gradients of all parts are averaged.
 

@@ -16,11 +16,11 @@ class SpatialSoftmax(nn.Module):
 
     Args:
         input_shape: (C, H, W).
-        num_kp: number K of keypoints, from a 1x1 convolution; None: one keypoint per channel, without a convolution.
+        num_kp: number K of keypoints, from a 1x1 convolution; None for one keypoint per channel, without a convolution.
         temperature: temperature of the softmax over pixels.
         learnable_temperature: learn the temperature.
         output_variance: also return var x, cov x y and var y of each keypoint.
-        noise_std: standard deviation of the noise added to coordinates in training; 0: no noise.
+        noise_std: standard deviation of the noise added to coordinates in training; 0 for no noise.
     """
 
     pos_x: Tensor

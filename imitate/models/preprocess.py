@@ -53,7 +53,7 @@ class Preprocess(nn.Module):
         actions: layout of the action keys, or the size of each key, in the order of concatenation.
         obs_affine: offset and scale of the keys to normalize, shaped like one step, or per channel.
         action_affine: offset and scale of the action keys to normalize.
-        obs_clip: largest magnitude of a prepared low_dim number; None: no limit.
+        obs_clip: largest magnitude of a prepared low_dim number; None for no limit.
         steps: entries of ``train.preprocess``, see :mod:`imitate.models.preprocessing.steps`.
         normalize: the normalization step, which is fitted later; by default, a normalization that changes no values.
         image_types: type of the recorded values of each image ('uint8', 'integer' or 'float'), where it is known.
@@ -201,7 +201,7 @@ class Preprocess(nn.Module):
                 +-0.999999; 'gaussian', to mean 0 and std 1; 'quantile' as for observations; and ``format`` and
                 ``convert_at_runtime``, see :class:`~imitate.models.layout.ActionLayout`.
             unit_range_keys: images that are not normalized further and remain in [0, 1].
-            obs_clip: largest magnitude of a prepared low_dim number; None: no limit.
+            obs_clip: largest magnitude of a prepared low_dim number; None for no limit.
             steps: entries of ``train.preprocess``.
             samples: windows of the data, for statistics of values that ``steps`` have changed.
         """
@@ -236,7 +236,7 @@ class Preprocess(nn.Module):
 
         Args:
             raw: (*B, ...) arrays or tensors with the same leading dimensions; other keys are ignored.
-            keys: the requested keys; None: all.
+            keys: the requested keys; None for all.
 
         Returns:
             (*B, ...) float32 tensors on the module's device, which may share one storage.
@@ -253,7 +253,7 @@ class Preprocess(nn.Module):
         return plan.prepared(raw, features)
 
     def plan(self, keys: tuple[str, ...] | None) -> ObsPlan:
-        """Return the plan for preparing the observations ``keys`` (None: all), which is made once and then reused."""
+        """Return the plan for preparing the observations ``keys`` (None for all), made once and then reused."""
         plan = self._plans.get(keys)
         if plan is None:
             device = self.normalization.offset.device
@@ -550,7 +550,7 @@ def obs_plan(
         steps: all steps of the pipeline, the layout first.
         raw_shapes: shape of one step of each observation as stored.
         modalities: modality of each observation.
-        keys: the selected keys; None: all.
+        keys: the selected keys; None for all.
         device: device of the result.
 
     Raises:

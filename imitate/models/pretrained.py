@@ -32,7 +32,7 @@ def pretrained_weights(
     Args:
         source: true for torchvision's ImageNet weights, or a path.
         torchvision_name: torchvision's name of the network.
-        sha256: checksum that a file must have; None: not checked.
+        sha256: checksum that a file must have; None to skip the check.
     """
     if isinstance(source, str):
         path = Path(source).expanduser()
@@ -136,7 +136,7 @@ def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
 
     Args:
         path: a .safetensors file, or a file of ``torch.save``.
-        sha256: checksum that the file must have; None: not checked.
+        sha256: checksum that the file must have; None to skip the check.
 
     Raises:
         ConfigError: the file cannot be read, has another checksum, or could run code.
@@ -225,8 +225,8 @@ class InputImages(nn.Module):
 
     Args:
         channels: number of channels; the first three are colours if there are three or more.
-        size: side of a square in pixels; None: the size is not changed.
-        colours: colour statistics; None: colours are not normalized, nor are images without colours.
+        size: side of a square in pixels; None to keep the size.
+        colours: statistics by which colours are normalized, or None. Images without colours are not normalized.
         mode: interpolation, 'bilinear' or 'bicubic', with antialiasing.
     """
 

@@ -94,8 +94,8 @@ class Randomizer(nn.Module, ABC):
     Args:
         output_shape: shape of one output sample.
         num_versions: number of versions of each sample in training, whose features are averaged.
-        shared_over_time: change all steps of a window by the same random amounts; false: each step has its own, as in
-            robomimic.
+        shared_over_time: change all steps of a window by the same random amounts; if false, each step has its own, as
+            in robomimic.
 
     Attributes:
         corner: row and column of the input at which the output begins in evaluation.
@@ -207,10 +207,10 @@ class ColorRandomizer(Randomizer):
 
     Args:
         input_shape: (3, H, W), values in [0, 1].
-        brightness: b: factors from max(0, 1 - b) to 1 + b; or (smallest, largest); None: no change.
+        brightness: b: factors from max(0, 1 - b) to 1 + b; or (smallest, largest); None for no change.
         contrast: range of the contrast, as for ``brightness``.
         saturation: range of the saturation, as for ``brightness``.
-        hue: h: rotations of the colour wheel from -h to h, at most half a turn; or (smallest, largest); None: no
+        hue: h: rotations of the colour wheel from -h to h, at most half a turn; or (smallest, largest); None for no
             change.
         num_samples: number of versions of each sample, whose features are averaged.
         shared_over_time: change all steps of a window by the same random amounts.
@@ -291,7 +291,7 @@ class GaussianNoiseRandomizer(Randomizer):
         input_shape: shape of one sample.
         noise_mean: mean of the noise.
         noise_std: standard deviation of the noise.
-        limits: (low, high) to which the result is clamped; None: no limits.
+        limits: (low, high) to which the result is clamped; None for no limits.
         num_samples: number of noisy versions of each sample, whose features are averaged.
     """
 

@@ -84,7 +84,7 @@ def norm_class(norm: str | None, default: str, pretrained: bool) -> type[nn.Modu
     """Return a normalization class by its name; the constructor takes the number of channels.
 
     Args:
-        norm: name in :data:`NORMS`; None: ``default``, but 'frozen_batch' instead of 'group' for pretrained weights,
+        norm: name in :data:`NORMS`; None for ``default``, but 'frozen_batch' instead of 'group' for pretrained weights,
             because these were trained with BatchNorm and have useless features with another normalization.
         default: default normalization of the algorithm.
         pretrained: true if pretrained weights are loaded.
@@ -192,15 +192,16 @@ class ResNet(nn.Module):
 
     Args:
         input_channel: number of channels of the image; the first three are colours if there are three or more.
-        pretrained: false; true: torchvision's ImageNet weights; or the path of a file (.pth, .pt, .safetensors) with
+        pretrained: false, true for torchvision's ImageNet weights, or the path of a file (.pth, .pt, .safetensors) with
             torchvision's names. A first convolution with fewer than three channels is not loaded.
-        pretrained_sha256: checksum that the file must have; None: not checked.
+        pretrained_sha256: checksum that the file must have; None to skip the check.
         input_coord_conv: give pixel coordinates to the first convolution as further channels.
         freeze: do not train the pretrained weights, and do not update BatchNorm's statistics.
         lr_scale: factor on the learning rate of the trunk's weights.
         norm: see :func:`~imitate.models.resnet.norm_class`.
-        imagenet_normalization: normalize colours in [0, 1] as for ImageNet; None: only if the weights are pretrained.
-        image_size: side length, in pixels, of the square to which images are resized; None: no resizing.
+        imagenet_normalization: normalize colours in [0, 1] as for ImageNet; None to do so only if the weights are
+            pretrained.
+        image_size: side length, in pixels, of the square to which images are resized; None for no resizing.
         lang_emb_dim: size of the instruction's embedding, a key of robomimic; must equal the size of the observation,
             if given.
         language_dim: size of the instruction's embedding; None without instructions.

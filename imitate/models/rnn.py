@@ -59,7 +59,7 @@ class RNN(nn.Module):
 
         Args:
             x: (B, T, input_dim).
-            state: from :meth:`initial_state` or the previous window; None: zeros.
+            state: from :meth:`initial_state` or the previous window; None for zeros.
 
         Returns:
             outputs of the last layer (B, T, output_dim), and the state after the last step.

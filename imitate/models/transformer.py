@@ -142,7 +142,7 @@ class GPTBackbone(nn.Module):
         block_output_dropout: dropout of each sublayer's result.
         activation: activation of the MLPs; ``geglu`` doubles the width of their first layer.
         rotary: rotate queries and keys by their position.
-        causal: a step attends to itself and earlier steps; false: to the whole sequence, and there is no cache.
+        causal: a step attends to itself and earlier steps; if false, to the whole sequence, and there is no cache.
     """
 
     rotation: Tensor | None
@@ -197,7 +197,7 @@ class GPTBackbone(nn.Module):
 
         Args:
             x: (B, T, E).
-            pad_mask: (B, T) bool, false for steps that no other step may attend to; None: no padding.
+            pad_mask: (B, T) bool, false for steps that no other step may attend to; None if there is no padding.
 
         Returns:
             (B, T, E) features.

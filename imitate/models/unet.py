@@ -131,7 +131,7 @@ class ConditionalUnet1D(nn.Module):
         kernel_size: size of the kernels, odd.
         n_groups: number of groups of each GroupNorm, a divisor of each of ``down_dims``. The last block always has 8
             groups, as in the original code.
-        cond_predict_scale: the condition scales and shifts channels; false: the condition only shifts channels.
+        cond_predict_scale: the condition scales and shifts channels; if false, it only shifts channels.
         output_dim: number of values of a predicted action; A by default.
     """
 

@@ -100,7 +100,7 @@ class GaussianLatent(Latent):
 
     Args:
         latent_dim: number of dimensions.
-        clip: largest magnitude of samples of the prior, which are clamped; None: no limit.
+        clip: largest magnitude of samples of the prior, which are clamped; None for no limit.
     """
 
     def __init__(self, latent_dim: int, clip: float | None = None) -> None:
@@ -138,7 +138,7 @@ class LearnedGaussianLatent(GaussianLatent):
         latent_dim: number of dimensions.
         condition_dim: size of the condition; None for a prior that does not depend on it.
         layer_dims: widths of the hidden layers of the conditioned prior.
-        clip: largest magnitude of samples of the prior, which are clamped; None: no limit.
+        clip: largest magnitude of samples of the prior, which are clamped; None for no limit.
     """
 
     def __init__(
@@ -171,10 +171,10 @@ class GMMLatent(GaussianLatent):
     Args:
         latent_dim: number of dimensions.
         num_modes: M, number of modes.
-        learn_weights: learn the modes' weights; false: they are equal.
+        learn_weights: learn the modes' weights; if false, they are equal.
         condition_dim: size of the condition; None for a prior that does not depend on it.
         layer_dims: widths of the hidden layers of the conditioned prior.
-        clip: largest magnitude of samples of the prior, which are clamped; None: no limit.
+        clip: largest magnitude of samples of the prior, which are clamped; None for no limit.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class CategoricalLatent(Latent):
     Args:
         latent_dim: L, number of variables.
         num_classes: C, number of classes of each variable.
-        learn: learn the prior; false: it is uniform.
+        learn: learn the prior; if false, it is uniform.
         condition_dim: size of the condition; None for a prior that does not depend on it.
         layer_dims: widths of the hidden layers of the conditioned prior.
         hard: make the posterior's samples one-hot, with the gradient of the relaxed samples.

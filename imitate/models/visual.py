@@ -84,13 +84,13 @@ class VisualCore(nn.Module):
 
     Args:
         input_shape: (C, H, W).
-        backbone_class: name in :data:`BACKBONES`; None: the class's default.
+        backbone_class: name in :data:`BACKBONES`; None for the class's default.
         pool_class: name in :data:`~imitate.models.pools.POOLS`, or None; "auto": SpatialSoftmax, or None if the trunk's
             output has a single position.
         backbone_kwargs: arguments of the trunk; arguments that only other trunks have are ignored.
         pool_kwargs: arguments of the pooling; arguments that only other poolings have are ignored.
         flatten: return a vector.
-        feature_dimension: size of the vector after a linear map; None: no linear map.
+        feature_dimension: size of the vector after a linear map; None for no linear map.
         language_dim: size of the instruction's embedding, if there is one.
         default_norm: normalization layers of a trunk whose ``norm`` is null.
         load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
@@ -234,7 +234,7 @@ class ScanCore(nn.Module):
         pool_class: pooling over (C, L, 1), or None.
         pool_kwargs: arguments of the pooling.
         flatten: return a vector.
-        feature_dimension: size of the vector after a linear map; None: no linear map.
+        feature_dimension: size of the vector after a linear map; None for no linear map.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ def fill_vit(trunk: nn.Module, source: str, sha256: str | None = None) -> None:
     Args:
         trunk: a :class:`~imitate.models.vit.ViT`.
         source: path of the file.
-        sha256: checksum that the file must have; None: not checked.
+        sha256: checksum that the file must have; None to skip the check.
 
     Raises:
         ConfigError: the file cannot be read, or its weights belong to another network.
@@ -291,19 +291,19 @@ class ViT(nn.Module):
     Args:
         input_channel: number of channels, which must be 3.
         pretrained: false, or the path of a file with weights (.safetensors, .pth, .bin).
-        pretrained_sha256: checksum that the file must have; None: not checked.
+        pretrained_sha256: checksum that the file must have; None to skip the check.
         size: name in :data:`SIZES`.
-        width: D, number of features of a patch; None: given by ``size``.
-        depth: number of blocks; None: given by ``size``.
-        heads: number of attention heads; None: given by ``size``.
-        patch: side of a patch in pixels; None: the family's default.
+        width: D, number of features of a patch; None if given by ``size``.
+        depth: number of blocks; None if given by ``size``.
+        heads: number of attention heads; None if given by ``size``.
+        patch: side of a patch in pixels; None for the family's default.
         registers: number of register tokens beside class token and patches; DINOv2's files with registers have 4.
         image_size: side length, in pixels, of the square to which images are resized, a multiple of ``patch``.
         features: 'patches': a map of the patches' features; 'class': only the class token, as a map with one cell.
         freeze: do not train the weights.
         lr_scale: factor on the learning rate of the trunk's weights.
-        imagenet_normalization: normalize colours in [0, 1] as in the family's training; None: only if the weights are
-            pretrained.
+        imagenet_normalization: normalize colours in [0, 1] as in the family's training; None to do so only if the
+            weights are pretrained.
         load_pretrained: read the file; false if a checkpoint contains the weights.
     """
 

@@ -39,7 +39,7 @@ class ResidualVQ(nn.Module):
         decay: decay of the moving averages that define the codes.
         revive_below: a code is replaced by a random input, preferably one far from its code, if fewer vectors per batch
             than this are assigned to it on average.
-        kmeans_steps: number of k-means steps of the initialization on the first batch; 0: use random inputs.
+        kmeans_steps: number of k-means steps of the initialization on the first batch; 0 to use random inputs.
     """
 
     codebooks: Tensor

@@ -375,8 +375,8 @@ def _check_field(file: DatasetFile, demo: DemoOrigin, field: Field, first: str) 
     dtype = file.dtype(demo.name, field.key)
     if field.columns is None and image_type(dtype) != image_type(field.recorded):
         raise DatasetError(
-            f"{file.path}: demo '{demo.name}': '{field.key}' is {dtype}, but {field.recorded} in {first}: write both "
-            "alike"
+            f"{file.path}: demo '{demo.name}': '{field.key}' is {dtype}, but {field.recorded} in "
+            f"{first}: write both with the same type"
         )
 
 

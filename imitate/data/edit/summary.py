@@ -157,7 +157,7 @@ def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> 
 def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
     """Compute statistics per column of rows with ``width`` columns.
 
-    Many rows are joined to one long row, which is several times faster.
+    Many rows are joined into one long row, which is several times faster.
     """
     group = max(1, _WIDE // width)
     rest: list[NDArray[Any]] = []

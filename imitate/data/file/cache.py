@@ -27,7 +27,7 @@ def cache_folder(kind: str) -> Path:
 
 
 class Hold:
-    """Use of a cache file: other processes do not remove the file while this object exists.
+    """Mark of a cache file in use: other processes do not remove the file while this object exists.
 
     No process removes files from a cache that is read-only or supports no locks. A copy of this object in another
     process has no effect.

@@ -50,7 +50,7 @@ def check_shape(
     if shape[1:] != step:
         raise DatasetError(
             f"{file.path}: demo '{demo}': a step of '{key}' has shape {shape[1:]}, but {step} in {first}: "
-            "leave one of the two out with a filter key, or write both alike"
+            "leave one of the two out with a filter key, or give both the same shape"
         )
 
 

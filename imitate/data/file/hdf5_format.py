@@ -461,7 +461,7 @@ def _open(path: Path, swmr: bool) -> h5py.File:
             "unable to lock file" in reason and is_being_written(path)
         ):
             raise DatasetError(
-                f"{path}: another process is changing it: try again when it has ended"
+                f"{path}: another process is changing it: try again when that process has ended"
             ) from error
         with path.open("rb") as file:
             is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"

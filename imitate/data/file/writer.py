@@ -202,7 +202,8 @@ class DatasetWriter:
             if obs is None or obs.shape != value.shape:
                 seen = "is missing" if obs is None else f"has shape {obs.shape}"
                 raise DatasetError(
-                    f"{where}: 'next_{key}' has shape {value.shape}, but '{key}' {seen}: give both alike"
+                    f"{where}: 'next_{key}' has shape {value.shape}, but '{key}' {seen}: give both with the "
+                    "same shape"
                 )
         for key in arrays:
             if following and key.startswith("obs/") and key not in following:

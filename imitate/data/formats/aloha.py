@@ -110,7 +110,9 @@ def _episode(
         steps["base_action"] = hdf5_tree.rows(file["base_action"])[:length]
         report.keep("base_action")
     for key in set(file) - {"action", "observations", "base_action"}:
-        report.dropped[key] = "the lengths of JPEG frames" if key == "compress_len" else "not known"
+        report.dropped[key] = (
+            "the lengths of JPEG frames" if key == "compress_len" else "unknown array"
+        )
     report.synthesised["rewards"] = "0: the file has none"
     report.synthesised["timeouts"] = "at the last step: the file does not record ends of episodes"
     last = np.arange(length) == length - 1

@@ -66,7 +66,7 @@ def action_rows(
 ) -> NDArray[Any]:
     """Convert actions to (T, A).
 
-    Indices become one-hot rows, which our gymnasium environments accept and policies can learn.
+    Indices become one-hot rows, which this package's gymnasium environments accept and policies can learn.
     """
     if choices is None:
         return actions.reshape(len(actions), -1)

@@ -7,7 +7,7 @@
     indices   (n - 1,)              index of the first action of each trajectory but the first
     infos     pickled objects, which are never read
 
-Discrete actions become one-hot rows, which our gymnasium environments accept and policies can learn.
+Discrete actions become one-hot rows, which this package's gymnasium environments accept and policies can learn.
 """
 
 import zipfile
@@ -61,7 +61,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
     arrays = read_arrays(path, sorted(present & _KNOWN - {"infos"}))
     for name in sorted(present - set(arrays)):
         report.dropped[name] = (
-            "pickled objects, which may run code when read" if name == "infos" else "not known"
+            "pickled objects, which may run code when read" if name == "infos" else "unknown array"
         )
     bounds = _bounds(arrays, path)
     yield OpenedDataset(

@@ -50,7 +50,7 @@ NAMES = {
     "timeouts": ("timeouts", "timeout", "truncated", "truncations"),
     "next_obs": ("next_obs", "next_observations", "next_observation"),
 }
-"""Accepted names of arrays in files, by our name."""
+"""Accepted names of arrays in files, by the name in a demonstration file."""
 _HEADER = 512
 """Number of bytes at the beginning of an array that contain its type."""
 _PREFIXES = ("obs/", "observations/", "observation/", "observation.")
@@ -208,7 +208,7 @@ def _first(arrays: Arrays, key: str, report: ConversionReport) -> NDArray[Any] |
 def _observation(
     key: str, values: NDArray[Any], report: ConversionReport
 ) -> tuple[str, NDArray[Any]]:
-    """Return our name and the values of an observation: vectors (T, D), or images (T, H, W, C)."""
+    """Return the new name and the values of an observation: vectors (T, D), or images (T, H, W, C)."""
     if key in NAMES["obs"]:
         return named_obs(values, key, report)
     short = next((key[len(p) :] for p in _PREFIXES if key.startswith(p)), key)

@@ -200,7 +200,7 @@ def _below(prefix: str, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
 
 
 def _step_name(key: str, report: ConversionReport) -> str:
-    """Return our name of an array; MimicGen's group ``states`` is renamed, because ``states`` is an array here."""
+    """Return the new name of an array; MimicGen's group ``states`` is renamed, because ``states`` is an array here."""
     if not key.startswith("states/"):
         return key
     report.renamed[key] = f"state_dict/{key[7:]}"

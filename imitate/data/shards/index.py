@@ -431,8 +431,8 @@ def index_of(described: Sequence[DescribedShard]) -> ShardIndex:
                 forms = (other.arrays[key], first.arrays[key])
                 here, there = (f"{form.shape} {form.dtype}" for form in forms)
                 raise DatasetError(
-                    f"{other.shard.file}: a step of '{key}' is {here}, but {there} in {first.shard.file}: write the "
-                    "files alike"
+                    f"{other.shard.file}: a step of '{key}' is {here}, but {there} in {first.shard.file}: "
+                    "give it the same shape and type in all files"
                 )
     common = set.intersection(*(set(part.arrays) for part in described))
     try:

@@ -35,10 +35,10 @@ class RelativeActions(PreprocessStep):
     Args:
         observation: vector observation, such as the position of the gripper.
         action: action key; None if there is only one action key.
-        dims: indices of the action's numbers that are made relative; None: the first numbers, as many as
+        dims: indices of the action's numbers that are made relative; None for the first numbers, as many as
             ``observation_dims`` has.
-        observation_dims: indices of the observation's numbers that are subtracted, as many as ``dims``; None: the first
-            numbers, as many as ``dims`` has, or all if both are None.
+        observation_dims: indices of the observation's numbers that are subtracted, as many as ``dims``; None for the
+            first numbers, as many as ``dims`` has, or all if both are None.
     """
 
     changes_actions = True
@@ -401,7 +401,7 @@ class ContinuousObservation(PreprocessStep):
 
     Args:
         observation: key of a vector observation.
-        dims: consecutive indices of the numbers that are replaced; None: all.
+        dims: consecutive indices of the numbers that are replaced; None for all.
     """
 
     side = "before"
@@ -472,7 +472,7 @@ class ObservedRotation6d(ContinuousObservation):
 
     Args:
         observation: key of the observation.
-        dims: indices of the rotation's numbers; None: all.
+        dims: indices of the rotation's numbers; None for all.
         form: representation of the rotation in the data, see :class:`Rotation6d`.
     """
 
@@ -512,7 +512,7 @@ class SinCos(ContinuousObservation):
 
     Args:
         observation: key of the observation.
-        dims: consecutive indices of the angles, in radians; None: all.
+        dims: consecutive indices of the angles, in radians; None for all.
     """
 
     def __init__(self, observation: str, dims: Sequence[int] | None = None) -> None:

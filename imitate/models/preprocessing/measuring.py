@@ -46,7 +46,7 @@ def statistics_before(
         number: index of the step.
         spec: spec of the step's input.
         statistics: statistics of the data.
-        samples: returns windows, for keys that an earlier step has changed; None: the data are not available.
+        samples: returns windows, for keys that an earlier step has changed; None if the data are not available.
     """
     measured = _Measured(steps[:number], spec, samples)
     return {

@@ -274,7 +274,7 @@ class Clip(PreprocessStep):
 
     Args:
         limit: largest magnitude.
-        observations: keys of vectors; None: all low_dim observations.
+        observations: keys of vectors; None for all low_dim observations.
         actions: True to clip also the actions that networks learn; predicted actions are not clipped.
     """
 

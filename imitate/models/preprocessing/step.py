@@ -71,7 +71,7 @@ class PreprocessStep(nn.Module):
         changes_actions: True for a step that changes actions.
         invertible: False if :meth:`inverse_obs` cannot restore the values that :meth:`forward_obs` was given.
         keeps_statistics: True if the step does not change statistics (per channel of images).
-        side: 'before' or 'after' if the step must come before or after the normalization; None: both are possible.
+        side: 'before' or 'after' if the step must come before or after the normalization; None if both are possible.
         references: observations to which actions are relative, see :meth:`forward_actions`.
         chains: True for a step whose :meth:`to_targets` combines the actions of a chunk.
         imitates: True for a step on actions that only imitation algorithms support.

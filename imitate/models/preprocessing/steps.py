@@ -40,8 +40,8 @@ class BinaryActions(PreprocessStep):
 
     Args:
         dims: indices of the numbers in the whole action.
-        values: the lower and the higher value; None: the smallest and the largest value of the data, which must have no
-            other values.
+        values: the lower and the higher value; None for the smallest and the largest value of the data, which must have
+            no other values.
 
     Attributes:
         low, high: (len(dims),) the two values of each number.
@@ -124,7 +124,7 @@ class Pad(PreprocessStep):
 
     Args:
         dim: length of the padded vector.
-        observation: key of the observation; None: the action.
+        observation: key of the observation; None for the action.
 
     Attributes:
         mask: (dim,) bool, true for real numbers, false for padding.
@@ -197,9 +197,9 @@ class Resize(PreprocessStep):
 
     Args:
         size: height and width in pixels.
-        antialias: average over all pixels that a pixel of the smaller image covers, as image libraries do; False: use
-            the four nearest pixels, as OpenCV does.
-        observations: image keys; None: all of them.
+        antialias: average over all pixels that a pixel of the smaller image covers, as image libraries do; if false,
+            use the four nearest pixels, as OpenCV does.
+        observations: image keys; None for all of them.
     """
 
     invertible = False

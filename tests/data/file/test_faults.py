@@ -105,7 +105,7 @@ FAULTS = {
     "observation that some demos lack": (remove("data/demo_3/obs/object"), "'demo_3'|'obs/object'|filter key"),
     "no observations": (remove("data/demo_0/obs"), "'demo_0'|'obs/|correct the key"),
     "observation of another size": (
-        cut("demo_3/obs/object", np.s_[:, :9]), "'demo_3'|'obs/object'|(9,)|(10,)|both alike"
+        cut("demo_3/obs/object", np.s_[:, :9]), "'demo_3'|'obs/object'|(9,)|(10,)|both the same shape"
     ),
     "observations that are text": (
         replace("data/demo_0/obs/object", lambda a: np.full(12, b"text")), "'demo_0'|'obs/object'|not numbers"
@@ -282,7 +282,7 @@ IMAGE, VECTOR = "'obs/agentview_image'|(8, 6, 3)", "'demo_0'|'obs/object'|(10,)"
         ({"filter_by_attribute": "empty"}, "'empty'|selects no demo|another filter key"),
         ({"filter_by_attribute": "stale"}, "'stale'|'demo_9'|remove the name"),
         ({"action_keys": ("obs/agentview_image",)}, f"{IMAGE}|one vector per step"),
-        ({"obs_keys": ("mixed",)}, "'demo_2'|'obs/mixed'|float32|uint8|both alike"),
+        ({"obs_keys": ("mixed",)}, "'demo_2'|'obs/mixed'|float32|uint8|both with the same type"),
     ],
 )
 def test_wrong_names_come_with_the_nearest_one(demo_file, arguments, words):

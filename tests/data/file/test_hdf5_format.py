@@ -268,7 +268,7 @@ def test_a_file_that_is_being_changed(tmp_path, monkeypatch):
     with refused(f"{path}: is not an HDF5 file"):  # whoever writes it
         DemoFile(path)
     monkeypatch.setattr(module, "ConfinedFile", locked)
-    with refused(f"{path}: another process is changing it: try again when it has ended"):
+    with refused(f"{path}: another process is changing it: try again when that process has ended"):
         DemoFile(path)
     writer.close()
     with refused(f"{path}: is not an HDF5 file"):

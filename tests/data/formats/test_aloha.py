@@ -32,7 +32,7 @@ def test_everything_of_an_episode(converted, tmp_path):
     assert report.dropped == {
         "first 1 observations of each episode": "their action is not recorded",
         "compress_len": "the lengths of JPEG frames",
-        "other": "not known",
+        "other": "unknown array",
     }
     assert report.synthesised == {
         "control_freq": "50 Hz, ALOHA's; give --fps if yours differs",

@@ -40,7 +40,7 @@ def test_trajectories(converted, tmp_path):
     assert file.read("demo_1", "timeouts").tolist() == [0, 0, 0]
     assert report.dropped == {
         "infos": "pickled objects, which may run code when read",
-        "other": "not known",
+        "other": "unknown array",
     }
     assert report.renamed.items() >= {"rews": "rewards", "terminal": "terminals"}.items()
     words = "0 of 3 trajectories time out, after 9 steps (from --horizon)"

@@ -293,7 +293,7 @@ def test_files_in_the_given_order_and_arrays_that_all_have(tmp_path):
     assert "obs/t" not in index.arrays and "obs/t" not in index.statistics()
     assert list(index.lengths()) == [1, 1]
     with refused(
-        "c.hdf5: a step of 'obs/s' is [2] uint8, but [2] float64 in a.hdf5: write the files"
+        "c.hdf5: a step of 'obs/s' is [2] uint8, but [2] float64 in a.hdf5: give it the same shape"
     ):
         write_index(tmp_path, [tmp_path / "a.hdf5", tmp_path / "c.hdf5"])
     with h5py.File(tmp_path / "d.hdf5", "w") as file:

@@ -108,7 +108,7 @@ _WIDE = 512
 
 
 def _extremes(columns: Array) -> tuple[Array, Array]:
-    """Return the smallest and largest value per column. Many rows are joined to one, which is ten times faster."""
+    """Return the smallest and largest value per column. Many rows are joined into one, which is ten times faster."""
     rows, width = columns.shape
     group = max(1, _WIDE // max(1, width))
     whole = rows // group * group

@@ -337,9 +337,9 @@ class NextObs:
 
 _USUAL = range(3)  # a controller starts to follow after up to two steps
 _MIN_STEPS = 200
-_CLEAR = 0.64  # fraction of the variance that is unexplained at the best delay
+_CLEAR = 0.64  # largest unexplained fraction of the variance at a clear fit's best delay
 _PROMINENT = (
-    # smallest fraction of the variance that is unexplained at the usual delays
+    # largest unexplained fraction at the best delay, as a fraction of the smallest one at usual delays
     0.5
 )
 _ROUNDING = 1e-6

@@ -29,7 +29,7 @@ EXIT_CODES = {Level.info: 0, Level.warning: 1, Level.error: 3}
 
 @dataclass(frozen=True)
 class Place:
-    """Demo, key and steps of a finding; None stands for all demos or keys."""
+    """Demo, key and steps of a finding; None means all demos or keys."""
 
     demo: str | None = None
     key: str | None = None

@@ -20,8 +20,8 @@ from imitate.data.quality.doctor.survey import HAND, Array, DemoSteps, FileLayou
 _UNFIT = re.compile(r"hand|wrist|bird|top|overhead|depth|segmentation")
 _MAX_DEMOS = 10
 _MIN_FRAMES = 60
-_FLICKER = 8  # smaller changes, of 255, are noise
-_SURE = 0.6  # correlation coefficient
+_FLICKER = 8  # changes of pixels below this, out of 255, are noise
+_SURE = 0.6  # correlation coefficient above which images count as upside down
 
 
 class Orientation:
@@ -190,8 +190,8 @@ def _to_pixels(scale: int) -> Callable[[Array], Array]:
     return lambda values: np.rint(values * np.float32(scale)).clip(0, 255).astype(np.uint8)
 
 
-_EQUAL = 0.98  # fraction of the steps at which a copy equals the actions
-_FEWEST = 10  # steps
+_EQUAL = 0.98  # smallest fraction of the steps at which a copy equals the actions
+_FEWEST = 10  # smallest number of steps to compare
 _ROUNDING = 1e-5
 _SHIFTS = {0: "the action of the same step", 1: "the action of the step before"}
 _NAMED_FOR_ACTIONS = re.compile(r"action|command|target|ctrl", re.IGNORECASE)
