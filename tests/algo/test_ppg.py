@@ -96,10 +96,11 @@ def rollout(*states):
 
 def test_a_phase_sees_all_rollouts_since_the_last_and_the_policy_before_it():
     algo = make(auxiliary_epochs=3)
-    set_net(algo, policy=1.0, value=0.0, auxiliary=0.0)
+    set_net(algo, policy=7.0, value=0.0, auxiliary=0.0)
     first, second = rollout(1, 2, 3), rollout(4, 5, 6)
     assert list(algo.after_rollout(first, {"returns": torch.tensor([10.0, 20, 30])}, 2)) == []
     assert len(algo.kept) == 1
+    set_net(algo, policy=1.0, value=0.0, auxiliary=0.0)  # what the updates of a rollout might do
     found = []
     for part in algo.after_rollout(second, {"returns": torch.tensor([40.0, 50, 60])}, 2):
         found.append({**part, "obs": part["obs"]["s"]})

@@ -49,6 +49,7 @@ __all__ = [
     "Batch",
     "RelativeErrors",
     "SharingAuxiliaryConfig",
+    "module_of",
     "newest_frame",
     "register",
     "window_of",
@@ -242,6 +243,13 @@ class Auxiliary(nn.Module, ABC):
 
     def follow(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
         """Update running statistics or target networks, after the algorithm's gradient step. By default, do nothing."""
+
+
+def module_of(number: Tensor) -> nn.Module:
+    """Return a module that contains only the buffer ``number``, for :attr:`Auxiliary.followed`."""
+    module = nn.Module()
+    module.register_buffer("number", number)
+    return module
 
 
 def newest_frame(obs: Obs, frames: int) -> Obs:

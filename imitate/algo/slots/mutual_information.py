@@ -28,6 +28,7 @@ from imitate.algo.slots.auxiliary import (
     AuxiliaryContext,
     Batch,
     SharingAuxiliaryConfig,
+    module_of,
     register,
     window_of,
 )
@@ -242,8 +243,10 @@ class MutualInformation(Auxiliary):
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
-        """Update the moments of the later features, if the estimator needs them."""
+        """Update the moments of the later features, or share the moving average, as the estimator needs."""
         config = cast(MutualInformationConfig, self.config)
         if config.estimator == "ml" and not config.given_observation:
             after = {k: x[:, -1] for k, x in window_of(batch, config.steps)["obs"].items()}
             self.estimator.follow(self.features(after, batch.get("goal_obs")).float())
+        elif config.estimator == "dv":
+            self.followed = [module_of(self.estimator.average)]

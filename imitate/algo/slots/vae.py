@@ -21,6 +21,7 @@ from imitate.algo.slots.auxiliary import (
     AuxiliaryContext,
     Batch,
     SharingAuxiliaryConfig,
+    module_of,
     newest_frame,
     register,
 )
@@ -95,3 +96,4 @@ class VAEAuxiliary(Auxiliary):
         if target is not None:
             excess = self.divergence / self.config.latent_dim - target
             self.log_beta += self.config.beta_rate * excess
+            self.followed = [module_of(self.log_beta)]

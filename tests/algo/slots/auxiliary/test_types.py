@@ -147,6 +147,16 @@ def test_predicted_states_depend_on_the_actions_up_to_them():
     assert changed == [False, False, True, True]
 
 
+def test_steps_beyond_its_own_in_a_window_are_not_predicted():
+    auxiliary = made("predictive", steps=2, targets=["reward", "s"], hidden_dim=4)
+    whole = window(0.0, 2.0, 9.0, 900.0, mask=[True] * 3, rewards=[1.5, 1.0, 500.0])
+    whole["actions"] = torch.ones(1, 3, 1)
+    own = {key: value[:, :2] for key, value in whole.items() if key != "obs"}
+    own["obs"] = {"s": whole["obs"]["s"][:, :3]}
+    loss = auxiliary.loss({"window": own})[0].item()
+    assert auxiliary.loss({"window": whole})[0].item() == pytest.approx(loss) and loss < 100
+
+
 # ---- in algorithms -------------------------------------------------------------------------------
 
 ENTRIES = {
@@ -179,6 +189,20 @@ def test_every_weight_of_every_type_learns_and_a_copy_is_the_same(name, kind):
     assert [key for key, x in before.items() if torch.equal(x, after[key])] == []
     state = copy.nets["auxiliary/helper"].state_dict()
     assert all(torch.equal(x, state[key]) for key, x in net.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [*ENTRIES, "dv"])
+def test_what_changes_without_gradients_is_shared_by_processes_that_train_together(kind):
+    more = {"type": "mutual_information", "estimator": "dv"} if kind == "dv" else ENTRIES[kind]
+    entry = {"type": kind, "layer_dims": [4], **more}
+    algo = tiny_algo("sac", obs={"s": 3}, action=2, algo={"auxiliary": {"helper": entry}})
+    net, sent = algo.nets["auxiliary/helper"], []
+    before = {key: x.clone() for key, x in net.state_dict().items()}
+    algo.optimization.share_weights = lambda part: sent.extend(part.buffers())
+    algo.train_on_batch(algo.process_batch_for_training(tiny_batch(algo)), 1)
+    changed = {key for key, x in net.named_buffers() if key in before and not x.equal(before[key])}
+    shared = {key for key, x in net.named_buffers() if any(x is each for each in sent)}
+    assert changed <= shared
 
 
 @pytest.mark.parametrize(
