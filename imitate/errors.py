@@ -50,7 +50,7 @@ class RewardError(EnvError):
 
 
 class FileError(UserError, ValueError):
-    """A small file that cannot be read: it is no text, no JSON, too large, or no regular file."""
+    """A small file that cannot be read: it is not text or not JSON, is too large, or is not a regular file."""
 
 
 class WireError(ValueError):

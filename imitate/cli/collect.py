@@ -352,7 +352,7 @@ def _plan_of_expert(
 def _env_kwargs(
     env: str, expert: ExpertKind, rewards: Rewards, given: str | None
 ) -> dict[str, Any]:
-    """Return the arguments of the environment: the expert's, then those of ``--rewards``, then those given as JSON."""
+    """Return the environment's arguments: the expert's, updated by ``--rewards`` and then by the JSON in ``given``."""
     kwargs = dict(expert.env_kwargs)
     if rewards is Rewards.dense:
         if expert.dense_kwargs is None:
@@ -362,9 +362,12 @@ def _env_kwargs(
 
 
 def _refuse(ctx: typer.Context, is_refused: Callable[[str], bool], otherwise: str) -> None:
-    """Raise UserError if an option for scripted experts was given, whose parameter ``is_refused`` returns True.
+    """Raise UserError if an option was given that applies only to scripted experts.
 
-    ``otherwise`` is the second half of the advice: "leave the option out, or ...".
+    Args:
+        ctx: context of the running command.
+        is_refused: returns True for the parameter name of such an option.
+        otherwise: advice for a user who wants to keep the option.
     """
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
@@ -401,13 +404,13 @@ def _as_text(report: CollectionReport, noun: str) -> str:
     if report.files > 1:
         lines.insert(1, f"  files            {report.files}")
     if report.resumed:
-        lines.insert(1, f"  resumed          {report.resumed} of them were there before")
+        lines.insert(1, f"  resumed          {report.resumed} of them by an earlier command")
     lines += [f"  problem          {problem}" for problem in report.problems]
     lines += [f"  lost             {episode}: {reason}" for episode, reason in report.lost.items()]
     return "\n".join(lines)
 
 
 def _per_minute(report: CollectionReport) -> float:
-    """Return the demonstrations recorded per minute, without those that were in the file when the command resumed."""
+    """Return the demonstrations per minute that this command recorded, without earlier ones in a resumed file."""
     recorded = report.demos - report.resumed
     return 60.0 * recorded / report.seconds if report.seconds else 0.0

@@ -143,7 +143,7 @@ def command(
 
     All data are in OUT/demos.hdf5, with `labelled`, `interventions`, `policy_actions`, `executed_actions` and `round`
     per step. Each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command resumes
-    an interrupted run, also with more --rounds. Exit codes: those of imitate train.
+    an interrupted run, also with more --rounds. Exit codes: as of imitate train.
     """
     from imitate.config import load_config
     from imitate.errors import TrainingError

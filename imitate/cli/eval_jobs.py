@@ -60,9 +60,9 @@ def evaluated(
         left = [number for number in range(len(jobs)) if number not in results]
         played = sum(len(jobs[number].earlier) for number in left)
         if (results or played) and not quiet:
-            episodes = f", and {counted(played, 'episode')} of the others" if played else ""
+            episodes = f", and {counted(played, 'episode')} of unfinished ones" if played else ""
             typer.echo(
-                f"{table_file}: {len(results)} of {len(jobs)} are finished already{episodes}",
+                f"{table_file}: {len(results)} of {counted(len(jobs), 'evaluation')} finished already{episodes}",
                 err=True,
             )
         total = sum(jobs[number].settings.episodes for number in left) - played

@@ -200,7 +200,7 @@ class ActionFile:
         env_args: the file's env_args, with robosuite's default controllers written out.
         mode: 'absolute' if the array 'actions' contains target poses, 'delta' if it contains changes of the pose.
         arms: number of arms, whose actions are concatenated.
-        limits: range of relative actions, with the motion in metres and radians that they command.
+        limits: range of relative actions, and the motions in metres and radians that its ends command.
         base_frame: true if actions are along the axes of the robots' bases, false if they are along the world's axes.
         playable: true if robosuite can execute the actions.
     """

@@ -386,7 +386,7 @@ def _signal(info: Mapping[str, Any], name: str) -> float:
 
 
 class PolicyKind:
-    """Stands in for a scripted expert: its actions are those of a checkpoint's policy, without noise.
+    """Replaces a scripted expert by the policy of a checkpoint, whose actions get no noise.
 
     Args:
         agent: path of the checkpoint.

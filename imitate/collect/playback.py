@@ -75,7 +75,7 @@ def playback(
         by: ``states`` sets the simulator to each recorded state, ``actions`` plays the actions from the first state,
             ``obs-images`` shows the recorded images. None stands for states, or for images if the file was recorded on
             a real robot.
-        env_meta: env_args of the environment, or None for those of the file.
+        env_meta: env_args of the environment, or None for the file's env_args.
         camera: camera of the simulator or of the recorded images; None for agentview or the first one.
         size: height and width of a frame in pixels.
         skip: number of steps from one frame to the next.

@@ -42,7 +42,7 @@ _SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 def replayed(
     source: OpenedDataset, options: Options, report: ConversionReport
 ) -> Iterator[NamedDemo]:
-    """Yield the demos of a source with observations, which the simulator gives in the recorded states.
+    """Yield the demos of a source with the observations that the simulator gives in the recorded states.
 
     ``obs[t]`` belongs to ``states[t]``, and ``next_obs[t]`` to ``states[t + 1]``; at the last step T - 1 the last
     action is executed to reach the following state. A step that leads to success is terminal and has reward 1. The

@@ -135,8 +135,8 @@ class FollowingSteps:
 
     Attributes:
         number: number of steps K.
-        rewards: add the rewards.
-        ends: add the ends.
+        rewards: true to add ``rewards``.
+        ends: true to add ``ends``.
     """
 
     number: int = 1

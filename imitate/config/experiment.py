@@ -177,7 +177,7 @@ with warnings.catch_warnings():
         render_video: bool = Field(True, description="Write videos of the rollouts.")
         keep_all_videos: bool = Field(
             False,
-            description="Keep the videos of every evaluation; if false, only those of saved checkpoints.",
+            description="Keep the videos of every evaluation; if false, only the videos of saved checkpoints.",
         )
         video_skip: PositiveInt = Field(
             5, description="Environment steps between two video frames."

@@ -58,7 +58,7 @@ def action_normalization(low: ArrayLike, high: ArrayLike) -> Literal["min_max"] 
 
     Args:
         low: (A,) lowest action of the demonstrations per dimension.
-        high: (A,) highest action, likewise.
+        high: (A,) highest action of the demonstrations per dimension.
 
     Returns:
         ``min_max`` if some actions are outside of [-1, 1] or all actions are small; else None, for actions as stored.

@@ -45,7 +45,7 @@ class StageConfig(Section):
     )
     env_kwargs: OpenSection = Field(
         OpenSection(),
-        description="Keyword arguments that replace those of the environment in this stage. Free-form.",
+        description="Keyword arguments of the environment that change in this stage. Free-form.",
     )
     until: UntilConfig = Field(
         UntilConfig(), description="Condition for the next stage; the last stage needs none."

@@ -61,7 +61,7 @@ def _data_problems(config: Config) -> list[str]:
     if draws_goals and not config.use_goals:
         problems.append(
             f"observation.modalities.goal: is empty, but {config.algo_name} learns to reach goals: list the "
-            "observations that a goal has, such as those of obs"
+            "observations that make up a goal, such as the keys under obs"
         )
     if config.use_goals and train.goal_mode is None and not draws_goals:
         problems.append(

@@ -252,7 +252,7 @@ def _mended_randomizer(value: Any, config: Config) -> bool:
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "algo.unet.*",
-        "ignored: its U-Net has always 256, 512 and 1024 channels; used here",
+        "ignored: the U-Net always has 256, 512 and 1024 channels; used here",
     ),
     Difference(
         "train.max_grad_norm",
@@ -266,38 +266,38 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "algo.dd*m.prediction_type",
-        "always learns the noise; here this key chooses",
+        "the network always learns the noise; here this key chooses the target",
         lambda value, config: value != "epsilon",
     ),
     Difference(
         "*.learning_rate.epoch_schedule",
-        "its schedules also move during validation; here in training alone",
+        "the schedule also advances during validation; here only in training",
         _rate_moves,
     ),
     Difference(
         "*.learning_rate.warmup_steps",
-        "its schedules also move during validation; here in training alone",
+        "the schedule also advances during validation; here only in training",
         _rate_moves,
     ),
     Difference(
         "*.learning_rate.scheduler_type",
-        "its schedules also move during validation; here in training alone",
+        "the schedule also advances during validation; here only in training",
         lambda value, config: value == "cosine" and config.experiment.validate,
     ),
     Difference(
         "experiment.additional_envs",
-        "only the last one was evaluated; here all are",
+        "only the last environment is evaluated; here all are",
         lambda value, config: bool(value) and len(value) > 1,
     ),
     Difference(
         "experiment.validate",
-        "validation loss of stochastic policies with the small noise of acting, 1e-4; here with the learned noise",
+        "the validation loss of stochastic policies uses the small noise of acting, 1e-4; here the learned noise",
         _set,
     ),
     Difference("experiment.keep_all_videos", "ignored; used here", _set),
     Difference(
         "experiment.rollout.n",
-        "episodes are not seeded there; here they are (experiment.rollout.seed)",
+        "episodes are not seeded; here they are (experiment.rollout.seed)",
     ),
     Difference(
         "train.hdf5_cache_mode",
@@ -306,12 +306,12 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "train.action_config.*.normalization",
-        "validation data are normalized by their own statistics; here by those of the training data",
+        "validation data are normalized by their own statistics; here by the training data's",
         lambda value, config: value in ("min_max", "gaussian") and config.experiment.validate,
     ),
     Difference(
         "train.hdf5_normalize_obs",
-        "standard deviations are raised by 0.001; here not below 0.01. Imported policies keep their own",
+        "0.001 is added to standard deviations; here they are at least 0.01. Imported policies keep robomimic's values",
         _set,
     ),
     Difference(
@@ -326,7 +326,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "algo.transformer.pred_future_acs",
-        "acts on the oldest observation of the window; here on the newest (algo.transformer.causal true: as there)",
+        "acts on the oldest observation of the window; here on the newest, unless algo.transformer.causal is true",
         _set,
     ),
     Difference(
@@ -344,7 +344,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "observation.encoder.*.obs_randomizer_class",
-        "GaussianNoiseRandomizer adds uniform noise in [0, 1), crops never reach the last row and column; mended here",
+        "GaussianNoiseRandomizer adds uniform noise in [0, 1), crops never reach the last row and column; not so here",
         _mended_randomizer,
     ),
     Difference(
@@ -358,7 +358,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "algo.ema.*",
-        "the count of updates is not saved, so that resuming overwrites the average; saved here",
+        "the number of updates is not saved, so a resumed run overwrites the average; saved here",
     ),
 )
 """Keys with another effect in robomimic. Keys of a section with ``enabled`` false are not reported."""

@@ -136,7 +136,7 @@ class SampleWeightConfig(Section):
         "0 for the worst and 1 for the best demo; return_to_go: the same formula with the "
         "discounted sum of the rewards from the step on; key: an array of the file; "
         "interventions: one weight for steps in which a person acted (the array interventions), "
-        "another one for the others; null for equal weights.",
+        "another weight for all other steps; null for equal weights.",
     )
     temperature: PositiveFloat = Field(
         0.2,

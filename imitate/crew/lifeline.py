@@ -65,7 +65,7 @@ class Lifeline:
             end.close()
 
     def _accept(self) -> None:
-        """Accept connections until :meth:`close` is called, including those that wait at that time."""
+        """Accept connections until :meth:`close` is called, and then the connections that still wait."""
         over = False
         with suppress(OSError):
             while True:

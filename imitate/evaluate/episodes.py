@@ -438,7 +438,7 @@ def _batch(
 
 
 def _random_action(env: Any, obs: Mapping[str, Any], dice: np.random.Generator) -> Vector:
-    """Return a uniform random action (A,) of an environment; discrete choices are those that are allowed now."""
+    """Return a uniform random action (A,) of an environment; of discrete choices, one that is allowed now."""
     low, mask = np.asarray(env.action_low), obs.get(ACTION_MASK)
     choices = int(getattr(env, "num_choices", 0))
     allowed = None if mask is None else np.asarray(mask)[None]

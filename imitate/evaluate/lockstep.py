@@ -149,7 +149,7 @@ class _Lockstep:
                 obs = self._next_episodes(venv, over)
 
     def _with_idle_filled(self, obs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Fill the observations of idle environments with those of the first one that plays an episode."""
+        """Replace the observations of idle environments by copies from the first environment that plays an episode."""
         idle = [i for i, slot in enumerate(self.slots) if slot.index < 0]
         if idle:
             live = next(i for i, slot in enumerate(self.slots) if slot.index >= 0)

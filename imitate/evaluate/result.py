@@ -44,7 +44,7 @@ SAME = "settings"
 """Key, in an entry of the table, of everything that the result depends on."""
 _LONGEST_LINE = 2**20
 _MOST_BYTES, _MOST_VALUES = 2**28, 2**24
-"""Largest table of evaluations, of about a million episodes."""
+"""Largest size in bytes of a table of evaluations (about a million episodes), and largest number of values in it."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class EvalResult:
 
     @property
     def not_played(self) -> int:
-        """Number of episodes that failed to play twice; they count as failures and have no return."""
+        """Number of episodes that could not be played in two tries; they count as failures and have no return."""
         return len(self.episodes) - len(self._played)
 
     @property

@@ -66,7 +66,7 @@ class EvalSettings:
             failed. None means 60 in worker processes, and no limit in this process, where a hanging simulator cannot
             be ended.
         late: delay of predictions, during which the environment continues; see :class:`Lateness`.
-        rename: from names of the environment's observations to those of the checkpoint, ``{"agent_pos": "state"}``.
+        rename: maps names of the environment's observations to the checkpoint's names, ``{"agent_pos": "state"}``.
         precision: precision of the policy's large linear layers, see
             :func:`imitate.policy.loading.policy_from_checkpoint`.
         epsilon: probability, in [0, 1], of a uniform random action in place of the policy's; 1 is a random policy.
@@ -122,7 +122,7 @@ class EpisodePlan:
         policy: source of the policy.
         env_meta: env_args of the environment.
         device: device of the policy.
-        settings: settings of the evaluation; the attributes below replace those of the same name.
+        settings: settings of the evaluation; the attributes below replace settings of the same name.
         horizon: longest episode in steps.
         step_timeout_s: longest time of one call of the environment, after which its process is ended; None for no
             limit.

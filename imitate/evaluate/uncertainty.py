@@ -1,4 +1,4 @@
-"""Measurement of how well an uncertainty distinguishes demonstrations like those of the training from others."""
+"""Measurement of how well an uncertainty distinguishes demonstrations like the training's from other demonstrations."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ Series = Sequence[NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Separation:
-    """Measure of how well an uncertainty separates usual demos, like those of the training, from other demos.
+    """Measure of how well an uncertainty separates usual demos (like the training's) from other demos.
 
     Attributes:
         measure: name of the uncertainty.
@@ -88,7 +88,7 @@ def uncertainties(
 
 
 def separation(policy: RolloutPolicy, measure: str, usual: Series, other: Series) -> Separation:
-    """Compare the uncertainties (T,) of usual demos with those of others."""
+    """Compare the uncertainties (T,) of usual demos with the uncertainties of other demos; see :class:`Separation`."""
     above: list[float | None] = [None, None]
     if policy.calibration is not None and measure == "uncertainty":
         threshold = policy.calibration.threshold(0.95)

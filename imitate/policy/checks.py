@@ -69,7 +69,7 @@ def newest_frames(
         lang_key: key of the instruction's embedding, which the policy adds itself and which is never stacked.
 
     Raises:
-        UserError: a key has neither the shape of one step nor that of a stack, or only some keys are stacked.
+        UserError: an observation is neither a single step nor a stack of an allowed length, or only some are stacked.
     """
     stacked = [key for key, value in arrays.items() if value.ndim != len(shapes[key]) + batched]
     if not stacked:

@@ -55,7 +55,7 @@ def policy_from_checkpoint(
         verbose: true to log a description of the loaded policy.
         precision: precision of the large linear layers on a CPU. bf16 makes large networks up to twice as fast and
             changes the third digit of actions; int8 makes them up to three times as fast and changes the second digit.
-        rename: maps observation names of the environment to those of the policy, in addition to the checkpoint's own.
+        rename: maps observation names of the environment to the policy's, in addition to the checkpoint's own mapping.
 
     Returns:
         the policy, ready for ``start_episode()``, and the checkpoint's dict.

@@ -397,7 +397,7 @@ def _pickle(file: Path) -> Found | None:
         return Found(
             "pickle",
             "a pickle of Python objects",
-            "it is not loaded here, since loading could run any program; write what is in it with "
+            "it is not loaded here, since loading could run any program; write its data with "
             "imitate.data.DatasetWriter (docs/own_data.md)",
         )
     if b"vec_normalize" in text:

@@ -13,9 +13,9 @@ from typing import Any
 from tqdm import tqdm
 
 INFO = "info:"
-"""Prefix of a reward source in ``algo.rewards`` that is a number in the environment's ``info``."""
+"""Prefix of reward sources in ``algo.rewards`` that read a number from the environment's ``info``."""
 PART = "reward:"
-"""Prefix of a reward source that is one component of a vector of rewards, followed by the index."""
+"""Prefix of reward sources that read one component of a vector of rewards; the component's index follows it."""
 SIGNALS = "signals/"
 """Prefix of the demo arrays with numbers from the environment's ``info``."""
 SKILL, PREVIOUS_ACTION, DURATION = "skill", "previous_action", "duration"

@@ -173,7 +173,7 @@ def test_explain_says_what_a_key_means_and_what_robomimic_does(tmp_path):
     }
     assert found["train.batch_size"]["meaning"] == "Samples in a batch."
     assert found["train.batch_size"]["robomimic"] == ""
-    assert found["algo.unet.down_dims"]["robomimic"].startswith("ignored: its U-Net has always 256")
+    assert found["algo.unet.down_dims"]["robomimic"].startswith("ignored: the U-Net always has 256")
     assert found["observation.encoder.rgb.core_kwargs.feature_dimension"]["meaning"] != ""
     text = run("explain", str(file), "--differing").stdout
     assert "train.max_grad_norm = 1.0" in text

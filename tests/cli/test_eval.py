@@ -147,7 +147,7 @@ def test_checkpoints_as_the_shell_names_them_and_a_table_that_is_resumed(play):
     play(f"--agent a.pth b.pth {options}")
     before = evaluations("out/table.json")
     again = play(f"--agent a.pth b.pth c.pth {options} --resume --out report.json")
-    assert "2 of 3 are finished already" in again.stderr
+    assert "2 of 3 evaluations finished already" in again.stderr
     after = evaluations("out/table.json")
     assert after[:2] == before and len(after) == 3
     shown = evaluations("report.json")
@@ -169,7 +169,7 @@ def test_a_table_is_resumed_whether_its_mode_was_named_or_not(play):
     saved = json.loads(Path("t.json").read_text())
     assert saved["evaluations"][0]["settings"]["mode"] == "processes"
     for mode in ("auto", "processes"):
-        assert "1 of 1 are finished already" in play(f"{options} {mode} --resume").stderr
+        assert "1 of 1 evaluation finished already" in play(f"{options} {mode} --resume").stderr
     assert "are there already" not in play(f"{options} vector --resume").stderr
     assert len(evaluations("t.json")) == 2
 
@@ -192,7 +192,7 @@ def test_an_interrupted_evaluation_is_resumed_with_its_episodes(play, monkeypatc
     assert "t.json.episodes: exists" in play(f"{line} --table t.json", code=2).stderr
     log.write_text(log.read_text()[:-9])  # a kill in the middle of the third line
     resumed = play(f"{line} --table t.json --resume")
-    assert "0 of 1 are finished already, and 2 episodes of the others" in resumed.stderr
+    assert "0 of 1 evaluation finished already, and 2 episodes of unfinished ones" in resumed.stderr
     assert seen == [0, 1, 2, 2, 3, 4] and not log.exists()
     play(f"{line} --out whole.json")
     (found,), (wanted,) = evaluations(table), evaluations("whole.json")

@@ -152,7 +152,7 @@ def command(
     A person judges without knowing which policy acts; a hidden coin toss
     decides which one is first. After each pair a sequential test says whether
     one of them is better. The same command resumes an interrupted comparison.
-    Limits and stops are those of imitate run. This is not a safety function: keep
+    The limits and stops of imitate run apply. This is not a safety function: keep
     a hand on the emergency stop.
 
     Exit codes: 0 done; 1 the robot was stopped before it moved; 2 invalid input.

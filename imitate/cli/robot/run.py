@@ -280,7 +280,7 @@ def _episode(
             success = solved(loop.robot)
         failure = slow_stop(report.stop_s) or None
     except RobotError as error:
-        # Success stays unknown, because after a failed reset the scene is still that of the previous episode.
+        # Success stays unknown, because after a failed reset the scene is still the previous episode's.
         failure = str(error)
     except UserError:
         # For example, a policy server may refuse a request during the episode. The steps recorded so far are kept.

@@ -1,7 +1,7 @@
 """Messages of connections: msgpack with numpy arrays, as openpi's clients write them.
 
 An array is a map ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [...]}``, a numpy scalar
-``{b"__npgeneric__": True, b"data": number, b"dtype": ...}``. Beyond openpi's, an image may be
+``{b"__npgeneric__": True, b"data": number, b"dtype": ...}``. Unlike in openpi's messages, an image may also be
 ``{b"__jpeg__": bytes, b"shape": [H, W, 3]}``. Nothing here can run code: types are numbers, strings, bytes, lists, maps
 and arrays of the dtypes in ``DTYPES``; sizes are checked before memory is allocated.
 
