@@ -106,7 +106,7 @@ class DQNConfig(ActorCriticConfig):
 
 
 class ChoiceValues(nn.Module):
-    """Network that predicts quantiles of each choice's return; with named rewards, of each of V returns."""
+    """Network that predicts quantiles of each choice's return; with named rewards, of V returns per choice."""
 
     def __init__(
         self, encoder: GroupEncoder, config: DQNCriticConfig, num_choices: int, num_values: int = 0

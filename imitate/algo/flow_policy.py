@@ -137,7 +137,7 @@ TIME_SCALE = 100.0
 
 
 class FlowConfig(Section):
-    """Flow matching."""
+    """Options of flow matching: training times and integration of the flow."""
 
     time_density: TimeDensity = Field(
         "uniform", description="distribution of the times at which the flow is learned"

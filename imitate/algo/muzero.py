@@ -126,7 +126,9 @@ class MuZeroConfig(AlgoSection):
     layer_dims: LayerDims = Field(
         (128,), description="widths of the hidden layers of all networks except the encoder"
     )
-    num_atoms: int = Field(101, ge=2, description="number of atoms of rewards and values")
+    num_atoms: int = Field(
+        101, ge=2, description="number of atoms in distributions of rewards and values"
+    )
     limits: tuple[float, float] = Field(
         (-7.0, 7.0),
         description="lowest and highest atom in symlog units, in which 7 means a value of 1,096",

@@ -44,7 +44,7 @@ from imitate.models.actor import GroupEncoder, Obs
 PLAN = "current_plan"
 """Key of the current plan in the actor's observations (B, K A), in its state (B, K, A) and in stored steps."""
 SAME = 1e-4
-"""A plan counts as continued if the action differs from the plan's by at most this (rounding), normalized."""
+"""A plan counts as continued if the normalized action differs from the plan's by at most this rounding error."""
 SIZES = {"action": 1, "linear": 2, "quadratic": 3}
 """K, the number of vectors of a plan."""
 
@@ -205,7 +205,7 @@ class TAAC(ActorCritic[TAACConfig]):
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of the plan before a step, which is stored with it."""
+        """Shape of the plan before a step, which is stored with the step."""
         return {PLAN: (SIZES[self.config.form], self.ac_dim)}
 
     # ---- windows -------------------------------------------------------------------------------------------------

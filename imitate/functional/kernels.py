@@ -193,7 +193,7 @@ class FastLinear(nn.Linear):
 def with_fast_linears(net: Net) -> Net:
     """Make each ``nn.Linear`` a :class:`FastLinear` if that is faster on this CPU; return the network.
 
-    The layers stay the same objects with another class, so that they keep parameters, hooks (as of
+    The layers stay the same objects with another class, so that they keep parameters, hooks (such as those of
     ``torch.nn.utils.spectral_norm``), and their places in other lists.
     """
     if onednn_is_faster():

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 RIDGE = 1e-4
-"""Added to the diagonal of the kernel before it is inverted."""
+"""Number that is added to the diagonal of the kernel before it is inverted."""
 PENALTY = 10.0
 """Weight of E|f|^2, which bounds the function of ``minmax``."""
 

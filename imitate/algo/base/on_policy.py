@@ -310,7 +310,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return self._values(obs, stored), self._values(end_obs, after)
 
     def _values(self, obs: Obs, memory: RNNState | None = None) -> Tensor:
-        """Return the values (B,) of observations (B, ...), with ``algo.rnn`` given recurrent states (B, L, H)."""
+        """Return the values (B,) of observations (B, ...) and, with ``algo.rnn``, of recurrent states (B, L, H)."""
 
         def values(part: Batch) -> Tensor:
             features = (

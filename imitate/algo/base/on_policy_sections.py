@@ -77,8 +77,8 @@ class OnPolicyConfig(AlgoSection):
     trust_region: float | None = Field(
         None,
         gt=0,
-        description="largest squared distance between the policies before and after an update, per number or choice "
-        "of an action, such as 0.01 (TRAC); null: the distance is not limited",
+        description="largest squared distance between the policies before and after an update, per action dimension or "
+        "choice, such as 0.01 (TRAC); null: the distance is not limited",
     )
     normalize_advantages: bool = Field(
         True,

@@ -140,7 +140,7 @@ def refuse_guided_deltas(preprocess: Preprocess) -> None:
     if step is not None:
         raise UserError(
             f"the policy learned differences between actions ('{step.name}'), so real-time "
-            "chunking cannot guide it by planned actions: choose another join, or train with "
+            "chunking cannot guide it by planned actions: join chunks in another way, or train with "
             "'relative_actions'"
         )
 

@@ -222,7 +222,7 @@ class FrozenPolicy(nn.Module):
     def cut_within(self, state: PolicyState) -> PolicyState:
         """Discard the planned actions in both states: the outer algorithm's and the frozen policy's.
 
-        ``state`` contains them under ``policy`` and, in that, ``base``.
+        They are ``state["policy"]`` and ``state["policy"]["base"]``.
         """
         policy = state["policy"]
         return {**state, "policy": {**policy, "base": self.cut_plan(policy["base"])}}
