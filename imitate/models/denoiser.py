@@ -102,7 +102,7 @@ class AtSteps:
         denoise: maps a noisy chunk and the conditions of a step to the prediction.
 
     Attributes:
-        conditions, denoise: the arguments of these names.
+        conditions, denoise: the arguments with these names.
     """
 
     def __init__(

@@ -149,7 +149,7 @@ def slot_losses(
     made: tuple[Tensor, Tensor],
     sigmas: tuple[float, float],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the negative log-likelihood, the divergence of the slots and that of the masks, (B,) each.
+    """Return the negative log-likelihood and the KL divergences of the slots and of the masks, (B,) each.
 
     Args:
         x: images (B, C, H, W).

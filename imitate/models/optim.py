@@ -1,6 +1,6 @@
 """Optimizers, learning-rate schedules, computation of gradients, and the moving average of weights.
 
-The warm-up of the moving average is that of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): the average follows
+The warm-up of the moving average is as in Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): the average follows
 the weights quickly at first and more and more slowly later.
 """
 
@@ -111,7 +111,7 @@ class _ContiguousViews(torch.optim.Optimizer):
     step.hooked = True  # type: ignore[attr-defined]
 
     def _step_hooks(self) -> tuple[dict[int, Any], ...]:
-        """Return the hooks around a step: this optimizer's, then those of all optimizers."""
+        """Return the hooks around a step: this optimizer's, then the global hooks for all optimizers."""
         own = (self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks)
         return (
             *own,
@@ -166,7 +166,7 @@ class _ContiguousViews(torch.optim.Optimizer):
         """Load a state of the optimizer, as torch's optimizers do, but check shapes and values first.
 
         Raises:
-            ValueError: the shape of a moment differs from that of its weight, so that the kernel would write beyond it,
+            ValueError: the shape of a moment differs from its weight's shape, so that the kernel would write beyond it,
                 or a setting is not finite.
         """
         groups = state_dict["param_groups"]

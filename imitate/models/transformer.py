@@ -216,9 +216,8 @@ class GPTBackbone(nn.Module):
         """Raise ConfigError if a sequence is longer than ``context_length`` and positions are not rotary."""
         if self.rotation is None and num_steps > self.context_length:
             raise ConfigError(
-                f"transformer: a window of {counted(num_steps, 'step')}, longer than context_length "
-                f"{self.context_length}; "
-                f"raise it, shorten the windows, or use rotary positions"
+                f"transformer: a window of {counted(num_steps, 'step')} is longer than context_length "
+                f"{self.context_length}; raise context_length, shorten the windows, or use rotary positions"
             )
 
     def _mask(self, num_steps: int, pad_mask: Tensor | None, device: torch.device) -> Tensor | None:

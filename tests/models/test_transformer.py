@@ -225,7 +225,7 @@ def test_initialization_is_gpts():
         (lambda: make("rotatory"), "did you mean 'rotary'"),
         (lambda: make(activation="gegl"), "did you mean 'geglu'"),
         (lambda: make(num_heads=3), "3 heads do not divide 16"),
-        (lambda: make()(window(7)), "window of 7 steps, longer than context_length 6"),
+        (lambda: make()(window(7)), "window of 7 steps is longer than context_length 6"),
         (lambda: make().initial_cache(1), "a cache needs rotary positions"),
         (lambda: attention.head_dim(10, 4), "4 heads do not divide 10"),
         (lambda: rotary_table(3, 5), "5 features per head; expected an even number"),

@@ -96,8 +96,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     Low-dimensional keys are views of one tensor (B, T, D).
 
-    If a file has no ``next_obs``, the observation of the next step is used, and for the last step its own observation.
-    This has no effect at a terminal, where TD targets do not bootstrap, and is an approximation at a timeout.
+    If a file has no ``next_obs``, the observation of the next step is used, and for the last step the last observation
+    again. This has no effect at a terminal, where TD targets do not bootstrap, and is an approximation at a timeout.
 
     Args:
         hdf5_path: the file, or several :class:`DataSource` with equal keys, which then form one dataset.

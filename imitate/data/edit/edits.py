@@ -112,7 +112,7 @@ def split(
 
     Args:
         source: the file.
-        target: a copy, or the file itself, of which only the masks are changed.
+        target: a new copy, or the file itself; only masks are changed.
         ratio: fraction of validation demos, in (0, 1); each mask gets at least one demo.
         seed: seed of the random split.
         filter_key: mask of the demos to split; None for all demos.
@@ -160,7 +160,7 @@ def add_filter_key(
 
     Args:
         source: the file.
-        target: a copy, or the file itself, of which only the masks are changed.
+        target: a new copy, or the file itself; only masks are changed.
         name: name of the mask.
         selection: conditions for the demos.
         overwrite: true to replace an existing mask with this name.

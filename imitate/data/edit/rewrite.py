@@ -185,7 +185,7 @@ def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: FileChange
     """Copy one demo into the group ``data`` under ``name``.
 
     Returns:
-        number of its steps.
+        number of steps of the demo.
     """
     if not isinstance(demo, h5py.Group):
         raise ValueError("the demo is an array, but must be a group of arrays")
@@ -276,7 +276,7 @@ def _copy_frames(
     chosen: NDArray[np.int64],
     change: Callable[[Values], Values] | None,
 ) -> None:
-    """Copy compressed frames as new JPEGs, because they are changed, or are a part of a video."""
+    """Decode compressed frames and encode them again as PNGs or JPEGs, for changed frames or parts of a video."""
     frame, reader = storage_of(old).frame, FrameReader(old)
     encoding = "png" if reader.encoding == "png" else "jpeg"
     new = into.create_dataset(name, (len(chosen),), dtype=h5py.vlen_dtype(np.uint8))

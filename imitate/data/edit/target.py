@@ -1,4 +1,4 @@
-"""Target of a tool: a new file that is written atomically, or the old file, of which a backup is kept."""
+"""Target of a tool: a new file that is written atomically, or the old file, which is replaced and kept as a backup."""
 
 import os
 import platform

@@ -284,7 +284,7 @@ def _move_aside(journal: Path, why: str) -> None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[JournaledFile]:
-    """Open a finished file for a small change in place; the changes become valid atomically at the end of the body.
+    """Open a finished file for a small change in place; the changes take effect atomically at the end of the body.
 
     Raises:
         DatasetError: another process has opened the file, or the file cannot be written.

@@ -489,7 +489,7 @@ def finish_partial(path: str | Path) -> int:
         path: the intended file, with or without ``.partial``.
 
     Returns:
-        the number of its episodes.
+        number of episodes in the file.
 
     Raises:
         DatasetError: there is no partial file, it is still being written, it has no episode, or ``path`` exists.

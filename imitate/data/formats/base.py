@@ -230,7 +230,7 @@ def clock_of(options: Options, env_id: str | None) -> int | None:
 
 
 def same_length(lengths: Mapping[str, int], where: str) -> int:
-    """Return the number of rows, which all arrays share.
+    """Return the number of rows, which must be the same for all arrays.
 
     Raises:
         DatasetError: the numbers differ.

@@ -148,7 +148,11 @@ class Tables:
         return {int(row["task_index"]): str(row["task"]) for row in _json_lines(lines)}
 
     def task(self, index: NDArray[Any] | None, episode: int) -> str | None:
-        """Return the only task of an episode, or None if it has none."""
+        """Return the only task of an episode, or None if it has none.
+
+        Raises:
+            DatasetError: the task changes within the episode, or its index is unknown.
+        """
         if index is None or not self._tasks:
             return None
         numbers = np.ravel(index)

@@ -38,7 +38,7 @@ _NAMES = {
     "ee_pos": "robot0_eef_pos",
 }
 _UPRIGHT, _LOWEST_FIRST = "opencv", "opengl"  # values of macros_image_convention
-_JOINTS = slice(1, 8)  # columns of a state: time, then positions, first those of the arm
+_JOINTS = slice(1, 8)  # columns of a state with the arm's joint positions; column 0 is the time
 
 
 def _recognises(path: Path) -> bool:

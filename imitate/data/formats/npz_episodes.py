@@ -1,7 +1,7 @@
 """A folder with one ``.npz`` for each episode, as many scripts write them: ``ep_000.npz``, ``ep_001.npz`` ...
 
     actions                          (T, A) or (T,); also action, acts, act
-    obs, observations, observation   (T, ...), or T + 1 rows, of which the last is the last next observation
+    obs, observations, observation   (T, ...), or T + 1 rows; the last row is only a next observation
     rewards                          (T,); also reward, rews; may be missing
     terminals, timeouts              (T,); also terminal, dones, done, truncated; may be missing
     next_obs, next_observations      (T, ...) of the only observation; may be missing

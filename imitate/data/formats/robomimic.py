@@ -102,7 +102,7 @@ def open_source(
 
 
 def env_meta_of(text: Any, path: Path, report: ConversionReport) -> dict[str, Any]:
-    """Return the environment's description in the form that readers need; if it is missing, that of an unknown robot.
+    """Return the environment's description as readers need it, or if it is missing, the one of an unknown robot.
 
     Raises:
         DatasetError: the description is not valid JSON.

@@ -170,7 +170,7 @@ def plain_episode(
     attrs: Mapping[str, Any],
     report: ConversionReport,
 ) -> Episode:
-    """Return an episode of a dataset that has no rewards and terminals."""
+    """Return an episode without rewards and terminals, which times out at its last step."""
     length = len(actions)
     report.synthesised["rewards"] = "0: the dataset has none"
     report.synthesised["timeouts"] = (

@@ -79,7 +79,7 @@ class DataFiles:
 
         Args:
             path: path of the dataset.
-            given: the instruction of all demos that the configuration gives, or None.
+            given: instruction that the configuration gives to all demos, or None.
         """
         if given is not None and given.strip():
             return {given.strip()}

@@ -285,7 +285,7 @@ class Rotation6d(PreprocessStep):
         raise AssertionError("beyond the action")
 
     def place_before(self, dim: int) -> int:
-        """Return the index, before this step, of a number of the action whose index after it is ``dim``."""
+        """Convert the index ``dim`` of a number of the action after this step to its index before the step."""
         return dim if dim < self._dims[0] + _SIZE else dim - _SIZE + self._form.size
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:

@@ -130,7 +130,7 @@ class PreprocessStep(nn.Module):
         return actions
 
     def measured_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """Convert a chunk ``(B, K, A)`` to the values that networks learn, of which statistics are computed."""
+        """Convert a chunk ``(B, K, A)`` to values that networks learn, for computing their statistics."""
         return self.forward_actions(actions, reference)
 
     def to_targets(self, actions: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class PreprocessStep(nn.Module):
         return targets
 
     def place_before(self, dim: int) -> int:
-        """Return the index, before this step, of an unchanged number of the action whose index after it is ``dim``."""
+        """Convert the index ``dim`` of an unchanged number of the action after this step to its index before it."""
         return dim
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:

@@ -145,7 +145,7 @@ class Jumps:
         self._usual: list[tuple[str, Array]] = []
 
     def see(self, piece: DemoSteps) -> None:
-        """Record the size of a large step, and the largest steps."""
+        """Record the 95 % quantile of the step sizes, and the largest steps."""
         positions = _positions(piece)
         if positions is None or len(positions) < 5 or not np.isfinite(positions).all():
             return

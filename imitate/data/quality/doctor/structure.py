@@ -256,7 +256,7 @@ def _fails(layout: FileLayout, demo: str) -> bool:
 
 
 def _look_at(layout: FileLayout, demos: list[str], kind: str) -> str:
-    """Return commands that show some of the demos, and the names of the others.
+    """Return two commands as advice: one shows some of the demos, one makes a filter key of all others.
 
     A person has to decide whether these demos are wrong.
     """
