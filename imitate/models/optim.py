@@ -441,7 +441,7 @@ class EMA:
         self.module = copy.deepcopy(source).requires_grad_(False).eval()
         for part in self.module.modules():
             if isinstance(part, nn.RNNBase):
-                # the weights of the copy are not in one block of memory, into which cuDNN would copy them in each call
+                # the copied weights are not in one block of memory; cuDNN would move them into one in each call
                 part.flatten_parameters()
 
     def decay_at(self, update: int) -> float:

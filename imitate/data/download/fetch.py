@@ -70,7 +70,7 @@ def hold(path: Path) -> bool:
         with suppress(OSError):
             os.utime(path)
         with lock:
-            _held[path] = os.dup(lock.fileno()), 1  # this process already has the lock
+            _held[path] = os.dup(lock.fileno()), 1  # the duplicate keeps the lock
         return True
 
 
@@ -97,7 +97,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = locked(_lock_of(path.parent.name))
-        path.parent.mkdir(exist_ok=True)  # another process removed the folder before the lock
+        path.parent.mkdir(exist_ok=True)  # may have been removed before the lock
     except OSError as error:
         raise DatasetError(
             f"{path.parent}: cannot be written ({error.strerror}): {ELSEWHERE}"

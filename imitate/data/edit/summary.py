@@ -179,7 +179,7 @@ def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
     parts: list[tuple[int, KeyStats]] = []
     if first is not None:
         bulk = statistics_of(chain([first], chunks))
-        parts.append((rows, bulk))  # all values are counted when this is called
+        parts.append((rows, bulk))  # now all chunks are read, so `rows` is complete
     left = np.concatenate(rest)
     if len(left):
         parts.append((len(left), statistics_of([left])))

@@ -101,7 +101,7 @@ def _is_alive(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # another user's file
+        pass  # the process belongs to another user
     return True
 
 

@@ -41,7 +41,7 @@ class Extents:
         self.file = file
         self._known: dict[str, dict[str, Extent]] = {}
         self._raw = file.hdf5_path.open("rb", buffering=0)
-        # if the file begins with a user block, HDF5 returns wrong locations for arrays that have none
+        # if the file begins with a user block, HDF5 returns locations even for arrays that have no location
         self._begins_with_hdf5 = self._raw.read(8) == b"\x89HDF\r\n\x1a\n"
 
     def __enter__(self) -> Self:

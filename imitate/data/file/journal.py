@@ -170,7 +170,7 @@ class JournaledFile:
             return
         if roll_back:
             records = list(_records(self._journal))
-            if len(records) >= 2:  # an incomplete header: the disk was full before any change
+            if len(records) >= 2:  # else the disk was full before any change
                 _put_back(self._journal, records, self._file)
             self._file.truncate(self._committed)
         os.fsync(self._file.fileno())

@@ -17,8 +17,8 @@ _POSITION = re.compile(
 )
 _NOT_ROBOT = re.compile(r"gripper|object|quat")
 
-_QUIET_ACTION = 0.01  # fraction of the demo's largest action
-_QUIET_MOTION = 0.02  # fraction of the demo's usual motion
+_QUIET_ACTION = 0.01  # largest idle action, as a fraction of the demo's largest action
+_QUIET_MOTION = 0.02  # largest idle motion, as a fraction of the demo's usual motion
 _IDLE_STEPS = 10
 _KEPT_STEPS = 5  # number of idle steps that are kept, so that cutting creates no jump
 _IDLE_SHARE = 0.1
