@@ -153,7 +153,7 @@ class MuZeroConfig(AlgoSection):
         """Return a message for each combination of settings that cannot be trained."""
         train = config.train
         found = {
-            f"algo.latent_dim is {self.latent_dim}, but algo.simplex_dim is {self.simplex_dim}: set it to a multiple": (
+            f"algo.latent_dim is {self.latent_dim}: set it to a multiple of algo.simplex_dim {self.simplex_dim}": (
                 self.latent_dim % self.simplex_dim > 0
             ),
             f"train.gradient_accumulation is {train.gradient_accumulation}, but target networks move after every "
@@ -161,10 +161,10 @@ class MuZeroConfig(AlgoSection):
             "train.precision is 'bf16', too coarse for values: set it to 'fp32'": (
                 train.precision == "bf16"
             ),
-            "train.online.hindsight.enabled is true, but the goals of a window would differ: set it to false": (
+            "train.online.hindsight.enabled is true, but all steps of a window need one goal: set it to false": (
                 train.online.hindsight.enabled
             ),
-            "train.online.wrappers repeated: the steps of a window have equal durations: leave it out": (
+            "train.online.wrappers contains 'repeated', but steps of a window have equal durations: leave it out": (
                 train.online.repeats
             ),
         }

@@ -81,7 +81,7 @@ class TAACConfig(SoftActorCriticConfig):
         """Return a message for each combination of settings that cannot be trained."""
         train = config.train
         found = {
-            f"train.seq_length is {train.seq_length}, but windows of one step keep no plan: set it to 8": (
+            f"train.seq_length is {train.seq_length}, but a plan cannot continue within one step: set it to 8": (
                 train.seq_length < 2
             ),
             f"train.frame_stack is {train.frame_stack}, but windows have single observations: set it to 1": (
@@ -95,7 +95,7 @@ class TAACConfig(SoftActorCriticConfig):
             "algo.auxiliary learns from single steps, taac from windows: leave it out": bool(
                 self.auxiliary
             ),
-            "train.online.hindsight.enabled is true, but the goals of a window would differ: set it to false": (
+            "train.online.hindsight.enabled is true, but all steps of a window need one goal: set it to false": (
                 train.online.hindsight.enabled
             ),
             "algo.networks.actor would not see the plan: name an encoder instead": (

@@ -199,17 +199,17 @@ class TDMPC2Config(AlgoSection):
             "train.precision is 'bf16', too coarse for values: set it to 'fp32'": (
                 train.precision == "bf16"
             ),
-            "train.online.hindsight.enabled is true, but the goals of a window would differ: set it to false": (
+            "train.online.hindsight.enabled is true, but all steps of a window need one goal: set it to false": (
                 online.hindsight.enabled
             ),
-            "train.online.wrappers repeated: the steps of a window have equal durations: leave it out": (
+            "train.online.wrappers contains 'repeated', but steps of a window have equal durations: leave it out": (
                 online.repeats
             ),
             f"algo.policy_plans is {self.policy_plans}, but the planner has {population} candidates: lower it": (
                 population is not None and self.policy_plans >= population
             ),
             **{
-                f"algo.near.{name} is {share:g}, but algo.policy_plans is 0: set it to 24": (
+                f"algo.near.{name} is {share:g}, but algo.policy_plans is 0: set policy_plans to 24": (
                     share > 0 and not self.policy_plans
                 )
                 for name, share in (

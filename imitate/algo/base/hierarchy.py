@@ -119,7 +119,7 @@ class HierarchyConfig(AlgoSection):
         ]
         if self.auxiliary:
             problems.append(
-                f"algo.auxiliary: the networks belong to the parts: move it to {' or '.join(self.parts)}"
+                f"algo.auxiliary: a hierarchy has networks only in its parts: move it to {' or '.join(self.parts)}"
             )
         return problems
 

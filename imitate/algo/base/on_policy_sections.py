@@ -102,8 +102,8 @@ class OnPolicyConfig(AlgoSection):
         problems += extrinsic_problems(self)
         if online.repeats:
             problems.append(
-                f"train.online.wrappers repeated: the advantages of {config.algo_name} have one discount per step: "
-                "choose sac"
+                f"train.online.wrappers contains 'repeated', but advantages of {config.algo_name} have one discount "
+                "per step: choose sac"
             )
         if not self.supports_rules and (self.trust_region or self.entropy.rule != "fixed"):
             problems.append(

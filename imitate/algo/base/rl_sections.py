@@ -266,14 +266,16 @@ class ActorCriticConfig(AlgoSection):
             f"algo.n_step is {self.n_step}: set it to 1": self.n_step > 1,
             "algo.dynamics predicts single steps: set it to null": self.get("dynamics", None)
             is not None,
-            "algo.rnn.enabled: all steps of a sequence have the same discount: set it to false": (
+            "with algo.rnn.enabled all steps of a sequence have the same discount: set it to false": (
                 (memory := self._memory()) is not None and memory.enabled
             ),
             f"observation.modalities lacks {DURATION}: list it in obs.low_dim": DURATION
             not in config.all_obs_keys,
         }
         return [
-            f"train.online.wrappers repeated: {words}" for words, holds in found.items() if holds
+            f"train.online.wrappers contains 'repeated', but {words}"
+            for words, holds in found.items()
+            if holds
         ]
 
     def following(self, config: BaseConfig) -> FollowingSteps | None:

@@ -141,7 +141,7 @@ class ReplayedMemoryConfig(MemoryConfig):
             )
         if config.algo["infinite_horizon"]:
             problems.append(
-                "algo.infinite_horizon is true, which a memory cannot learn from demonstrations: set it to false"
+                "algo.infinite_horizon is true, which offline training with algo.rnn does not support: set it to false"
             )
         return problems
 

@@ -280,15 +280,15 @@ def refusals(config: Any, whole: BaseConfig) -> list[str]:
             bounds_of
         )
         and not online.enabled,
-        "hindsight computes one reward: set train.online.hindsight.enabled to false": online.hindsight.enabled,
-        "train.reward transforms one reward: leave it out, and set weights": transformed
+        "hindsight computes a single reward: set train.online.hindsight.enabled to false": online.hindsight.enabled,
+        "train.reward transforms a single reward: leave it out, and set weights": transformed
         and (replays or has_values),
-        "a repeated action sums one reward: leave 'repeated' out of train.online.wrappers": bool(
+        "a repeated action sums a single reward: leave 'repeated' out of train.online.wrappers": bool(
             online.repeats
         ),
-        "a learned model predicts one reward: leave algo.dynamics out": has_values
+        "a learned model predicts a single reward: leave algo.dynamics out": has_values
         and config.get("dynamics", None) is not None,
-        "algo.critic.value_bounds bounds one value: set it to null": has_values
+        "algo.critic.value_bounds bounds a single value: set it to null": has_values
         and bounds is not None,
         f"{whole.algo_name} learns one value of all rewards: leave out discounts of single rewards": not has_values
         and own_discount,

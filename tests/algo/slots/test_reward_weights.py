@@ -165,8 +165,8 @@ def test_what_the_environment_does_not_report_is_refused():
     ("name", "changes", "words"),
     [
         ("iql", {}, "train in an environment"),
-        ("sac", {"reward": {"scale": 2.0}}, "train.reward transforms one reward"),
-        ("sac", {"online": {"wrappers": [{"type": "repeated", "num": 2}]}}, "sums one reward"),
+        ("sac", {"reward": {"scale": 2.0}}, "train.reward transforms a single reward"),
+        ("sac", {"online": {"wrappers": [{"type": "repeated", "num": 2}]}}, "sums a single reward"),
     ],
 )
 def test_what_does_not_fit_is_refused(name, changes, words):
