@@ -152,7 +152,7 @@ REFUSED = [
     ("tdmpc2", "algo.policy_plans=0 algo.near.evaluation=1", "near.evaluation is 1"),
     ("tdmpc2", "algo.weights.cloning=10", "there are no demonstrations"),
     ("tdmpc2", 'algo.task="lang_emb"', "lang_emb', which is not an observation"),
-    ("tdmpc2", "train.online.hindsight.enabled=true", "goals of a window"),
+    ("tdmpc2", "train.online.hindsight.enabled=true", "need one goal"),
     ("tdmpc2", "train.gradient_accumulation=2", "enlarge train.batch_size"),
     ("tdmpc2", "train.precision=bf16", "too coarse"),
     ("tqc", "algo.critic.num_dropped=25", "num_dropped is 25, which leaves none of the 25"),

@@ -267,7 +267,7 @@ def test_where_changes_cost_it_finds_the_right_plan_and_keeps_it(form):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("train.seq_length=1", "windows of one step"),
+        ("train.seq_length=1", "cannot continue within one step"),
         ("algo.n_step=3", "the policy decides"),
         ("train.frame_stack=2", "single observations"),
         ('algo.auxiliary={"novelty": {"type": "rnd"}}', "taac from windows"),
