@@ -168,7 +168,7 @@ def test_rollouts_of_ppo_are_rewarded_too():
     [
         ("sac", {"algo.auxiliary.novelty.type": "rmd"}, "no type 'rmd'; did you mean 'rnd'"),
         ("sac", {"algo.auxiliary.novelty.rewards": 1.0}, "rewards"),
-        ("sac", {"algo.n_step": 3}, "algo.n_step is 3, but rewards of algo.auxiliary"),
+        ("sac", {"algo.n_step": 3}, "algo.n_step is 3, but algo.auxiliary gives rewards"),
         ("ppo", {"algo.rnn.enabled": True, "train.seq_length": 4}, "minibatches of sequences"),
     ],
 )
