@@ -132,5 +132,5 @@ def _lines(report: Diagnosis) -> list[str]:
 
 
 def _below(cause: Cause) -> float:
-    """Return a score rounded down, so that 0.996 is not shown as 1.00, from which a cause would be named."""
+    """Return a score rounded down, so that 0.996 is not shown as 1.00, the lowest score of a named cause."""
     return int(cause.score * 100) / 100

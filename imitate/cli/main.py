@@ -415,7 +415,10 @@ def _told(error: Exception) -> int | None:
         typer.echo(f"error: {printable(str(error))}", err=True)
         return FAILED
     if str(error).startswith(_CIRCLE):  # the message is pathlib's
-        typer.echo(f"error: {printable(str(error))}: links lead in a circle", err=True)
+        typer.echo(
+            f"error: {printable(str(error))}: symbolic links in this path lead back to each other",
+            err=True,
+        )
         return USER_ERROR
     if isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY):
         details = (str(error).splitlines() or [type(error).__name__])[0]

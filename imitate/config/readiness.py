@@ -27,7 +27,7 @@ def trainable_template(config: Config) -> tuple[Config, list[str]]:
         reason = "is true, but train.hdf5_validation_filter_key names no demos"
         changes["experiment.validate"] = (False, reason)
     if config.experiment.rollout.enabled and not config.algo.acts:
-        reason = f"is true, but what {config.algo_name} learns does not act"
+        reason = f"is true, but {config.algo_name} learns no policy that acts"
         changes["experiment.rollout.enabled"] = (False, reason)
     lines = [
         f"{key}: {reason}; here it is {str(value).lower()}"
@@ -107,7 +107,7 @@ def _measurement_problems(config: Config) -> list[str]:
     problems = []
     if experiment.rollout.enabled and not config.algo.acts:
         problems.append(
-            f"experiment.rollout.enabled: is true, but what {config.algo_name} learns does not act: set it to false"
+            f"experiment.rollout.enabled: is true, but {config.algo_name} learns no policy that acts: set it to false"
         )
     if experiment.save.on_best_validation and not experiment.validate:
         problems.append(

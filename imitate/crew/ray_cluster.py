@@ -208,7 +208,9 @@ def _opened(address: str | None, stack: ExitStack) -> Cluster:
     else:
         _refuse_open(address)
         words = f"the Ray cluster at {address} cannot be used"
-        with _joining(f"{words} (its token belongs into RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"):
+        with _joining(
+            f"{words} (put its token into the file RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token)"
+        ):
             ray.init(address=address, logging_level="ERROR")
     stack.callback(ray.shutdown)
     return Cluster(ray, ray.util.get_node_ip_address())

@@ -1,6 +1,6 @@
 """The only functions by which control loops, watchdogs, devices and heartbeats read the clock, sleep and wait.
 
-Tests replace them by a clock that advances only while all threads wait.
+Tests replace them with a clock that advances only while all threads wait.
 """
 
 import queue

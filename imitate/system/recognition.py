@@ -328,7 +328,7 @@ def _safetensors(file: Path) -> Found | None:
         return None
     found = _policy_of(_json(file.with_name("config.json")))
     if found is not None:
-        return Found(found.kind, f"the file of weights of {found.what}", found.advice)
+        return Found(found.kind, f"the weights of {found.what}", found.advice)
     return Found(
         "safetensors",
         "a file of weights (safetensors)",

@@ -453,7 +453,7 @@ def auroc(
     positives: Sequence[NDArray[np.float64]],
     confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate the area under the receiver operating characteristic: P(positive > negative), ties counted by half.
+    """Estimate the area under the receiver operating characteristic: P(positive > negative); a tie counts as half.
 
     Args:
         negatives: scores (T,) of each group of negatives; the scores of a group, such as an episode, are not

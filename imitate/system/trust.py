@@ -320,7 +320,7 @@ def refuse(env_name: str, missing: list[Named]) -> None:
 
 
 def _shown(name: str) -> str:
-    """Return a name in a form for a message, escaped and in one line."""
+    """Return a name as messages show it: line breaks escaped, and cut off if it is long."""
     name = name.replace("\n", "\\n").replace("\r", "\\r")
     return name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
 

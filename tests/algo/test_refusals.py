@@ -86,7 +86,7 @@ REFUSED = [
     (*("flow_policy", f"{FRAME}=3 {HORIZON}=3 algo.prefix.max_delay=14"), "set it to 13 or less"),
     ("gail", "train.frame_stack=2", r"frame_stack is 2.*gail sees single observations"),
     ("gl", "observation.modalities.subgoal.low_dim=[]", r"observation\.modalities\.subgoal"),
-    ("gl", "experiment.rollout.enabled=true", r"rollout\.enabled.*gl learns does not act"),
+    ("gl", "experiment.rollout.enabled=true", r"rollout\.enabled.*gl learns no policy that acts"),
     ("hbc", f"{LATENT} algo.planner.vae.enabled=false", "vae.enabled"),
     ("hbc", f'{ACTOR}.goal.low_dim=["s"]', r"actor\.modalities\.goal.*leave the list empty"),
     ("hbc", "observation.planner.modalities.subgoal.low_dim=[]", "lists nothing to predict"),

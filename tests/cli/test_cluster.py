@@ -65,7 +65,7 @@ def test_another_token_is_refused(run, ray_nodes):
     assert wrong.returncode == 2
     assert (
         wrong.stderr.count("\n") == 1
-        and "its token belongs into RAY_AUTH_TOKEN_PATH" in wrong.stderr
+        and "put its token into the file RAY_AUTH_TOKEN_PATH names" in wrong.stderr
     )
 
 

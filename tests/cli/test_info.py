@@ -79,7 +79,7 @@ def test_names_of_numbers_and_values_of_a_whole_demo(dataset, tmp_path):
         for demo in file["data"].values():
             demo["initial_state/pose"] = np.zeros((1, 7))
     text = info(dataset).stdout
-    assert_lines(text, "\n6 (g) ", "initial_state/pose  7, one value a demo  float64  3\n")
+    assert_lines(text, "\n6 (g) ", "initial_state/pose  7, one value per demo  float64  3\n")
     page = tmp_path / "page.html"
     call("dataset report", dataset, "--out", page)
     assert_lines(page.read_text(), "dimension 6 (g)", "<td>5 (f)")

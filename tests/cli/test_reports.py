@@ -155,10 +155,10 @@ environment    arm (real robot)
 control rate   50 Hz
 filter keys    train (2)
 
-key         one step                  type     demos
-label       number, one value a demo  int64    3
-obs/s       2 x 3                     float32  3
-next_obs/t  2                         float32  3
+key         one step                    type     demos
+label       number, one value per demo  int64    3
+obs/s       2 x 3                       float32  3
+next_obs/t  2                           float32  3
 next_obs/...   as obs/...
 
 action  lowest  highest

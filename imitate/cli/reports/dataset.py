@@ -141,7 +141,7 @@ def lay_out(report: Report) -> Iterator[str]:
 
 
 def _size(entry: Report) -> str:
-    return shape_words(entry["shape"]) + (", one value a demo" if "once" in entry else "")
+    return shape_words(entry["shape"]) + (", one value per demo" if "once" in entry else "")
 
 
 def _repeats_obs(entry: Report, entries: Sequence[Report]) -> bool:
