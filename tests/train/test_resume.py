@@ -36,7 +36,12 @@ ALGO = {
         "optim_params": {
             "policy": {"learning_rate": {"scheduler_type": "cosine", "warmup_steps": 10}}
         },
+        "auxiliary": {
+            "shared": {"type": "inverse", "encoder": "policy"},
+            "latent": {"type": "vae", "target_kld_per_dim": 1.0},
+        },
     },
+    "bc_ensemble": {"particles": {"rule": "minmax"}},
     "cql": {"actor": {"bc_start_steps": 75}},  # a warm start that ends on the way
     "hbc": {"actor_use_random_subgoals": True, "actor": {"ema": {"enabled": True}}},
 }
@@ -56,7 +61,11 @@ ROLLOUT = {
     **{"ppo_bc": ("bc", False), "reinflow": ("flow_policy", False)},
 }
 """With their own last steps, in the same way."""
+BOUNDED = {"task": {}, "upright": {"weight": 0.0, "at_least": 1.0}}  # the bound is never kept
+NOVELTY = {"novelty": {"type": "rnd", "reward": 0.1}}
 ALGO_ONLINE = {
+    "sac": {"rewards": BOUNDED, "auxiliary": {**NOVELTY, "curiosity": {"type": "icm"}}},
+    "ppo": {"rewards": BOUNDED, "auxiliary": NOVELTY},
     "mbrl": {"planner": {"horizon": 3, "population": 8, "elites": 2, "iterations": 2}},
     "merlin": {"rollout_epochs": 1},
     "muzero": {"search": {"simulations": 4}},

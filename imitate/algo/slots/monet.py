@@ -5,6 +5,8 @@ Burgess et al., "MONet: Unsupervised Scene Decomposition and Representation", 20
 and the loss:
 
     loss    (-log likelihood + beta KL + gamma KL of masks) / number of values in an image   -> MONetAuxiliary.loss
+
+Departure: the division, so that the weight of the loss does not depend on the size of the images.
 """
 
 import torch

@@ -8,6 +8,9 @@ Kingma, Welling, "Auto-Encoding Variational Bayes", ICLR 2014 (arXiv:1312.6114),
 
 The automatic beta keeps the divergence per dimension near a target (as in the library ALF, ``target_kld_per_dim``):
 beta grows while the divergence is above the target.
+
+Departure: errors are means over the values of an observation instead of sums, so that beta does not depend on their
+number.
 """
 
 import math

@@ -8,6 +8,9 @@ previous layer) and decoders d_k:
     codes   moving averages of the vectors assigned to them, appendix A.1 of the paper       -> models.vq.ResidualVQ
 
 The straight-through estimate z + sg(p - z) gives the encoder the gradient of the decoder's input.
+
+Departures: several layers of codes; errors are means over the values of an observation instead of sums, so that
+``commitment_weight`` does not depend on their number.
 """
 
 import torch
