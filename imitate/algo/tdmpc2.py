@@ -101,10 +101,7 @@ class NearConfig(Section):
     """Search that begins near the policy's own plans."""
 
     share: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="weight of the policy's plans in the Gaussian from which a search starts",
+        0.0, ge=0, le=1, description="weight of the policy's plans where a search starts"
     )
     until: float | None = Field(
         0.5,
@@ -146,12 +143,8 @@ class TDMPC2Config(AlgoSection):
     )
     latent_dim: int = Field(512, ge=1, description="size D of a latent state")
     simplex_dim: int = Field(8, ge=2, description="size of each simplex in a latent state")
-    encoder_layer_dims: LayerDims = Field(
-        (256,), description="widths of the hidden layers of the encoder"
-    )
-    layer_dims: LayerDims = Field(
-        (512, 512), description="widths of the hidden layers of all networks except the encoder"
-    )
+    encoder_layer_dims: LayerDims = Field((256,), description="hidden widths of the encoder")
+    layer_dims: LayerDims = Field((512, 512), description="hidden widths of the other networks")
     critic: CriticsConfig = Field(CriticsConfig())
     ends: bool = Field(False, description="predict episode ends; false: plan as if none ended")
     rho: float = Field(

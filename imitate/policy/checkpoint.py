@@ -266,11 +266,9 @@ def _toolkit(ckpt: object) -> str | None:
 
 def _is_robomimic(ckpt: object) -> bool:
     """Return true if a loaded object has the entries of robomimic's checkpoints, and no entry that only ours have."""
-    return (
-        isinstance(ckpt, Mapping)
-        and not any(part in ckpt for part in ("format_version", "preprocess"))
-        and all(part in ckpt for part in ("model", "config", "algo_name", "shape_metadata"))
-    )
+    parts = set(ckpt) if isinstance(ckpt, Mapping) else set()
+    robomimics = {"model", "config", "algo_name", "shape_metadata"}
+    return parts >= robomimics and not parts & {"format_version", "preprocess"}
 
 
 def _imported(ckpt: Mapping[str, Any], toolkit: str) -> Any:
