@@ -140,8 +140,8 @@ def vtrace(
         v[t] = V(s[t]) + d[t] + discount trace c[t] (v[t+1] - V(s[t+1]))
         A[t] = c[t] (r[t] + discount (V(s[t+1]) + trace (v[t+1] - V(s[t+1]))) - V(s[t]))
 
-    Espeholt et al., "IMPALA", ICML 2018, arXiv:1802.01561, with both thresholds 1; the paper has no ``trace``, which
-    means 1. If all ratios are 1, the advantages equal :func:`generalized_advantages`, and v is advantages plus values.
+    Espeholt et al., "IMPALA", ICML 2018, arXiv:1802.01561, with both thresholds 1; ``trace`` is 1 in its experiments.
+    If all ratios are 1, the advantages equal :func:`generalized_advantages`, and v is advantages plus values.
 
     Args:
         rewards: (T, N).

@@ -412,7 +412,7 @@ class ActorCritic(Algo[RLConfigT]):
         return with_chunk(selected) if self.config.values_chunks else selected
 
     def _discounts(self, batch: Batch) -> Tensor:
-        """Return the discounts (B,), 0 after terminals; an action that lasted several steps is discounted for all."""
+        """Return the discounts (B,), 0 after terminals; an action of several steps is discounted once per step."""
         discounts: Tensor = batch["discounts"]
         if not self.global_config.train.online.repeats:
             return discounts

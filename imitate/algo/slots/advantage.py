@@ -151,7 +151,7 @@ def outcome_value(outcome: Tensor, max_steps: int) -> Tensor:
     Args:
         outcome: (B, 3): number of steps until the episode's last step; 1 if the episode succeeds, else 0; 1 if the
             action is a correction, else 0.
-        max_steps: M, number of steps over which the value falls from 0 to -1.
+        max_steps: M, number of steps before a success at which the value target is -1.
     """
     left, solved = outcome[:, 0], outcome[:, 1] > 0
     return torch.where(solved, -left / max_steps, -torch.ones_like(left)).clamp(-1.0, 0.0)
