@@ -64,7 +64,7 @@ class RewardMeans:
         spec: its name and bounds.
         per_step: mean per step: the total of all episodes divided by all their steps, with the interval of a ratio of
             means.
-        per_episode: mean sum over an episode.
+        per_episode: sum over an episode, on average over the episodes.
     """
 
     spec: RewardSpec
@@ -73,7 +73,7 @@ class RewardMeans:
 
     @property
     def meets(self) -> bool | None:
-        """True if the mean per step keeps the bound, None without a bound."""
+        """True if the mean per step is within the bound, None without a bound."""
         if self.spec.at_most is not None:
             return self.per_step.value <= self.spec.at_most
         return None if self.spec.at_least is None else self.per_step.value >= self.spec.at_least

@@ -602,5 +602,5 @@ def label(env_meta: Mapping[str, Any]) -> str:
 
 
 def file_name(text: str) -> str:
-    """Replace the characters of a label that a file's name may not have."""
+    """Replace the characters of a label that a file name may not contain."""
     return re.sub(r"[^\w.-]+", "_", text)
