@@ -77,7 +77,7 @@ class Generator(nn.Module):
         noise_dim = min(32, output_dim) if noise_dim is None else noise_dim
         if link and noise_dim > output_dim:
             raise ValueError(
-                f"noise_dim {noise_dim} exceeds the {output_dim} numbers of a particle: lower it, or set link to 0"
+                f"noise_dim {noise_dim} exceeds a particle's {output_dim} numbers: lower noise_dim, or set link to 0"
             )
         self.body = MLP(noise_dim, layer_dims)
         self.last = nn.Linear(self.body.output_dim, output_dim)

@@ -28,7 +28,7 @@ def test_particles_and_products_with_the_inverse_slopes_by_hand():
     # J^T y = (1, 1): y_2 / 2 = 1, 1.5 y_1 + 2 y_2 = 1
     found = inverse_products(generator, noise, torch.tensor([[[1.0, 1.0], [3.0, 0.0]]]))
     assert found.flatten().tolist() == pytest.approx([-2.0 / DAMPED, 2.0, 2.0 / DAMPED, 0.0])
-    with pytest.raises(ValueError, match="noise_dim 3 exceeds the 2"):
+    with pytest.raises(ValueError, match="noise_dim 3 exceeds a particle's 2"):
         Generator(2, 3, link=0.1)
 
 

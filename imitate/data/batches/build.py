@@ -50,8 +50,8 @@ def best_demos(
         for demo in source.chosen(file):
             if not file.has(demo, "rewards"):
                 raise DatasetError(
-                    f"{source.path}: demo '{demo}' has no 'rewards', which train.filter_best compares: set it to "
-                    "null, or write rewards"
+                    f"{source.path}: demo '{demo}' has no 'rewards', which train.filter_best compares: set "
+                    "train.filter_best to null, or write rewards"
                 )
             length = file.length(demo)
             total = float(read_steps(file, demo, _REWARD, 0, length).sum(dtype=np.float64))

@@ -289,7 +289,7 @@ def rename_keys(
             raise DatasetError(f"{source}: '{old}' is a group: name one array in it")
         if not all(new.split("/")):
             raise DatasetError(
-                f"{source}: '{new}' is not the name of an array: expected one such as 'obs/object'"
+                f"{source}: '{new}' is not the name of an array: expected a name such as 'obs/object'"
             )
         taken = known.difference(renamed) | {n for o, n in renamed.items() if o != old}
         if any(

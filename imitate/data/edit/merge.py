@@ -61,7 +61,7 @@ def merge(
         for each file, the new names of its demos by their old names.
     """
     if len(sources) < 2:
-        raise DatasetError("a merge needs at least two files: name another one")
+        raise DatasetError("a merge needs at least two files: name another file")
     drop = check_alike(sources, common_keys, any_env)
     added = sorted(drop & CORRECTED)
     drop = drop - CORRECTED

@@ -152,7 +152,7 @@ class FrameReader:
         except ValueError as error:
             raise DamagedFrameError(count, str(error)) from error
         if count < end - begin:
-            raise DamagedFrameError(count, "the video ends before it")
+            raise DamagedFrameError(count, "the video ends before this frame")
         if end < len(self._array):
             self._following = end, frames
         return values

@@ -79,8 +79,8 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
     for name, array in arrays.items():
         if (np.diff(bounds) <= 0).any() or bounds[-1] != array.shape[0]:
             raise DatasetError(
-                f"{path}: '{_ENDS}' does not cut the {array.shape[0]} rows of 'data/{name}' into episodes: "
-                f"it must rise and end with {array.shape[0]}; the dataset is damaged"
+                f"{path}: '{_ENDS}' does not divide the {array.shape[0]} rows of 'data/{name}' into "
+                f"episodes: its values must increase and end with {array.shape[0]}; the dataset is damaged"
             )
     _check_sizes(arrays, int(np.diff(bounds).max(initial=0)), path, stored)
     files.check_chunks({f"data/{name}": array for name, array in arrays.items()})
@@ -200,8 +200,8 @@ def _write(
             made[key] = made.get(key) or _empty(data, key, values)
             if values.shape[1:] != made[key].shape[1:]:
                 raise DatasetError(
-                    f"{path}: demo '{demo.name}': a step of '{key}' has shape {values.shape[1:]}, in earlier demos "
-                    f"{made[key].shape[1:]}; see imitate dataset doctor"
+                    f"{path}: demo '{demo.name}': a step of '{key}' has shape {values.shape[1:]}, but "
+                    f"{made[key].shape[1:]} in earlier demos; see imitate dataset doctor"
                 )
             made[key].append(values)
         sidecar.append(demo, arrays)

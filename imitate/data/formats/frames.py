@@ -48,7 +48,8 @@ def stacked(images: Iterable[NDArray[Any]], count: int, where: str) -> NDArray[A
             found = np.empty((count, *image.shape), dtype=image.dtype)
         if (image.shape, image.dtype) != (found.shape[1:], found.dtype):
             raise DatasetError(
-                f"{where}: image {place} is {image.shape} {image.dtype}, the first {found.shape[1:]} {found.dtype}"
+                f"{where}: image {place} is {image.shape} {image.dtype}, but the first is "
+                f"{found.shape[1:]} {found.dtype}"
             )
         found[place] = image
     return found

@@ -77,7 +77,8 @@ def _bounds(arrays: dict[str, NDArray[Any]], path: Path) -> NDArray[np.int64]:
     bounds = np.concatenate([[0], arrays["indices"].astype(np.int64).ravel(), [steps]])
     if (np.diff(bounds) <= 0).any():
         raise DatasetError(
-            f"{path}: 'indices' does not cut {steps} actions into trajectories of one step or more: the file is damaged"
+            f"{path}: 'indices' does not divide {steps} actions into trajectories of one step or "
+            "more: the file is damaged"
         )
     trajectories = len(bounds) - 1
     same_length(

@@ -188,15 +188,16 @@ class _Writer:
         missing = sorted(set(self._layout) - set(arrays))
         if missing:
             raise DatasetError(
-                f"{self._path}: demo '{demo.name}' has no '{missing[0]}', which the first has: give it in each demo"
+                f"{self._path}: demo '{demo.name}' has no '{missing[0]}', which the first demo has: give "
+                "it in each demo"
             )
         timeouts = arrays["timeouts"].astype(bool)
         try:
             rows = to_features(arrays, self._layout, self._known)
         except ValueError as error:
             raise DatasetError(
-                f"{self._path}: demo '{demo.name}' has arrays of other dimensions than the first ({error}): give the "
-                "same in each"
+                f"{self._path}: demo '{demo.name}' has arrays of other dimensions than the first demo "
+                f"({error}): give the same dimensions in each demo"
             ) from error
         length = len(timeouts)
         rows.update(self._ends(timeouts, demo.episode.attrs.get("success")))
@@ -246,13 +247,13 @@ class _Writer:
             if feature["shape"] != self._features[key]["shape"]:
                 raise DatasetError(
                     f"{self._path}: '{key}' has shape {feature['shape']} in one demo and "
-                    f"{self._features[key]['shape']} in another: give the same in each"
+                    f"{self._features[key]['shape']} in another: give the same shape in each demo"
                 )
             kinds = [one["dtype"] for one in (feature, self._features[key])]
             if kinds[0] != kinds[1] and {"image", "video"} & set(kinds):
                 raise DatasetError(
-                    f"{self._path}: '{key}' has type {kinds[0]} in one demo and {kinds[1]} in another: give the same "
-                    "in each"
+                    f"{self._path}: '{key}' has type {kinds[0]} in one demo and {kinds[1]} in another: give "
+                    "the same type in each demo"
                 )
 
     def _feature(self, key: str, values: NDArray[Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class _Task:
         attrs = {**episode.attrs, **self._attrs, "success": True}
         if not late:
             self._report.note(
-                "observations are not late in this file (they agree with 'states'): nothing shifted"
+                "observations are not late in this file (they agree with 'states'): nothing was shifted"
             )
             return replace(episode, obs=seen, attrs=attrs)
         self._report.changed["obs"] = (

@@ -224,7 +224,9 @@ class Shard(_Record):
         known = set(self.demos)
         for key, demos in self.filter_keys.items():
             if not known.issuperset(demos):
-                raise ValueError(f"{self.file}: filter key '{key}' names demos that are not there")
+                raise ValueError(
+                    f"{self.file}: filter key '{key}' names demos that the file does not have"
+                )
         return self
 
     def steps_of(self, demos: list[str]) -> NDArray[np.int64]:

@@ -88,8 +88,8 @@ class RelativeActions(PreprocessStep):
         )
         if len(dims) != len(from_dims):
             raise ConfigError(
-                f"{self.name}: {len(dims)} dims of the action, but {len(from_dims)} observation_dims; expected equal "
-                "numbers"
+                f"{self.name}: {len(dims)} dims of the action, but {len(from_dims)} observation_dims; expected "
+                "the same number of both"
             )
         start = sum(spec.actions[name] for name in names[: names.index(action)])
         self._index = [start + dim for dim in dims]
@@ -213,7 +213,7 @@ def check_relations(steps: Steps, actions: ActionLayout) -> None:
             if not step.invertible and step.acts_on(key):
                 raise ConfigError(
                     f"train.preprocess: actions are relative to observation '{key}', but step "
-                    f"'{step.name or 'obs_clip'}' does not keep its values; expected only steps that do"
+                    f"'{step.name or 'obs_clip'}' does not keep its values; expected only steps with an inverse"
                 )
 
 

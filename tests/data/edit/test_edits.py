@@ -216,7 +216,7 @@ def test_keys_are_renamed(named, tmp_path, names, renamed, entries):
     ("names", "words"),
     [
         ({"obs": "seen"}, "'obs' is a group: name one array in it"),
-        ({"obs/s": "obs/"}, "'obs/' is not the name of an array: expected one such as 'obs/object'"),
+        ({"obs/s": "obs/"}, "'obs/' is not the name of an array: expected a name such as 'obs/object'"),
         ({"obs/s": "a//b"}, "'a//b' is not the name"),
         ({"obs/s": "obs/t"}, "'obs/t' is taken: choose another name for 'obs/s'"),
         ({"obs/s": "obs"}, "'obs' is taken"),

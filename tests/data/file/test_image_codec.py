@@ -192,7 +192,9 @@ def test_a_video_is_read_on_where_the_last_reading_ended(video, monkeypatch):
     assert asked == [slice(3, 19), slice(19, 35), slice(35, 51)]
 
 
-@pytest.mark.parametrize(("last", "words"), [(255, "torn"), (254, "the video ends before it")])
+@pytest.mark.parametrize(
+    ("last", "words"), [(255, "torn"), (254, "the video ends before this frame")]
+)
 def test_a_damaged_video_names_the_frame(video, last, words):
     reader, _ = video(last)
     with pytest.raises(DamagedFrameError, match=words) as error:

@@ -63,7 +63,7 @@ def test_ends_that_do_not_fit_are_refused(tmp_path, ends):
     root = zarr.open_group(str(path), mode="a", zarr_format=2)
     del root["meta/episode_ends"]
     root.create_array("meta/episode_ends", data=np.array(ends))
-    with pytest.raises(DatasetError, match="does not cut the 7 rows"):
+    with pytest.raises(DatasetError, match="does not divide the 7 rows"):
         convert(path, tmp_path / "o.hdf5")
 
 
@@ -355,7 +355,7 @@ def test_demos_with_other_arrays_are_refused(tmp_path):
     source = OpenedDataset({"env_name": "a", "type": 4, "env_kwargs": {}}, iter(()))
     for other, words in (
         ({"x": x, "y": x}, "demo 'd1': not every demo has 'obs/y': give it in each or in none"),
-        ({"x": x[:, :2]}, "a step of 'x' has shape (2,), in earlier demos (3,); see imitate data"),
+        ({"x": x[:, :2]}, "a step of 'x' has shape (2,), but (3,) in earlier demos; see imitate"),
     ):
         path = tmp_path / "a.zarr"
         write = module.FORMAT.write(path, source, Options(), ConversionReport())

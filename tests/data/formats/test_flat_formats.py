@@ -581,7 +581,7 @@ def test_a_trajectory_of_ogbench_of_a_single_row_is_no_demo(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"indices": np.array([9])}, "'indices' does not cut 6 actions"),
+        ({"indices": np.array([9])}, "'indices' does not divide 6 actions"),
         ({"obs": np.zeros((7, 2))}, "'obs'"),
         ({"terminal": np.array([True])}, "'indices and one'"),
         ({"acts": np.array([0, -1, 1, 0, 1, 2])}, "not indices of actions"),

@@ -62,7 +62,9 @@ def test_images_become_one_array():
     np.testing.assert_array_equal(found[1], RGB + 1)
     assert stacked([], 0, "f").shape == (0,)
     for other in (RGB[:2], RGB.astype(np.float32)):
-        with pytest.raises(DatasetError, match=r"f: image 1 is .*, the first \(4, 6, 3\) uint8"):
+        with pytest.raises(
+            DatasetError, match=r"f: image 1 is .*, but the first is \(4, 6, 3\) uint8"
+        ):
             stacked([RGB, other], 2, "f")
 
 

@@ -95,8 +95,8 @@ def test_short_trajectories_and_no_rewards(converted, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"indices": np.array([2, 2])}, "'indices' does not cut 8 actions into trajectories"),
-        ({"indices": np.array([2, 8])}, "'indices' does not cut 8 actions"),
+        ({"indices": np.array([2, 2])}, "'indices' does not divide 8 actions into trajectories"),
+        ({"indices": np.array([2, 8])}, "'indices' does not divide 8 actions"),
         ({"obs": np.zeros((10, 2))}, "'acts and one more per trajectory' has 11 rows, but 'obs'"),
         ({"terminal": np.ones(2)}, "'indices and one' has 3 rows, but 'terminal' has 2"),
         ({"rews": np.ones(7)}, "'acts' has 8 rows, but 'rews' has 7"),

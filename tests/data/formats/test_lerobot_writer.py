@@ -148,7 +148,7 @@ def test_a_task_without_words_is_that_of_the_environment(tmp_path):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (episode(3, {"t": np.zeros((3, 2))}), "demo 'd1' has no 'obs/s', which the first has: give it in each"),
+        (episode(3, {"t": np.zeros((3, 2))}), "demo 'd1' has no 'obs/s', which the first demo has: give it"),
         (episode(3, {"s": np.zeros((3, 4))}), "has shape [4] in one demo and [2] in another: give the same"),
     ],
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_demos_with_other_arrays_are_refused(tmp_path, other, words):
 
 def test_numbers_after_the_images_of_another_demo_are_refused(tmp_path):
     demos = [episode(3, {"cam": np.zeros((3, 16, 16, 3), kind)}) for kind in ("uint8", "float32")]
-    with refused("has type float32 in one demo and image in another: give the same in each"):
+    with refused("has type float32 in one demo and image in another: give the same type"):
         written(tmp_path / "l", *demos)
 
 

@@ -173,7 +173,7 @@ def test_when_observations_are_late(tmp_path, joints, states, late):
     path = changed(tmp_path / "a.hdf5", obs__joint_states=joints, states=states)
     _, demos, report = read(path)
     assert len(demos[0].episode.actions) == (4 if late else 5)
-    notes = "observations are not late in this file (they agree with 'states'): nothing shifted"
+    notes = "observations are not late in this file (they agree with 'states'): nothing was shifted"
     assert report.notes == ([] if late else [notes])
     if states is None:
         assert demos[0].episode.states is None

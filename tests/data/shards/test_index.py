@@ -157,7 +157,7 @@ def other(change):
         ),
         (
             other(lambda _, shard: shard["filter_keys"].update(train=["demo_9"])),
-            "that are not there",
+            "that the file does not have",
         ),
         (
             other(lambda tree, _: tree["arrays"]["actions"].update(dtype="../x")),

@@ -430,7 +430,8 @@ def _wrapped(
         "angle_wrap",
         Level.warning,
         f"'{key}' jumps by a whole turn ({turn}) in {counted(len({p.demo for p in places}))}, in dimension "
-        f"{dimension_words(dims, names, len(dims))}: an angle continues from {half} at -{half}, or from {turn} at 0",
+        f"{dimension_words(dims, names, len(dims))}: after {half} the angle continues at -{half}, "
+        f"or after {turn} at 0",
         places,
         advice=data + _step("sin_cos", key, dims)
         if key != "actions"

@@ -241,7 +241,7 @@ class ActionCopies:
             yield Finding(
                 "action_copy",
                 Level.warning,
-                f"{what}: a policy can copy it instead of looking",
+                f"{what}: a policy can copy it and ignore the other observations",
                 [Place(key=key)],
                 Remedy(drop_keys=[key]),
             )
