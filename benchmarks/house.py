@@ -33,7 +33,7 @@ class House:
         code_lines: number of code lines in the package and in folders beside it.
         import_percent: percentage of the package's code lines that are imports.
         one_importer: number of modules that a single other file imports.
-        repeated_classes: names of public classes that occur in two modules.
+        repeated_classes: public classes of the same name in several modules, with these modules.
     """
 
     rooms: int
@@ -55,12 +55,11 @@ def measure_house(package: Path, graph: Graph, beside: Sequence[str] = ()) -> Ho
     total = sum(map(len, lines.values()))
     imports = sum(len(lines[path] & _import_lines(tree)) for path, tree in trees.items())
     rooms = _rooms(graph)
-    classes = Counter(
-        node.name
-        for tree in trees.values()
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
+    classes: dict[str, list[str]] = {}
+    for path, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.setdefault(node.name, []).append(_module(package, path))
     importers = Counter(other for others in graph.values() for other in others)
     small = [path for path in trees if path.name != "__init__.py" and len(lines[path]) < SMALL]
     return House(
@@ -76,14 +75,22 @@ def measure_house(package: Path, graph: Graph, beside: Sequence[str] = ()) -> Ho
         },
         import_percent=round(100 * imports / max(total, 1), 1),
         one_importer=sum(importers[name] == 1 for name in _modules(package)),
-        repeated_classes=sorted(name for name, count in classes.items() if count > 1),
+        repeated_classes=[
+            f"{name} in {' and '.join(modules)}: give one another name"
+            for name, modules in sorted(classes.items())
+            if len(modules) > 1
+        ],
     )
+
+
+def _module(package: Path, path: Path) -> str:
+    return ".".join(path.relative_to(package.parent).with_suffix("").parts)
 
 
 def _modules(package: Path) -> Iterator[str]:
     for path in package.rglob("*.py"):
         if path.name != "__init__.py":
-            yield ".".join(path.relative_to(package.parent).with_suffix("").parts)
+            yield _module(package, path)
 
 
 def _total(folder: Path) -> int:

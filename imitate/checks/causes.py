@@ -528,7 +528,11 @@ def limit_of(lengths: Sequence[int], solved: Sequence[bool | None]) -> int | Non
 
 
 def of_horizon(
-    horizon: int | None, lengths: Sequence[int], episodes: str = "evaluation episodes"
+    horizon: int | None,
+    lengths: Sequence[int],
+    episodes: str = "evaluation episodes",
+    *,
+    on_robot: bool = False,
 ) -> Cause | None:
     """Judge whether episodes are cut before the task can be solved.
 
@@ -536,6 +540,7 @@ def of_horizon(
         horizon: largest number of steps of an episode, or None if it is not known.
         lengths: number of steps of each demonstration.
         episodes: words for the episodes in the report.
+        on_robot: true if a robot played the episodes, which `imitate eval` cannot do.
 
     Returns:
         the cause, or None without a horizon or demonstrations.
@@ -544,13 +549,11 @@ def of_horizon(
         return None
     long = float(np.quantile(np.asarray(lengths), 0.9))
     words = f"{episodes} end after {horizon} steps; 10 % of the demonstrations have {long:.0f} steps or more"
-    return scored(
-        "horizon",
-        long / horizon,
-        1.05,
-        words,
-        f"imitate eval --agent RUN --horizon {10 * int(np.ceil(long / 5))}",
-    )
+    steps = 10 * int(np.ceil(long / 5))
+    advice = f"imitate eval --agent RUN --horizon {steps}"
+    if on_robot:
+        advice = f"record longer: imitate run RUN --robot NAME --steps {steps}"
+    return scored("horizon", long / horizon, 1.05, words, advice)
 
 
 def of_failures(solved: Sequence[bool | None]) -> Cause | None:

@@ -44,6 +44,7 @@ from imitate.deploy.check.inputs import OUTSIDE, DeployFinding
 from imitate.deploy.check.statistics import Range, TrainingObservations, range_of
 from imitate.deploy.resizing import IMAGE_KINDS
 from imitate.deploy.server.served import schema_of
+from imitate.envs.make import is_real
 from imitate.policy.rollout_policy import RolloutPolicy
 
 _FIRST = (
@@ -147,7 +148,9 @@ def diagnose(
         if shown:
             end = causes.limit_of([recording.length(name) for name in failures], solved)
             steps = [len(demo.actions) for demo in shown]
-            report.causes += _some(causes.of_horizon(end, steps, "recorded failures"))
+            real = is_real(recording.env_meta)
+            cause = causes.of_horizon(end, steps, "recorded failures", on_robot=real)
+            report.causes += _some(cause)
         report.causes += _of_recording(
             subject, data, shown, recording, failures, rename, report, solved
         )

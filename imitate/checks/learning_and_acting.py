@@ -195,8 +195,11 @@ class NetworkRecord:
         return True
 
     def loss(self) -> str:
-        """Return words for the first and the last loss."""
-        return f"{self.losses[0]:.4g} at first, {self.losses[-1]:.4g} after {self.updates} updates"
+        """Return words for the first and the last loss, which need not fall in so few updates."""
+        return (
+            f"finite: {self.losses[0]:.4g} in the first of {self.updates} updates, {self.losses[-1]:.4g} in the last; "
+            "each draws its own batch"
+        )
 
     def missing(self) -> list[str]:
         """Return the names of the trainable weights that have received no gradient."""

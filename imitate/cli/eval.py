@@ -401,7 +401,7 @@ def _made(agents: Sequence[Path], env: Sequence[str] | None) -> tuple[list[Path]
 
     For an agent that is a program (``scripted``, ``module:function``, ``random``) a temporary checkpoint is written.
     """
-    from imitate.cli.eval_jobs import PROGRAMS
+    from imitate.cli.mistakes import PROGRAMS
     from imitate.config.algorithms import RANDOM, is_scripted
 
     names = [str(path) for path in agents]

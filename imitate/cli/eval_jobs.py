@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from imitate.cli.mistakes import PROGRAMS, with_programs
 from imitate.cli.progress import Progress
 from imitate.cli.reports import layout
 from imitate.crew.backend import Backend
@@ -88,7 +89,10 @@ def evaluated(
     errors = [error for _, error in sorted(failures.items())]
     if not results and isinstance(errors[0], UserError):
         raise errors[0]
-    words = [f"{jobs[number].subject.file}: {error}" for number, error in sorted(failures.items())]
+    words = [
+        with_programs(f"{jobs[number].subject.file}: {error}")
+        for number, error in sorted(failures.items())
+    ]
     return [results[number] for number in sorted(results)], words
 
 
@@ -309,10 +313,6 @@ def cpu_warning(results: Sequence[EvalResult]) -> str | None:
         f"({'; '.join(models)}), whose last digits differ: single episodes may differ for "
         "this reason alone; compare on one model"
     )
-
-
-PROGRAMS = "imitate-program-"
-"""Prefix of the temporary folder for the checkpoints of programs such as `imitate eval --agent scripted`."""
 
 
 def short_name(checkpoint: str | None) -> str:

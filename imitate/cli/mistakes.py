@@ -18,6 +18,10 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 """click's base class of the errors that its parser raises."""
 _OF_FILES = ("--agent", "--checkpoint", "--config", "--dataset", "--file", "--input", "--path")
 """Options with which other toolkits name a file that is a positional argument here."""
+_VALUES = ("arg", "args", "kwargs", "opt", "opts", "option", "options")
+"""Last words of options that give keyword arguments, such as ``--robot-arg``."""
+PROGRAMS = "imitate-program-"
+"""Prefix of the temporary folder for the checkpoints of programs such as `imitate eval --agent scripted`."""
 _NEAR = 0.75
 """Smallest similarity, from 0 to 1, at which an unknown name counts as a misspelt option."""
 
@@ -43,7 +47,8 @@ def mistakes(error: Any, args: Sequence[str]) -> list[str]:
         return [_plain(error)]
     path = _path(context)
     if hasattr(context.command, "commands"):
-        return [_of_group(context.command.commands, path, list(args)[_length(context) :])]
+        every = context.parent.command.list_commands(context.parent)
+        return [_of_group(context.command.commands, path, list(args)[_length(context) :], every)]
     words = _sorted(context.command, as_lists(context.command, args[_length(context) :]))
     lines = [
         f"{name}: {path} has no such option; {_instead(name, value, path, context.command, args)}"
@@ -54,6 +59,7 @@ def mistakes(error: Any, args: Sequence[str]) -> list[str]:
 
 def as_typed(line: str, args: Sequence[str]) -> str:
     """Return a message in which paths are written as they were typed: relative, unless this folder was typed."""
+    line = with_programs(line)
     here = os.getcwd()
     if len(here) > 1 and not any(here in arg for arg in args):
         line = line.replace(f"{here}{os.sep}", "")
@@ -61,6 +67,11 @@ def as_typed(line: str, args: Sequence[str]) -> str:
         if word and "/" not in word[:1] and not word.startswith("-"):
             line = line.replace(os.path.abspath(word), word)
     return line
+
+
+def with_programs(line: str) -> str:
+    """Return a message in which the temporary checkpoint of a program, such as ``random``, is the program's name."""
+    return re.sub(rf"[^\s'\"(]*{PROGRAMS}[^\s/]*/(\S+?)\.pth", r"\1", line)
 
 
 def of_another_name(args: Sequence[str]) -> str:
@@ -78,14 +89,17 @@ def of_another_name(args: Sequence[str]) -> str:
     return ""
 
 
-def _of_group(commands: Collection[str], path: str, words: list[str]) -> str:
-    """Describe a command name that does not exist in a group of commands."""
+def _of_group(
+    commands: Collection[str], path: str, words: list[str], every: Collection[str]
+) -> str:
+    """Describe a command name that does not exist in a group of commands; ``every`` are the commands of imitate."""
     given = words[0] if words else ""
     if given.startswith("-"):
         return (
             f"{given}: {path} has no such option; name one of its commands: {', '.join(commands)}"
         )
-    return f"there is no command '{path} {given}'; {nearest(given, commands)}"
+    known = f"write `imitate {' '.join(words)}`" if given in every else nearest(given, commands)
+    return f"there is no command '{path} {given}'; {known}"
 
 
 def _path(context: Any) -> str:
@@ -153,7 +167,10 @@ def _instead(name: str, value: str | None, path: str, command: Any, args: Sequen
     takes_file = any(one.param_type_name == "argument" and one.required for one in command.params)
     if spelt in _OF_FILES and value is not None and takes_file:
         return f"write `imitate {path} {value}`"
-    near = get_close_matches(name, options, n=1, cutoff=_NEAR)
+    stem, _, last = spelt.rpartition("-")
+    alike = [f"{stem}-{word}" for word in _VALUES if last in _VALUES]
+    near = [one for one in alike if one in options]
+    near = near or get_close_matches(name, options, n=1, cutoff=_NEAR)
     if near:
         return f"did you mean {near[0]}?"
     return f"`imitate {path} --help` lists its options"

@@ -40,7 +40,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
         self, key: str, package: str, group: str, section: type[SectionT], own: tuple[str, ...]
     ) -> None:
         self._key, self._package, self._group = key, package, group
-        self._section, self._own = section, own
+        self._section, self.own = section, own
         self._kinds: dict[str, tuple[type[T], type[SectionT]]] = {}
 
     def register(self, name: str, section: type[SectionT]) -> Callable[[Kind], Kind]:
@@ -66,7 +66,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
                 self._load(point)
         if name not in self._kinds:
             installed = (point.name for point in installed_points(self._group))
-            known = sorted({*self._kinds, *self._own, *installed})
+            known = sorted({*self._kinds, *self.own, *installed})
             raise ConfigError(f"{self._key}: no type '{name}'; {nearest(name, known)}")
         return self._kinds[name]
 

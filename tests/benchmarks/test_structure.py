@@ -33,7 +33,7 @@ class Algo:
     "package/evaluation/play.py": "import package.online.ring\n",  # beside it
     "package/online/ring.py": "def f():\n    from package.train import run\n",
     "package/train/run.py": "from package.train import setup\ndef f(x):\n    return isinstance(x, (int, First))\n",
-    "package/train/setup.py": "from package.train.run import x\n",
+    "package/train/setup.py": "from package.train.run import x\nclass First:\n    pass\n",
     "tests/test_first.py": "def test():\n    assert algo._loss() + self._own + super()._act() + step._replace()\n",
 }
 
@@ -67,6 +67,9 @@ def test_figures_of_a_small_package(tmp_path, capsys):
     # evaluation imports online, and that train.
     assert (house.rooms, house.floors, house.arrows) == (5, 3, 3)
     assert (house.python_files, house.small_files, house.longest_file) == (9, 9, 5)
-    assert house.code_lines == {"package": 23, "tests": 2}
-    assert house.import_percent == round(100 * 8 / 23, 1)
-    assert (house.one_importer, house.repeated_classes) == (3, [])
+    assert house.code_lines == {"package": 25, "tests": 2}
+    assert house.import_percent == round(100 * 8 / 25, 1)
+    assert house.one_importer == 3
+    assert house.repeated_classes == [
+        "First in package.algo.first and package.train.setup: give one another name"
+    ]

@@ -559,10 +559,19 @@ def test_horizons_and_images():
         limit_of([20, 13, 9, 20], [False] * 4) is None and limit_of([20, 7], [False, True]) is None
     )
     assert of_horizon(20, [40] * 10).is_named and not of_horizon(40, [40] * 10).is_named
-    assert "--horizon 80" in of_horizon(20, [40] * 10).advice
+    assert of_horizon(20, [40] * 10).advice == "imitate eval --agent RUN --horizon 80"
     assert of_images_ignored(0.001, 0.9, ["image"]).is_named
     assert not of_images_ignored(0.5, 0.9, ["image"]).is_named
     assert not of_images_ignored(0.001, 0.1, ["image"]).is_named  # the vectors are enough
+
+
+def test_failures_on_a_robot_that_were_cut_are_to_be_recorded_longer(healthy, tmp_path):
+    rng = np.random.default_rng(0)
+    whole = [episode(rng, expert(rng)) for _ in range(4)]
+    cut = [({key: x[:20] for key, x in obs.items()}, actions[:20]) for obs, actions in whole]
+    report = diagnosed(healthy[0], written(tmp_path / "cut.hdf5", cut))
+    (cause,) = [one for one in report.causes if one.words.startswith("recorded failures end after")]
+    assert cause.advice == "record longer: imitate run RUN --robot NAME --steps 80"
 
 
 class Centre:

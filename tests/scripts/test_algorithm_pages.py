@@ -88,7 +88,13 @@ def test_each_page_trains_its_algorithm():
 
 def test_the_index_and_the_navigation_name_each_page():
     index, navigation = (PAGES / "index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
-    assert [name for name in ALGORITHMS if f"]({name}.md)" not in index] == []
-    assert [name for name in ALGORITHMS if f"algorithms/{name}.md" not in navigation] == []
+    cure = "name each page in docs/algorithms/index.md and mkdocs.yml"
+    assert [name for name in ALGORITHMS if f"]({name}.md)" not in index] == [], cure
+    assert [name for name in ALGORITHMS if f"algorithms/{name}.md" not in navigation] == [], cure
     named = {path.stem for path in PAGES.glob("*.md")} - {"index"}
     assert named <= set(ALGORITHMS), "a page of no algorithm"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_pages_name_the_number_of_algorithms(page):
+    assert f"it contains {len(ALGORITHMS)} algorithms" in (ROOT / page).read_text()

@@ -1,6 +1,8 @@
 """Losses of the types of auxiliaries by hand."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,20 @@ from imitate.algo.slots.auxiliary import AUXILIARIES, AuxiliaryContext
 from imitate.errors import ConfigError
 from imitate.models.reconstruction import ImageDecoder
 from tests.tiny import tiny_algo, tiny_batch
+
+SLOTS = Path(__file__).parents[4] / "imitate" / "algo" / "slots"
+
+
+def test_the_configuration_lists_the_modules_that_register_an_auxiliary():
+    texts = {path.stem: path.read_text() for path in SLOTS.glob("*.py")}
+    registered = {
+        name
+        for module, text in texts.items()
+        if "from imitate.algo.slots.auxiliary import" in text
+        for name in re.findall(r'^@register\("(\w+)"', text, re.MULTILINE)
+        if name == module
+    }
+    assert set(AUXILIARIES.own) == registered, "correct AUXILIARIES in imitate/config/auxiliary.py"
 
 
 def made(kind, size=1, action=1, **settings):
