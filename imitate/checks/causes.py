@@ -278,6 +278,8 @@ _STEPS = 5
 """Number of steps over which actions are averaged before they are compared."""
 _FORKS = 1.0
 """Largest relative variance of actions, in healthy demonstrations, over the 5 % of shared states that differ most."""
+_TAIL = 6.0
+"""Equal noise in all states makes the variances in the worst 5 % of the states up to this multiple of the median."""
 _CHANCE = 0.65
 """Largest median, in healthy demonstrations, of the relative variance of actions in shared states."""
 
@@ -311,7 +313,7 @@ def of_consistency(
     ratio = actions[rows][:, :, varied].var(axis=1, ddof=1) / std[varied] ** 2
     median = np.median(ratio, axis=0)
     part = np.sort(ratio, axis=0)[-max(len(ratio) // 20, 5) :].mean(axis=0)
-    apart = float(np.where(median < 0.5, part, 0.0).max())
+    apart = float(np.where((median < 0.5) & (part > _TAIL * median), part, 0.0).max())
     value = max(apart / _FORKS, float(median.mean()) / _CHANCE)
     words = (
         f"in {len(rows)} states that {number} demonstrations pass, the variance of their actions is "

@@ -392,19 +392,36 @@ def _of_recording(
         yield from _some(reached)
         yield from _some(response.of_delay(here, there))
         if vectors:
-            neighbours = causes.Neighbours(shown, vectors)
             failed = [one for one, good in zip(episodes, solved, strict=True) if not good]
-            names_there = [demo.name for demo in shown]
-            yield recorded.of_coverage(neighbours, failed or episodes, names_there)
-            if firsts and failed:
-                here_firsts = np.concatenate(
-                    [np.stack([one[0] for one in flat(failed, key)]) for key in firsts], axis=1
-                )
-                yield from _some(
-                    recorded.of_rare_starts(here_firsts, np.concatenate([*firsts.values()], axis=1))
-                )
+            yield from _of_failed(shown, vectors, failed, len(failed) / len(episodes), firsts)
     if not policy.goal_keys and episodes[0].actions.shape[1] == len(np.ravel(policy.limits[0])):
         yield from _of_execution(policy, recording, episodes)
+
+
+def _of_failed(
+    shown: Sequence[CheckedDemo],
+    vectors: Sequence[str],
+    failed: Sequence[CheckedDemo],
+    share: float,
+    firsts: Mapping[str, Array],
+) -> Iterator[Cause]:
+    """Measure how far from demonstrations failed episodes begin and end.
+
+    Args:
+        shown: demonstrations.
+        vectors: observation keys of the vectors.
+        failed: recorded episodes that failed.
+        share: share of the recorded episodes that failed. The ends of less than half of the episodes are not judged,
+            since the failures of a good policy end far from demonstrations, too.
+        firsts: (N, D) first values of each vector in demonstrations; may be empty.
+    """
+    if share > 0.5:
+        names = [demo.name for demo in shown]
+        yield recorded.of_coverage(causes.Neighbours(shown, vectors), failed, names)
+    if firsts and failed:
+        begins = [np.stack([one[0] for one in flat(failed, key)]) for key in firsts]
+        here, there = (np.concatenate([*parts], axis=1) for parts in (begins, firsts.values()))
+        yield from _some(recorded.of_rare_starts(here, there))
 
 
 def _of_execution(

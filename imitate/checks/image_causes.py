@@ -142,7 +142,8 @@ _CELLS = 10
 """Number of rows and of columns to which images are reduced by averaging."""
 _ROWS = 400
 """Largest number of images that are compared, spread over all episodes."""
-_RIDGE = 0.1
+_RIDGE, _LINEAR_RIDGE = 0.1, 1e-3
+_Kernel = Callable[[Array], Array]
 
 
 class Views:
@@ -196,11 +197,33 @@ class Seen:
         self._images, self._known = recorded.images, _cells(trained.images)
         middle, scale = (f(trained.states, axis=0)[self.moves] for f in (np.mean, np.std))
         self._own = (recorded.before[:, :, self.moves] - middle) / scale
-        distances = _squares(self._known, self._known)
-        self._width = max(float(np.median(distances)), 1e-9)
-        kernel = np.exp(-distances / self._width) + _RIDGE * np.eye(len(distances))
+        self._width = max(float(np.median(_squares(self._known, self._known))), 1e-9)
         states = (trained.states[:, self.moves] - middle) / scale
-        self._weights = np.linalg.solve(kernel, states)
+        self._kernel, self._weights = min(
+            (
+                self._fitted(self._near, _RIDGE, states),
+                self._fitted(self._linear, _LINEAR_RIDGE, states),
+            ),
+            key=lambda fit: fit[0],
+        )[1:]
+
+    def _near(self, images: Array) -> Array:
+        """Return the similarity (N, M) of images to the M known ones, which decreases with their distance."""
+        found: Array = np.exp(-_squares(images, self._known) / self._width)
+        return found
+
+    def _linear(self, images: Array) -> Array:
+        """Return the kernel (N, M) of a linear regression, which finds one small object beside others that move."""
+        middle = self._known.mean(axis=0)
+        size = float(((self._known - middle) ** 2).sum(axis=1).mean())
+        found: Array = (images - middle) @ (self._known - middle).T / max(size, 1e-9)
+        return found
+
+    def _fitted(self, kernel: _Kernel, ridge: float, states: Array) -> tuple[float, _Kernel, Array]:
+        """Return the leave-one-out error of the regression with a kernel, the kernel, and the weights (M, D)."""
+        inverse = np.linalg.inv(kernel(self._known) + ridge * np.eye(len(states)))
+        weights = inverse @ states
+        return float(np.abs(weights / np.diag(inverse)[:, None]).mean()), kernel, weights
 
     def errors(self, turn: Callable[[Images], Images] = lambda images: images) -> Array:
         """Return the errors (K,) of the vectors 0 to K - 1 steps before, as predicted from the turned images.
@@ -216,7 +239,7 @@ class Seen:
             typical: Array = np.median(squares.min(axis=1), keepdims=True) / self._width
             return np.sqrt(typical)
         own = self._own[:, self.alike]
-        left = np.abs(np.exp(-squares / self._width) @ self._weights - own).mean(axis=(1, 2))
+        left = np.abs(self._kernel(here) @ self._weights - own).mean(axis=(1, 2))
         found: Array = left / np.maximum(np.abs(own).mean(axis=(1, 2)), 1e-9)
         return found
 
@@ -349,9 +372,9 @@ def _left_out(known: Array, states: Array) -> float:
     return float(np.abs(left).mean() / max(float(np.abs(states).mean()), 1e-9))
 
 
-_LATEST = 6
+_LATEST = 8
 """Largest delay of images, in steps, that is tried."""
-_LATE = 0.06
+_LATE = 0.04
 _FEWEST = 10
 
 

@@ -6,6 +6,7 @@ They are measured with the linear models of :mod:`imitate.checks.motion_model`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -219,11 +220,12 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
         f"with the same actions[{worst}] position {best[worst]} moves {ratio[worst]:.2f} times as far as in the "
         "demonstrations"
     )
-    if reverse[worst] >= 1:
+    sent = Commands(model, recorded)
+    # In contact a position stops while an action grows, which looks like an opposite effect.
+    if reverse[worst] >= 1 and sent.sides()[worst] <= 0:
         return scored(
             "sign", float(reverse[worst]), 1.0, words + ", in the opposite direction", _SIGN
         )
-    sent = Commands(model, recorded)
     turned = _of_reversed(sent)
     if turned.is_named:
         return turned
@@ -244,6 +246,7 @@ def of_effects(recorded: Pairs, trained: Pairs, same_rate: bool = True) -> Cause
     words += f" ({sent.scaled:.0%} of the motion is unexplained with scaled actions)"
     usual = max(float(model.left[model.follows].mean()), FLOOR)
     explains = sent.scaled < min(EXPLAINED, sent.as_it_is / 2) and sent.as_it_is > 2 * usual
+    explains = explains and not sent.is_stuck(worst)
     value = float(size[worst]) if explains else 0.0
     return max(cut, scored("gain", value, _FACTOR, words, _SCALE), key=lambda cause: cause.score)
 
@@ -272,6 +275,8 @@ class Commands:
     def __init__(self, model: Response, recorded: Pairs) -> None:
         actions = np.concatenate([u for u, _ in recorded])
         self._low, self._high = actions.min(axis=0), actions.max(axis=0)
+        self.span: Array = self._high - self._low
+        """Range of each recorded action (A,)."""
         self._u, self._weights, self._rest, self._motion = model.parts(recorded)
         self._every = actions
         number = self._u.shape[2]
@@ -303,14 +308,13 @@ class Commands:
                 found[a] = np.sign(expected[:, d]) @ motion / np.abs(motion).sum()
         return found
 
+    @cached_property
     def limits(self) -> tuple[float, Array, Array]:
-        """Search for limits of the actions with which the motions are explained best.
+        """Limits of the actions with which the motions are explained best.
 
-        The limits are improved one after another, in two sweeps over a coarse grid and one over a fine grid.
-
-        Returns:
-            the unexplained fraction with these limits; the lower and the upper limits (A,). A limit that cuts nothing
-            is the smallest or largest recorded action.
+        The value consists of the unexplained fraction with these limits, the lower and the upper limits (A,). A limit
+        that cuts nothing is the smallest or largest recorded action. The limits are improved one after another, in two
+        sweeps over a coarse grid and one over a fine grid.
         """
         low, high, best = self._low.copy(), self._high.copy(), self.as_it_is
         if not self._rest.size:
@@ -323,7 +327,7 @@ class Commands:
                 rest = self._rest - np.einsum("nka,kad->nd", without, self._weights)
                 for side in (low, high):
                     other = high if side is low else low
-                    span = self._high[a] - self._low[a]
+                    span = self.span[a]
                     start = self._low[a]
                     if sweep == _SWEEPS - 1:
                         span *= 2 / _GRID
@@ -344,6 +348,13 @@ class Commands:
         found: Array = ((self._every < low) | (self._every > high)).mean(axis=0)
         return found
 
+    def is_stuck(self, action: int) -> bool:
+        """Return true if the position that an action moves most is at rest, as in contact, whatever the action is."""
+        _, low, high = self.limits
+        position = int(np.abs(self._weights.sum(axis=0))[action].argmax())
+        still = float((np.abs(self._motion[:, position]) < STILL).mean())
+        return float(high[action] - low[action]) < _STUCK * self.span[action] and still > 0.5
+
     def without_each(self, low: Array, high: Array) -> Array:
         """Return for each action the unexplained fraction (A,) if all other actions are cut at the limits."""
         found = np.zeros(len(low))
@@ -363,6 +374,8 @@ _BETTER = 0.98
 """A new limit is kept if it lowers the unexplained fraction at least by this factor."""
 _CUT = 0.25
 """Cut actions are reported only if they leave less than this fraction of the motion unexplained."""
+_STUCK = 0.04
+"""Limits that leave less than this fraction of an action's range mean that the motion does not depend on the action."""
 _TIE = 0.03
 """Cut actions are preferred to scaled actions as an explanation if they leave at most this fraction unexplained."""
 
@@ -374,7 +387,7 @@ def _of_limits(sent: Commands, usual: float) -> Cause:
         sent: actions and motions of the recording.
         usual: unexplained fraction of the motions in the demonstrations.
     """
-    left, low, high = sent.limits()
+    left, low, high = sent.limits
     beyond = sent.beyond(low, high)
     worst = int(sent.without_each(low, high).argmax())
     words = (
@@ -382,7 +395,9 @@ def _of_limits(sent: Commands, usual: float) -> Cause:
         f"{beyond[worst]:.0%} of the recorded ones exceed: {left:.0%} of the motion is unexplained with such limits, "
         f"{sent.scaled:.0%} with scaled actions, and {sent.as_it_is:.0%} with the recorded actions"
     )
-    explains = left < _CUT and left <= max(2 * sent.scaled, usual, _TIE)
+    explains = (
+        not sent.is_stuck(worst) and left < _CUT and left <= max(2 * sent.scaled, usual, _TIE)
+    )
     gain = float(np.log2(max(sent.as_it_is, FLOOR) / max(left, usual, FLOOR))) if explains else 0.0
     return scored("limits", max(gain, 0.0), 1.5, words, _LIMITS)
 
@@ -484,6 +499,7 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
     every = [Effects([pair]) for pair in trained if len(pair[0]) > FEWEST // 2]
     if len(every) < _SEVERAL:
         return
+    least = max(_SEVERAL, _JUDGED * len(every))
     size, certain = (
         np.stack([getattr(one, name) for one in every]) for name in ("size", "certain")
     )
@@ -494,13 +510,14 @@ def of_parts(trained: Pairs) -> Iterator[Cause]:
         own = size[np.abs(certain[:, a, d]) > _SURE, a, d]
         own = own[np.abs(own) > 0.3 * np.median(np.abs(own))] if len(own) else own
         others = int(min((own > 0).sum(), (own < 0).sum()))
-        if len(own) >= _SEVERAL and strength[:, d].argmax() == a:
+        if len(own) >= least and strength[:, d].argmax() == a:
             signs.append((others / len(own) if others > 1 else 0.0, others, len(own), a, d))
         sizes.append((a, d, size[np.abs(certain[:, a, d]) > _SURE, a, d]))
     if signs and not (correlated and correlated.is_named):
         yield _of_signs(*max(signs))
     parts = [(split_of(np.abs(own), _OTHER_SIZE), a, d, len(own)) for a, d, own in sizes]
-    parts = [part for part in parts if 1 < part[0][2] < part[3] - 1]  # one may be an outlier
+    # one may be an outlier, and few demonstrations say little about the others
+    parts = [part for part in parts if 1 < part[0][2] < part[3] - 1 and part[3] >= least]
     if parts:
         (score, factor, large), a, d, number = max(parts)
         words = (
@@ -544,6 +561,8 @@ _SURE = 4.0
 """An action's effect in one demonstration is certain if it is more than this number of standard errors."""
 _SEVERAL = 4
 """The effects of actions are compared only between at least this number of episodes."""
+_JUDGED = 0.4
+"""Demonstrations are compared only if an action's effect is certain in at least this fraction of them."""
 _OTHER_SIZE = 2.5
 """Other effects of an action in some demonstrations are reported if they differ by at least this factor."""
 _UNITS = "convert the units in the robot's observe(), and leave normalization to the checkpoint"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from imitate import policy_from_checkpoint
-from imitate.checks import recording_causes
+from imitate.checks import diagnosis, recording_causes
 from imitate.checks.causes import (
     Neighbours,
     copied_columns,
@@ -445,6 +445,17 @@ def test_ways_that_part_in_few_states_are_inconsistent_and_noise_is_not(parted, 
     assert of_consistency(Neighbours(demos, ["s"]), demos, False).is_named == named
 
 
+@pytest.mark.parametrize("seed", [1, 3])
+def test_people_who_differ_in_all_states_come_to_no_fork(seed):
+    draw, demos = np.random.default_rng(seed), []
+    for _ in range(5):
+        habits = np.repeat(draw.normal(0, 0.8, (11, 1)), 3, axis=0)[:32]
+        actions = np.sin(np.linspace(0, 6, 32))[:, None] + habits
+        demos.append(demo(np.linspace(0, 1, 32)[:, None], actions))
+    cause = of_consistency(Neighbours(demos, ["s"]), demos, False)
+    assert not cause.is_named and "0.00 times in the 5 %" in cause.words
+
+
 @pytest.mark.parametrize(("before", "found"), [(0, [1]), (1, [2])])
 def test_columns_that_are_an_action_are_found(before, found):
     rng = np.random.default_rng(0)
@@ -460,6 +471,13 @@ def test_columns_that_are_an_action_are_found(before, found):
     words = of_repeating(0.69, columns, before)
     assert words.is_named and not of_repeating(0.67, columns, before).is_named
     assert ("of the same step" in words.words) == (before == 0)
+
+
+@pytest.mark.parametrize(("share", "judged"), [(0.3, 0), (0.6, 1)])
+def test_ends_are_judged_only_if_most_episodes_fail(share, judged):
+    shown = [line(1, 0.1 * n) for n in range(4)]
+    found = [*diagnosis._of_failed(shown, ["s"], [line(1, 9.0)], share, {})]
+    assert [cause.kind for cause in found] == ["coverage"] * judged
 
 
 def test_the_nearest_demonstration_of_a_failure_is_named():

@@ -68,6 +68,28 @@ def test_late_images(late):
     assert cause.is_named == (late > 0) and f"{late} steps before" in cause.words
 
 
+def test_late_images_of_a_small_hand_beside_a_large_object_that_moves():
+    def seen(rng, late=0, steps=40):
+        speeds, starts = rng.uniform(-0.15, 0.15, (2, 2)), rng.uniform(-1, 1, (2, 2))
+        hand, thing = np.sin(starts[:, None] + speeds[:, None] * np.arange(steps)[:, None])
+        y, x = np.mgrid[-1.2:1.2:40j, -1.2:1.2:40j]
+        before = np.maximum(np.arange(steps) - late, 0)
+        images = np.repeat(rng.integers(60, 120, (1, 40, 40, 1), np.uint8), 3, axis=-1).repeat(
+            steps, axis=0
+        )
+        for at, radius, colour in ((thing, 0.3, (220, 40, 40)), (hand, 0.12, (40, 40, 220))):
+            spot = at[before, :, None, None]
+            images[(y - spot[:, 0]) ** 2 + (x - spot[:, 1]) ** 2 < radius**2] = colour
+        return CheckedDemo("demo", {"top": images, "pos": hand}, np.zeros((steps, 1)))
+
+    shown, failed = (np.random.default_rng(seed) for seed in (0, 1))
+    trained = Views([seen(shown) for _ in range(20)], "top", ["pos"])
+    for late in (0, 6):
+        recorded = Views([seen(failed, late) for _ in range(8)], "top", ["pos"])
+        causes = {cause.kind: cause for cause in of_views("top", recorded, trained)}
+        assert causes["image late"].is_named == (late > 0), causes["image late"]
+
+
 def test_without_vectors_images_are_compared_with_each_other():
     assert not found(())["image turned"].is_named
     assert found((), turn=TURNS["upside down"], background=1.0)["image turned"].is_named
@@ -363,3 +385,13 @@ def test_long_repetitions_count_only_if_the_value_never_repeats_in_demonstration
     shown[40 : 40 + still] = shown[40]
     cause = of_dropped("part", [seen], [shown])
     assert cause.is_named == named
+
+
+def test_a_joint_that_pauses_loses_no_frames():
+    """After a pause it goes on with a usual step; a value that was not updated jumps."""
+    steps = np.arange(120)
+    paused = 0.1 * np.minimum(steps % 12, 3) + 0.3 * (steps // 12)
+    lost = 0.1 * (steps // 12 * 12)
+    shown = 0.1 * steps
+    for seen, named in ((paused, False), (lost, True)):
+        assert of_dropped("hand", [seen[:, None]], [shown[:, None]]).is_named == named

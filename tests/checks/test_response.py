@@ -204,6 +204,18 @@ def test_two_exchanged_positions_among_many_are_found():
     assert of_order(recorded, trained) is None
 
 
+@pytest.mark.parametrize(("moves", "presses"), [(-1.0, -2.0), (-2.0, -1.0)])
+def test_a_hand_in_contact_has_no_other_limits_signs_or_gains(moves, presses):
+    """It moves on until it meets something, and then presses with another force."""
+    held = []
+    for u, q in episodes(6, 40, seed=1):
+        u[:, 1] = np.where(np.arange(40) < 5, moves, presses) + 0.05 * np.sin(np.arange(40))
+        down = 0.1 * np.concatenate([[0.0], u[:4, 1].cumsum(), np.full(35, u[:5, 1].sum())])
+        held.append((u, np.stack([q[:, 0], down], axis=1)))
+    found = of_effects(held, episodes())
+    assert not found.is_named, found
+
+
 def test_all_actions_with_larger_effects_are_another_rate_if_no_rate_is_known():
     trained, recorded = episodes(size=4), episodes(6, 30, seed=1, size=4)
     faster = [(u / 2, q) for u, q in recorded]
@@ -225,6 +237,21 @@ def test_demonstrations_with_other_signs_or_sizes_of_actions(change, kind):
         assert "4 of 12" in named[0].words or "8 of 12" in named[0].words
         assert f"actions[{int(change[0] == 1)}]" in named[0].words
     assert not [*of_parts(mixed[:3])]
+
+
+def test_few_demonstrations_with_a_certain_sign_say_nothing_about_the_others():
+    """In 16 of 20 demonstrations the second action is noise that moves nothing."""
+    rng = np.random.default_rng(0)
+    mixed = [(u * [1, (-1) ** n], q) for n, (u, q) in enumerate(episodes(4, 60, seed=3))]
+    rest = [
+        (
+            np.stack([u[:, 0], rng.normal(0, 0.01, 60)], axis=1),
+            q * [1, 0] + rng.normal(0, 0.01, q.shape),
+        )
+        for u, q in episodes(16, 60, seed=4)
+    ]
+    assert any(cause.kind == "sign" and cause.is_named for cause in of_parts(mixed))
+    assert not any(cause.kind == "sign" and cause.is_named for cause in of_parts(mixed + rest))
 
 
 def test_slow_motion_is_measured_by_the_usual_one():
