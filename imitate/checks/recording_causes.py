@@ -293,44 +293,45 @@ def of_dropped(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Caus
     """
     always = np.mean([_repeated(part, np.inf) for part in shown]) < _NEVER
     run = _LONG_RUN if always else _RUN
-    jump = 0.0
-    if shown[0].ndim == 2:
-        # A joint that stood still goes on with a usual step; a value that was not updated jumps.
-        steps = np.concatenate([_steps(part) for part in shown])
-        jump = _JUMP * float(np.median(steps[steps > 0])) if steps.any() else 0.0
     here, there = (
-        float(np.mean([_repeated(part, run, jump) for part in parts])) for parts in (demos, shown)
+        float(np.mean([_repeated(part, run) for part in parts])) for parts in (demos, shown)
     )
     words = (
         f"'{key}' repeats its previous value for at most {run} steps and then changes again in {here:.0%} of the "
         f"steps ({there:.0%} in the demonstrations)"
     )
     advice = "compare the rates of sensor and control loop: the sensor may be slower, or its frames may get lost"
-    return scored("dropped frames", max(here - there, 0.0), 0.15, words, advice)
+    pauses = demos[0].ndim == 2 and _only_pauses(demos)
+    return scored("dropped frames", 0.0 if pauses else max(here - there, 0.0), 0.15, words, advice)
 
 
-def _repeated(values: Array, most: float, jump: float = 0.0) -> float:
-    """Return the share of steps that repeat the previous values.
+def _only_pauses(demos: Sequence[Array]) -> bool:
+    """Return true if a vector goes on with a usual step after repetitions, as a joint that stood still.
+
+    A value that was not updated jumps. Nothing can be compared if practically all changes follow a repetition.
 
     Args:
-        values: (T, ...) values of an episode.
-        most: largest length of a run of repetitions that counts.
-        jump: smallest change after such a run.
+        demos: (T, D) values of each recorded episode.
     """
-    steps = _steps(values)
-    moves = np.flatnonzero(steps)
+    jumps, others = [], []
+    for demo in demos:
+        steps = np.abs(np.diff(demo, axis=0)).max(axis=1, initial=0.0)
+        moves = np.flatnonzero(steps)[1:]
+        after = steps[moves - 1] == 0
+        jumps += [*steps[moves[after]]]
+        others += [*steps[moves[~after]]]
+    return bool(
+        len(others) > 0.2 * len(jumps) and np.median(jumps or [0.0]) < _JUMP * np.median(others)
+    )
+
+
+def _repeated(values: Array, most: float) -> float:
+    """Return the share of steps that repeat the previous values; runs of more than ``most`` steps do not count."""
+    moves = np.flatnonzero((np.diff(values, axis=0) != 0).any(axis=1))
     if len(moves) < 2:
         return 0.0
     runs = np.diff(moves) - 1
-    counts = (runs <= most) & (steps[moves[1:]] >= jump)
-    return float(runs[counts].sum() / max(len(values) - 1, 1))
-
-
-def _steps(values: Array) -> Array:
-    """Return the size (T - 1,) of the change between successive values (T, ...): the largest change of a number."""
-    changes = np.abs(np.diff(values.astype(np.float64), axis=0))
-    found: Array = changes.reshape(len(changes), -1).max(axis=1, initial=0.0)
-    return found
+    return float(runs[runs <= most].sum() / max(len(values) - 1, 1))
 
 
 _RUN = 5
@@ -338,7 +339,7 @@ _RUN = 5
 _LONG_RUN = 30
 """The same for observations that change in every step of the demonstrations."""
 _JUMP = 1.4
-"""A vector was not updated if it then changes at least by this multiple of its usual change in a step."""
+"""A vector was not updated if its changes after repetitions are at least this multiple of its other changes."""
 _NEVER = 0.01
 """Largest share of repeated values of an observation that changes in every step."""
 

@@ -350,6 +350,8 @@ class Commands:
 
     def is_stuck(self, action: int) -> bool:
         """Return true if the position that an action moves most is at rest, as in contact, whatever the action is."""
+        if not self._motion.size:
+            return False
         _, low, high = self.limits
         position = int(np.abs(self._weights.sum(axis=0))[action].argmax())
         still = float((np.abs(self._motion[:, position]) < STILL).mean())
