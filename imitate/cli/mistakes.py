@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ def _of_group(
         return (
             f"{given}: {path} has no such option; name one of its commands: {', '.join(commands)}"
         )
-    known = f"write `imitate {' '.join(words)}`" if given in every else nearest(given, commands)
+    known = f"write `imitate {shlex.join(words)}`" if given in every else nearest(given, commands)
     return f"there is no command '{path} {given}'; {known}"
 
 

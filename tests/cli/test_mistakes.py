@@ -58,7 +58,7 @@ config show robosuite/lift/bc --set train.batchsize=3 | did you mean 'batch_size
 convert-checkpoint none.pth new.pth --to imitate | none.pth
 eval --agent random | module:function need exactly one environment: name it with --env
 eval --agent random --env Pendulum-v1 --rename a=b | error: random: rename a=b: the policy has no observation 'b'
-dataset info demos.hdf5 | there is no command 'dataset info'; write `imitate info demos.hdf5`
+dataset info 'my demos.hdf5' | there is no command 'dataset info'; write `imitate info 'my demos.hdf5'`
 run good.pth --robot COIN --robot-option tells=false | did you mean --robot-arg?
 run good.pth --robot COIN --robot-opt tells=false | did you mean --robot-arg?
 convert-checkpoint policy.pth new.pth --acting-only | --acting-only writes imitate's own format: add --to imitate
