@@ -135,6 +135,7 @@ def of_frame(
         the cause, or None if the test is not reliable or no episode failed.
     """
     failed = [one for one in episodes if not one.solved.any()]
+    right = sum(map(looks, (one for one in episodes if one.solved.any()))) if looks.reliable else 0
     if not looks.reliable or not failed:
         return None
     number = sum(map(looks, failed))
@@ -146,7 +147,9 @@ def of_frame(
         f"in {number} of {len(failed)} failed episodes {', '.join(map(repr, keys))} reach the values with which "
         f"demonstrations end: {' or '.join(map(repr, fixed or keys))} does not describe the scene"
     )
-    value = number / (len(failed) + _DOUBT) if number >= _EPISODES else 0.0
+    # If as many solved episodes look solved, the observations are right, and the failures are near misses.
+    enough = number >= _EPISODES and number > right
+    value = number / (len(failed) + _DOUBT) if enough else 0.0
     return scored("frame", value, _SHARE, words, _FRAME)
 
 

@@ -48,6 +48,14 @@ def test_solved_episodes_show_that_observations_describe_the_scene():
     assert is_right(looks, recorded) and of_frame(looks, recorded, COLUMNS) is None
 
 
+@pytest.mark.parametrize(("solved", "named"), [(4, True), (12, False)])
+def test_failures_are_near_misses_if_as_many_solved_episodes_end_alike(solved, named):
+    looks = LooksSolved(episodes(30, 0))
+    missed = [one._replace(solved=np.zeros_like(one.solved)) for one in episodes(11, 1)]
+    cause = of_frame(looks, [*missed, *episodes(solved, 2)], COLUMNS)
+    assert cause.is_named == named
+
+
 def test_ends_that_have_nothing_in_common_show_nothing():
     rng = np.random.default_rng(0)
     last = np.arange(20) == 19
