@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.checks import causes, ends, fitted, image_causes, response
+from imitate.checks import causes, ends, execution_causes, fitted, image_causes, response
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause, flat, spread
 from imitate.checks.subject import (
@@ -393,35 +393,11 @@ def _of_recording(
         yield from _some(response.of_delay(here, there))
         if vectors:
             failed = [one for one, good in zip(episodes, solved, strict=True) if not good]
-            yield from _of_failed(shown, vectors, failed, len(failed) / len(episodes), firsts)
+            yield from recorded.of_failed(
+                shown, vectors, failed, len(failed) / len(episodes), firsts
+            )
     if not policy.goal_keys and episodes[0].actions.shape[1] == len(np.ravel(policy.limits[0])):
         yield from _of_execution(policy, recording, episodes)
-
-
-def _of_failed(
-    shown: Sequence[CheckedDemo],
-    vectors: Sequence[str],
-    failed: Sequence[CheckedDemo],
-    share: float,
-    firsts: Mapping[str, Array],
-) -> Iterator[Cause]:
-    """Measure how far from demonstrations failed episodes begin and end.
-
-    Args:
-        shown: demonstrations.
-        vectors: observation keys of the vectors.
-        failed: recorded episodes that failed.
-        share: share of the recorded episodes that failed. The ends of less than half of the episodes are not judged,
-            since the failures of a good policy end far from demonstrations, too.
-        firsts: (N, D) first values of each vector in demonstrations; may be empty.
-    """
-    if share > 0.5:
-        names = [demo.name for demo in shown]
-        yield recorded.of_coverage(causes.Neighbours(shown, vectors), failed, names)
-    if firsts and failed:
-        begins = [np.stack([one[0] for one in flat(failed, key)]) for key in firsts]
-        here, there = (np.concatenate([*parts], axis=1) for parts in (begins, firsts.values()))
-        yield from _some(recorded.of_rare_starts(here, there))
 
 
 def _of_execution(
@@ -430,11 +406,13 @@ def _of_execution(
     """Compare executed actions with the policy's: with those in the recording, or else with new ones."""
     wanted = as_recorded(recording, episodes)
     if wanted is not None:
-        cut = [*recorded.of_execution(wanted, wanted)]
+        cut = [*execution_causes.of_execution(wanted, wanted)]
         if any(cause.is_named and cause.kind != "other policy" for cause in cut):
             yield from cut
             return
-    yield from recorded.of_execution(acted(policy, episodes), acted(policy, episodes, seed=1))
+    yield from execution_causes.of_execution(
+        acted(policy, episodes), acted(policy, episodes, seed=1)
+    )
 
 
 def _of_frame(

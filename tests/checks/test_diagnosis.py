@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from imitate import policy_from_checkpoint
-from imitate.checks import diagnosis, recording_causes
+from imitate.checks import recording_causes
 from imitate.checks.causes import (
     Neighbours,
     copied_columns,
@@ -26,8 +26,9 @@ from imitate.checks.causes import (
     spread,
 )
 from imitate.checks.diagnosis import at_begin, diagnose, ranked
+from imitate.checks.execution_causes import of_execution
 from imitate.checks.image_causes import of_images
-from imitate.checks.recording_causes import of_coverage, of_exchange, of_execution, of_reach
+from imitate.checks.recording_causes import of_coverage, of_exchange, of_failed, of_reach
 from imitate.checks.subject import acted, as_recorded, nearer, subject_of, unseen_by
 from imitate.data.dataset_file import DatasetFile
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
@@ -476,7 +477,7 @@ def test_columns_that_are_an_action_are_found(before, found):
 @pytest.mark.parametrize(("share", "judged"), [(0.3, 0), (0.6, 1)])
 def test_ends_are_judged_only_if_most_episodes_fail(share, judged):
     shown = [line(1, 0.1 * n) for n in range(4)]
-    found = [*diagnosis._of_failed(shown, ["s"], [line(1, 9.0)], share, {})]
+    found = [*of_failed(shown, ["s"], [line(1, 9.0)], share, {})]
     assert [cause.kind for cause in found] == ["coverage"] * judged
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from imitate.checks.diagnosis import ranked
+from imitate.checks.execution_causes import of_execution
 from imitate.checks.image_causes import (
     Views,
     of_exchanged,
@@ -12,7 +13,7 @@ from imitate.checks.image_causes import (
     of_uninformative,
     of_views,
 )
-from imitate.checks.recording_causes import of_dropped, of_execution, of_rare_starts, of_vectors
+from imitate.checks.recording_causes import of_dropped, of_rare_starts, of_vectors
 from imitate.checks.subject import followed, positions_among
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 from imitate.deploy.check.statistics import range_of
