@@ -245,7 +245,10 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
     def _velocity(
         self, condition: Tensor, given: Given | None = None
     ) -> Callable[[Tensor, float], Tensor]:
-        """Return the velocity field, a function of noisy chunks and a time; conditions of steps are computed once."""
+        """Return the velocity field, a function of noisy chunks and a time.
+
+        The network's conditioning for all times of the integration is computed here, once.
+        """
         number = self.config.flow.num_inference_steps
         times = [TIME_SCALE * (k * (1.0 / number)) for k in range(number + 1)]
         network = self.policy.for_steps(times, condition, given)

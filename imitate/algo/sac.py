@@ -170,7 +170,7 @@ class SAC(ActorCritic[SACConfig]):
         return SoftValue(self._expected(policy.probabilities, soft), entropy)
 
     def _of_both(self, policy: Mixed, values: Values, alpha: Tensor) -> SoftValue:
-        """Return the value of mixed actions, summed over the choices, with one sample of the numbers for each."""
+        """Return the expected value over discrete choices, with one sample of the continuous values for each choice."""
         numbers, log_prob = policy.numbers.draw(1)
         log_prob = log_prob.squeeze(-1)
         of_numbers, of_choice = alpha

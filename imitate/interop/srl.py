@@ -99,7 +99,7 @@ class Policy:
     def default_policy_state(self) -> NamedArray | None:
         """State of an agent at the start of an episode; None for a policy without a memory."""
         state = arrays_of(self.algo.initial_state(1))
-        return _named(state)[0] if _hasarrays_of(state) else None
+        return _named(state)[0] if _has_arrays(state) else None
 
     def rollout(self, requests: Any) -> NamedArray:
         """Act for a batch of agents, with exploration in the rows whose ``is_evaluation`` is 0.
@@ -285,5 +285,5 @@ def _named(tree: Mapping[str, Any]) -> NamedArray:
     )
 
 
-def _hasarrays_of(tree: Mapping[str, Any]) -> bool:
-    return any(_hasarrays_of(x) if isinstance(x, Mapping) else True for x in tree.values())
+def _has_arrays(tree: Mapping[str, Any]) -> bool:
+    return any(_has_arrays(x) if isinstance(x, Mapping) else True for x in tree.values())

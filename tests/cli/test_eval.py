@@ -2,11 +2,13 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import imitate
 from imitate.cli import eval_jobs
 from imitate.cli.eval_jobs import compare, comparison_lines, cpu_warning, short_name, table
 from imitate.evaluate.evaluate import EvalSettings, evaluate
@@ -15,6 +17,7 @@ from imitate.policy import checkpoint
 from imitate.train.outcomes import rollout_numbers
 from tests.loading import load
 
+PACKAGE = str(Path(imitate.__file__).parent) + "/"
 ground = load("tests/train/conftest.py")
 
 
@@ -61,6 +64,22 @@ def test_a_checkpoint_is_read_once_whatever_is_asked_of_it(play, monkeypatch):
     here = evaluate("a.pth", settings=EvalSettings(episodes=1))  # in this process
     assert here.rate.successes == 1
     assert len(read) == 2
+
+
+def test_an_evaluation_is_read_in_few_files(play):
+    """Files of the package whose functions the process of the command enters, apart from those of its workers."""
+    ground.write_expert(Path("a.pth"))
+    entered, before = set(), sys.getprofile()
+
+    def note(frame, event, arg):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE) and frame.f_code.co_name != "<module>":
+            entered.add(path.removeprefix(PACKAGE))
+
+    sys.setprofile(note)
+    play("--agent a.pth --episodes 2")
+    sys.setprofile(before)
+    assert "evaluate/evaluate.py" in entered and len(entered) <= 47, sorted(entered)
 
 
 def test_an_environment_that_ends_episodes_before_the_horizon(play):

@@ -251,8 +251,8 @@ def check_storage(array: h5d.DatasetID) -> None:
     else:
         return
     raise OutsideFileError(
-        f"{_file_of(array)}: {_shown(h5i.get_name(array))} {kind}, which is not read: "
-        "write them into this file, or leave the array out"
+        f"{_file_of(array)}: {_shown(h5i.get_name(array))} {kind}, and other files are not read: "
+        "copy the values into this file, or leave the array out"
     )
 
 

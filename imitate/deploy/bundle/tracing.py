@@ -174,7 +174,7 @@ class Predictor(nn.Module):
             give: function that returns random numbers.
         """
         algo = self._algo
-        # With gradients enabled, networks avoid the shortcuts of acting, which no exporter supports.
+        # With gradients enabled, networks do not use their faster ways to act, which no exporter supports.
         with torch.enable_grad(), Draws(give), Resizing():
             prepared = algo.preprocess.prepare_obs(obs, tuple(obs))
             target = algo.preprocess.prepare_obs(goal, tuple(goal)) if goal else None

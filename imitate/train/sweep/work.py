@@ -579,7 +579,7 @@ def _is_checkpoint(path: str) -> bool:
 
 
 def _is_appended(path: str) -> bool:
-    """Return true for files that only grow; a replaced file may by chance get the inode of an old one."""
+    """Return true for files that only grow, of which only the new part is sent; other files are sent whole."""
     return path.endswith((".jsonl", ".txt")) or "tfevents" in path
 
 
