@@ -116,7 +116,7 @@ LINK = "is a link to another file ('other.hdf5'), which is not followed: copy th
         (soft_link_to_external, f": '/aside' {LINK}"),
         (relative_soft_link, f": '/data/demo_0/obs/aside' {LINK}"),
         (raw_storage, f": '/{KEY}' has its values in another file ("),
-        (virtual, f": '/{KEY}' is a virtual dataset: its values are in other files, which is not read"),
+        (virtual, f": '/{KEY}' is a virtual dataset: its values are in other files, and other files are not read"),
     ],
 )  # fmt: skip
 def test_what_is_outside_is_named(tmp_path, way, words):
