@@ -391,6 +391,7 @@ def _of_recording(
         )
         yield from _some(reached)
         yield from _some(response.of_delay(here, there))
+        yield from _some(execution_causes.of_lateness(episodes, shown, vectors))
         if vectors:
             failed = [one for one, good in zip(episodes, solved, strict=True) if not good]
             yield from recorded.of_failed(

@@ -1,11 +1,16 @@
-"""Causes in what was executed: actions in a recording that are cut, smaller, late, or not of the policy."""
+"""Causes in what was executed and when: cut, smaller, late or foreign actions, and late observations.
 
-from collections.abc import Iterator
+How a vector changes in a step follows from all observed vectors and the action before. A regression of this change is
+fitted to demonstrations. If a vector of a recording is k steps old, its changes follow best from the other vectors and
+the action k steps before; if the robot acts k steps late, all vectors change as the action k steps before says.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from imitate.checks.causes import Array, Cause, scored
-from imitate.deploy.check.deploy_check import Predictions
+from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 
 
 def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Cause]:
@@ -115,3 +120,161 @@ def _best_lag(predictions: Predictions) -> tuple[int, float]:
             errors[lag] = float(np.concatenate(parts).mean())
     best = min(errors, key=lambda lag: (errors[lag], abs(lag)))
     return best, errors[best]
+
+
+class _Change:
+    """Regression from the observed vectors and the action of a step to the change of one vector, by demonstrations.
+
+    Args:
+        demos: demonstrations.
+        keys: observation keys of the vectors; the first is the vector whose change is predicted.
+    """
+
+    def __init__(self, demos: Sequence[CheckedDemo], keys: Sequence[str]) -> None:
+        x, y = _steps(demos, keys)
+        rows = np.unique(np.linspace(0, len(x) - 1, _ROWS).astype(int)) if len(x) else []
+        x, y = x[rows], y[rows]
+        self._middle, self._width = x.mean(axis=0), x.std(axis=0)
+        self._varied = self._width > 1e-9 + 1e-6 * np.abs(self._middle)
+        self._usual, size = np.median(y, axis=0), np.abs(y - np.median(y, axis=0)).mean(axis=0)
+        self._moves = size > 1e-3 * max(float(size.max(initial=0.0)), 1e-12)
+        self._size = size
+        self._known, target = self._inputs(x), self._target(y)
+        fits = [self._fitted(width, target) for width in _WIDTHS] if target.size else []
+        self.error, self._kernel, self._weights = min(
+            fits, key=lambda fit: fit[0], default=(np.inf, self._similar(1.0), target)
+        )
+        """Leave-one-out error, divided by the error of a constant."""
+
+    def _inputs(self, x: Array) -> Array:
+        found: Array = ((x - self._middle) / np.where(self._varied, self._width, 1.0))[
+            :, self._varied
+        ]
+        return found
+
+    def _target(self, y: Array) -> Array:
+        found: Array = ((y - self._usual) / np.where(self._moves, self._size, 1.0))[:, self._moves]
+        return found
+
+    def _similar(self, width: float) -> Callable[[Array], Array]:
+        """Return the kernel (N, M) of inputs and the M known ones: Gaussian and linear, in standard deviations."""
+        known, size = self._known, max(self._known.shape[1], 1)
+
+        def kernel(x: Array) -> Array:
+            products = x @ known.T
+            squares = (x**2).sum(axis=1)[:, None] + (known**2).sum(axis=1) - 2 * products
+            found: Array = np.exp(-squares / (2 * width**2 * size)) + products / size
+            return found
+
+        return kernel
+
+    def _fitted(self, width: float, target: Array) -> tuple[float, Callable[[Array], Array], Array]:
+        kernel = self._similar(width)
+        inverse = np.linalg.inv(kernel(self._known) + _RIDGE * np.eye(len(target)))
+        weights = inverse @ target
+        left = np.abs(weights / np.diag(inverse)[:, None]).mean()
+        return float(left), kernel, weights
+
+    def errors(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Return the errors (N,) of the changes, and whether each input is near those of demonstrations."""
+        inputs = self._inputs(x)
+        error = np.abs(self._kernel(inputs) @ self._weights - self._target(y))
+        return np.minimum(error, _LARGEST).mean(axis=1), (np.abs(inputs) < _NEAR).all(axis=1)
+
+
+def _steps(
+    episodes: Sequence[CheckedDemo],
+    keys: Sequence[str],
+    begin: int = 0,
+    late: int = 0,
+    acting: int = 0,
+) -> tuple[Array, Array]:
+    """Return the inputs and outputs of the regression in all steps.
+
+    Args:
+        episodes: demonstrations or recorded episodes.
+        keys: observation keys of the vectors; the first is the vector whose change is predicted.
+        begin: first step of each episode.
+        late: number of steps by which the other vectors are taken earlier.
+        acting: the same for the action.
+
+    Returns:
+        the vectors, joined, and the action (N, D); and the change of the first vector to the next step (N, C).
+    """
+    inputs, changes = [], []
+    for episode in episodes:
+        at = np.arange(begin, len(episode.actions) - 1)
+        own, *others = (
+            episode.obs[key].reshape(len(episode.actions), -1).astype(np.float64) for key in keys
+        )
+        before = [other[at - late] for other in others]
+        inputs.append(np.concatenate([own[at], *before, episode.actions[at - acting]], axis=1))
+        changes.append(own[at + 1] - own[at])
+    return np.concatenate(inputs), np.concatenate(changes)
+
+
+def of_lateness(
+    recorded: Sequence[CheckedDemo], trained: Sequence[CheckedDemo], keys: Sequence[str]
+) -> Cause | None:
+    """Test whether an observed vector of a recording, or the robot's response to actions, is late.
+
+    Args:
+        recorded: recorded episodes.
+        trained: demonstrations.
+        keys: observation keys of the vectors.
+
+    Returns:
+        the cause for the vector whose changes show the largest delay, or None if actions have another size, or no
+        change can be predicted and compared in at least 20 steps.
+    """
+    best: Cause | None = None
+    if recorded[0].actions.shape[1:] != trained[0].actions.shape[1:]:
+        return None
+    for key in keys:
+        own = [key, *(other for other in keys if other != key)]
+        change = _Change(trained, own)
+        if change.error > _PREDICTED:
+            continue
+        for of_others, words in (
+            (1, f"'{key}' is {{}} steps old"),
+            (0, "the robot acts {} steps late"),
+        ):
+            lags = range(_LATEST + 1)
+            found = [
+                change.errors(*_steps(recorded, own, _LATEST, lag * of_others, lag)) for lag in lags
+            ]
+            near = np.all([inside for _, inside in found], axis=0)
+            if near.sum() < _COMPARED:
+                continue
+            errors = [max(float(error[near].mean()), _EXACT) for error, _ in found]
+            lag = int(np.argmin(errors))
+            text = (
+                f"the changes of '{key}' follow from the actions {'and the other vectors ' * of_others}{lag} steps "
+                f"before with an error of {errors[lag]:.2f}, and from those of the same step with {errors[0]:.2f}: "
+                f"{words.format(lag)}"
+            )
+            gain = float(np.log2(errors[0] / errors[lag]))
+            cause = scored("delay", gain, _TIMES, text, _LATE_ADVICE)
+            best = max(best or cause, cause, key=lambda one: one.score)
+    return best
+
+
+_ROWS = 600
+_WIDTHS = (1.5, 4.0)
+"""Widths of the Gaussian kernel that are tried, in standard deviations per dimension."""
+_RIDGE = 0.01
+_LATEST = 8
+"""Largest delay, in steps, that is tried."""
+_LARGEST = 4.0
+"""Errors of changes are cut to this multiple of the usual change."""
+_NEAR = 4.0
+"""Steps with an input farther from the mean of the demonstrations, in standard deviations, are left out."""
+_PREDICTED = 0.8
+"""Only vectors are examined whose changes in demonstrations are predicted with a smaller error."""
+_COMPARED = 20
+"""Smallest number of steps of a recording that are compared."""
+_EXACT = 0.02
+"""Smaller errors count as this, since the smallest ones depend on rounding."""
+_TIMES = 1.0
+"""A delay is reported if it reduces the error at least by a factor of 2 to the power of this value."""
+_LATE_ADVICE = "look for a queue, a filter or a slow sensor between robot and policy; measure with imitate run --json"
