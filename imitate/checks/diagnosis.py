@@ -136,7 +136,9 @@ def diagnose(
         )
     else:
         shown = episodes_of(data, spread(names, most), subject.policy)
-        report.causes += _of_training(subject, data, names, shown, report)
+        report.causes += _of_training(
+            subject, data, names, shown, report, bool(failures) or subject.success is not None
+        )
     if recording is None or not failures:
         report.notes.append(
             "only the training was examined: give a recording of failures by --recording to examine it too"
@@ -178,6 +180,7 @@ def _of_training(
     names: Sequence[str],
     shown: list[CheckedDemo],
     report: Diagnosis,
+    fails: bool,
 ) -> Iterator[Cause]:
     """Measure causes in the demonstrations, and in the policy's actions on them.
 
@@ -187,6 +190,7 @@ def _of_training(
         names: names of all demonstrations of the training.
         shown: those demonstrations on which the policy acts.
         report: gets a note for each measurement that is left out.
+        fails: true if episodes of the policy are known, in the run or in a recording.
     """
     policy = subject.policy
     vectors = _of_kind(policy, ("low_dim",))
@@ -218,7 +222,7 @@ def _of_training(
     yield causes.of_limits(predictions, low, high)
     yield from _some(causes.of_copying(predictions))
     if subject.losses:
-        yield causes.of_training(subject.losses, error)
+        yield causes.of_training(subject.losses, error, fails)
         if not subject.several_ways:
             yield from _some(causes.of_unlearnable(subject.losses, error))
     if len(names) < 3:

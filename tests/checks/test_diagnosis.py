@@ -507,6 +507,12 @@ def test_a_falling_loss_with_large_errors_is_an_unfinished_training(losses, erro
     assert found.advice.endswith(f"--epochs {max(2 * len(losses), 10)}")
 
 
+@pytest.mark.parametrize(("error", "named"), [(0.6, False), (0.62, True)])
+def test_a_short_training_without_known_episodes_needs_larger_errors(error, named):
+    assert of_training([1.0, 0.5], error, fails=False).is_named == named
+    assert of_training([1.0, 0.5], error).is_named
+
+
 @pytest.mark.parametrize(
     ("offset", "scale", "named"), [(2.0, 0.5, False), (0.0, 0.5, True), (2.0, 0.01, True)]
 )
