@@ -24,7 +24,13 @@ from imitate.models.preprocessing.coordinates import (
 )
 from imitate.models.preprocessing.measuring import Samples, statistics_before
 from imitate.models.preprocessing.standard import Clip, Layout, Normalize, Rotations
-from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
+from imitate.models.preprocessing.step import (
+    Observations,
+    PackedStep,
+    PreprocessStep,
+    Space,
+    Spec,
+)
 from imitate.models.preprocessing.steps import (
     VERSION,
     load_tensors,
@@ -483,7 +489,7 @@ class ObsPlan(NamedTuple):
     keys: tuple[str, ...]
     packed: tuple[str, ...]
     sizes: list[int]
-    together: list[Callable[[Tensor], Tensor]]
+    together: list[PackedStep]
     device: torch.device
     one_by_one: dict[str, list[PreprocessStep]]
 
@@ -491,7 +497,8 @@ class ObsPlan(NamedTuple):
         """Prepare checked values. Keys in ``features`` contain features, which are only converted to float32."""
         prepared: dict[str, Tensor] = {}
         if self.packed:
-            prepared = self._split(_joined([raw[key] for key in self.packed], self.device))
+            joined = _joined([raw[key] for key in self.packed], self.device)
+            prepared = self._split(self._changed(joined))
         for key, steps in self.one_by_one.items():
             value = _tensor(raw[key])
             if key in features:
@@ -527,13 +534,19 @@ class ObsPlan(NamedTuple):
         # If the sum of squares is below LARGEST, each value is finite in float32; with NaN, the comparison is false.
         if joined.dtype.kind != "f" or not float(joined.dot(joined)) < LARGEST:
             return None
-        x = torch.from_numpy(joined.astype(np.float32, copy=False)[None])
-        return self._split(x if self.device.type == "cpu" else to_device(x, self.device))
+        x: Any = joined.astype(np.float32, copy=False)[None]
+        if self.device.type == "cpu":
+            return self._split(torch.from_numpy(self._changed(x)))
+        return self._split(self._changed(to_device(torch.from_numpy(x), self.device)))
 
-    def _split(self, x: Tensor) -> dict[str, Tensor]:
-        """Prepare concatenated vectors (*B, D)."""
+    def _changed(self, x: Any) -> Any:
+        """Apply the steps to concatenated vectors (*B, D), a tensor or an array."""
         for function in self.together:
             x = function(x)
+        return x
+
+    def _split(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the vectors that are concatenated in ``x`` (*B, D)."""
         return dict(zip(self.packed, x.split_with_sizes(self.sizes, -1), strict=True))
 
 

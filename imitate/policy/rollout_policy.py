@@ -266,7 +266,7 @@ class RolloutPolicy:
         goal_obs = None
         if self._goal_keys:
             goal_obs = self._prepare(goal or {}, self._goal_keys, batched_ob)
-        batch_size = next(iter(obs.values())).shape[0]
+        batch_size = len(next(iter(obs.values()))) if batched_ob else 1
         if self._state is None:
             self._state = self.algo.initial_state(batch_size)
             self._batch_size = batch_size

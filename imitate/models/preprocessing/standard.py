@@ -1,7 +1,7 @@
 """Steps of every pipeline: layout, rotations, normalization, and limits of the networks' inputs."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,13 @@ from imitate.functional.normalization import is_constant
 from imitate.functional.transfer import to_device
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
 from imitate.models.layout import ActionLayout, Shape, processed_shape
-from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
+from imitate.models.preprocessing.step import (
+    Observations,
+    PackedStep,
+    PreprocessStep,
+    Space,
+    Spec,
+)
 from imitate.system.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.system.text import MASK
 
@@ -252,11 +258,18 @@ class Normalize(PreprocessStep):
         """Invert :meth:`forward_actions`."""
         return actions * self.action_scale + self.action_offset
 
-    def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
+    def packed(self, keys: Sequence[str]) -> PackedStep | None:
         """Return a function that applies the step to several concatenated vectors at once, or None if impossible."""
         index = [i for key in keys for i in range(*self._ranges[key])]
         offset, scale = self.offset[index], self.scale[index]
-        return lambda x: (x - offset).div_(scale)
+        offsets, scales = offset.cpu().numpy(), scale.cpu().numpy()
+
+        def normalized(x: Any) -> Any:
+            if isinstance(x, np.ndarray):
+                return (x - offsets) / scales
+            return (x - offset).div_(scale)
+
+        return normalized
 
     def _shape(self, key: str) -> Shape:
         """Return the shape with which a key's offset broadcasts over its values."""
@@ -314,10 +327,10 @@ class Clip(PreprocessStep):
         """Convert actions ``(*B, A)`` to the form that networks learn."""
         return actions.clamp(-self.limit, self.limit)
 
-    def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
+    def packed(self, keys: Sequence[str]) -> PackedStep | None:
         """Return a function that applies the step to several concatenated vectors at once, or None if impossible."""
         limit = self.limit
-        return (lambda x: x.clamp(-limit, limit)) if self._keys.issuperset(keys) else None
+        return (lambda x: x.clip(-limit, limit)) if self._keys.issuperset(keys) else None
 
 
 def _write(key: str, place: tuple[int, int], *pairs: tuple[Tensor, Any]) -> None:

@@ -12,6 +12,9 @@ from imitate.errors import ConfigError, nearest
 from imitate.models.fitting import Statistics
 from imitate.models.layout import Shape
 
+PackedStep = Callable[[Any], Any]
+"""Function of concatenated vectors (*B, D): a tensor or, on the CPU, an array. The result has the same type."""
+
 Observations = Mapping[str, Tensor]
 
 
@@ -145,10 +148,11 @@ class PreprocessStep(nn.Module):
         """Convert the index ``dim`` of an unchanged number of the action after this step to its index before it."""
         return dim
 
-    def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
+    def packed(self, keys: Sequence[str]) -> PackedStep | None:
         """Return a function that applies the step to several concatenated vectors ``(*B, D)`` at once, for speed.
 
-        The result is None if the step has no such function; its keys are then prepared one by one.
+        It takes tensors and, on the CPU, arrays, for which numpy is several times as fast with one observation. The
+        result is None if the step has no such function; its keys are then prepared one by one.
         """
         return None
 
