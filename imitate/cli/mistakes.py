@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from tempfile import gettempdir
 from typing import Any
 
 import typer
@@ -72,7 +73,8 @@ def as_typed(line: str, args: Sequence[str]) -> str:
 
 def with_programs(line: str) -> str:
     """Return a message in which the temporary checkpoint of a program, such as ``random``, is the program's name."""
-    return re.sub(rf"[^\s'\"(]*{PROGRAMS}[^\s/]*/(\S+?)\.pth", r"\1", line)
+    folder = re.escape(os.path.join(gettempdir(), PROGRAMS))
+    return re.sub(rf"{folder}[^\s/]*/(\S+?)\.pth", r"\1", line)
 
 
 def of_another_name(args: Sequence[str]) -> str:

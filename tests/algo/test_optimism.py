@@ -46,7 +46,10 @@ def test_rollouts_climb_the_upper_bound_and_evaluations_do_not(worlds, beta, sig
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [("algo.rnn.enabled=true", "without a memory"), ("algo.num_choices=1", "of numbers")],
+    [
+        ("algo.rnn.enabled=true", "a policy without memory"),
+        ("algo.num_choices=1", "needs continuous actions"),
+    ],
 )
 def test_optimism_is_for_numbers_without_a_memory(change, words):
     with pytest.raises(ConfigError, match=words):

@@ -127,7 +127,7 @@ def test_a_checkpoint_names_the_networks_and_loads_them_only_if_they_are_trusted
 def test_a_part_of_a_hierarchy_has_networks_of_its_own():
     config = tiny_config("hbc", obs=OBS, algo={"planner": own(encoder="trunk")})
     assert [named.name for named in untrusted_in(config)] == ["own_nets:trunk"]
-    with pytest.raises(EnvError, match="network in algo.networks.encoder be 'own_nets:trunk'"):
+    with pytest.raises(EnvError, match="the network 'own_nets:trunk' in algo.networks.encoder"):
         tiny_algo("hbc", obs=OBS, algo={"planner": own(encoder="trunk")})
     with pytest.raises(ConfigError, match="networks.encoder"):
         tiny_config("bc", algo={"networks": {"encoder": "no module"}})

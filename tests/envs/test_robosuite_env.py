@@ -118,10 +118,10 @@ def test_errors_say_what_to_do(lift):
 
 PICTURE = "<texture type='2d' file='{}'/>"
 SCENES = {
-    "a file": (PICTURE.format("/etc/hostname"), "model_file be '/etc/hostname'.* --trust /etc/hostname"),
-    "a file above robosuite": (PICTURE.format("/x/robosuite/../../../etc/a.png"), "model_file be"),
-    "a face of a cube": ("<texture type='cube' fileup='/etc/a.png'/>", "model_file be '/etc/a.png'"),
-    "a file in the working folder": (PICTURE.format("a.png"), "model_file be 'a.png'"),
+    "a file": (PICTURE.format("/etc/hostname"), "model_file to '/etc/hostname'.* --trust /etc/hostname"),
+    "a file above robosuite": (PICTURE.format("/x/robosuite/../../../etc/a.png"), "sets model_file to"),
+    "a face of a cube": ("<texture type='cube' fileup='/etc/a.png'/>", "model_file to '/etc/a.png'"),
+    "a file in the working folder": (PICTURE.format("a.png"), "model_file to 'a.png'"),
     "another scene": ("<include file='/etc/a.xml'/>", "a part <include>"),
     "a folder for all files": ("<compiler strippath='true' meshdir='/etc'/>", "a part <compiler>"),
     "copies": ("<replicate count='1000000000'/>", "a part <replicate>"),

@@ -343,7 +343,9 @@ def test_the_cache_holds_two_windows_and_no_more_than_its_bound(
     assert run(tmp_path, f"{server.url}/demos", **settings).status == "finished"
     assert 2 <= len(list(remote_folder().rglob("*.hdf5"))) <= 4
     assert asked(server) > 6  # some were fetched again
-    with refused("two windows of 3 shards have | GB, but the cache is", error=ConfigError):
+    with refused(
+        "two windows of 3 shards take | GB, but the cache is limited to", error=ConfigError
+    ):
         run(tmp_path, f"{server.url}/demos", **{**WINDOWS, "shard_window": 3})
 
 

@@ -313,7 +313,7 @@ def test_frames_of_an_episode_have_room_before_all_are_decoded(monkeypatch):
     with pytest.raises(DatasetError, match="a takes 2.1 kB of memory"):
         frames.stacked(images, 7, "a")
     assert next(images) is not None, "all were decoded"
-    with pytest.raises(DatasetError, match=r"image 1 is \(2,\) float64, the first \(3,\)"):
+    with pytest.raises(DatasetError, match=r"image 1 is \(2,\) float64, but the first is \(3,\)"):
         frames.stacked(iter([np.zeros(3), np.zeros(2)]), 2, "a")
 
 
