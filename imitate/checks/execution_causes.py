@@ -228,7 +228,8 @@ def of_lateness(
         change can be predicted and compared in at least 20 steps.
     """
     best: Cause | None = None
-    if recorded[0].actions.shape[1:] != trained[0].actions.shape[1:]:
+    trained = [demo for demo in trained if len(demo.actions) > 1]
+    if not trained or recorded[0].actions.shape[1:] != trained[0].actions.shape[1:]:
         return None
     for key in keys:
         own = [key, *(other for other in keys if other != key)]

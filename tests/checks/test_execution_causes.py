@@ -66,3 +66,4 @@ def test_too_few_steps_or_changes_at_random_show_nothing():
         assert of_lateness(episodes, episodes, ["angle"]) is None
     other = [replace(swing(rng), actions=np.zeros((40, 2)))]
     assert of_lateness(other, [swing(rng) for _ in range(3)], KEYS) is None
+    assert of_lateness([swing(rng)], [swing(rng, steps=1)] * 3, KEYS) is None
