@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +47,29 @@ def _moved(shape: Sequence[int], modality: str, key: str, axes: tuple[int, int])
     rest = list(shape)
     rest.insert(destination if destination == 0 else len(rest) - 1, rest.pop(source))
     return tuple(rest)
+
+
+class JoinedVectors(dict[str, Tensor]):
+    """Vectors (*B, D) by key that are the columns of one tensor; copies and changed copies are ordinary dicts.
+
+    An encoder that concatenates the vectors in the same order uses the tensor instead.
+
+    Args:
+        joined: (*B, sum of D) all vectors side by side.
+        keys: keys of the vectors, in order.
+        sizes: number D of values of each vector, in order.
+    """
+
+    __slots__ = ("_columns", "joined")
+
+    def __init__(self, joined: Tensor, keys: Sequence[str], sizes: Sequence[int]) -> None:
+        self.joined = joined
+        self._columns = joined.split_with_sizes(list(sizes), -1)
+        super().__init__(zip(keys, self._columns, strict=True))
+
+    def are_columns(self, vectors: Sequence[Tensor]) -> bool:
+        """Return true if the vectors are all columns of :attr:`joined`, in order."""
+        return len(vectors) == len(self._columns) and all(map(is_, vectors, self._columns))
 
 
 ROTATION_6D = "rot_6d"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from imitate.errors import ConfigError
 from imitate.models.key_encoder import KeyEncoder, make_key_encoder
-from imitate.models.layout import Shape
+from imitate.models.layout import JoinedVectors, Shape
 from imitate.system.instructions import LANGUAGE_KEY
 
 CONDITION_KEY = "advantage_condition"
@@ -122,11 +122,12 @@ class ObservationEncoder(nn.Module):
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Encode observations ``(*B, ...)`` by key as ``(*B, output_dim)``."""
-        parts = (
-            [obs[key] for key in self.obs_shapes]
-            if self._vectors_only
-            else [*self.features(obs).values()]
-        )
+        if self._vectors_only:
+            parts = [obs[key] for key in self.obs_shapes]
+            if isinstance(obs, JoinedVectors) and obs.are_columns(parts):
+                return obs.joined
+        else:
+            parts = [*self.features(obs).values()]
         return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0].contiguous()
 
     def features(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:

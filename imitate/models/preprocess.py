@@ -16,7 +16,7 @@ from typing_extensions import Self
 from imitate.errors import ConfigError, UserError, nearest
 from imitate.functional.transfer import to_device
 from imitate.models.fitting import Affine, Statistics
-from imitate.models.layout import ActionLayout, Shape, raw_shape_of
+from imitate.models.layout import ActionLayout, JoinedVectors, Shape, raw_shape_of
 from imitate.models.preprocessing.coordinates import (
     check_relations,
     rebased_actions,
@@ -536,7 +536,7 @@ class ObsPlan(NamedTuple):
             return None
         x: Any = joined.astype(np.float32, copy=False)[None]
         if self.device.type == "cpu":
-            return self._split(torch.from_numpy(self._changed(x)))
+            return JoinedVectors(torch.from_numpy(self._changed(x)), self.packed, self.sizes)
         return self._split(self._changed(to_device(torch.from_numpy(x), self.device)))
 
     def _changed(self, x: Any) -> Any:
@@ -573,7 +573,8 @@ def obs_plan(
     for key in chosen:
         if key not in raw_shapes:
             raise UserError(f"unknown observation '{key}'; {nearest(key, raw_shapes)}")
-    vectors = [key for key in chosen if modalities[key] == "low_dim" and len(raw_shapes[key]) == 1]
+    # in the order in which encoders concatenate them
+    vectors = sorted(k for k in chosen if modalities[k] == "low_dim" and len(raw_shapes[k]) == 1)
     packed, together = _packed(steps, vectors)
     return ObsPlan(
         keys=chosen,

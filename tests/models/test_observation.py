@@ -8,6 +8,7 @@ import torch
 
 from imitate.config import load_config
 from imitate.errors import ConfigError
+from imitate.models.layout import JoinedVectors
 from imitate.models.observation import ObservationEncoder
 
 SHAPES = {"z_pos": (3,), "camera": (3, 12, 14), "lidar": (1, 40), "pose": (2, 2)}
@@ -39,6 +40,21 @@ CAMERA, PAIR = {"camera": (3, 12, 14)}, {"left": (3, 12, 14), "right": (3, 12, 1
 def observations(*batch):
     torch.manual_seed(0)
     return {key: torch.randn(*batch, *shape) for key, shape in SHAPES.items()}
+
+
+def test_vectors_that_are_columns_of_one_tensor_are_not_concatenated_again():
+    shapes = {"b": (1,), "a": (2,)}
+    encoder = ObservationEncoder(shapes, dict.fromkeys(shapes, "low_dim"), sections())
+    joined = torch.tensor([[1.0, 2.0, 3.0]])
+    obs = JoinedVectors(joined, ("a", "b"), (2, 1))
+    assert obs["a"].tolist() == [[1.0, 2.0]] and obs["b"].tolist() == [[3.0]]
+    assert encoder(obs).data_ptr() == joined.data_ptr()
+    in_file_order = JoinedVectors(torch.tensor([[3.0, 1.0, 2.0]]), ("b", "a"), (1, 2))
+    assert encoder(in_file_order).tolist() == [[1.0, 2.0, 3.0]]
+    with_more = JoinedVectors(torch.tensor([[1.0, 2.0, 3.0, 9.0]]), ("a", "b", "c"), (2, 1, 1))
+    assert encoder(with_more).tolist() == [[1.0, 2.0, 3.0]]
+    obs["b"] = torch.tensor([[7.0]])
+    assert encoder(obs).tolist() == encoder({**obs}).tolist() == [[1.0, 2.0, 7.0]]
 
 
 def test_low_dim_keys_are_concatenated_in_alphabetical_order():

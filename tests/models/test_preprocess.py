@@ -128,7 +128,7 @@ def test_one_observation_of_vectors_is_prepared_as_any_other(dtype):
     arm, b = np.array([3.0, -2.0], dtype=dtype)[::-1], np.array([0.7], dtype=dtype)
     found = prepare.plan(("b", "a")).of_vectors({"arm": arm, "b": b, "more": None}, names)
     wanted = prepare.prepare_obs({"a": arm.astype(np.float32)[None], "b": b[None]}, ("b", "a"))
-    assert list(found) == ["b", "a"] and found["a"].tolist() == [[-1.5, 0.25]]
+    assert list(found) == ["a", "b"] and found["a"].tolist() == [[-1.5, 0.25]]
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
