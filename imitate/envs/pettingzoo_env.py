@@ -91,7 +91,7 @@ class PettingZooEnv:
         self.action_low, self.action_high = own.low, own.high
         self.action_dim, self.num_choices = own.dim, own.num_choices
         self._ids = dict(zip(everyone, np.eye(len(everyone), dtype=np.float32), strict=True))
-        self._told: dict[str, Obs] = {}
+        self._latest: dict[str, Obs] = {}
         self._infos: dict[str, Mapping[str, Any]] = {}
 
     def _make(self) -> Any:
@@ -182,7 +182,7 @@ class PettingZooEnv:
         self._tell(raw, infos or {})
         for opponent in self._opponents.values():
             opponent.start_episode()
-        return [self._told[agent] for agent in self.agents], {}
+        return [self._latest[agent] for agent in self.agents], {}
 
     def step(self, actions: Array) -> list[Outcome | None]:
         """Apply one action of each agent, (K, A); see :class:`imitate.envs.env.Lanes`."""
@@ -195,7 +195,7 @@ class PettingZooEnv:
         chosen = dict(zip(self.agents, actions, strict=True))
         native = {
             agent: self._actions[agent].native(
-                chosen[agent] if agent in chosen else self._opponents[agent](self._told[agent])
+                chosen[agent] if agent in chosen else self._opponents[agent](self._latest[agent])
             )
             for agent in present
         }
@@ -203,7 +203,7 @@ class PettingZooEnv:
         self._tell(raw, infos)
         return [
             (
-                self._told[agent],
+                self._latest[agent],
                 float(rewards[agent]),
                 bool(terminated[agent]),
                 bool(truncated[agent]),
@@ -218,7 +218,7 @@ class PettingZooEnv:
         for agent, value in raw.items():
             self._infos[agent] = dict(infos.get(agent) or {})
             further = {AGENT_ID: self._ids[agent]}
-            self._told[agent] = self._seen[agent].observe(value, self._infos[agent], further)
+            self._latest[agent] = self._seen[agent].observe(value, self._infos[agent], further)
 
     def _succeeded(self, agent: str) -> bool | None:
         return success_in(self._infos.get(agent, {}))

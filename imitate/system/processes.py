@@ -140,6 +140,11 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def machine_is_busy() -> bool:
+    """Return true if more programs than cores wanted to run in the last minute; false if that is unknown."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
+
+
 def check_place(on: str) -> None:
     """Check the value of the option ``--on``.
 

@@ -56,7 +56,8 @@ def load_catalogue(path: Path | None = None, base_url: str | None = None) -> lis
         path: path of the catalogue; None for the package's catalogue.
         base_url: address of another server with the same paths; None for the server in the catalogue.
     """
-    tree = json.loads((path or catalogue_path()).read_text(encoding="utf-8"))
+    path = catalogue_path() if path is None else path
+    tree = json.loads(path.read_text(encoding="utf-8"))
     if tree["version"] != VERSION:
         raise UserError(
             f"{path}: the catalogue has version {tree['version']}, but this imitate reads version "

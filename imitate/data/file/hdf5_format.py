@@ -382,13 +382,13 @@ _ENV_ARGS: dict[str, tuple[type, str]] = {
 
 
 def rate_of(said: Any, env_meta: Mapping[str, Any]) -> float | None:
-    """Return the rate ``said`` in Hz, or if it is None the rate in the environment's arguments; None if not valid."""
+    """Return the rate ``said`` in Hz, or the one in the environment's arguments; None if neither is valid."""
     kwargs = env_meta.get("env_kwargs")
     in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
-    rate = in_env if said is None else said
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        return None
-    return float(rate)
+    for rate in (said, in_env):
+        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf:
+            return float(rate)
+    return None
 
 
 def wrong_env_args(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -252,7 +252,7 @@ class VideoCameras:
             return
         self._repeated[key] = self._repeated.get(key, 0) + repeated
         self._report.doubts[key] = (
-            f"{counted(self._repeated[key], 'row')} have the picture of the row before, which is nearest in time: the "
+            f"the nearest picture in time is that of the row before in {counted(self._repeated[key], 'row')}: the "
             "video runs slower than the rows"
         )
 

@@ -32,6 +32,7 @@ from imitate.errors import NotFiniteError, RobotError, UserError, offered
 from imitate.policy.checks import check_rate
 from imitate.policy.uncertainty import UNCERTAIN
 from imitate.system import clock
+from imitate.system.processes import machine_is_busy
 from imitate.system.text import counted
 
 _logger = logging.getLogger(__name__)
@@ -262,9 +263,9 @@ class _Episode:
             self._count_late(now > deadline)
             # The delay of a late step is not caught up: the next step starts at once and has a whole period.
             clock.sleep(max(0.0, deadline - now))
-        self._refuse_an_end_in_vain()
+        self._refuse_to_end_in_a_fault()
 
-    def _refuse_an_end_in_vain(self) -> None:
+    def _refuse_to_end_in_a_fault(self) -> None:
         """Raise an error if the episode ended after half of ``hold_s`` or more without an action."""
         since = self._unable_since
         held_s = 0.0 if since is None else clock.now() - since
@@ -432,7 +433,8 @@ class _Episode:
         if part == _POLICY and self._lost:
             return f"{words} ({self._lost}); check the server and the network, or use asynchronous inference"
         if part == _POLICY:
-            return f"{words}; use a smaller policy, asynchronous inference, or demonstrations at a lower rate"
+            first = " on a busy machine; end other programs, or" if machine_is_busy() else ";"
+            return f"{words}{first} use a smaller policy, asynchronous inference, or demonstrations at a lower rate"
         if part == _RECORDING:
             return f"{words}; write to a faster disk, or record smaller images"
         return f"{words}; let it return at once, and do slow work in a thread of the driver"

@@ -297,7 +297,7 @@ class Stillness:
         self._frozen, self._deaf = frozen, max(2 * frozen, math.ceil(_DEAF_S / period_s))
         self._range = limits.ranges()
         self._is_measured = np.zeros(limits.size, dtype=bool)
-        self._is_told = np.zeros(limits.size, dtype=bool)
+        self._is_nonzero = np.zeros(limits.size, dtype=bool)
         self._pose: Vector | None = None
         self._vectors: dict[str, bytes] = {}
         self._is_alive = False
@@ -325,7 +325,7 @@ class Stillness:
         }
         before, self._pose = self._pose, pose
         known = self._is_measured
-        self._is_told = self._is_told | (pose != 0.0)
+        self._is_nonzero = self._is_nonzero | (pose != 0.0)
         if self._sent is not None:
             self._is_measured = known | (pose != 0.0) & (pose != self._sent)
         measured = self._is_measured
@@ -342,7 +342,7 @@ class Stillness:
         zero = np.zeros_like(pose)
         moved = self._since_vectors.reached(_CLEAR * self._range)
         crossed = self._since_vectors.crossed(zero, _CLEAR * self._range)
-        is_relative = not self._is_told[: max(len(pose) - 1, 1)].any()
+        is_relative = not self._is_nonzero[: max(len(pose) - 1, 1)].any()
         return (
             is_relative
             and self._is_alive

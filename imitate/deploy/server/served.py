@@ -53,7 +53,7 @@ class ServedPolicy:
         """Answer the observations of several sessions in one pass through the networks."""
         policy, memories = self._policy, [ask.state for ask in asks]
         obs = {key: np.stack([ask.obs[key] for ask in asks]) for key in self.schema.observations}
-        obs |= _told([memory.vector for memory in memories])
+        obs |= _embeddings([memory.vector for memory in memories])
         goal = {key: np.stack([ask.goal[key] for ask in asks]) for key in self.schema.goals}
         policy.state = joined_states([memory.state for memory in memories])
         actions = policy(obs, goal or None, batched_ob=True)
@@ -85,7 +85,7 @@ class ServedPolicy:
 
     def _free(self, asks: Sequence[ChunkAsk]) -> NDArray[np.float64]:
         """Predict chunks (B, K, A) for histories of the same length."""
-        words = _told([ask.state.vector for ask in asks])
+        words = _embeddings([ask.state.vector for ask in asks])
         steps = zip(*(ask.history for ask in asks), strict=True)
         history = [
             {key: np.stack([obs[key] for obs in step]) for key in self.schema.observations} | words
@@ -94,14 +94,14 @@ class ServedPolicy:
         return self._policy.predict_chunk(history, batched_ob=True)
 
     def _guided(self, ask: ChunkAsk, planned: NDArray[np.float64]) -> NDArray[np.float64]:
-        words = _told([ask.state.vector])
+        words = _embeddings([ask.state.vector])
         single = {key: value[0] for key, value in words.items()}
         history: list[dict[str, Any]] = [{**obs, **single} for obs in ask.history]
         guidance: Any = ask.guidance or "identity"
         return self._policy.predict_chunk(history, planned, ask.delay, guidance)
 
 
-def _told(vectors: Sequence[NDArray[np.float32] | None]) -> dict[str, NDArray[np.float32]]:
+def _embeddings(vectors: Sequence[NDArray[np.float32] | None]) -> dict[str, NDArray[np.float32]]:
     """Return the vectors (B, D) of instructions as an observation; empty if the policy uses none.
 
     Raises:

@@ -386,7 +386,7 @@ class StalenessBound:
         self.most, self.seen = most, 0
         self._asked_at, self._allowed = 0, 0
         self._begun_s, self._waited_s = clock.now(), 0.0
-        self._has_told = False
+        self._has_warned = False
 
     def allowed(self, version: int, oldest: int) -> int | None:
         """Return the number of updates that may follow, or None if there is no limit.
@@ -427,12 +427,12 @@ class StalenessBound:
     def advice(self) -> str | None:
         """Return a warning, once, if learning waited for much of the latest :data:`WINDOW_S`; otherwise None."""
         passed_s = clock.now() - self._begun_s
-        if self.most is None or self._has_told or passed_s < WINDOW_S:
+        if self.most is None or self._has_warned or passed_s < WINDOW_S:
             return None
         share, self._waited_s, self._begun_s = self._waited_s / passed_s, 0.0, clock.now()
         if share <= MUCH:
             return None
-        self._has_told = True
+        self._has_warned = True
         return (
             f"train.online.max_staleness {self.most}: learning waited {share:.0%} of the last {passed_s:.0f} s for "
             "steps with newer weights: raise it, or lower train.online.collect_steps or push_every_s"

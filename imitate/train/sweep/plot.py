@@ -9,7 +9,7 @@ from imitate.system.plain_files import cleared, replaced
 from imitate.system.statistics import Statistic
 from imitate.train.sweep.curves import PANEL_INCHES, STYLE, Curve, Setting, color
 from imitate.train.sweep.over_seeds import Band, band
-from imitate.train.sweep.results_table import NAMES, have_several, loss_kind
+from imitate.train.sweep.results_table import NAMES, loss_kind, losses_differ
 
 AXES = {"epoch": "epoch", "step": "updates", "cpu": "CPU seconds of training"}
 """Horizontal axes of curves, and their labels."""
@@ -123,7 +123,7 @@ def default_panels(settings: Sequence[Setting]) -> list[str]:
     """
     curves = [curve for setting in settings for curve in setting.curves]
     first = "return" if any(curve.is_online for curve in curves) else "loss"
-    wanted = ["success"] if first == "loss" and have_several(settings) else [first, "success"]
+    wanted = ["success"] if first == "loss" and losses_differ(settings) else [first, "success"]
     if not _is_measured(curves, "success"):
         wanted = list(dict.fromkeys([*wanted, "return"]))
     return [name for name in wanted if _is_measured(curves, name)] or [first]

@@ -34,7 +34,7 @@ def caption(settings: Sequence[Setting], statistic: Statistic) -> str:
     """Return a line that explains the numbers in a table of settings."""
     measures = _compared(settings)
     deviation = ", ± their standard deviation" if any(m.is_mean for m in measures.values()) else ""
-    losses = any(m.tag.endswith("/Loss") for m in measures.values()) and have_several(settings)
+    losses = any(m.tag.endswith("/Loss") for m in measures.values()) and losses_differ(settings)
     kinds = "; losses of different scales are not comparable" if losses else ""
     return (
         f"{NAMES[statistic]} over training seeds{deviation} (95 % interval: {INTERVALS[statistic]}, "
@@ -42,7 +42,7 @@ def caption(settings: Sequence[Setting], statistic: Statistic) -> str:
     )
 
 
-def have_several(settings: Sequence[Setting]) -> bool:
+def losses_differ(settings: Sequence[Setting]) -> bool:
     """Return true if the runs of the settings have losses of different scales."""
     return len({loss_kind(setting) for setting in settings}) > 1
 
@@ -201,7 +201,7 @@ def _keys(settings: Sequence[Setting]) -> list[str]:
 def _compared(settings: Sequence[Setting]) -> dict[str, Measure]:
     """Return the measures to compare; losses of different scales are left out unless there is nothing else."""
     found = _present(settings)
-    if not have_several(settings):
+    if not losses_differ(settings):
         return found
     return {name: m for name, m in found.items() if not m.tag.endswith("/Loss")} or found
 

@@ -170,6 +170,8 @@ def test_sizes_that_no_compressor_reaches(tmp_path, shape, stored, claims):
         (None, {}, None),
         (None, [], None),
         (True, {}, None),
+        (0, {"control_freq": 10}, 10.0),
+        ("20", {"control_freq": -1}, None),
         ("20", {}, None),
         (0, {}, None),
         (1e-3, {}, 1e-3),

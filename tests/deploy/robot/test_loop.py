@@ -410,13 +410,26 @@ def test_late_steps_need_not_be_in_a_row():
         ("on_step", 0.04, "such as recording, took up to 40 ms"),
     ],
 )
-def test_late_steps_are_blamed_on_what_took_the_time(call, seconds, words):
+def test_late_steps_are_blamed_on_what_took_the_time(call, seconds, words, monkeypatch):
+    monkeypatch.setattr("imitate.deploy.robot.loop.machine_is_busy", lambda: False)
     robot = FakeRobot()
     robot.faults[call] = lambda: clock.sleep(seconds * bool(robot.times("send")))
     policy = Constant(lambda step: clock.sleep(seconds * (call == "policy")) or (0.1, 0.1))
     slow = (lambda step: clock.sleep(seconds)) if call == "on_step" else None
     with pytest.raises(RobotError, match=words):
         loop(robot, policy, safety=Safety(late=3), on_step=slow).run(100)
+
+
+def test_a_late_policy_on_a_busy_machine_may_be_the_fault_of_others(monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (9.0, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    words = "10 ms on a busy machine; end other programs, or use a smaller policy"
+    slow = Constant(lambda step: clock.sleep(0.012) or (0.1, 0.1))
+    with pytest.raises(RobotError, match=words):
+        loop(FakeRobot(), slow, safety=Safety(late=3)).run(100)
+    monkeypatch.setattr("os.cpu_count", lambda: 9)
+    with pytest.raises(RobotError, match="10 ms; use a smaller policy"):
+        loop(FakeRobot(), slow, safety=Safety(late=3)).run(100)
 
 
 # (7) A stop that fails.
