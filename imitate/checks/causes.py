@@ -481,10 +481,32 @@ def of_units(key: str, demos: Sequence[Array]) -> Cause | None:
     if (sizes > 0).sum() < 4:
         return None
     score, factor, large = split_of(sizes, _OTHER_UNIT)
+    if not _is_scaled(demos, sizes, factor, large):
+        score = min(score, 0.9)
     words = f"'{key}' is {factor:.3g} times as large in {large} of {(sizes > 0).sum()} demonstrations as in the others"
     return scored(
         "units", score, 1.0, words, "convert all demonstrations to the same units and frames"
     )
+
+
+def _is_scaled(demos: Sequence[Array], sizes: Array, factor: float, large: int) -> bool:
+    """Return whether demonstrations with larger values also begin and end with larger ones, as in another unit.
+
+    Demonstrations in which less moves, for example, have smaller velocities, but begin and end like the others.
+
+    Args:
+        demos: (T, D) values of each demonstration.
+        sizes: size of the values of each demonstration.
+        factor: factor between the large and the small sizes.
+        large: number of large sizes.
+    """
+    is_large = sizes >= np.sort(sizes)[-large]
+    for step in (0, -1):
+        values = np.array([np.sqrt((demo[step] ** 2).mean()) for demo in demos])
+        usual, small = np.median(values[is_large]), np.median(values[~is_large & (sizes > 0)])
+        if usual > 0 and usual < np.sqrt(factor) * small:
+            return False
+    return True
 
 
 def split_of(sizes: Array, least: float) -> tuple[float, float, int]:

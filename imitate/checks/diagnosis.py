@@ -366,6 +366,7 @@ def _of_recording(
     if not here or not there:
         there, here = positions_among(vectors_of(shown), vectors_of(episodes))
     reached = recorded.of_reach(here, there)
+    moved = None if reached else execution_causes.of_blocked(here, there)
     there, here = driven(there, here, (vectors_of(shown), vectors_of(episodes)))
     odd = at_begin(episodes, kinds, subject.known)
     order = response.of_order(here, there) if there else None
@@ -389,10 +390,9 @@ def _of_recording(
     if data is not None and shown:
         yield from _some(order)
         same = bool(rate and recording.control_freq)
-        effects = response.of_effects(here, there, same)
-        yield from _some(
-            effects if effects and not (reordered and effects.kind == "sign") else None
-        )
+        if not (moved and moved.is_named):
+            moved = response.of_effects(here, there, same)
+        yield from (one for one in _some(moved) if not (reordered and one.kind == "sign"))
         yield from _some(reached)
         yield from _some(response.of_delay(here, there))
         yield from _some(execution_causes.of_lateness(episodes, shown, vectors))

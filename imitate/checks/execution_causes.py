@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from imitate.checks.causes import Array, Cause, scored
+from imitate.checks.motion_model import Effects, Pairs
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 
 
@@ -279,3 +280,61 @@ _EXACT = 0.02
 _TIMES = 1.0
 """A delay is reported if it reduces the error at least by a factor of 2 to the power of this value."""
 _LATE_ADVICE = "look for a queue, a filter or a slow sensor between robot and policy; measure with imitate run --json"
+
+
+def of_blocked(recorded: Pairs, trained: Pairs) -> Cause | None:
+    """Find a position that stops at one place while actions push it on, where demonstrations go further.
+
+    Args:
+        recorded: actions (T, A) and positions (T, D) of each recorded episode; the actions are not target positions.
+        trained: actions and positions of each demonstration.
+
+    Returns:
+        the cause, or None if the demonstrations do not show which positions the actions move.
+    """
+    if not recorded or not trained or recorded[0][1].shape[1] != trained[0][1].shape[1]:
+        return None
+    effects = Effects(trained)
+    best: Cause | None = None
+    for a, d in enumerate(np.abs(effects.certain).argmax(axis=1)):
+        if abs(effects.certain[a, d]) < _SURE:
+            continue
+        size = float(np.ptp(np.concatenate([q[:, d] for _, q in trained])))
+        usual = float(np.quantile(np.abs(np.concatenate([u[:, a] for u, _ in trained])), 0.9))
+        for side in (-1.0, 1.0):
+            ends = np.array([(side * q[:, d]).max() for _, q in recorded])
+            beyond = np.array([(side * q[:, d]).max() for _, q in trained]) - np.median(ends)
+            push = side * np.sign(effects.size[a, d])
+            shares = [
+                np.mean(
+                    (side * q[:, d] > end - _SAME_PLACE * size) & (push * u[:, a] > _PUSH * usual)
+                )
+                for (u, q), end in zip(recorded, ends, strict=True)
+            ]
+            same = np.abs(ends - np.median(ends)) < _SAME_PLACE * size
+            same &= np.array([np.ptp(q[:, d]) for _, q in recorded]) > _FURTHER * size
+            if np.mean(beyond > _FURTHER * size) < _MOST_OF or same.mean() < _MOST_OF:
+                continue
+            share = float(np.median(shares))
+            words = (
+                f"position {d} stays at {side * np.median(ends):.3g} in {share:.0%} of the steps although actions[{a}] "
+                f"push it on; demonstrations go {np.median(beyond):.3g} further"
+            )
+            cause = scored("limits", share, _BLOCKED, words, _OBSTACLE)
+            best = cause if best is None or cause.score > best.score else best
+    return best
+
+
+_SURE = 8.0
+"""An action's effect in the demonstrations is certain if it is at least this number of standard errors."""
+_SAME_PLACE = 0.02
+"""Positions that differ by less than this fraction of the range in demonstrations count as the same place."""
+_PUSH = 0.25
+"""An action pushes a position if it has at least this fraction of its usual size in demonstrations."""
+_FURTHER = 0.1
+"""Positions move, and demonstrations go further, if they do so by more than this fraction of the range."""
+_MOST_OF = 0.8
+"""This fraction of the episodes must move to the same place, and this fraction of the demonstrations go further."""
+_BLOCKED = 0.2
+"""Positions are blocked if they stop and are pushed on in this fraction of the steps of half of the episodes."""
+_OBSTACLE = "look for a limit of the positions in driver, controller or imitate run, or for an obstacle, at this place"

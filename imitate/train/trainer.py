@@ -274,7 +274,11 @@ def _folder_and_config(
     """Return the run folder to resume and its configuration; for a new run None, and a configuration to resolve."""
     if not resume:
         if config is None:
-            raise ConfigError("a new run needs a configuration: --config FILE")
+            data = "DEMOS.hdf5" if dataset is None else str(dataset)
+            raise ConfigError(
+                f"a new run needs a configuration, given by --config: 'imitate config init {data} --out my.json' "
+                "writes one for the demonstrations, and 'imitate config list' lists those of the package"
+            )
         return None, load_overridden(config, overrides, dataset, output_dir)
     if resume is True:
         if config is None:

@@ -22,6 +22,7 @@ from imitate.checks.causes import (
     of_normalization,
     of_repeating,
     of_training,
+    of_units,
     of_unlearnable,
     spread,
 )
@@ -731,3 +732,14 @@ def test_without_data_it_says_what_to_name(healthy, tmp_path):
         assert "--dataset" in call("diagnose", alone, code=2).output
     finally:
         data.with_suffix(".moved").rename(data)
+
+
+@pytest.mark.parametrize(("unit", "named"), [(57.3, True), (1.0, False)])
+def test_velocities_are_small_in_another_unit_or_where_little_moves(unit, named):
+    """In three of twelve demonstrations the velocity begins and ends alike, or is 57 times as small at each step."""
+    moves = [np.linspace(0.4, 0.2, 30)[:, None] for _ in range(9)]
+    for demo in moves:
+        demo[3:-3] += 8.0
+    still = [np.linspace(0.4, 0.2, 30)[:, None] for _ in range(3)]
+    small = [moves[0] / unit for _ in range(3)] if named else still
+    assert of_units("speed", [*moves, *small]).is_named == named

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from imitate.checks.execution_causes import of_lateness
+from imitate.checks.execution_causes import of_blocked, of_lateness
 from imitate.deploy.check.deploy_check import CheckedDemo
 
 KEYS = ["angle", "speed"]
@@ -67,3 +67,44 @@ def test_too_few_steps_or_changes_at_random_show_nothing():
     other = [replace(swing(rng), actions=np.zeros((40, 2)))]
     assert of_lateness(other, [swing(rng) for _ in range(3)], KEYS) is None
     assert of_lateness([swing(rng)], [swing(rng, steps=1)] * 3, KEYS) is None
+
+
+def descent(rng, floor=0.0, down=-0.8, steps=40):
+    """A hand that goes down from about 1 to the floor and then, if it reaches 0.1, up again; actions and heights."""
+    heights, actions, height, way = [], [], 1 + 0.05 * rng.normal(), down
+    for _ in range(steps):
+        heights.append([height])
+        way = 0.8 if height < 0.1 else way
+        actions.append([way + 0.1 * rng.normal()])
+        height = max(height + 0.08 * actions[-1][0], floor)
+    return np.array(actions), np.array(heights)
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [({"floor": 0.3}, True), ({}, False), ({"down": -0.1}, False), ({"floor": 0.05}, False)],
+)
+def test_a_floor_that_demonstrations_do_not_have_stops_the_hand(fault, named):
+    shown, failed = (np.random.default_rng(seed) for seed in (0, 1))
+    trained = [descent(shown) for _ in range(10)]
+    cause = of_blocked([descent(failed, **fault) for _ in range(6)], trained)
+    assert (cause is not None and cause.is_named) == named
+    if named:
+        assert cause.kind == "limits" and "position 0 stays at 0.3 in" in cause.words
+
+
+def test_places_that_differ_between_episodes_are_not_a_limit():
+    shown, failed = (np.random.default_rng(seed) for seed in (0, 1))
+    trained = [descent(shown) for _ in range(10)]
+    cause = of_blocked([descent(failed, floor=0.2 + 0.1 * n) for n in range(6)], trained)
+    assert cause is None
+    mirrored = [(-u, -q) for u, q in [descent(failed, floor=0.3) for _ in range(6)]]
+    turned = of_blocked(mirrored, [(-u, -q) for u, q in trained])
+    assert turned is not None and "stays at -0.3 in" in turned.words
+
+
+def test_a_frozen_sensor_is_not_a_limit():
+    shown, failed = (np.random.default_rng(seed) for seed in (0, 1))
+    trained = [descent(shown) for _ in range(10)]
+    frozen = [(u, np.full_like(q, 0.3)) for u, q in [descent(failed) for _ in range(6)]]
+    assert of_blocked(frozen, trained) is None

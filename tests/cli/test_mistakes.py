@@ -202,7 +202,7 @@ serve policy.pth --tls-key key.pem | --tls-key needs --tls-cert
 serve policy.pth --token-file none.txt | --token-file none.txt: there is no such file
 sweep none.json | none.json
 plot nowhere -o new.png | nowhere: there is no such run
-train | a new run needs a configuration
+train | imitate config init DEMOS.hdf5 --out my.json
 train --config none.json | none.json: there is no such file
 train somewhere | somewhere: to resume a run, write --resume somewhere; demonstrations take --dataset
 train --resume somewhere | somewhere: there is no such run

@@ -18,6 +18,7 @@ from imitate.config.from_data import UNBOUNDED_ACTIONS
 from imitate.data import DatasetFile
 from imitate.data.file.features import dimension_words, names_in
 from imitate.data.file.hdf5_format import outcomes
+from imitate.data.formats.base import stored_bytes
 from imitate.system.statistics import rate_of
 from imitate.system.text import counted
 
@@ -31,7 +32,7 @@ def describe(path: Path) -> Report:
         return {
             "kind": "dataset",
             "path": str(path),
-            "size_mb": path.stat().st_size / 1e6,
+            "size_mb": stored_bytes(path) / 1e6,
             "demos": len(demos),
             "steps": int(lengths.sum()),
             "length": {
