@@ -524,7 +524,7 @@ def split_of(sizes: Array, least: float) -> tuple[float, float, int]:
     if len(logs) < 4:
         return 0.0, 1.0, 0
     parts = [(logs[:n], logs[n:]) for n in range(1, len(logs))]
-    within = [np.sqrt((len(a) * a.var() + len(b) * b.var()) / len(logs)) for a, b in parts]
+    within = [np.sqrt((len(a) * a.var() + len(b) * b.var()) / (len(logs) - 2)) for a, b in parts]
     best = int(np.argmin(within))
     small, large = (part.mean() for part in parts[best])
     apart = float(large - small)
