@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from imitate.checks import causes, ends, execution_causes, fitted, image_causes, response
 from imitate.checks import recording_causes as recorded
 from imitate.checks.causes import Array, Cause, flat, spread
+from imitate.checks.motion_model import Pairs
 from imitate.checks.subject import (
     Subject,
     acted,
@@ -249,7 +250,7 @@ def _of_motions(
     policy: RolloutPolicy, data: DatasetFile, shown: list[CheckedDemo]
 ) -> Iterator[Cause]:
     """Measure causes in the relation of actions and positions in the demonstrations."""
-    seen = vectors_of(shown)
+    seen = vectors_of(shown, shown)
     positions = motions_of(data, shown) or positions_among(seen)[0]
     if positions and policy.algo.preprocess.reference_keys:
         yield from _some(response.of_action_units(positions))
@@ -269,14 +270,15 @@ def _of_images(
     images, vectors = _of_kind(policy, IMAGE_KINDS), _of_kind(policy, ("low_dim",))
     every = dict.fromkeys(images)
     yield causes.of_images_ignored(changed_by(policy, predictions, every), error, images)
-    successive = names[:_LEFT_OUT]
+    successive, every_name = names[:_LEFT_OUT], data.demos()[:_LISTED]
     begins = [*first_values(data, successive, vectors).values()]
     begin = np.concatenate([np.zeros((len(successive), 0)), *begins], axis=1)
     end = end_values(data, successive, vectors)
     for key in _of_kind(policy, ("rgb",)):
         yield causes.of_images_cropped(key, unseen_by(policy, predictions, key), error)
         first = first_images(data, successive, key)
-        yield from _some(image_causes.of_other_episodes(key, first, end))
+        others = first_images(data, every_name, key), end_values(data, every_name, vectors)
+        yield from _some(image_causes.of_other_episodes(key, *others))
         yield from _some(image_causes.of_uninformative(key, first, begin, end, error))
 
 
@@ -290,6 +292,8 @@ def _of_copies(
             yield causes.of_repeating(changed_by(policy, predictions, copied), copied, before)
 
 
+_LISTED = 400
+"""Largest number of demonstrations whose images are looked for in other episodes."""
 _LEFT_OUT = 100
 """Largest number of demonstrations for leave-one-out predictions."""
 
@@ -361,13 +365,14 @@ def _of_recording(
             "the policy cannot act on NaN or inf, so the recording was not compared further"
         )
         return
+    seen = vectors_of(shown, shown) if shown else [], vectors_of(episodes, shown)
     here = motions_of(recording, episodes, rename)
     there = [] if data is None else motions_of(data, shown)
     if not here or not there:
-        there, here = positions_among(vectors_of(shown), vectors_of(episodes))
+        there, here = positions_among(*seen)
     reached = recorded.of_reach(here, there)
     moved = None if reached else execution_causes.of_blocked(here, there)
-    there, here = driven(there, here, (vectors_of(shown), vectors_of(episodes)))
+    there, here = driven(there, here, seen)
     odd = at_begin(episodes, kinds, subject.known)
     order = response.of_order(here, there) if there else None
     reordered = order is not None and order.kind == "order"
@@ -390,11 +395,8 @@ def _of_recording(
     if data is not None and shown:
         yield from _some(order)
         same = bool(rate and recording.control_freq)
-        if not (moved and moved.is_named):
-            moved = response.of_effects(here, there, same)
-        yield from (one for one in _some(moved) if not (reordered and one.kind == "sign"))
+        yield from _of_response(here, there, moved, same, reordered)
         yield from _some(reached)
-        yield from _some(response.of_delay(here, there))
         yield from _some(execution_causes.of_lateness(episodes, shown, vectors))
         if vectors:
             failed = [one for one, good in zip(episodes, solved, strict=True) if not good]
@@ -403,6 +405,30 @@ def _of_recording(
             )
     if not policy.goal_keys and episodes[0].actions.shape[1] == len(np.ravel(policy.limits[0])):
         yield from _of_execution(policy, recording, episodes)
+
+
+def _of_response(
+    here: Pairs, there: Pairs, blocked: Cause | None, same_rate: bool, reordered: bool
+) -> Iterator[Cause]:
+    """Compare how positions respond to actions in a recording, ``here``, and in demonstrations, ``there``.
+
+    Effects of late actions seem small, so their sizes are not compared if there is a delay.
+
+    Args:
+        here: actions and positions of the recorded episodes.
+        there: actions and positions of the demonstrations.
+        blocked: the cause for positions that stop, if it was measured.
+        same_rate: true if the control rates of both are known.
+        reordered: true if the positions have another order, which seems to change signs.
+    """
+    late = response.of_delay(here, there)
+    yield from _some(late)
+    is_blocked = blocked is not None and blocked.is_named
+    moved = blocked if is_blocked else response.of_effects(here, there, same_rate)
+    wrong = {"sign"} if reordered else set()
+    if late is not None and late.is_named:
+        wrong |= {"rate", "gain"}
+    yield from (cause for cause in _some(moved) if cause.kind not in wrong)
 
 
 def _of_execution(

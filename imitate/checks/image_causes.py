@@ -282,14 +282,15 @@ def of_views(key: str, recorded: Views, trained: Views) -> Iterator[Cause]:
 
 
 def of_other_episodes(key: str, firsts: Images, ends: Array) -> Cause | None:
-    """Test whether demonstrations are stored with the images of the episode before or after them.
+    """Test whether demonstrations are stored with the images of other episodes.
 
     A first image shows where objects are, and so predicts where the robot ends. If the first image of the neighbouring
-    episode predicts the end better, images and vectors do not belong together.
+    episode predicts the end better, images and vectors do not belong together. The same holds if first images predict
+    the ends better in the order of the numbers as texts (0, 1, 10, 11, 2), in which programs list files.
 
     Args:
         key: observation key of the images.
-        firsts: (N, H, W, C) first images of successive demonstrations.
+        firsts: (N, H, W, C) first images of all demonstrations of a file, or of the first N.
         ends: (N, D) values at the end that depend on the objects, such as the last position of the robot.
 
     Returns:
@@ -297,22 +298,27 @@ def of_other_episodes(key: str, firsts: Images, ends: Array) -> Cause | None:
     """
     if len(firsts) < _SUCCESSIVE:
         return None
-    cells, standard = _standard(_cells(firsts)), _standard(ends)[1:-1]
-    errors = {
-        offset: _left_out(cells[1 + offset : len(cells) - 1 + offset], standard)
-        for offset in (-1, 0, 1)
-    }
-    best = min((-1, 1), key=lambda offset: errors[offset])
+    cells, standard = _standard(_cells(firsts)), _standard(ends)
+    own = np.arange(len(cells))
+    by_name = [np.array(sorted(own, key=lambda n: str(n + start))) for start in (0, 1)]
+    named = "of the episode at its place in the order of names"
+    others = [("of the episode before", own - 1), ("of the episode after", own + 1)]
+    others += [(named, one) for order in by_name for one in (order, np.argsort(order))]
+
+    def error(places: NDArray[np.intp]) -> float:
+        inside = (places >= 0) & (places < len(cells))
+        return _left_out(cells[places[inside]], standard[inside])
+
+    before, (best, words) = error(own), min((error(places), words) for words, places in others)
     words = (
-        f"the first image of '{key}' in the episode {'after' if best > 0 else 'before'} predicts how an episode ends "
-        f"with an error of {errors[best]:.2f}, and its own first image with {errors[0]:.2f} (1 means no better than a "
-        "constant)"
+        f"the first image of '{key}' {words} predicts how an episode ends with an error of {best:.2f}, and its own "
+        f"first image with {before:.2f} (1 means no better than a constant)"
     )
     advice = (
         "watch the demonstrations (imitate dataset playback FILE), and correct the program that wrote them: it seems "
         "to store the images of other episodes"
     )
-    score = max(min(errors[0], 1.0) - errors[best], 0.0)
+    score = max(min(before, 1.0) - best, 0.0)
     return scored("images of other episodes", score, 0.2, words, advice)
 
 

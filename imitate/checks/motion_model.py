@@ -187,10 +187,12 @@ class Effects:
         lagged = x[:, : _TAPS * number]
         mean = lagged.reshape(len(x), _TAPS, number).mean(axis=1)
         changes = mean.std(axis=0) > 1e-3 * np.abs(mean).max(axis=0, initial=1e-9)
+        changes &= _own_share(mean) > _OWN
         self.size = np.zeros((number, y.shape[1]))
         """Effects (A, D): motion of each position that one unit of each action causes."""
         self.certain = np.zeros_like(self.size)
-        """Effects (A, D) divided by their standard errors; 0 where an action or a position does not change."""
+        """Effects (A, D) divided by their standard errors; 0 where an action or a position does not change, and for
+        actions that cannot be told apart from others."""
         factors, taps = (lagged, _TAPS) if len(x) > 2 * lagged.shape[1] + 10 else (mean, 1)
         if len(x) < number + 5:
             return
@@ -209,6 +211,33 @@ class Effects:
             )
             self.size[:, d] = np.where(changes, effect @ weights, 0.0)
             self.certain[:, d] = self.size[:, d] / np.maximum(error, 1e-12)
+
+
+_OWN = 0.02
+"""The effect of an action is unknown if other actions leave less than this share of its variance unexplained."""
+
+
+def _own_share(actions: Array) -> Array:
+    """Return for each action (N, A) the share (A,) of its variance that the other actions do not explain."""
+    z = actions - actions.mean(axis=0)
+    z /= np.maximum(z.std(axis=0), 1e-12)
+    found: Array = 1 / np.diag(np.linalg.inv(z.T @ z / len(z) + 1e-6 * np.eye(z.shape[1])))
+    return found
+
+
+def left_by_one(pairs: Pairs, delay: int) -> float:
+    """Return the share of the motion that the actions of a single step and the positions leave unexplained.
+
+    Args:
+        pairs: actions and positions of the episodes.
+        delay: number of steps between the actions and the motion; negative if the motion comes first.
+    """
+    x, y = _rows(pairs, 0, abs(delay))
+    number = pairs[0][0].shape[1]
+    own, _ = _rows(pairs, delay, abs(delay))
+    z = np.column_stack([own[:, :number], x[:, _TAPS * number :], np.ones(len(x))])
+    rest = y - z @ np.linalg.lstsq(z, y, rcond=1e-6)[0]
+    return float((rest.var(axis=0) / np.maximum(y.var(axis=0), 1e-12)).mean())
 
 
 def correlations(pairs: Pairs) -> Array:

@@ -24,6 +24,7 @@ from imitate.checks.motion_model import (
     Pairs,
     Response,
     correlations,
+    left_by_one,
     reach_of,
 )
 
@@ -55,6 +56,7 @@ def of_shift(trained: Pairs) -> Cause | None:
     wrong = -late if late < 0 else max(late - 2, 0)
     follow = np.minimum(left[0], left[late]) < EXPLAINED
     clear = best[0] > 2 * best[late] and (left[0] > 2 * left[late])[follow].mean() > 0.5
+    clear = clear and left_by_one(trained, late) < left_by_one(trained, 0)
     words = (
         f"in the demonstrations the motion is explained best by the actions {abs(late)} steps "
         f"{'later' if late < 0 else 'earlier'}: {best[late]:.0%} of it is unexplained, and "
@@ -541,7 +543,7 @@ def _of_signs(share: float, others: int, number: int, a: int, d: int) -> Cause:
 def _correlated_signs(trained: Pairs) -> Cause | None:
     """Compare the signs of correlations, for which short demonstrations suffice.
 
-    Only pairs of an action and a position are compared that are more closely related than either with any other.
+    Only pairs of an action and a position are compared that are clearly closer related than either with any other.
 
     Returns:
         the cause, or None if no pair is closely related.
@@ -550,13 +552,15 @@ def _correlated_signs(trained: Pairs) -> Cause | None:
     strength = np.abs(found).mean(axis=0) if len(found) >= _SEVERAL else np.zeros((1, 1))
     rows = []
     for a, d in np.argwhere(strength >= _CLOSE):
-        if strength[a].argmax() != d or strength[:, d].argmax() != a:
+        if np.sort(np.append(strength[a], strength[:, d]))[-3] > _CLOSER * strength[a, d]:
             continue
         others = int(min((found[:, a, d] > 0).sum(), (found[:, a, d] < 0).sum()))
         rows.append((others / len(found) if others > 1 else 0.0, others, len(found), a, d))
     return _of_signs(*max(rows)) if rows else None
 
 
+_CLOSER = 0.95
+"""All other correlations of the action and of the position must be smaller than this fraction of theirs."""
 _CLOSE = 0.9
 """An action moves a position certainly if their mean absolute correlation is at least this."""
 _SURE = 4.0
@@ -610,10 +614,39 @@ def of_delay(recorded: Pairs, trained: Pairs) -> Cause | None:
         f"{at[0]:.0%} without"
     )
     gain = np.log2(at[0] / max(at[best], usual, FLOOR)) if best else 0.0
-    return scored(
-        "delay",
-        float(gain) if at[best] < _DELAYED else 0.0,
-        _LATER,
-        words,
-        "look for a queue or a filter between policy and robot; measure with imitate run --json",
+    cause = scored("delay", float(gain) if at[best] < _DELAYED else 0.0, _LATER, words, _QUEUE)
+    return max(cause, _of_clearest(recorded, trained), key=lambda one: one.score)
+
+
+def _of_clearest(recorded: Pairs, trained: Pairs) -> Cause:
+    """Compare the delays at which the effects of actions are most certain, also far from the demonstrations.
+
+    Args:
+        recorded: actions and positions of the recorded episodes.
+        trained: actions and positions of the demonstrations.
+    """
+    reach = min(reach_of(recorded), reach_of(trained))
+    there = Effects(trained)
+    best = np.abs(there.certain).argmax(axis=1)
+    place = np.arange(len(best)), best
+    sure = np.abs(there.certain[place]) >= _CLEAR
+
+    def certain(pairs: Pairs, delay: int) -> float:
+        cut = [(u[reach - delay : len(u) - delay], q[reach:]) for u, q in pairs if len(u) > reach]
+        return float((Effects(cut).certain[place][sure] ** 2).sum()) + 1e-9
+
+    here, usual = ([certain(pairs, k) for k in range(reach + 1)] for pairs in (recorded, trained))
+    late = int(np.argmax(here)) - int(np.argmax(usual))
+    gain = float(np.log2(max(here) / here[0])) if max(here) > _SEEN**2 * sure.sum() else 0.0
+    words = (
+        f"the effects of the actions are clearest {late} steps later in the recording than in the demonstrations, "
+        f"{np.sqrt(max(here) / here[0]):.2g} times as certain as without a delay"
     )
+    return scored("delay", gain if late >= _LATE_STEPS else 0.0, _CLEARER, words, _QUEUE)
+
+
+_LATE_STEPS = 2
+"""A delay that shows in the certainty of effects alone must be at least this number of steps."""
+_CLEARER = 1.5
+"""It is reported if the sum of squared certainties grows at least by a factor of 2 to the power of this value."""
+_QUEUE = "look for a queue or a filter between policy and robot; measure with imitate run --json"

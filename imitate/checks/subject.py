@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.checks.causes import Array
+from imitate.checks.causes import Array, copied_columns
 from imitate.checks.ends import Watched
 from imitate.checks.motion_model import Effects, Pairs, Response, correlations, reach_of
 from imitate.data.dataset_file import DatasetFile
@@ -252,14 +252,23 @@ def motions_of(
     return found
 
 
-def vectors_of(episodes: Sequence[CheckedDemo]) -> Pairs:
-    """Return actions and all observed vectors of the episodes."""
+def vectors_of(episodes: Sequence[CheckedDemo], shown: Sequence[CheckedDemo]) -> Pairs:
+    """Return actions and all observed vectors of the episodes, except numbers that copy an action.
+
+    Args:
+        episodes: demonstrations or recorded episodes.
+        shown: demonstrations, in which copies are looked for; may be empty.
+    """
+    keys = [key for key, part in sorted(episodes[0].obs.items()) if part.ndim == 2]
+    copies: dict[str, list[int]] = {key: [] for key in keys}
+    for before in (0, 1) if shown else ():
+        for key, columns in copied_columns(shown, keys, before).items():
+            copies[key] += columns.tolist()
     found = []
-    for episode in episodes:
-        parts = [part for _, part in sorted(episode.obs.items()) if part.ndim == 2]
-        if parts:
-            flat = [part.astype(np.float64) for part in parts]
-            found.append((episode.actions, np.concatenate(flat, axis=1)))
+    for episode in episodes if keys else ():
+        parts = [np.delete(episode.obs[key], copies[key], axis=1) for key in keys]
+        vectors = np.concatenate(parts, axis=1, dtype=np.float64)
+        found.append((episode.actions, vectors))
     return found
 
 

@@ -103,14 +103,27 @@ def test_a_recording_outside_of_the_training_shows_nothing():
     assert not list(of_views("top", outside, inside))
 
 
+def aimed(shown):
+    """Images of forty episodes with a spot at ``shown`` (40, 2), in [-1, 1]."""
+    y, x = np.mgrid[-1.2:1.2:24j, -1.2:1.2:24j]
+    at = shown[..., None, None]
+    spots = np.exp(-((y - at[:, 0]) ** 2 + (x - at[:, 1]) ** 2) / 0.1)
+    return (200 * spots[..., None] * [1, 1, 0]).astype(np.uint8)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("inverse", [False, True])
+def test_images_in_the_order_of_names(first, inverse):
+    aims = np.random.default_rng(0).uniform(-1, 1, (40, 2))
+    order = sorted(range(40), key=lambda n: str(n + first))  # 0, 1, 10, 11, 12 or 0, 9, 10, 11
+    cause = of_other_episodes("top", aimed(aims[np.argsort(order) if inverse else order]), aims)
+    assert cause.is_named and "at its place in the order of names predicts" in cause.words
+
+
 @pytest.mark.parametrize("offset", [-1, 0, 1])
 def test_images_of_the_episode_before_or_after(offset):
-    rng = np.random.default_rng(0)
-    aims = rng.uniform(-1, 1, (40, 2))
-    y, x = np.mgrid[-1.2:1.2:24j, -1.2:1.2:24j]
-    shown = np.roll(aims, -offset, axis=0)[..., None, None]
-    spots = np.exp(-((y - shown[:, 0]) ** 2 + (x - shown[:, 1]) ** 2) / 0.1)
-    images = (200 * spots[..., None] * [1, 1, 0]).astype(np.uint8)
+    aims = np.random.default_rng(0).uniform(-1, 1, (40, 2))
+    images = aimed(np.roll(aims, -offset, axis=0))
     ends = np.concatenate([aims, np.ones((40, 1))], axis=1)
     cause = of_other_episodes("top", images, ends)
     assert cause.is_named == (offset != 0)

@@ -352,3 +352,38 @@ def test_an_action_that_goes_along_with_another_has_no_sign_of_its_own():
     ]
     pairs = [(u, np.concatenate([[0.0], np.cumsum(u[:-1, 0])])[:, None]) for u in both]
     assert not any(cause.kind == "sign" and cause.is_named for cause in of_parts(pairs))
+
+
+@pytest.mark.parametrize("late", [0, 4])
+def test_late_actions_are_found_where_little_of_the_motion_is_explained(late):
+    rng = np.random.default_rng(3)
+
+    def changing(number, **robot):
+        every = [np.repeat(rng.uniform(-1, 1, (15, 6)), 4, axis=0) for _ in range(number)]
+        return [(u, moved(u, rng=rng, **robot)) for u in every]
+
+    trained = changing(20)
+    rough = [
+        (u, q + rng.normal(0, 0.12, q.shape).cumsum(axis=0)) for u, q in changing(8, delay=late)
+    ]
+    found = of_delay(rough, trained)
+    assert found.is_named == (late > 0), found
+    assert not late or "clearest 4 steps later" in found.words
+
+
+def straight(rng, steps=30, wait=10):
+    """A shuttle that waits and then goes straight ahead at a constant speed; two actions, two positions."""
+    way = rng.uniform(-np.pi, np.pi)
+    u = np.zeros((steps, 2))
+    u[wait:-2] = np.cos(way), np.sin(way)
+    return u, rng.uniform(-1, 1, 2) + 0.08 * np.concatenate(
+        [np.zeros((1, 2)), u[:-1].cumsum(axis=0)]
+    )
+
+
+def test_straight_motions_show_neither_a_sign_nor_a_shift():
+    rng = np.random.default_rng(0)
+    pairs = [straight(rng, 30 + n, 5 + n) for n in range(14)]
+    assert not [cause for cause in of_parts(pairs) if cause.is_named]
+    shift = of_shift(pairs)
+    assert shift is None or not shift.is_named
