@@ -192,7 +192,7 @@ class Effects:
         """Effects (A, D): motion of each position that one unit of each action causes."""
         self.certain = np.zeros_like(self.size)
         """Effects (A, D) divided by their standard errors; 0 where an action or a position does not change, and for
-        actions that cannot be told apart from others."""
+        actions that cannot be distinguished from others."""
         factors, taps = (lagged, _TAPS) if len(x) > 2 * lagged.shape[1] + 10 else (mean, 1)
         if len(x) < number + 5:
             return
