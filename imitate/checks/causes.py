@@ -481,7 +481,7 @@ def of_units(key: str, demos: Sequence[Array]) -> Cause | None:
     if (sizes > 0).sum() < 4:
         return None
     score, factor, large = split_of(sizes, _OTHER_UNIT)
-    if not _is_scaled(demos, sizes, factor, large):
+    if score >= 1 and not _is_scaled(demos, sizes, factor, large):
         score = min(score, 0.9)
     words = f"'{key}' is {factor:.3g} times as large in {large} of {(sizes > 0).sum()} demonstrations as in the others"
     return scored(

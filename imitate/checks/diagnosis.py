@@ -270,14 +270,15 @@ def _of_images(
     images, vectors = _of_kind(policy, IMAGE_KINDS), _of_kind(policy, ("low_dim",))
     every = dict.fromkeys(images)
     yield causes.of_images_ignored(changed_by(policy, predictions, every), error, images)
-    successive, every_name = names[:_LEFT_OUT], data.demos()[:_LISTED]
+    successive = names[:_LEFT_OUT]
     begins = [*first_values(data, successive, vectors).values()]
     begin = np.concatenate([np.zeros((len(successive), 0)), *begins], axis=1)
     end = end_values(data, successive, vectors)
     for key in _of_kind(policy, ("rgb",)):
         yield causes.of_images_cropped(key, unseen_by(policy, predictions, key), error)
         first = first_images(data, successive, key)
-        others = first_images(data, every_name, key), end_values(data, every_name, vectors)
+        listed = _listed(data, [key, *vectors]) or successive
+        others = first_images(data, listed, key), end_values(data, listed, vectors)
         yield from _some(image_causes.of_other_episodes(key, *others))
         yield from _some(image_causes.of_uninformative(key, first, begin, end, error))
 
@@ -292,7 +293,16 @@ def _of_copies(
             yield causes.of_repeating(changed_by(policy, predictions, copied), copied, before)
 
 
-_LISTED = 400
+def _listed(data: DatasetFile, keys: Sequence[str]) -> list[str]:
+    """Return all demonstrations of a file, or the first 200; empty if one lacks a key or has another shape."""
+    found, paths = data.demos()[:_LISTED], [f"obs/{key}" for key in keys]
+    if not all(data.has(name, path) for name in found for path in paths):
+        return []
+    shapes = {tuple(data.read(name, path, 0, 1).shape for path in paths) for name in found}
+    return found if len(shapes) == 1 else []
+
+
+_LISTED = 200
 """Largest number of demonstrations whose images are looked for in other episodes."""
 _LEFT_OUT = 100
 """Largest number of demonstrations for leave-one-out predictions."""

@@ -176,8 +176,9 @@ def _cells(images: Images) -> Array:
     """Return images (N, H, W, C) averaged over a coarse grid, and flattened to (N, D)."""
     size = [max(n // _CELLS, 1) for n in images.shape[1:3]]
     rows, columns = (n // cell for n, cell in zip(images.shape[1:3], size, strict=True))
-    cut = images[:, : rows * size[0], : columns * size[1]].astype(np.float64)
-    found: Array = cut.reshape(len(cut), rows, size[0], columns, size[1], -1).mean(axis=(2, 4))
+    cut = images[:, : rows * size[0], : columns * size[1]]
+    tiles = cut.reshape(len(cut), rows, size[0], columns, size[1], -1)
+    found: Array = tiles.mean(axis=(2, 4), dtype=np.float64)
     return found.reshape(len(cut), -1)
 
 

@@ -187,7 +187,6 @@ class Effects:
         lagged = x[:, : _TAPS * number]
         mean = lagged.reshape(len(x), _TAPS, number).mean(axis=1)
         changes = mean.std(axis=0) > 1e-3 * np.abs(mean).max(axis=0, initial=1e-9)
-        changes &= _own_share(mean) > _OWN
         self.size = np.zeros((number, y.shape[1]))
         """Effects (A, D): motion of each position that one unit of each action causes."""
         self.certain = np.zeros_like(self.size)
@@ -196,6 +195,7 @@ class Effects:
         factors, taps = (lagged, _TAPS) if len(x) > 2 * lagged.shape[1] + 10 else (mean, 1)
         if len(x) < number + 5:
             return
+        changes &= _own_share(mean) > _OWN
         sums = np.tile(np.eye(number), taps)
         for d in np.flatnonzero(y.std(axis=0) > 1e-9):
             z = np.concatenate([factors, x[:, _TAPS * number + d, None]], axis=1)

@@ -268,7 +268,8 @@ def vectors_of(episodes: Sequence[CheckedDemo], shown: Sequence[CheckedDemo]) ->
     for episode in episodes if keys else ():
         parts = [np.delete(episode.obs[key], copies[key], axis=1) for key in keys]
         vectors = np.concatenate(parts, axis=1, dtype=np.float64)
-        found.append((episode.actions, vectors))
+        if vectors.shape[1]:
+            found.append((episode.actions, vectors))
     return found
 
 

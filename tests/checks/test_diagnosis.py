@@ -26,7 +26,7 @@ from imitate.checks.causes import (
     of_unlearnable,
     spread,
 )
-from imitate.checks.diagnosis import at_begin, diagnose, ranked
+from imitate.checks.diagnosis import _listed, at_begin, diagnose, ranked
 from imitate.checks.execution_causes import of_execution
 from imitate.checks.image_causes import of_images
 from imitate.checks.recording_causes import of_coverage, of_exchange, of_failed, of_reach
@@ -743,3 +743,19 @@ def test_velocities_are_small_in_another_unit_or_where_little_moves(unit, named)
     still = [np.linspace(0.4, 0.2, 30)[:, None] for _ in range(3)]
     small = [moves[0] / unit for _ in range(3)] if named else still
     assert of_units("speed", [*moves, *small]).is_named == named
+
+
+def test_images_are_looked_for_only_if_all_demonstrations_have_them(tmp_path):
+    rng = np.random.default_rng(0)
+    path = written(
+        tmp_path / "demos.hdf5", [episode(rng, lambda obs: np.zeros(2)) for _ in range(3)], 10.0
+    )
+    with DatasetFile(path) as file:
+        assert _listed(file, ["goal"]) == file.demos() and len(file.demos()) == 3
+        last = file.demos()[-1]
+        assert _listed(file, ["goal", "camera"]) == []
+    with h5py.File(path, "a") as file:
+        del file[f"data/{last}/obs/goal"]
+        file[f"data/{last}/obs/goal"] = np.zeros((STEPS, 3))
+    with DatasetFile(path) as file:
+        assert _listed(file, ["goal"]) == []

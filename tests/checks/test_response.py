@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.checks.motion_model import Response, reach_of
+from imitate.checks.motion_model import Effects, Response, reach_of
 from imitate.checks.response import (
     of_action_units,
     of_delay,
@@ -387,3 +387,8 @@ def test_straight_motions_show_neither_a_sign_nor_a_shift():
     assert not [cause for cause in of_parts(pairs) if cause.is_named]
     shift = of_shift(pairs)
     assert shift is None or not shift.is_named
+
+
+def test_episodes_that_are_too_short_show_no_effects():
+    short = [(np.zeros((2, 2)), np.zeros((2, 3)))]
+    assert not Effects(short).certain.any() and Effects(short).size.shape == (2, 3)

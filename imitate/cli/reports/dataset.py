@@ -18,13 +18,14 @@ from imitate.config.from_data import UNBOUNDED_ACTIONS
 from imitate.data import DatasetFile
 from imitate.data.file.features import dimension_words, names_in
 from imitate.data.file.hdf5_format import outcomes
-from imitate.data.formats.base import stored_bytes
+from imitate.data.formats.base import files_below
 from imitate.system.statistics import rate_of
 from imitate.system.text import counted
 
 
 def describe(path: Path) -> Report:
     """Describe a demonstration file: demos, lengths, keys, masks, environment, actions and success."""
+    files = files_below(path) if path.is_dir() else [path]
     with DatasetFile(path) as file:
         demos = file.demos()
         lengths = np.array([file.length(demo) for demo in demos], dtype=np.int64)
@@ -32,7 +33,7 @@ def describe(path: Path) -> Report:
         return {
             "kind": "dataset",
             "path": str(path),
-            "size_mb": stored_bytes(path) / 1e6,
+            "size_mb": sum(file.stat().st_size for file in files) / 1e6,
             "demos": len(demos),
             "steps": int(lengths.sum()),
             "length": {
